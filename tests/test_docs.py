@@ -14,6 +14,7 @@ from linger.cli import ALIASES, COMMANDS, load_commands
 from linger.dialect import ops
 from tests.conftest import REPOSITORY
 from tests.support.c_compiler import require_compiler
+from tests.support.translations import names
 
 READMES = ("README.md", "README.zh-CN.md")
 DOCUMENTS = sorted(page.relative_to(REPOSITORY).as_posix() for page in (REPOSITORY / "docs").rglob("*.md"))
@@ -198,6 +199,11 @@ def test_both_readmes_show_the_same_code():
         return [line.split("#")[0].rstrip() for line in lines]
 
     english, chinese = (statements(page) for page in READMES)
+    assert english == chinese
+
+
+def test_both_readmes_name_the_same_things_as_code():
+    english, chinese = (names(read(page)) for page in READMES)
     assert english == chinese
 
 

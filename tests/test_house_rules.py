@@ -42,6 +42,11 @@ def test_folder_can_be_read_at_one_look(folder):
     assert len(list(folder.glob("*.py"))) <= 20 or folder.name == "ops", "split it, or merge what belongs together"
 
 
+def test_no_run_left_its_files_in_the_root():
+    left = [file.name for file in REPOSITORY.iterdir() if file.suffix in (".onnx", ".log")]
+    assert left == [], "a test or a block of the documentation runs where it starts: give it a folder of its own"
+
+
 def test_the_picture_of_the_packages_is_up_to_date():
     picture = load_tool("packages_picture")
     assert picture.picture() == picture.PICTURE.read_text(encoding="utf-8"), "run python tools/packages_picture.py"

@@ -137,6 +137,9 @@ def test_staged_files_are_those_and_no_others(tmp_path):
         pytest.param(
             "# 一\n\n[a](b.md)\n\n```python\nx = 1\n```\n", ["links", "items of lists"], id="other links, no list"
         ),
+        pytest.param(
+            "# 一\n\n[a](a.md)\n\n```python\nx = 1\n```\n\n- 二 `--force`\n", ["names in code"], id="another option"
+        ),
     ],
 )
 def test_translations_are_compared(chinese, told):

@@ -1,10 +1,20 @@
-"""A folder with a model and an input."""
+"""A folder with a model and an input, and Ctrl-C as in a terminal."""
+
+import signal
 
 import numpy as np
 import onnx
 import pytest
 
 from tests.runtime.test_session import TEXT
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c():
+    """Ctrl-C comes, also where the tests run in the background; a command that was interrupted does not give it back."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from linger.errors import missing_extra
+from linger.errors import LingerError, missing_extra
 from tests.cli.schemas.test_schemas import schema_of, strict
 from tests.support.command import run
 
@@ -48,6 +48,25 @@ def test_integers_that_differ_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "demonstrate", lambda *a, **k: demo.Demonstration(98.0, 97.0, proof, findings))
     done = run("demo", "--out", "d", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "linger: d: 1 of 9 integers differ. linger check: 0 errors.\n")
+
+
+@pytest.mark.parametrize(
+    ("extra", "is_replaced"), [("report.html", True), ("thesis.txt", False)], ids=["own files", "a file of others"]
+)
+def test_only_a_folder_of_its_own_files_is_replaced(tmp_path, monkeypatch, extra, is_replaced):
+    from linger.workflow import demo
+
+    def stop(*_, **__):
+        raise LingerError("the work begins")
+
+    monkeypatch.setattr(demo, "demonstrate", stop)
+    (tmp_path / "d").mkdir()
+    for name in ("digits.onnx", "digits.certificate.json", extra):
+        (tmp_path / "d" / name).write_text("old")
+    done = run("demo", "--out", "d", "--overwrite", cwd=tmp_path)
+    assert ("the work begins" in done.stderr) == is_replaced
+    assert ("not ours to replace" in done.stderr) == (not is_replaced)
+    assert (tmp_path / "d" / extra).read_text() == "old"
 
 
 @pytest.mark.slow

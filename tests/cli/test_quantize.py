@@ -161,15 +161,6 @@ def test_from_model_to_verdict_and_again(folder):
     assert (folder / "again" / "net.onnx").read_bytes() == (folder / config).with_name("net.onnx").read_bytes()
 
 
-@pytest.fixture
-def own_signals():
-    """A command that was interrupted ends its process, and does not give the signal back."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("own_signals")
 @pytest.mark.parametrize("step", ["tuning.one_call.session.Session.run", "workflow.quantize.delivered"])
 def test_ctrl_c_is_one_line_and_leaves_nothing(folder, step):
     before = listed(folder)

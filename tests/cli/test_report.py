@@ -55,11 +55,13 @@ def test_what_is_not_ready_has_the_exit_code_1(folder):
         (["m.onnx", "--target", "moon"], "moon"),
         (["m.onnx", "--inputs", "nosuch.npz"], "there is no such file"),
         (["m.onnx", "--data-json", "data.txt"], "ends in .json"),
+        (["m.onnx", "--data-json", "nodir/x.json", "--out", "p.html"], "there is no folder nodir"),
+        (["m.onnx", "--data-json", f"{'n' * 300}.json", "--out", "p.html"], "too long"),
         (["m.onnx", "m.onnx", "--inputs", "x.npz"], "--inputs is about one ONNX file"),
         (["x.json", "--certificate", "c.json"], "--certificate is about one ONNX file"),
         ([], "missing argument"),
     ],
-    ids=["missing", "ending", "chip", "inputs", "data", "two files", "certificate", "nothing"],
+    ids=["missing", "ending", "chip", "inputs", "data", "folder", "too long", "two files", "certificate", "nothing"],
 )
 def test_wrong_use(arguments, message, fails):
     fails("report", *arguments, code=2, message=message)

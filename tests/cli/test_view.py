@@ -30,7 +30,6 @@ def asked(url, **headers):
 
 def viewed(monkeypatch, folder, name, look, *options):
     """Exit code and output of the command, which is stopped by Ctrl-C after a look at its page."""
-    before = signal.getsignal(signal.SIGINT)
 
     def browser(address):
         def work():
@@ -42,10 +41,7 @@ def viewed(monkeypatch, folder, name, look, *options):
         threading.Thread(target=work).start()
 
     monkeypatch.setattr("webbrowser.open", browser)
-    try:
-        return run("view", name, *options, cwd=folder)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return run("view", name, *options, cwd=folder)
 
 
 def test_the_page_and_the_model_are_served_to_this_machine_until_ctrl_c(folder, monkeypatch):

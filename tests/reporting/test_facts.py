@@ -1,6 +1,7 @@
 """Report data is read back as it was written, and wrong entries are all named."""
 
 import json
+import math
 
 import pytest
 
@@ -26,15 +27,44 @@ def test_json_has_no_infinity():
     assert json.loads(RUN.to_json())["layers"][0]["sqnr_db"] == "inf"
 
 
+def test_what_is_no_number_is_read_again():
+    run = Run("net", quality=(Quality("loss", float("nan"), 1.0),), layers=(LayerFacts("a", sqnr_db=float("nan")),))
+    text = run.to_json()
+    assert json.loads(text)["quality"][0]["after"] == "nan"
+    found = read_run(text, "net.json")
+    assert math.isnan(found.quality[0].after)
+    assert math.isnan(found.layers[0].sqnr_db)
+
+
+ODD = {
+    "half a letter": ({"name": "\ud800"}, "name is '\\ud800'"),
+    "half a letter in a key": (
+        {"proof": {"is_exact": True, "summary": "", "digests": {"\ud800": ""}}},
+        "proof.digests is",
+    ),
+    "400 digits": ({"name": "net", "integer_share": 10**400}, "integer_share is 1000"),
+}
+
+
+@pytest.mark.parametrize(("entries", "said"), ODD.values(), ids=ODD)
+def test_what_no_file_or_float_can_hold_is_a_wrong_entry(entries, said):
+    text = json.dumps({"format": "linger-report", "version": 1, "name": "net", **entries})
+    with pytest.raises(UsageError) as raised:
+        read_run(text, "net.json")
+    assert said in str(raised.value)
+    assert str(raised.value).encode()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("{", "this is no JSON"),
         ("[]", "this is no report data"),
+        ("[" * 100_000, "this is no JSON"),
         ('{"format": "linger-memory"}', "this is no report data"),
         ('{"format": "linger-report", "version": 9}', "version 9 of report data; this linger reads 1"),
     ],
-    ids=["no JSON", "list", "other format", "other version"],
+    ids=["no JSON", "list", "deep", "other format", "other version"],
 )
 def test_what_is_no_run_is_refused(text, said):
     with pytest.raises(UsageError, match=rf"^net\.json: {said}"):

@@ -1,8 +1,9 @@
-"""What a translated page must have in common with the English one: headings, code, links, rows of tables and lists."""
+"""What a translated page must have in common with the English one: headings, code, names, links, rows of tables and lists."""
 
 import re
 
 FENCE = re.compile(r"^ *```(.*)$")
+CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 DRAWN = ("text", "")
 """Blocks for people: drawings and what commands print, whose words may be translated."""
@@ -13,6 +14,7 @@ def differences(english, chinese):
     kinds = {
         "headings": headings,
         "code blocks": code_blocks,
+        "names in code": names,
         "links": links,
         "rows of tables": rows,
         "items of lists": items,
@@ -55,6 +57,11 @@ def code_blocks(text):
 
 def _without_comment(line):
     return re.sub(r"(^|\s)#.*$", "", line).rstrip()
+
+
+def names(text):
+    """What the prose names as code, such as commands and options; sentences may come in another order."""
+    return sorted({" ".join(name.split()) for name in CODE.findall("\n".join(parts(text)[0]))})
 
 
 def links(text):

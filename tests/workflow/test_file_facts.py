@@ -13,8 +13,8 @@ from linger.errors import GraphError, UsageError
 from linger.graph.files.model_io import save
 from linger.reporting.facts import read_run
 from linger.reporting.page import verdict_of
-from linger.workflow.file_facts import facts_of_file
 from linger.workflow.file_layers import origin_of
+from linger.workflow.report import report
 from tests.support.chip import WIDTHS, model_of, node
 from tests.support.onnx_text import parse
 
@@ -23,6 +23,11 @@ BODY = f"""[quant] q = thinker.Quant<data_bits=8, scale_x=16.0>(x) [linear] {LIN
     [end] y = thinker.Dequant<scale_o=16.0>(h)"""
 WEIGHTS = np.array([[64, -128], [127, 0], [1, 1]], np.int8)
 BIAS = np.array([0, 1024, -2048], np.int32)
+
+
+def facts_of_file(path, *, inputs=None, **more):
+    """What a report says of a file alone."""
+    return report(path, None, data=inputs, **more).runs[0]
 
 
 def net_model(bias=BIAS):
@@ -60,6 +65,30 @@ def test_layers_in_the_order_of_execution(run):
     assert (linear.inputs, linear.outputs) == (("q", "w", "b"), ("h",))
     assert (linear.macs, linear.weight_bytes) == (12, 6 + 3 * 4)
     assert (run.macs, run.weight_bytes, run.float_weight_bytes, run.integer_share) == (12, 18, 36, 1.0)
+
+
+def test_formats_and_widths_are_those_that_the_node_states(tmp_path):
+    stated = WIDTHS | {"parameter_bits": 4, "scale_x": 32.0, "scale_w": 4.0, "scale_o": 8.0}
+    linear = node("LinearInt", "q, w", **stated).replace("y =", "h =", 1)
+    body = f"[quant] q = thinker.Quant<data_bits=8, scale_x=32.0>(x) [fc] {linear} [end] y = thinker.Dequant<scale_o=8.0>(h)"
+    weights = np.array([[-8, 7], [6, 0], [1, 1]], np.int8)
+    save(model_of(body, inputs="float[1,2] x", w=weights), tmp_path / "w4.onnx")
+    made = facts_of_file(tmp_path / "w4.onnx")
+    linear = made.layers[1]
+    assert linear.bits == "8/4/8"
+    assert (linear.x_format, linear.w_format, linear.o_format) == ("Q2.5", "Q1.2", "Q4.3")
+    w = tensor(made, "w")
+    assert (w.bits, w.scale, w.low, w.high, w.clipped) == (4, 4.0, -2.0, 1.75, pytest.approx(2 / 6))
+
+
+def test_the_share_of_integer_multiplications(tmp_path):
+    # the integer layer multiplies 2·2·3 times, the float one 2·3·2 times
+    body = f"{BODY.replace('[end] y =', '[end] r =')} [mul] y = MatMul(r, m)"
+    save(
+        model_of(body, inputs="float[2,2] x", w=WEIGHTS, b=BIAS, m=np.ones((3, 2), np.float32)), tmp_path / "half.onnx"
+    )
+    made = facts_of_file(tmp_path / "half.onnx")
+    assert (made.macs, made.integer_share) == (24, 0.5)
 
 
 def test_what_the_tensors_hold(run):
@@ -221,7 +250,32 @@ def test_a_file_of_another_tool(tmp_path):
     a = tensor(made, "a")  # q = x/0.5 + 3: 5, 1, 127 (203 is cut off), 3
     assert (a.scale, a.low, a.high, a.clipped, a.bits) == (2.0, -1.0, 62.0, 0.25, 8)
     assert [layer.runs_as for layer in made.layers] == ["integer", "integer", "float", "float"]
+    assert a.zero == 3
     assert verdict_of(made).level in ("attention", "unknown")
+
+
+def test_scales_of_our_qdq_files_are_those_of_their_dequantising_nodes(tmp_path):
+    """A node that quantises may shift its numbers, such as those of a ReLU, which an explicit node then reads as they are."""
+    body = """s = Constant<value = float {0.5}>() shifted = Constant<value = int8 {-128}>() z = Constant<value = int8 {0}>()
+        a = QuantizeLinear(x, s, shifted) b = Abs(a) y = DequantizeLinear(b, s, z)"""
+    model = parse(body, inputs="float[2] x", outputs="float[2] y")
+    names = ("QuantizeLinear_0", "Abs_1", "DequantizeLinear_2")
+    for made, name in zip([n for n in model.graph if n.op_type != "Constant"], names, strict=True):
+        made.name = f"c.Conv2dInt/{name}"
+    save(model, tmp_path / "qdq.onnx")
+    made = facts_of_file(tmp_path / "qdq.onnx", inputs=np.array([1.0, 2.0], np.float32))
+    assert made.form == "qdq"
+    assert [(tensor(made, name).scale, tensor(made, name).zero) for name in "ab"] == [(None, 0), (2.0, 0)]
+
+
+def test_a_name_that_is_no_utf8(net, tmp_path):
+    path = tmp_path / "caf\udce9.onnx"
+    path.write_bytes(net.read_bytes())
+    made = report(path, None, command="linger \udce9")
+    assert (made.runs[0].name, made.runs[0].command) == ("caf?", "linger ?")
+    assert "caf?.onnx" in made.runs[0].proof.digests
+    assert made.to_json().encode()
+    assert made.to_html().encode()
 
 
 def test_a_float_file_with_an_open_batch_proves_nothing(tmp_path):

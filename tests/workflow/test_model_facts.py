@@ -1,6 +1,8 @@
 """What models add to a report: rows at the right nodes, quality, advice; wrong models and data."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -15,7 +17,7 @@ from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRo
 from linger.reporting.facts import LayerFacts
 from linger.tuning.one_call.result import TuneResult, TuneStep
 from linger.workflow.matching import LayerMatcher
-from linger.workflow.model_facts import with_results
+from linger.workflow.model_facts import _covered, with_results
 from linger.workflow.model_quality import QualityPass
 
 pytestmark = pytest.mark.needs_torch
@@ -87,9 +89,10 @@ def test_every_row_of_the_comparison_is_at_its_node(made):
         ("fc", 0): "fc.LinearInt",
     }
     found = {key: layer(run, name) for key, name in names.items()}
-    assert {key: (f.sqnr_db, f.verdict) for key, f in found.items()} == {
-        key: (rows[key].sqnr_db, rows[key].verdict) for key in names
+    assert {key: (f.sqnr_db, f.born_db, f.passed_db, f.verdict) for key, f in found.items()} == {
+        key: (rows[key].sqnr_db, rows[key].born_db, rows[key].passed_db, rows[key].verdict) for key in names
     }
+    assert found["fc", 0].born_db != found["fc", 0].passed_db
     measured = sum(f.sqnr_db is not None for f in run.layers)
     assert measured == len(rows), "each row has one node"
 
@@ -103,7 +106,7 @@ def test_results_show_themselves_in_notebooks(made):
     assert "softplus" in shown(linger.coverage(model))[0]
     advice = linger.advise(reference)
     assert advice.items[0].advice in shown(advice)[0]
-    assert "stem.weight" in shown(linger.wb_analyse(reference))[0]
+    assert "stem.weight" in shown(linger.wb_analyse(reference, None))[0]
 
 
 def test_attention_and_the_float_layer_have_their_rows(made):
@@ -122,12 +125,20 @@ def test_functions_belong_to_the_module_that_calls_them(made):
 
 
 def test_float_tensors_in_the_same_bins(made):
-    run = made[-1]
+    reference, _, data, _, run = made
     tensor = next(t for t in run.tensors if t.name == "again.Conv2dInt_1")
     assert sum(tensor.reference.counts) == sum(tensor.values.counts) == 3 * 2 * 8 * 9
     assert tensor.reference.width == tensor.values.width
     offset = (tensor.reference.low - tensor.values.low) / tensor.values.width
     assert offset == round(offset)
+    floats = []
+    hook = reference.again.register_forward_hook(lambda _module, _inputs, output: floats.append(output.detach()))
+    for batch in data:
+        reference(batch)
+    hook.remove()
+    seconds = torch.cat([x.flatten() for x in floats[1::2]]).double().numpy()
+    places = np.floor((seconds - tensor.reference.low) / tensor.reference.width).astype(int)
+    assert np.array_equal(np.bincount(places, minlength=len(tensor.reference.counts)), tensor.reference.counts)
 
 
 def test_the_proof_is_against_the_model(made):
@@ -197,6 +208,23 @@ def test_probabilities_of_many_places_are_scores():
     assert next((f.after, f.samples) for f in measured.figures()) == (100.0, 32)
 
 
+def test_agreement_is_between_the_two_models():
+    class Given(nn.Module):
+        def __init__(self, *classes):
+            super().__init__()
+            self.scores = F.one_hot(torch.tensor(classes), 3).double()
+
+        def forward(self, x):
+            return self.scores[x[:, 0].long()]
+
+    measured = QualityPass(Given(0, 1, 2, 0), Given(0, 1, 1, 1), 1)
+    measured.run(torch.arange(4.0).reshape(4, 1))
+    accuracy, agreement, noise = measured.figures([0, 1, 2, 2])
+    assert agreement.after == 50.0
+    assert (accuracy.after, accuracy.before) == (75.0, 50.0)
+    assert noise.after == pytest.approx(0.0), "4 of signal, 4 of noise"
+
+
 def call(made, **changes):
     reference, model, data, path, _ = made
     given = {"model": model, "reference": reference, "data": data, **changes}
@@ -236,12 +264,67 @@ def test_a_quantised_reference_is_refused(made):
         call(made, reference=made[1])
 
 
-def test_a_convolution_at_its_batch_norms_path():
-    layers = [LayerFacts(f"{n}.Conv2dInt", n, "Conv2dInt") for n in ("a", "b.conv", "c")]
+class Unused(nn.Module):
+    """Layers that run, and whose results nobody uses: the file does not have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.c1, self.c2, self.c3, self.aux, self.odd = (nn.Conv2d(2, 2, 1) for _ in range(5))
+        self.b1, self.b2, self.unused = (nn.BatchNorm2d(2) for _ in range(3))
+
+    def forward(self, x):
+        x = self.b1(self.c1(x))
+        self.aux(x)
+        self.unused(self.odd(x))
+        return self.c3(self.b2(self.c2(x)))
+
+
+@pytest.fixture(scope="module")
+def unused():
+    """A float model, its quantised one, data."""
+    torch.manual_seed(0)
+    reference, model, data = Unused().eval(), Unused().eval(), torch.randn(2, 2, 4, 4)
+    model.load_state_dict(reference.state_dict())
+    linger.trace_layers(model, data)
+    model = linger.init(model)
+    with linger.calibration():
+        model(data)
+    return reference, model.eval(), data
+
+
+@pytest.mark.parametrize(("form", "has_scales"), [("dialect", True), ("standard", False), ("qdq", True)],
+                         ids=["dialect", "standard", "qdq"])  # fmt: skip
+def test_figures_of_layers_that_the_file_does_not_have(form, has_scales, unused, tmp_path):
+    reference, model, data = unused
+    linger.onnx.export(model, (data,), tmp_path / "m.onnx", form=form)
+    told = linger.report(tmp_path / "m.onnx", None, model=model, reference=reference, data=[data]).runs[0]
+    rows = {row.name: row.sqnr_db for row in linger.compare_layers(reference, model, data).rows}
+    assert set(rows) == {"b1", "aux", "unused", "b2", "c3"}
+    found = {f.path: (f.sqnr_db, f.outputs[0]) for f in told.layers if f.sqnr_db is not None}
+    assert {path: db for path, (db, _) in found.items()} == {"c1": rows["b1"], "c2": rows["b2"], "c3": rows["c3"]}
+    assert any("not found in the file: aux, unused." in note for note in told.notes)
+    assert told.form == form
+    assert any("state no scales" in note for note in told.notes) != has_scales
+    tensors = [t for t in told.tensors if t.name in {name for _, name in found.values()}]
+    assert [(t.scale is not None, t.reference is not None) for t in tensors] == [(has_scales, has_scales)] * 3
+    for t in tensors if has_scales else []:
+        assert abs(t.reference.low - t.low) < 0.2 * (t.high - t.low), "in the same units"
+
+
+def test_calls_are_found_by_path_and_number():
+    names = ("a.Conv2dInt", "b.Conv2dInt", "a.Conv2dInt_1", "c.d.LinearInt")
+    layers = [LayerFacts(name, name.rpartition(".")[0], name.rpartition(".")[2].partition("_")[0]) for name in names]
     matcher = LayerMatcher(layers)
-    rows = [("a", 0), ("b.bn", 0), ("c", 0)]
-    assert [matcher.of_call(path, number, "Conv2dInt") for path, number in rows] == [0, 1, 2]
-    assert matcher.of_call("nowhere", 0, "LinearInt") is None
+    rows = [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
+    assert [matcher.of_call(path, number, "Conv2dInt") for path, number in rows] == [0, 2, 1, 3]
+    assert matcher.of_call("a", 2, "Conv2dInt") is None
+    assert matcher.of_call("nowhere", 0, "Conv2dInt") is None
+
+
+def test_the_integer_share_is_that_of_the_model(made):
+    found = SimpleNamespace(table=list, macs=8, integer_share=0.25)
+    assert _covered(made[-1], found).integer_share == 0.25
+    assert _covered(replace(made[-1], integer_share=0.5), SimpleNamespace(table=list, macs=0)).integer_share == 0.5
 
 
 def test_standard_nodes_are_grouped_by_their_op():

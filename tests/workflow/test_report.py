@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import linger
-from linger.errors import LingerError
+from linger.errors import LingerError, UsageError
 from linger.graph.files.model_io import save
 from linger.workflow.report import Report, report
 from tests.support.chip import WIDTHS, model_of, node
@@ -86,6 +86,18 @@ def test_the_worst_verdict_counts(made):
     run = made.runs[0]
     bad = replace(run, name="bad", proof=replace(run.proof, is_exact=False, differing=3))
     assert Report((run, bad)).verdict.level == "not ready"
+
+
+def test_data_made_without_the_chip_do_not_answer_for_it(made, net, here):
+    made.to_json(here / "first.json")
+    for given in ("first.json", made, made.runs[0], ["first.json", net]):
+        with pytest.raises(UsageError, match="the data of first were made without venus"):
+            report(given, "page.html", target="venus")
+    assert not (here / "page.html").exists()
+    asked = report(net, None, target="venus")
+    assert report(asked, None, target="venus").runs == asked.runs
+    with pytest.raises(UsageError, match="were made without arcs"):
+        report(asked, None, target="arcs")
 
 
 def test_settings_are_kept(net):

@@ -1,9 +1,11 @@
 """Statistics of tensors: hand-worked ranges, shares and histograms."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from linger.workflow.tallies import Grid, Tally
+from linger.workflow.tallies import CHUNK, Grid, Tally
 
 
 def tally_of(grid, *arrays, **settings):
@@ -56,6 +58,26 @@ def test_every_value_is_counted_once_whatever_the_batches():
     assert len(parts.bins().counts) <= 128
     assert parts.bins().width == whole.bins().width
     assert parts.bins().counts == whole.bins().counts
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_a_large_tensor_is_never_copied_as_a_whole(kind):
+    values = np.ones(16 * CHUNK, kind)
+    made = Tally(Grid(1.0, 8) if kind == "int8" else Grid())
+    tracemalloc.start()
+    try:
+        made.add(values)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (made.values, sum(made.bins().counts)) == (values.size, values.size)
+    assert peak < 6 * 8 * CHUNK, "some float64 parts, and not 16"
+
+
+def test_zeros_in_the_first_part_do_not_coarsen_the_bins():
+    values = np.zeros(CHUNK + 2)
+    values[-2:] = 2e-6, 1e-6
+    assert tally_of(Grid(), values).bins().width < 1e-7
 
 
 def test_real_numbers_have_no_grid():

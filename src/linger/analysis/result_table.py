@@ -53,7 +53,7 @@ def to_json(facts: Mapping[str, Any], rows: Iterable[Row], path: str | Path | No
     JSON has no infinity: it is the text "inf" or "-inf", which Python's float() reads.
     """
     content = {**facts, "rows": [asdict(row) for row in rows]}
-    return written(json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
+    return written(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
 
 
 def to_csv(row_type: type[Row], rows: Iterable[Row], path: str | Path | None) -> str:
@@ -117,9 +117,10 @@ def written(text: str, path: str | Path | None) -> str:
     return text
 
 
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
+    """A value for JSON, which has neither infinities nor NaN: they are texts, which Python's float() reads."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -53,9 +53,10 @@ def demo(
 
 
 def _is_own(folder: Path) -> bool:
-    from linger.workflow.demo import CERTIFICATE, FILE
+    """Whether a folder holds what a demonstration wrote, and nothing else."""
+    from linger.workflow.demo import CERTIFICATE, FILE, PAGE
 
-    return {FILE, CERTIFICATE} <= {path.name for path in folder.iterdir()}
+    return {FILE, CERTIFICATE} <= {path.name for path in folder.iterdir()} <= {FILE, CERTIFICATE, PAGE}
 
 
 def _show(out: Path, found: Demonstration, *, as_json: bool) -> None:

@@ -55,7 +55,12 @@ def quantize(
     ] = None,
     bits: Annotated[str, typer.Option(help="8, 16, mixed, or weights and activations as in w4a8.")] = "8",
     target: Chip = None,
-    budget: Annotated[str, typer.Option(help="What tuning may cost: CPU time, or a number of trials.")] = "2 min",
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="What tuning may cost: CPU time, or a number of trials; else 2 to 15 min, by the network's size."
+        ),
+    ] = None,
     goal: Annotated[
         str | None,
         typer.Option(help="What is enough: '99 %' of the float model's decisions, or '30 dB'; the search ends there."),

@@ -13,6 +13,9 @@ from linger.cli.terminal import say, say_json
 from linger.errors import UsageError, listing, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from linger.files import Writer
     from linger.workflow.report import Report
 
 _PAGE = Path("report.html")
@@ -50,22 +53,26 @@ def report(
         linger report net.onnx --target venus
         linger report before.json after.onnx --out compare.html
     """
-    from linger.workflow.report import NOT_READY
+    from linger.files import write_together
+    from linger.reporting.page import NOT_READY
+    from linger.workflow.report import page_place
     from linger.workflow.report import report as make_report
 
     if data_json is not None and data_json.suffix != ".json":
         raise UsageError(f"{data_json}: the data are JSON. Give --data-json a name that ends in .json.")
     _require_one_file(files, inputs, certificate)
-    place = out if out is not None or as_json else _PAGE
+    page = page_place(_PAGE if out is None else out) if out is not None or not as_json else None
+    if data_json is not None and not data_json.parent.is_dir():
+        raise UsageError(f"{data_json}: there is no folder {data_json.parent}. Make it first.")
     made = make_report(
-        files[0] if len(files) == 1 else list(files), place, data=inputs, verification=certificate, target=target
+        files[0] if len(files) == 1 else list(files), None, data=inputs, verification=certificate, target=target
     )
-    if data_json is not None:
-        made.to_json(data_json)
+    contents = {page: made.to_html, data_json: made.to_json}
+    write_together({place: _writer(make().encode()) for place, make in contents.items() if place is not None})
     if as_json:
         say_json(made.to_json())
     else:
-        _tell(made, data_json)
+        _tell(made, {"page": page, "data": data_json})
     if made.verdict.level == NOT_READY:
         raise typer.Exit(1)
 
@@ -78,8 +85,12 @@ def _require_one_file(files: list[Path], inputs: Path | None, certificate: Path 
         )
 
 
-def _tell(made: Report, data_json: Path | None) -> None:
+def _writer(content: bytes) -> Writer:
+    return lambda file: file.write(content)
+
+
+def _tell(made: Report, places: Mapping[str, Path | None]) -> None:
     say(made.summary())
-    for what, path in (("page", made.path), ("data", data_json)):
+    for what, path in places.items():
         if path is not None:
             say(printable(f"The {what}: {path}"))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import codecs
 import io
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -68,20 +67,15 @@ def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
 
 def say_result(command: str, content: Mapping[str, Any]) -> None:
     """Write what a command found as JSON: its keys below those that say whose they are. `linger schema` describes them."""
-    say_json({"format": f"linger-{command}", "version": RESULT_VERSION, **_finite(content)})
+    from linger.analysis.result_table import finite
 
-
-def _finite(value: Any) -> Any:
-    """A value for JSON, which has neither infinities nor NaN: they are texts, which Python's float() reads."""
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case Mapping():
-            return {key: _finite(entry) for key, entry in value.items()}
-        case list() | tuple():
-            return [_finite(entry) for entry in value]
-        case _:
-            return value
+    say_json(
+        {
+            "format": f"linger-{command}",
+            "version": RESULT_VERSION,
+            **{key: finite(value) for key, value in content.items()},
+        }
+    )
 
 
 def say_json(content: Any) -> None:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
+from linger.analysis.result_table import finite
 from linger.errors import UsageError, listing
 
 FORMAT, FORMAT_VERSION = "linger-report", 1
 """Keys may be added; one that is removed or changes its meaning raises the version."""
 
-_T = TypeVar("_T")
+_MOST = 2**1023
+"""A larger integer may be no float."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class TensorFacts:
         shape: Its sizes as text, `1×8×6×6`.
         dtype: Its element type, `int8`.
         bits: Its width; None where it holds real numbers.
-        scale: An integer q stands for q/scale; None where it is not known or the tensor holds real numbers.
+        scale: An integer q stands for (q - zero)/scale; None where it is not known or the tensor holds real numbers.
         q_format: Bits before and behind the binary point, sign left out, `Q2.5`; empty without a scale.
         low, high: The smallest and the largest real value that was seen.
         distinct: How many different values were seen.
@@ -58,6 +59,7 @@ class TensorFacts:
         sqnr_db: Signal to noise against the float model, in dB; infinite where nothing differs.
         values: Histogram of what the file computes, as real values.
         reference: Histogram of the same tensor in the float model, in the same bins where that is possible.
+        zero: The integer that stands for 0.
     """
 
     name: str
@@ -75,6 +77,7 @@ class TensorFacts:
     sqnr_db: float | None = None
     values: Bins | None = None
     reference: Bins | None = None
+    zero: int = 0
 
 
 @dataclass(frozen=True)
@@ -360,9 +363,9 @@ class Run:
         return tuple(layer for layer in self.layers if layer.runs_as == "float")
 
     def to_json(self) -> str:
-        """The run as JSON text. JSON has no infinity: it is the text "inf" or "-inf"."""
+        """The run as JSON text. JSON has no infinity and no NaN: they are the texts "inf", "-inf" and "nan"."""
         content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
-        return json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_run(text: str, where: str) -> Run:
@@ -373,7 +376,7 @@ def read_run(text: str, where: str) -> Run:
     """
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{where}: this is no JSON ({error}). Give a file that linger quantize or linger report wrote."
         ) from error
@@ -398,16 +401,6 @@ def read_quality(content: object, path: str, wrong: list[str]) -> tuple[Quality,
     return made if isinstance(made, tuple) else ()
 
 
-def _finite(content: Any) -> Any:
-    if isinstance(content, float) and not math.isfinite(content):
-        return None if math.isnan(content) else str(content)
-    if isinstance(content, Mapping):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, Sequence) and not isinstance(content, str):
-        return [_finite(value) for value in content]
-    return content
-
-
 def _read(kind: Any, value: Any, path: str, wrong: list[str]) -> Any:
     """A value of an annotated type from JSON; what does not fit is named in `wrong`."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
@@ -417,13 +410,22 @@ def _read(kind: Any, value: Any, path: str, wrong: list[str]) -> Any:
         return tuple(_read(parts[0], item, f"{path}[{i}]", wrong) for i, item in enumerate(value))
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         return _read_fields(kind, value, path, wrong)
-    if kind is float and (value in ("inf", "-inf") or (isinstance(value, int) and not isinstance(value, bool))):
+    if kind is float and (value in ("inf", "-inf", "nan") or (type(value) is int and abs(value) < _MOST)):
         return float(value)
-    if origin is not None and isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
+    if origin is not None and isinstance(value, dict) and all(map(_is_text, (*value, *value.values()))):
         return value
-    if not (isinstance(kind, type) and type(value) is kind):
+    if not (isinstance(kind, type) and type(value) is kind) or (kind is str and not _is_text(value)):
         wrong.append(f"{path} is {value!r:.60}")
     return value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value == encodable(value)
+
+
+def encodable(text: str) -> str:
+    """A text with a question mark in place of each letter that no file can hold, as half a pair of UTF-16 is."""
+    return text.encode(errors="replace").decode()
 
 
 def _read_fields(kind: Any, value: dict[str, Any], path: str, wrong: list[str]) -> Any:

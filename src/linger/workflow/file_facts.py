@@ -27,11 +27,11 @@ from linger.graph.core.walking import required_inputs
 from linger.graph.files.model_io import load_own
 from linger.progress import progress
 from linger.proof import verify
-from linger.reporting.facts import FindingFacts, LayerFacts, Run, TensorFacts
+from linger.reporting.facts import FindingFacts, LayerFacts, Run, TensorFacts, encodable
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
-from linger.targets import Target, find_target
-from linger.verification.feeds import given_feeds, spread_feeds
+from linger.targets import Target
+from linger.verification.feeds import spread_feeds
 from linger.verification.proof.result import Verification
 from linger.verification.proof.verify import data_files
 from linger.workflow.file_layers import FLOAT, STANDARD, FileLayers, read_array
@@ -181,6 +181,7 @@ class FileFacts:
             bits=grid.bits,
             scale=grid.scale,
             q_format=grid.q_format,
+            zero=grid.zero,
         )
         if tally is None:
             return made
@@ -208,43 +209,24 @@ class FileFacts:
             )
 
 
-def facts_of_file(
-    path: str | os.PathLike[str],
-    *,
-    inputs: object = None,
-    target: str | Target | None = None,
-    verification: Verification | str | os.PathLike[str] | None = None,
-    name: str | None = None,
-) -> Run:
-    """What a file tells of itself: layers, costs, findings, what its tensors hold, and a proof.
-
-    Args:
-        path: An ONNX file, of any tool.
-        inputs: What it runs on: an .npz or .npy file, an array, arrays by name, or a list of such; None: the inputs of the
-            verification, or random ones.
-        target: The chip that it is for; None asks no chip.
-        verification: What `linger.verify` returned, or the path of a certificate; None: the file is verified here, ONNX
-            Runtime against the numpy reference.
-        name: How the run is called; None: the file's name without its ending.
-
-    Raises:
-        UsageError: There is no such file or chip, the inputs do not fit, the verification is about something else.
-        GraphError: The file is no complete ONNX model.
-    """
-    file = Path(path)
-    chip = find_target(target) if isinstance(target, str) else target
-    facts = FileFacts.of(file, chip)
-    feeds = None if inputs is None else given_feeds(inputs, facts.model)
-    return complete_run(facts, name, feeds, verification)
-
-
 def complete_run(
     facts: FileFacts,
     name: str | None = None,
     feeds: Sequence[Feeds] | None = None,
     verification: Verification | str | os.PathLike[str] | None = None,
 ) -> Run:
-    """Verify a file that was read, run it, and put everything together; the arguments are those of `facts_of_file`."""
+    """Verify a file that was read, run it, and put everything together.
+
+    Args:
+        facts: The file.
+        name: How the run is called; None: the file's name without its ending.
+        feeds: What it runs on; None: the inputs of the verification, or random ones.
+        verification: What `linger.verify` returned, or the path of a certificate; None: the file is verified here, ONNX
+            Runtime against the numpy reference.
+
+    Raises:
+        UsageError: The verification is about something else.
+    """
     files, proof = data_files(facts.model), None
     if feeds is None and not isinstance(verification, Verification):
         feeds = _random_feeds(facts)
@@ -265,13 +247,19 @@ def complete_run(
 
 
 def bounded(run: Run) -> Run:
-    """The same with long names cut: no reader needs a thousand letters, and a file may have millions in one name."""
+    """The same with long names cut, and without letters that no file can hold.
+
+    No reader needs a thousand letters, and a file may have millions in one name. The name of a file may be no UTF-8.
+    """
     made: Run = _bounded(run)
     return made
 
 
 def _bounded(part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return {_bounded(key): _bounded(value) for key, value in part.items()}
     if isinstance(part, str):
+        part = encodable(part)
         return part if len(part) <= _MOST_LETTERS else f"{part[:_SHOWN_LETTERS]}…{_digest(part)}"
     if isinstance(part, tuple):
         return part if part and isinstance(part[0], int) else tuple(_bounded(item) for item in part)
@@ -281,7 +269,7 @@ def _bounded(part: Any) -> Any:
 
 
 def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def require_verification(given: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from linger.checks.memory_use import LayerMemory, MemoryUse
 from linger.dialect import is_known
 from linger.errors import LingerError
-from linger.graph.core.carriers import stands_for
-from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_quantising
+from linger.graph.core.carriers import carried, stands_for
+from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_quantising, stated_formats
 from linger.graph.core.tensor_content import constant_tensor
 from linger.graph.core.tensor_types import REALS, integer_bits
 from linger.graph.core.walking import inputs_within, required_inputs
@@ -27,8 +27,9 @@ from linger.graph.qdq.qdq_node import MOVE, MOVE_BYTES, is_qdq, quantization_of,
 from linger.reporting.facts import LayerFacts
 from linger.workflow.tallies import Grid
 
-STANDARD = "standard"
-"""The form whose scales are in the arithmetic: its nodes quantise integers to other integers, and state no real numbers."""
+QDQ, STANDARD = "qdq", "standard"
+"""Forms of linger's own files. The scales of `standard` are in the arithmetic: its nodes quantise integers to other integers,
+and state no real numbers. `qdq` states them where a tensor is dequantised; a node that quantises may shift its numbers."""
 
 INTEGER, FLOAT, MOVES = "integer", "float", "moves"
 _MOVING = frozenset({*MOVE, *MOVE_BYTES, "Concat", "Where", "Compress", "Cast", "CastLike"})
@@ -119,7 +120,8 @@ class FileLayers:
     def grids(self) -> dict[str, Grid]:
         """The grid of every tensor that holds integers, by name."""
         stated = {v.name: grid for v in self._values() if v.name and (grid := self._stated(v)) is not None}
-        qdq = dict(_qdq_grids(self.model, has_scales=self.form != STANDARD))
+        stated |= dict(self._weight_grids(stated))
+        qdq = dict(_qdq_grids(self.model, self.form))
         biases = dict(self._bias_grids(stated))
         return {**stated, **biases, **qdq}
 
@@ -137,6 +139,17 @@ class FileLayers:
         if element is None or not element.is_integer() or element in (ir.DataType.INT64, ir.DataType.UINT64):
             return None
         return Grid(None, integer_bits(element) or int(element.bitwidth), 0, is_signed=element.is_signed())
+
+    def _weight_grids(self, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
+        """Weights of the width that their layer states: 4 bits are kept in bytes."""
+        for node, _ in self.rows:
+            if not is_quantising(node):
+                continue
+            for index, found in stated_formats(node).integers.items():
+                value = node.inputs[index] if index < len(node.inputs) else None
+                grid = None if value is None else stated.get(value.name or "")
+                if value is not None and grid is not None and found.bits and constant_tensor(value) is not None:
+                    yield value.name or "", replace(grid, bits=found.bits)
 
     def _bias_grids(self, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
         """Biases of dialect layers have the scale of their products."""
@@ -211,7 +224,7 @@ class FileLayers:
         if has_nodes_of(self.model, OLDER):
             return "dialect" if self.model.functions else "bare"
         if any(origin_of_node(node) is not None for node, _ in self.rows):
-            return STANDARD
+            return QDQ if any(map(_dequantises_own_name, self.model.graph)) else STANDARD
         has_qdq = any(node.op_type in (*_QUANTISING_OPS, *_INTEGER_OPS) for node in self.model.graph)
         return "quantised ONNX of another tool" if has_qdq else "float ONNX"
 
@@ -262,10 +275,16 @@ def _bits(x: Grid | None, w: Grid | None, o: Grid | None) -> str:
     return "/".join("?" if grid is None or grid.bits is None else str(grid.bits) for grid in (x, w, o))
 
 
-def _qdq_grids(model: ir.Model, *, has_scales: bool) -> Iterator[tuple[str, Grid]]:
+def _dequantises_own_name(node: ir.Node) -> bool:
+    """Whether a node dequantises a tensor that is no carrier: the form `standard` has carriers only."""
+    value = node.inputs[0] if is_qdq(node, "DequantizeLinear") and node.inputs else None
+    return value is not None and carried(value.name or "")[1] is None
+
+
+def _qdq_grids(model: ir.Model, form: str) -> Iterator[tuple[str, Grid]]:
     """The grids that QuantizeLinear and DequantizeLinear state, where there is one scale for the tensor."""
     for node in model.graph:
-        is_q, is_dq = is_qdq(node, "QuantizeLinear"), is_qdq(node, "DequantizeLinear")
+        is_q, is_dq = is_qdq(node, "QuantizeLinear") and form != QDQ, is_qdq(node, "DequantizeLinear")
         value = node.outputs[0] if is_q else node.inputs[0] if is_dq and node.inputs else None
         found = quantization_of(node) if value is not None else None
         if value is None or found is None or found.axis is not None or found.block:
@@ -273,5 +292,5 @@ def _qdq_grids(model: ir.Model, *, has_scales: bool) -> Iterator[tuple[str, Grid
         scale = float(np.asarray(scale_of(node)).reshape(-1)[0])
         if value.name and scale > 0:
             bits = int(found.element.bitwidth)
-            stated = 1.0 / scale if has_scales else None
+            stated = None if form == STANDARD else 1.0 / scale
             yield value.name, Grid(stated, bits, zero_of(node), is_signed=found.element.is_signed())

@@ -41,35 +41,16 @@ class LayerMatcher:
                 counted = _NUMBER.search(layer.name)
                 found[layer.name] = _Place(number, layer.path, layer.op, int(counted[1]) if counted else 0)
         self._places = list(found.values())
-        self._matched: set[int] = set()
-        self._reached = -1
 
     def of_call(self, path: str, call: int, op: str) -> int | None:
-        """The layer that makes the result of a module's call.
-
-        Calls are asked in the order of execution. A convolution that is compared at the path of its batch norm has no node
-        of that path: it is the next node of its op that no other call has.
-        """
-        found = self._of_module(path, call, op)
-        if found is None:
-            found = next((p for p in self._places if self._is_next(p, op)), None)
-        if found is None:
-            return None
-        self._matched.add(found.number)
-        self._reached = max(self._reached, found.number)
-        return found.number
-
-    def _is_next(self, place: _Place, op: str) -> bool:
-        return place.op == op and place.number > self._reached and place.number not in self._matched
-
-    def _of_module(self, path: str, call: int, op: str) -> _Place | None:
-        own = [p for p in self._places if p.path == path and p.op not in _FORMATS and p.number not in self._matched]
+        """The layer that makes the result of a module's call; None for a call whose result the file does not have."""
+        own = [p for p in self._places if p.path == path and p.op not in _FORMATS]
         exact = [p for p in own if p.op == op and p.call == call]
         same_call = [p for p in own if p.call == call]
         inside = [p for p in self._places if path and p.path.startswith(f"{path}.") and p.op not in _FORMATS]
         for candidates in (exact, same_call, inside if call == 0 else []):
             if candidates:
-                return candidates[-1]
+                return candidates[-1].number
         return None
 
     def of_name(self, name: str) -> list[int]:

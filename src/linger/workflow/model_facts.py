@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from linger.analysis.advice import FAIR_DB, Item
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.advising import advise
+from linger.constraint.conv_bn import EmptyBatchNorm
 from linger.errors import LingerError, UsageError
 from linger.graph.core.walking import required_inputs
 from linger.progress import progress
@@ -22,7 +23,14 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.coverage import Coverage, coverage
-from linger.quantization.diagnosis.layer_comparison import Call, CallWatch, LayerComparison, LayerRow, compare_layers
+from linger.quantization.diagnosis.layer_comparison import (
+    Call,
+    CallWatch,
+    Key,
+    LayerComparison,
+    LayerRow,
+    compare_layers,
+)
 from linger.quantization.diagnosis.noise_bench import working_copy
 from linger.quantization.diagnosis.sensitivity import Sensitivity
 from linger.reporting.facts import Bins, LayerFacts, Quality, Run, SensitivityFacts, TensorFacts, TriedStep, Tuning
@@ -33,7 +41,7 @@ from linger.verification.proof.result import Verification
 from linger.workflow.file_facts import MOST_BATCHES, FileFacts
 from linger.workflow.matching import LayerMatcher
 from linger.workflow.model_quality import QualityPass
-from linger.workflow.tallies import Grid, Tally
+from linger.workflow.tallies import CHUNK, Grid, Tally
 
 _ADVISED_BATCHES = 4
 _HELD_OUT = "held-out data"
@@ -149,9 +157,9 @@ class ModelFacts:
     def _with_comparison(self, run: Run, facts: FileFacts, compared: LayerComparison, reference: nn.Module) -> Run:
         layers, matcher = list(run.layers), LayerMatcher(run.layers)
         rows: dict[int, LayerRow] = {}
-        lost = []
+        lost, fused = [], self._fused_calls()
         for row in compared.rows:
-            number = matcher.of_call(row.name, row.call, row.op)
+            number = matcher.of_call(*fused.get((row.name, row.call), (row.name, row.call)), row.op)
             if number is None:
                 lost.append(row.name or "the model")
                 continue
@@ -169,6 +177,21 @@ class ModelFacts:
         tensors = [_with_reference(tensor, rows, seen) for tensor in run.tensors]
         return replace(run, layers=tuple(layers), tensors=tuple(tensors))
 
+    def _fused_calls(self) -> dict[Key, Key]:
+        """By call of a batch norm that was fused, the call of the convolution that it is part of: only that has a node."""
+        found: dict[Key, Key] = {}
+
+        def note(call: Call, _output: object) -> None:
+            if isinstance(call.module, EmptyBatchNorm) and call.source is not None:
+                found[call.key] = call.source
+
+        copy = working_copy(self.model, "report")
+        watch = CallWatch(copy, note)
+        with torch.random.fork_rng(), torch.no_grad():
+            watch.begin()
+            run_batch(copy, fresh(self.kept[0]))
+        return found
+
     def _reference_tallies(
         self, facts: FileFacts, wanted: Mapping[LayerRow, LayerFacts], reference: nn.Module
     ) -> dict[str, Bins]:
@@ -176,14 +199,15 @@ class ModelFacts:
         tallies: dict[tuple[str, int], tuple[str, Tally]] = {}
         for row, layer in wanted.items():
             own = facts.tallies.get(layer.outputs[0]) if layer.outputs else None
-            if own is not None:
+            if own is not None and (own.grid.scale is not None or own.grid.bits is None):  # else in unknown units
                 grid = Grid(own.grid.scale or 1.0)
                 tallies[row.name, row.call] = (layer.outputs[0], Tally(grid, exponent=own.exponent))
 
         def count(call: Call, output: object) -> None:
             if call.key in tallies and isinstance(output, Tensor):
                 tally = tallies[call.key][1]
-                tally.add(unwrap(output).detach().double().cpu().numpy() * (tally.grid.scale or 1.0))
+                for part in unwrap(output).detach().reshape(-1).split(CHUNK):
+                    tally.add(part.double().cpu().numpy() * (tally.grid.scale or 1.0))
 
         copy = working_copy(reference, "report")
         watch = CallWatch(copy, count)

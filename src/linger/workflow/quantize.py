@@ -23,6 +23,7 @@ from linger.tuning.one_call.tune import INTERRUPTED, tune
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.quantizing.delivery import Tell, Work, delivered, float_bytes, placed, require_free
+from linger.workflow.quantizing.effort import batch_size, usual_budget
 from linger.workflow.quantizing.judging import HELD_OUT, SEEN, TEST, guessing_note, judged, require_decisions
 from linger.workflow.quantizing.open_axes import Edges, edges_of
 from linger.workflow.quantizing.quantized import DATA, MIXED, Quantized, QuantizeSettings
@@ -76,9 +77,10 @@ def quantize(
     seen, kept = data.divided() if test is None else (data, test)
     model = model.eval()
     classes = require_decisions(model, seen, kept, settings.goal)
-    batches = [piece.arguments for piece in seen.batches(settings.batch)]
+    batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
     edges = edges_of(model, every, can_open=settings.target is None)
+    budget = settings.budget or usual_budget(model, batches)
     with tempfile.TemporaryDirectory(prefix="linger.") as folder:
         work = Work(
             model=model,
@@ -91,9 +93,11 @@ def quantize(
             command=command_of(run),
             notes=list(dict.fromkeys((*seen.notes, *kept.notes))),
         )
-        tell(f"tune: {_shares(seen, kept, _kind_of(seen, kept, test))}")
+        tell(
+            f"tune: {_shares(seen, kept, _kind_of(seen, kept, test))}{'' if settings.budget else f', {budget} of CPU time at most'}"
+        )
         with work.noting():
-            tuned, result = _tuned(work, batches)
+            tuned, result = _tuned(work, batches, budget)
             plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
         tell(f"measure: {counted(len(kept), kept.unit)}")
         figures = _judged(work, plain, tuned, kept, _kind_of(seen, kept, test), classes)
@@ -174,13 +178,13 @@ def repeat(
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 
-def _tuned(work: Work, batches: list[Batch]) -> tuple[nn.Module, TuneResult]:
+def _tuned(work: Work, batches: list[Batch], budget: str | float) -> tuple[nn.Module, TuneResult]:
     """The tuned model, and what was tried."""
     settings = work.settings
     tuned, result = tune(
         _with_widths(work.model, settings),
         batches,
-        budget=settings.budget,
+        budget=budget,
         bits="mixed" if settings.bits == MIXED else "8",
         goal=settings.goal,
         target=settings.target,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from linger.analysis.result_table import written
 from linger.errors import UsageError, listing, missing_extra, printable
 from linger.files import write_atomically
-from linger.reporting.facts import Run, read_run
-from linger.reporting.page import Verdict, inline_frame, render_page, verdict_of
+from linger.reporting.facts import Run, encodable, read_run
+from linger.reporting.page import LEVELS, Verdict, inline_frame, render_page, verdict_of
 from linger.targets import Target, find_target
 from linger.verification.feeds import given_feeds
 from linger.workflow.file_facts import FileFacts, complete_run, require_verification
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from linger.quantization.diagnosis.sensitivity import Sensitivity
     from linger.tuning.one_call.result import TuneResult
     from linger.verification.proof.result import Verification
-
-READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
-LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
-"""The levels of a verdict, the best first."""
 
 _SUFFIXES = (".html", ".htm")
 _DATA = ".json"
@@ -121,7 +117,7 @@ def report(
         tuning: What `linger.tune` returned.
         sensitivity: What `linger.sensitivity` returned.
         verification: What `linger.verify` returned, or the path of a certificate; None verifies here.
-        target: The chip that the file is for; None asks no chip.
+        target: The chip that the file is for; None asks no chip. Earlier data must have been made for the same chip.
         name: How the network is called; None: the file's name.
         command: The line that makes the same network again.
         config: The settings that it was made with, as text.
@@ -134,7 +130,7 @@ def report(
             arguments that do not belong together.
         GraphError: The file is no complete ONNX model.
     """
-    place = None if path is None else _page_place(path)
+    place = None if path is None else page_place(path)
     more = {
         "model": model,
         "reference": reference,
@@ -159,7 +155,10 @@ def report(
     else:
         runs = [run for source in sources for run in _runs_of(source, chip)]
     made = Report(
-        _told_apart(replace(run, command=command or run.command, config=config or run.config) for run in runs)
+        _told_apart(
+            replace(run, command=encodable(command) or run.command, config=encodable(config) or run.config)
+            for run in runs
+        )
     )
     if place is None:
         return made
@@ -167,8 +166,12 @@ def report(
     return replace(made, path=place)
 
 
-def _page_place(path: Place) -> Path:
-    """Where the page goes; refused before the work where it cannot be written there."""
+def page_place(path: Place) -> Path:
+    """Where the page goes; refused before the work where it cannot be written there.
+
+    Raises:
+        UsageError: It is no name of a page, or there is no folder for it.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"report: path is a {type(path).__name__}. Give the name of the page, or None to write none.")
     place = Path(path)
@@ -200,11 +203,15 @@ def _sources(file: object) -> list[Path | Run | Report]:
 
 
 def _runs_of(source: Path | Run | Report, chip: Target | None) -> Iterable[Run]:
-    if isinstance(source, Report):
-        return source.runs
-    if isinstance(source, Run):
-        return [source]
-    return _read_data(source) if source.suffix == _DATA else [complete_run(FileFacts.of(source, chip))]
+    if isinstance(source, Path) and source.suffix != _DATA:
+        return [complete_run(FileFacts.of(source, chip))]
+    runs = [source] if isinstance(source, Run) else source.runs if isinstance(source, Report) else _read_data(source)
+    without = [printable(run.name) for run in runs if chip is not None and run.target != chip.name]
+    if chip is not None and without:
+        raise UsageError(
+            f"report: the data of {listing(without)} were made without {chip.name}. Give the ONNX file to ask the chip."
+        )
+    return runs
 
 
 def _read_data(path: Path) -> list[Run]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from linger.numeric.fixed_point import FixedPoint
 from linger.reporting.facts import Bins
 
 MOST_BINS = 128
+CHUNK = 1 << 18
+"""Values that are counted at once: a tensor is never copied as a whole."""
+
 _MOST_DISTINCT = 1 << 16
 """Different integers that are counted; a tensor of 16 bits has no more."""
 
@@ -80,19 +84,25 @@ class Tally:
         flat = np.asarray(array).reshape(-1)
         if flat.dtype.kind not in "iufb" or not flat.size:
             return
-        is_integer = flat.dtype.kind in "iu"
-        if not is_integer:
-            flat = flat.astype(np.float64)
-            is_finite = np.isfinite(flat)
-            self.is_broken |= not is_finite.all()
-            flat = flat[is_finite]
-        if flat.size:
-            self._count(flat, is_integer=is_integer)
+        for part in self._parts(flat):  # the range of all first: it decides how wide the bins are
+            self._low, self._high = min(self._low, float(part.min())), max(self._high, float(part.max()))
+        for part in self._parts(flat):
+            self._count(part, is_integer=flat.dtype.kind in "iu")
+
+    def _parts(self, flat: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        """The finite values, a part at a time."""
+        for start in range(0, flat.size, CHUNK):
+            part = flat[start : start + CHUNK]
+            if part.dtype.kind not in "iu":
+                part = part.astype(np.float64)
+                is_finite = np.isfinite(part)
+                self.is_broken |= not is_finite.all()
+                part = part[is_finite]
+            if part.size:
+                yield part
 
     def _count(self, flat: NDArray[Any], *, is_integer: bool) -> None:
-        low, high = flat.min(), flat.max()
         self.values += int(flat.size)
-        self._low, self._high = min(self._low, float(low)), max(self._high, float(high))
         if is_integer:
             self._clipped += sum(int(np.count_nonzero(flat == end)) for end in self.grid.ends if end is not None)
             self._see(flat)

@@ -1,6 +1,7 @@
 """Data on the command line: arrays, pictures, sounds, callables."""
 
 import wave
+import weakref
 
 import numpy as np
 import pytest
@@ -83,6 +84,106 @@ def test_pictures_are_cut_to_one_size_and_sorted(tmp_path):
     assert found[:2, 0, 0, 0].tolist() == [5, 250]
 
 
+GREYS = np.array([[0, 255, 256, 32768, 65535]], np.uint16)
+OF_16_BITS = [0, 0, 1, 128, 255]
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+def test_of_16_bits_the_upper_ones_are_used(tmp_path, name):
+    from PIL import Image
+
+    (tmp_path / "p").mkdir()
+    if name == "a.pgm":
+        (tmp_path / "p" / name).write_bytes(b"P5\n5 1\n65535\n" + GREYS.astype(">u2").tobytes())
+    else:
+        Image.fromarray(GREYS).save(tmp_path / "p" / name)
+    found = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte)))
+    assert found[0, :, 0].tolist() == [OF_16_BITS] * 3
+    grey = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte, is_grey=True)))
+    assert grey[0, 0, 0].tolist() == OF_16_BITS
+
+
+def test_numbers_without_a_known_range_are_refused(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "p").mkdir()
+    Image.fromarray(GREYS.astype(np.int32)).save(tmp_path / "p" / "a.tif")
+    Image.fromarray(GREYS.astype(np.float32)).save(tmp_path / "p" / "b.tif")
+    with pytest.raises(UsageError, match=r"2 of 2 .* a\.tif \(its pixels are numbers of 32 bits; .*, b\.tif \("):
+        read(tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "colour"),
+    [
+        ("a.png", "RGBA", (200, 100, 50, 0)),
+        ("a.jpg", "CMYK", (55, 155, 205, 0)),
+        ("a.tif", "CMYK", (55, 155, 205, 0)),
+    ],
+    ids=["transparent", "cmyk-jpeg", "cmyk-tiff"],
+)
+def test_colours_are_those_without_transparency(tmp_path, name, mode, colour):
+    picture(tmp_path / "p" / name, colour, (16, 16), mode)
+    found = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte)))
+    # JPEG keeps a flat colour within a rounding or two
+    assert torch.allclose(found[0, :, 3, 3], torch.tensor([200.0, 100.0, 50.0]), atol=2 if name == "a.jpg" else 0)
+
+
+def test_colours_of_a_palette_with_transparent_ones(tmp_path):
+    from PIL import Image
+
+    indexed = Image.new("P", (2, 1))
+    indexed.putpalette([10, 20, 30, 200, 100, 50])
+    indexed.putpixel((1, 0), 1)
+    (tmp_path / "p").mkdir()
+    indexed.save(tmp_path / "p" / "a.png", transparency=bytes([10, 200]))
+    found = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte)))
+    assert found[0, :, 0].T.tolist() == [[10, 20, 30], [200, 100, 50]]
+
+
+def test_a_photograph_is_turned_as_its_camera_was(tmp_path):
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter, clockwise
+    pixels = np.zeros((16, 32), np.uint8)
+    pixels[:, 16:] = 200
+    (tmp_path / "p").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "p" / "a.png", exif=exif)
+    found = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte, is_grey=True)))
+    assert found.shape == (1, 1, 32, 16)
+    assert (found[0, 0, 0, 0], found[0, 0, -1, 0]) == (0, 200)
+
+
+def test_large_pictures_are_read_one_after_the_other(tmp_path, monkeypatch):
+    from PIL import ImageOps
+
+    for i in range(6):
+        picture(tmp_path / "p" / f"{i}.{'jpg' if i % 2 else 'png'}", 9, (80, 160), "L")
+    right, decoded, sizes = ImageOps.exif_transpose, [], []
+
+    def noted(opened):
+        assert [found for found in decoded if found() is not None] == [], "pictures are kept at their full size"
+        turned = right(opened)
+        decoded.append(weakref.ref(turned))
+        sizes.append(turned.size)
+        return turned
+
+    monkeypatch.setattr(ImageOps, "exif_transpose", noted)
+    options = PictureOptions(size=(10, 8), limit=3)
+    assert stacked(read(tmp_path / "p", pictures=options)).shape == (3, 3, 10, 8)
+    assert sizes == [(80, 160)] * 3
+    sizes.clear()
+    assert len(read(tmp_path / "p", pictures=PictureOptions(size=(10, 8)))) == 6
+    assert sizes == [(80, 160), (20, 40)] * 3, "a JPEG need not be decoded at its full size"
+
+
+def test_pictures_that_do_not_fit_into_memory(tmp_path):
+    picture(tmp_path / "p" / "a.png", 0)
+    with pytest.raises(UsageError, match=r"1 pictures of 1000000x2000000 do not fit into memory"):
+        read(tmp_path / "p", pictures=PictureOptions(size=(2_000_000, 1_000_000)))
+
+
 def test_the_middle_of_a_picture_is_kept(tmp_path):
     from PIL import Image
 
@@ -151,6 +252,53 @@ def test_sounds_that_do_not_fit_are_named(tmp_path):
         UsageError, match=r"3 of 4 sounds cannot be read at 16000 .*b\.wav \(8000 .*c\.wav .*d\.wav \(it is empty"
     ):
         read(tmp_path / "s", sounds=SoundOptions(rate=16000))
+
+
+def test_every_damaged_sound_is_named(tmp_path):
+    folder = tmp_path / "s"
+    sound(folder / "a.wav", [1, 2, 3, 4])
+    right = (folder / "a.wav").read_bytes()
+    (folder / "cut.wav").write_bytes(right[:-2])
+    (folder / "endless.wav").write_bytes(right[:4] + b"\xff" * 4 + right[8:40] + b"\xf0\xff\xff\x7f" + right[44:])
+    (folder / "list.wav").write_bytes(right[:12] + b"LIST" + b"\xff\xff\xff\x3b" + right[12:])
+    (folder / "wide.wav").write_bytes(right[:34] + b"\x40\x00" + right[36:])
+    with pytest.raises(UsageError) as told:
+        read(folder)
+    assert (
+        "4 of 5 sounds cannot be read: cut.wav (the file ends too early), endless.wav (the file ends too early), "
+        "list.wav (the lengths in it contradict each other), wide.wav (samples of 64 bits)." in str(told.value)
+    )
+
+
+@pytest.mark.parametrize("length", [10**13, 10**19], ids=["memory", "numbers"])
+def test_windows_that_do_not_fit_into_memory(tmp_path, length):
+    sound(tmp_path / "s" / "a.wav", [1])
+    with pytest.raises(UsageError, match=f"1 windows of {length} samples do not fit into memory"):
+        read(tmp_path / "s", sounds=SoundOptions(length=length))
+
+
+def test_of_many_windows_only_the_chosen_ones_are_read(tmp_path, monkeypatch):
+    sound(tmp_path / "s" / "a.wav", range(7))
+    sound(tmp_path / "s" / "b.wav", range(10, 16))
+    sound(tmp_path / "s" / "c.wav", [20])
+    right, asked = wave.Wave_read.readframes, []
+    monkeypatch.setattr(wave.Wave_read, "readframes", lambda self, n: (asked.append(n), right(self, n))[1])
+    samples = read(tmp_path / "s", sounds=SoundOptions(length=2, limit=4))
+    # 3 + 3 + 1 windows, of which those at 0, 1, 3 and 5 are used
+    assert (stacked(samples) * 2**15).tolist() == [[0, 1], [2, 3], [10, 11], [14, 15]]
+    assert asked == [1] * 3 + [2] * 4
+    assert samples.what.startswith("2 sounds")
+    assert "4 windows of 2 samples" in samples.what
+
+
+def test_windows_of_a_sound_belong_together(tmp_path):
+    sound(tmp_path / "s" / "a.wav", range(5))
+    (tmp_path / "s" / "t").mkdir()
+    sound(tmp_path / "s" / "t" / "a.wav", range(3))
+    np.save(tmp_path / "l.npy", np.arange(3))
+    for labels in ("", "none", str(tmp_path / "l.npy")):
+        samples = read(tmp_path / "s", sounds=SoundOptions(length=2), labels=labels)
+        assert [piece.group for piece in samples.pieces] == ["a.wav", "a.wav", "t/a.wav"], labels
 
 
 CODE = """

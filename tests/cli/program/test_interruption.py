@@ -14,9 +14,10 @@ from tests.support.command import run
 LINE = "linger: interrupted; nothing was written.\n"
 
 
-@pytest.fixture(autouse=True)
-def _own_signal():
-    before = signal.getsignal(signal.SIGINT)
+@pytest.fixture(scope="module", autouse=True)
+def _in_the_background():
+    """As `nohup … &` starts the tests; those of commands must not depend on it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, before)
 

@@ -1,5 +1,6 @@
 """The page in a headless Chromium: what a reader does, in one browser for all tests of this file."""
 
+import dataclasses
 import re
 
 import pytest
@@ -278,6 +279,15 @@ def test_a_link_leads_to_a_layer(show):
     page.run("location.hash = '#layer=2'")
     page.run("new Promise((done) => setTimeout(done))")
     assert page.run(SELECTED) == "features/conv1"
+
+
+def test_the_ends_of_a_range_whose_zero_is_another_integer(show, folder):
+    run = small()
+    shifted = tuple(dataclasses.replace(tensor, dtype="uint8", zero=128) for tensor in run.tensors)
+    (folder / "shifted.html").write_text(render_page([dataclasses.replace(run, tensors=shifted)]), encoding="utf-8")
+    page = show("shifted", address="#layer=1")
+    labels = "[...document.querySelectorAll('.clip-label')].map((label) => label.textContent)"
+    assert page.run(labels) == ["clips at −4", "clips at 3.9688"]
 
 
 @pytest.mark.parametrize("address", ["#layer=99999", "#layer=-1", "#run=7&layer=x", "#%E0%A4%A", "#memory"])

@@ -37,11 +37,45 @@ CASES = {
         "Not proven, 1 finding forbids venus",
     ),
     "too large": (
-        {"memory": MemoryFacts(peak_bytes=10, arena_bytes=101, limit_bytes=100)},
+        {"memory": MemoryFacts(peak_bytes=101, arena_bytes=10, limit_bytes=100)},
         "not ready",
         "Bit-exact, too large for the memory of venus",
     ),
-    "just fits": ({"memory": MemoryFacts(peak_bytes=100, limit_bytes=100)}, "ready", "Bit-exact, fits venus"),
+    "as large as the memory": (
+        {"memory": MemoryFacts(peak_bytes=100, limit_bytes=100)},
+        "not ready",
+        "Bit-exact, too large for the memory of venus",
+    ),
+    "just fits": (
+        {"memory": MemoryFacts(peak_bytes=99, arena_bytes=150, limit_bytes=100)},
+        "ready",
+        "Bit-exact, fits venus",
+    ),
+    "an error without a chip": (
+        {"findings": (finding("error"),), "target": ""},
+        "not ready",
+        "Bit-exact, 1 error of the check",
+    ),
+    "low agreement of a clear signal": (
+        {"quality": (*agreement(95.0), Quality("signal to noise", 31.9, unit="dB"))},
+        "ready",
+        "Bit-exact, fits venus, 95.0 % agreement",
+    ),
+    "low agreement of a fair signal": (
+        {"quality": (*agreement(95.0), Quality("signal to noise", 29.9, unit="dB"))},
+        "attention",
+        "Bit-exact, fits venus, 95.0 % agreement",
+    ),
+    "no number": (
+        {"quality": (Quality("loss", float("nan"), 1.0),)},
+        "attention",
+        "Bit-exact, fits venus, nan loss (1.0 in float)",
+    ),
+    "a second figure is no number": (
+        {"quality": (*agreement(100.0), Quality("signal to noise", float("nan"), unit="dB"))},
+        "attention",
+        "Bit-exact, fits venus, 100.0 % agreement",
+    ),
     "a warning": ({"findings": (finding("warning"),)}, "attention", "Bit-exact, fits venus"),
     "a float layer": ({"layers": (LayerFacts("s", runs_as="float"),)}, "attention", "Bit-exact, fits venus"),
     "low agreement": ({"quality": agreement(98.9)}, "attention", "Bit-exact, fits venus, 98.9 % agreement"),

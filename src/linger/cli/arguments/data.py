@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -130,7 +130,11 @@ def _with_labels(samples: Samples, labels: Tensor | None, what: str) -> Samples:
         pieces = tuple(type(p)(p.arguments) for p in samples.pieces)
         return Samples(pieces, are_rows=False, what=samples.what, notes=samples.notes)
     arguments = [torch.cat(parts) for parts in zip(*(p.arguments for p in samples.pieces), strict=True)]
-    return of_arrays(arguments, labels, samples.what)
+    made = of_arrays(arguments, labels, samples.what)
+    return replace(
+        made,
+        pieces=tuple(replace(p, group=old.group) for p, old in zip(made.pieces, samples.pieces, strict=True)),
+    )
 
 
 def read_sizes(text: str, option: str) -> tuple[int, ...]:

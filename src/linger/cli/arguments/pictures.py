@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
 _RGB = 3
+_HOLD_16_BITS = ("PNG", "PPM")
+"""Formats whose 16 bits Pillow may give as 32."""
 
 
 class Scale(StrEnum):
@@ -74,18 +76,29 @@ def read_pictures(folder: Path, files: list[Path], options: PictureOptions) -> S
     """
     mean, std, divisor = _normalisation(options)
     chosen = [files[i] for i in spread(len(files), options.limit)]
-    pixels = [_made(picture, options) for picture in _opened(chosen, options)]
-    sizes = sorted({f"{p.shape[1]}x{p.shape[0]}" for p in pixels})
-    if len(sizes) > 1:
-        raise UsageError(
-            f"{folder}: the pictures have {len(sizes)} sizes ({listing(sizes, limit=4)}). Say which one the model takes, for "
-            "example --size 224."
-        )
-    array = np.stack(pixels).astype(np.float32).transpose(0, 3, 1, 2) / divisor
-    numbers = ((array - mean[None, :, None, None]) / std[None, :, None, None]).astype(np.float32)
+    if options.size is not None:
+        _numbers_of(folder, (len(chosen), options.channels, *options.size))  # or Pillow would fill the memory first
+    pixels = _read(folder, chosen, options)
+    numbers = _numbers_of(folder, (len(pixels), *pixels[0].shape))
+    for i, picture in enumerate(pixels):
+        numbers[i] = picture
+    numbers /= divisor
+    numbers -= mean[None, :, None, None]
+    numbers /= std[None, :, None, None]
     labels, classes = _labels(folder, chosen)
     what = f"{len(chosen)} pictures of {folder}" + (f", {len(classes)} classes" if classes else "")
     return of_arrays([torch.from_numpy(numbers)], labels, what)
+
+
+def _numbers_of(folder: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """An array that is not filled yet, if there is memory for it."""
+    try:
+        return np.empty(shape, np.float32)
+    except (MemoryError, ValueError):  # a ValueError where not even the number of bytes can be written
+        raise UsageError(
+            f"{folder}: {shape[0]} pictures of {shape[-1]}x{shape[-2]} do not fit into memory. Give a smaller --size, or "
+            "fewer pictures with --limit."
+        ) from None
 
 
 def _normalisation(options: PictureOptions) -> tuple[NDArray[Any], NDArray[Any], float]:
@@ -104,36 +117,69 @@ def _normalisation(options: PictureOptions) -> tuple[NDArray[Any], NDArray[Any],
     return found[0], found[1], divisor
 
 
-def _opened(files: list[Path], options: PictureOptions) -> list[Image]:
-    """All pictures, or one error that names every file that is none."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+def _read(folder: Path, files: list[Path], options: PictureOptions) -> list[NDArray[np.uint8]]:
+    """All pictures, or one error that names every file that is none.
 
-    pictures, wrong = [], []
+    One after the other: a photograph may need a thousand times the memory of what is kept of it.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    kept: list[NDArray[np.uint8]] = []
+    sizes, wrong = set(), []
     for file in progress(files, "read pictures"):
         try:
-            with Image.open(file) as picture:
-                turned = ImageOps.exif_transpose(picture)  # as a viewer shows it; of several frames the first one
-                pictures.append(turned.convert("L" if options.is_grey else "RGB"))
+            pixels = _pixels(file, options)
         except UnidentifiedImageError:
             wrong.append(f"{file.name} (no picture)")
+            continue
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             wrong.append(f"{file.name} ({' '.join(str(error).split())})")
+            continue
+        sizes.add(f"{pixels.shape[2]}x{pixels.shape[1]}")
+        if len(sizes) == 1:  # else only the sizes are still of interest
+            kept.append(pixels)
     if wrong:
         raise UsageError(
             f"{len(wrong)} of {len(files)} pictures cannot be read: {listing(wrong)}. Repair or remove them."
         )
-    return pictures
+    if len(sizes) > 1:
+        raise UsageError(
+            f"{folder}: the pictures have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
+            "takes, for example --size 224."
+        )
+    return kept
 
 
-def _made(picture: Image, options: PictureOptions) -> NDArray[np.uint8]:
-    """The middle of a picture, scaled so that it just covers the size; [height, width, channels]."""
+def _pixels(file: Path, options: PictureOptions) -> NDArray[np.uint8]:
+    """The middle of a picture, scaled so that it just covers the size; [channels, height, width]."""
     from PIL import Image, ImageOps
 
+    with Image.open(file) as opened:
+        if options.size is not None:
+            side = 2 * max(options.size)  # the decoder of JPEG may leave out the rest, others read it all
+            opened.draft(None, (side, side))
+        picture = ImageOps.exif_transpose(opened)  # as a viewer shows it; of several frames the first one
+        picture = _of_bytes(picture, opened.format).convert("L" if options.is_grey else "RGB")
     if options.size is not None:
         height, width = options.size
         picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(picture)
-    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _of_bytes(picture: Image, kind: str | None) -> Image:
+    """The picture with numbers of 8 bits, which Pillow cuts off at 255 instead: of grey with 16 bits the upper ones.
+
+    Raises:
+        ValueError: Its numbers have no known range.
+    """
+    from PIL import Image
+
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and kind in _HOLD_16_BITS):
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise ValueError("its pixels are numbers of 32 bits; save it with 8 or 16 bits")
+    return picture.convert("RGBA") if picture.mode == "P" else picture  # Pillow warns of transparent colours else
 
 
 def _labels(folder: Path, files: list[Path]) -> tuple[torch.Tensor | None, list[str]]:

@@ -2,6 +2,6 @@
 """The report as one self-contained HTML page, and the verdict that stands at its top."""
 
 from linger.reporting.page.rendering import inline_frame, render_page
-from linger.reporting.page.verdict import Verdict, verdict_of
+from linger.reporting.page.verdict import LEVELS, NOT_READY, Verdict, verdict_of
 
-__all__ = ["Verdict", "inline_frame", "render_page", "verdict_of"]
+__all__ = ["LEVELS", "NOT_READY", "Verdict", "inline_frame", "render_page", "verdict_of"]

@@ -16,7 +16,8 @@ function clipPoints(tensor) {
   if (!isNumber(tensor.scale) || !isNumber(tensor.bits) || tensor.scale <= 0) return null;
   const isUnsigned = tensor.dtype.startsWith("uint");
   const levels = 2 ** tensor.bits;
-  return [(isUnsigned ? 0 : -levels / 2) / tensor.scale, ((isUnsigned ? levels : levels / 2) - 1) / tensor.scale];
+  const least = (isUnsigned ? 0 : -levels / 2) - tensor.zero;
+  return [least / tensor.scale, (least + levels - 1) / tensor.scale];
 }
 
 // What is drawn from left to right: all values, and the ends of the range unless they are far away.

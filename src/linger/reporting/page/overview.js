@@ -78,10 +78,10 @@ function memoryCard(run) {
   if (!run.memory) return card(null, "Working memory", NONE, ["It was not measured."]);
   const needed = run.memory_needed;
   const limit = run.memory.limit_bytes;
-  const isOver = isNumber(limit) && needed > limit;
+  const isOver = isNumber(limit) && needed >= limit;
   return card("memory", "Working memory", bytes(needed), [
-    isNumber(run.memory.arena_bytes) ? "arena of the program in C" : "most tensors alive at one step",
-    isNumber(limit) && `${isOver ? "✕ more than" : "of"} ${bytes(limit)}${run.target ? ` on ${shortened(run.target, 20)}` : ""} (${percent(needed / limit)})`,
+    isNumber(run.memory.arena_bytes) && !isNumber(limit) ? "arena of the program in C" : "most tensors alive at one step",
+    isNumber(limit) && `${isOver ? "✕ not less than" : "of"} ${bytes(limit)}${run.target ? ` on ${shortened(run.target, 20)}` : ""} (${percent(needed / limit)})`,
   ], isOver ? "bad" : "");
 }
 

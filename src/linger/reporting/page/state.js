@@ -6,9 +6,10 @@ const RUNS = DATA.runs.map(prepared);
 const state = { run: 0, layer: null, tensor: null, theme: "" };
 const views = [];
 
-// JSON has no infinity: such figures are texts. Only figures are turned back, for a layer may be called "inf".
+// JSON has no infinity and no NaN: such figures are texts. Only figures are turned back, for a layer may be called "inf".
 function unbounded(owner, keys) {
-  for (const key of keys) if (owner[key] === "inf" || owner[key] === "-inf") owner[key] = owner[key] === "inf" ? Infinity : -Infinity;
+  const meant = { inf: Infinity, "-inf": -Infinity, nan: null };
+  for (const key of keys) if (typeof owner[key] === "string" && owner[key] in meant) owner[key] = meant[owner[key]];
 }
 
 function prepared(run) {

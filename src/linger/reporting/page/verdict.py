@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linger.errors import listing
 from linger.reporting.facts import Quality, Run
 
-READY, ATTENTION, NOT_READY, UNKNOWN = "ready", "attention", "not ready", "unknown"
+READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
+LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
+"""The levels of a verdict, the best first."""
 _WORDS = {READY: "Ready", ATTENTION: "Needs attention", NOT_READY: "Not ready", UNKNOWN: "Not proven"}
 
 LOW_AGREEMENT = 99.0
@@ -18,6 +21,8 @@ LARGE_DROP = 1.0
 """Percentage points that a figure may lose against the float network."""
 LOW_SIGNAL = 20.0
 """Decibels at the output below which the noise is more than a tenth of the signal."""
+CLEAR_SIGNAL = 30.0
+"""Decibels at the output from which on other decisions are no cause for worry: rows of a regression have no classes."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +71,21 @@ def verdict_of(run: Run) -> Verdict:
 
 
 def memory_needed(run: Run) -> int | None:
-    """Bytes of working memory: the arena of the program in C, else the most bytes alive at one step; None if unknown."""
+    """Bytes of working memory: the most alive at one step where a chip limits these, else the arena of the program in C.
+
+    None where it is not known.
+    """
     if run.memory is None:
         return None
-    return run.memory.peak_bytes if run.memory.arena_bytes is None else run.memory.arena_bytes
+    is_live = run.memory.arena_bytes is None or run.memory.limit_bytes is not None
+    return run.memory.peak_bytes if is_live else run.memory.arena_bytes
 
 
 def _memory_missing(run: Run) -> int:
-    """Bytes that the chip lacks."""
-    needed = memory_needed(run)
-    if run.memory is None or run.memory.limit_bytes is None or needed is None:
+    """Bytes that the chip lacks: the tensors alive at one step must take less than it has."""
+    if run.memory is None or run.memory.limit_bytes is None:
         return 0
-    return max(0, needed - run.memory.limit_bytes)
+    return max(0, run.memory.peak_bytes + 1 - run.memory.limit_bytes)
 
 
 def _found(run: Run, severity: str) -> int:
@@ -92,9 +100,9 @@ def _forbidding(run: Run) -> tuple[str, ...]:
     errors = [finding for finding in run.findings if finding.severity == "error"]
     if errors:
         rules = listing(sorted({finding.rule or finding.reason for finding in errors}), limit=3)
-        reasons.append(f"{_counted(len(errors), 'finding')} forbid{'s' * (len(errors) == 1)} {_chip(run)}: {rules}.")
+        reasons.append(f"{_errors(run)}: {rules}.")
     if _memory_missing(run):
-        reasons.append(f"The chip lacks {_memory_missing(run):,} bytes of memory.")
+        reasons.append(f"The chip lacks {_counted(_memory_missing(run), 'byte')} of memory.")
     if run.goal and run.is_goal_met is False:
         reasons.append(f"The quality is not enough: the goal of {run.goal} is not reached.")
     return tuple(reasons)
@@ -109,24 +117,43 @@ def _doubts(run: Run) -> tuple[str, ...]:
         reasons.append(f"{_counted(len(floats), 'layer')} {verb} in floating point: {names}.")
     if run.goal and run.is_goal_met is None:
         reasons.append(f"Whether the goal of {run.goal} is reached is not known: nobody has measured it.")
-    if not run.goal and not _is_enough(run):
-        reasons.append(f"The quality is low: {_quality(run.quality[0])}.")
+    low = _low(run)
+    if low:
+        reasons.append(f"The quality is low: {_quality(low[0])}.")
     if warnings:
         reasons.append(f"{_counted(warnings, 'warning')} of the check.")
     return tuple(reasons)
 
 
+def _low(run: Run) -> list[Quality]:
+    """Figures that are too low: what is no number, and without a goal the most telling one."""
+    return [
+        figure
+        for figure in run.quality
+        if math.isnan(figure.after) or (not run.goal and figure is run.quality[0] and _is_low(figure, run.quality))
+    ]
+
+
 def _is_enough(run: Run) -> bool:
-    return run.is_goal_met is True if run.goal else not (run.quality and _is_low(run.quality[0]))
+    return not _low(run) and (not run.goal or run.is_goal_met is True)
 
 
-def _is_low(quality: Quality) -> bool:
-    """Whether a figure is one that somebody should look at. Only for figures where more is known to be better: percentages and decibels."""
+def _is_low(quality: Quality, among: Sequence[Quality] = ()) -> bool:
+    """Whether a figure is one that somebody should look at.
+
+    Only for figures where more is known to be better, percentages and decibels; what is no number is low. Agreement is not
+    low where another figure `among` all of them says that the signal at the output is clear.
+    """
+    if math.isnan(quality.after):
+        return True
     if quality.unit == "dB":
         return quality.after < LOW_SIGNAL
     if quality.unit != "%":
         return False
-    return quality.after < LOW_AGREEMENT if quality.before is None else quality.before - quality.after > LARGE_DROP
+    if quality.before is not None:
+        return quality.before - quality.after > LARGE_DROP
+    is_clear = any(other.unit == "dB" and other.after >= CLEAR_SIGNAL for other in among)
+    return quality.after < LOW_AGREEMENT and not is_clear
 
 
 def _shown(run: Run) -> tuple[str, ...]:
@@ -144,11 +171,10 @@ def _headline(run: Run) -> str:
     parts = ["Not proven" if run.proof is None else "Bit-exact"]
     if run.proof is not None and not run.proof.is_exact:
         parts = [f"{_counted(run.proof.differing, 'integer')} differ{'s' * (run.proof.differing == 1)}"]
-    errors = _found(run, "error")
-    if errors:
-        parts.append(f"{_counted(errors, 'finding')} forbid{'s' * (errors == 1)} {_chip(run)}")
+    if _found(run, "error"):
+        parts.append(_errors(run))
     if _memory_missing(run):
-        parts.append(f"too large for the memory of {_chip(run)}")
+        parts.append(f"too large for the memory of {run.target or 'the chip'}")
     if run.target and not _forbidding(run):
         parts.append(f"fits {run.target}")
     if run.quality:
@@ -156,8 +182,12 @@ def _headline(run: Run) -> str:
     return ", ".join(parts)
 
 
-def _chip(run: Run) -> str:
-    return run.target or "the chip"
+def _errors(run: Run) -> str:
+    """`1 finding forbids venus`; where no chip was asked, `1 error of the check`."""
+    errors = _found(run, "error")
+    if not run.target:
+        return f"{_counted(errors, 'error')} of the check"
+    return f"{_counted(errors, 'finding')} forbid{'s' * (errors == 1)} {run.target}"
 
 
 def _quality(quality: Quality) -> str:

@@ -38,7 +38,7 @@ class QuantizeSettings:
     Attributes:
         bits: "8", "16", "mixed" (8, and 16 where it helps most), or widths of weights and activations as in "w4a8".
         target: The chip; None: none in particular.
-        budget: What tuning may cost, as `linger.tune` takes it.
+        budget: What tuning may cost, as `linger.tune` takes it; None: CPU time by the size of the network.
         goal: What is enough, "99 %" of the float model's decisions or "30 dB". None: tuning goes on as long as it may, and enough is
             what the report does not call low.
         seed: Of everything random.
@@ -51,7 +51,7 @@ class QuantizeSettings:
 
     bits: str = "8"
     target: str | None = None
-    budget: str | float = "2 min"
+    budget: str | float | None = None
     goal: str | None = None
     seed: int = 0
     form: str | None = None
@@ -76,7 +76,8 @@ class QuantizeSettings:
             raise UsageError(
                 f"bits {self.bits!r}: no such widths. Use 8, 16, mixed, or weights and activations as in w4a8 or w16a8."
             )
-        read_budget(self.budget)
+        if self.budget is not None:
+            read_budget(self.budget)
         if self.goal is not None:
             value_and_unit("quantize", self.goal)
         if self.target is not None:
