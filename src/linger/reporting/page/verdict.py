@@ -117,23 +117,28 @@ def _doubts(run: Run) -> tuple[str, ...]:
         reasons.append(f"{_counted(len(floats), 'layer')} {verb} in floating point: {names}.")
     if run.goal and run.is_goal_met is None:
         reasons.append(f"Whether the goal of {run.goal} is reached is not known: nobody has measured it.")
-    if not run.goal and not _is_enough(run):
-        reasons.append(f"The quality is low: {_quality(_low(run)[0])}.")
+    low = _low(run)
+    if low:
+        reasons.append(f"The quality is low: {_quality(low[0])}.")
     if warnings:
         reasons.append(f"{_counted(warnings, 'warning')} of the check.")
     return tuple(reasons)
 
 
-def _is_enough(run: Run) -> bool:
-    return run.is_goal_met is True if run.goal else not _low(run)
-
-
 def _low(run: Run) -> list[Quality]:
-    """The figures that somebody should look at: the most telling one, and what is no number."""
-    return [q for q in run.quality if math.isnan(q.after) or (q is run.quality[0] and _is_low(q, run.quality))]
+    """Figures that are too low: what is no number, and without a goal the most telling one."""
+    return [
+        figure
+        for figure in run.quality
+        if math.isnan(figure.after) or (not run.goal and figure is run.quality[0] and _is_low(figure, run.quality))
+    ]
 
 
-def _is_low(quality: Quality, among: Sequence[Quality]) -> bool:
+def _is_enough(run: Run) -> bool:
+    return not _low(run) and (not run.goal or run.is_goal_met is True)
+
+
+def _is_low(quality: Quality, among: Sequence[Quality] = ()) -> bool:
     """Whether a figure is one that somebody should look at.
 
     Only for figures where more is known to be better, percentages and decibels; what is no number is low. Agreement is not
