@@ -83,7 +83,8 @@ def test_the_report_has_the_run(made):
     run = read_run((made.folder / "report.json").read_text(), "report.json")
     assert run.quality == made.quality
     assert run.name == "tiny"
-    assert run.command == "linger quantize my.py:make_net --bits 8"
+    assert run.command == "linger quantize --config net.yaml --out again"
+    assert run.notes.count("Made by: linger quantize my.py:make_net --bits 8") == 1
     assert run.proof.certificate == "certificate.json"
     assert run.proof.digests["net.onnx"] == made.sha256
     assert run.tuning is not None
@@ -107,6 +108,7 @@ def test_a_repeated_run_gives_the_same_file_bit_for_bit(made, tmp_path):
     for name in ("net.onnx", "net.weights.safetensors", "net.inputs.npz", "net.yaml"):
         assert (tmp_path / "again" / name).read_bytes() == (made.folder / name).read_bytes()
     former, latter = (read_run((f / "report.json").read_text(), "r") for f in (made.folder, tmp_path / "again"))
+    assert latter.notes == former.notes
     assert latter.quality == former.quality
     assert latter.tuning == former.tuning
     content = (tmp_path / "again" / "certificate.json").read_bytes()
