@@ -83,7 +83,8 @@ def test_the_report_has_the_run(made):
     run = read_run((made.folder / "report.json").read_text(), "report.json")
     assert run.quality == made.quality
     assert run.name == "tiny"
-    assert run.command == "linger quantize my.py:make_net --bits 8"
+    assert run.command == "linger quantize --config net.yaml --out again"
+    assert run.notes.count("Made by: linger quantize my.py:make_net --bits 8") == 1
     assert run.proof.certificate == "certificate.json"
     assert run.proof.digests["net.onnx"] == made.sha256
     assert run.tuning is not None
@@ -107,6 +108,7 @@ def test_a_repeated_run_gives_the_same_file_bit_for_bit(made, tmp_path):
     for name in ("net.onnx", "net.weights.safetensors", "net.inputs.npz", "net.yaml"):
         assert (tmp_path / "again" / name).read_bytes() == (made.folder / name).read_bytes()
     former, latter = (read_run((f / "report.json").read_text(), "r") for f in (made.folder, tmp_path / "again"))
+    assert latter.notes == former.notes
     assert latter.quality == former.quality
     assert latter.tuning == former.tuning
     content = (tmp_path / "again" / "certificate.json").read_bytes()
@@ -192,7 +194,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, step):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("step", ["_exported", "_verified", "_kept"])
+@pytest.mark.parametrize("step", ["exported", "_verified", "_kept"])
 def test_a_repetition_that_is_interrupted_leaves_nothing(made, tmp_path, step):
     with mock.patch.object(delivery, step, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         job.repeat(make_net(), made.folder / "net.yaml", tmp_path / "out")
@@ -351,6 +353,59 @@ def test_labels_that_are_no_classes_of_the_model_are_told_before_tuning(tmp_path
     ):
         job.quantize(make_net(), of_arrays([x], labels, "x"), tmp_path / "out", QUICK)
     assert names(tmp_path) == []
+
+
+class Unexportable(nn.Module):
+    """An op that ONNX does not have."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return torch.special.bessel_j0(self.head(x))
+
+
+@pytest.mark.usefixtures("no_tuning")
+def test_a_model_that_cannot_be_exported_is_told_before_tuning(tmp_path):
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(linger.UnsupportedError, match="torch cannot export the model"):
+        job.quantize(Unexportable().eval(), of_arrays([x], None, "x"), tmp_path / "out", QUICK)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.usefixtures("no_tuning")
+def test_weights_that_are_no_numbers_are_told_before_anything(tmp_path):
+    model = make_net()
+    model[0].weight.data[0] = float("nan")
+    with pytest.raises(linger.UsageError, match=r"Sequential: 0\.weight holds NaN"):
+        job.quantize(model, make_data(), tmp_path / "out", QUICK)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("plain", "after", "samples", "notes"),
+    [
+        (
+            30.0,
+            29.5,
+            60,
+            ["Tuning did not help on held-out data: noise is 30.0 dB with plain calibration, 29.5 dB tuned."],
+        ),
+        (30.0, 31.0, 60, []),
+        (30.0, 30.0, 49, ["A figure in percent is coarse here: one of 49 samples is 2.0 points."]),
+        (30.0, 30.0, 50, []),
+    ],
+    ids=["worse", "better", "few", "enough"],
+)
+def test_figures_that_need_care_are_noted(plain, after, samples, notes):
+    agreement = Quality("agreement", 98.0, plain=98.0, unit="%", samples=samples, data="held-out data")
+    noise = Quality("noise", after, plain=plain, unit="dB", samples=samples, data="held-out data")
+    work = delivery.Work(make_net(), Path(), QUICK, "tiny", None, [], has_rows=True)
+    with mock.patch.object(job, "judged", return_value=(agreement, noise)):
+        job._judged(work, None, None, None, "held-out data", None)
+    assert work.notes == notes
 
 
 @pytest.mark.parametrize(
@@ -515,9 +570,11 @@ def test_labels_that_cannot_be_decisions_are_refused_before_the_work(tmp_path):
         ({"goal": "much"}, "goal='much'"),
         ({"form": "other"}, "there is no form 'other'"),
         ({"opset": 3}, "opset 3 is not available"),
+        ({"target": "venus", "form": "qdq"}, "target='venus' needs the form dialect or bare"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
+@pytest.mark.usefixtures("no_tuning")
 def test_settings_that_do_not_exist_are_told(tmp_path, settings, message):
     with pytest.raises(linger.UsageError) as told:
         job.quantize(make_net(), make_data(5), tmp_path / "out", replace(QUICK, **settings))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
-from linger.errors import UsageError
+from linger.errors import UsageError, listing
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.diagnosis.signal_noise import SignalNoise, decibels, mismatch
 
@@ -26,6 +26,7 @@ class OutputError:
     def __init__(self, reference: nn.Module, batches: Sequence[Batch]) -> None:
         self.batches = [fresh(batch) for batch in batches]
         self.expected = [self._outputs(reference, batch) for batch in self.batches]
+        _require_numbers(self.expected)
 
     @staticmethod
     def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
@@ -49,6 +50,20 @@ class OutputError:
                 total.add(first, second)
         errors = [total.noise / total.signal if total.signal else float(total.noise > 0) for total in totals]
         return sum(errors) / len(errors) if errors else 0.0
+
+
+def _require_numbers(expected: Sequence[Sequence[Tensor]]) -> None:
+    """Refuse outputs that nothing can be compared with."""
+    wrong = [
+        f"output {number} for batch {place}"
+        for place, outputs in enumerate(expected)
+        for number, output in enumerate(outputs)
+        if not bool(output.isfinite().all())
+    ]
+    if wrong:
+        raise UsageError(
+            f"The float model gives NaN or infinity: {listing(wrong, limit=8)}. Leave such data out, or mend the model."
+        )
 
 
 def error_db(error: float) -> float:

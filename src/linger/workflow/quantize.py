@@ -18,13 +18,22 @@ from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.function_bits import quant_function
 from linger.quantization.setup.marking import quant_module
 from linger.reporting.facts import Quality
-from linger.tuning.one_call.starting import start_of
+from linger.tuning.one_call.starting import refuse_not_finite, start_of
 from linger.tuning.one_call.tune import INTERRUPTED, tune
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
-from linger.workflow.quantizing.delivery import Tell, Work, delivered, float_bytes, placed, require_free
+from linger.workflow.quantizing.delivery import Tell, Work, delivered, exported, float_bytes, placed, require_free
 from linger.workflow.quantizing.effort import batch_size, usual_budget
-from linger.workflow.quantizing.judging import HELD_OUT, SEEN, TEST, guessing_note, judged, require_decisions
+from linger.workflow.quantizing.judging import (
+    HELD_OUT,
+    SEEN,
+    TEST,
+    coarse_notes,
+    guessing_note,
+    judged,
+    require_decisions,
+    unhelpful_notes,
+)
 from linger.workflow.quantizing.open_axes import Edges, edges_of
 from linger.workflow.quantizing.quantized import DATA, MIXED, Quantized, QuantizeSettings
 from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
@@ -69,13 +78,14 @@ def quantize(
 
     Raises:
         UsageError: Something was given that cannot be used. Nothing is written.
-        LingerError: The model cannot be exported. Nothing is written.
+        UnsupportedError: The model cannot be exported; this is told before tuning. Nothing is written.
     """
     settings, run = settings or QuantizeSettings(), run or RunFile()
     settings.check()
     require_free(out, settings)
     seen, kept = data.divided() if test is None else (data, test)
     model = model.eval()
+    refuse_not_finite(model)
     classes = require_decisions(model, seen, kept, settings.goal)
     batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
@@ -96,8 +106,9 @@ def quantize(
         limit = "" if settings.budget else f", {budget} of CPU time at most"
         tell(f"tune: {_shares(seen, kept, _kind_of(seen, kept, test))}{limit}")
         with work.noting():
-            tuned, result = _tuned(work, batches, budget)
             plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
+            exported(work, plain)  # what cannot be exported is told before the search, not after it
+            tuned, result = _tuned(work, batches, budget)
         tell(f"measure: {counted(len(kept), kept.unit)}")
         figures = _judged(work, plain, tuned, kept, _kind_of(seen, kept, test), classes)
         run = replace(run, goal=settings.goal or "", quality=figures)
@@ -213,6 +224,7 @@ def _judged(
     """The figures, the one that the verdict is about first."""
     with work.noting():
         figures = judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=data)
+    work.notes += unhelpful_notes(figures) + coarse_notes(figures)
     note = guessing_note(figures, classes)
     if not note:
         return figures

@@ -41,6 +41,46 @@ def test_arrays_are_arguments_in_order_and_labels_by_name(tmp_path, draw):
     assert not read(tmp_path / "y.npy").has_labels  # the name of a file of one array says nothing
 
 
+class Two(nn.Module):
+    def forward(self, first, y, third=None, fourth=None):
+        return first - y
+
+
+def read_two(tmp_path, *names):
+    np.savez(tmp_path / "d.npz", **{name: np.full((2, 1), i, np.float32) for i, name in enumerate(names)})
+    samples = read_data(str(tmp_path / "d.npz"), Two(), DataOptions())
+    return [float(a) for a in samples.pieces[0].arguments]
+
+
+@pytest.mark.parametrize(
+    ("names", "bound"),
+    [
+        (("first", "y"), [0, 1]),
+        (("y", "first"), [1, 0]),
+        (("third", "y", "first"), [2, 1, 0]),
+        (("b", "a"), [0, 1]),
+        (("label", "y", "first"), [2, 1]),
+    ],
+    ids=["same-order", "other-order", "optional", "other-names", "labels"],
+)
+def test_arrays_called_like_arguments_are_these_arguments(tmp_path, names, bound):
+    assert read_two(tmp_path, *names) == bound
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("y", "frist"), "the arrays are y, frist, .*: frist is no argument"),
+        (("first", "y", "fourth"), "third is missing"),
+        (("y",), "first is missing"),
+    ],
+    ids=["misspelt", "gap", "first-missing"],
+)
+def test_arrays_that_are_only_partly_called_like_arguments_are_refused(tmp_path, names, said):
+    with pytest.raises(UsageError, match=said):
+        read_two(tmp_path, *names)
+
+
 def test_labels_of_a_file_of_their_own(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
     np.save(tmp_path / "l.npy", np.array([2, 0, 1]))

@@ -42,6 +42,27 @@ def test_of_two_batches_the_last_is_held_out() -> None:
     assert torch.equal(torch.cat([b[0] for b in parts.tuning]), x[:8])
 
 
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_a_float_model_that_gives_no_numbers_is_told(count: int) -> None:
+    log = nn.Sequential(nn.Linear(2, 2), Log())
+    with pytest.raises(linger.UsageError, match=r"The float model gives NaN or infinity: output 0 for batch 0"):
+        linger.tune(log, [(torch.randn(8, 2, generator=torch.Generator().manual_seed(i)),) for i in range(count)])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_weights_that_are_no_numbers_are_told_by_name(value: float) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[0].bias.data[1] = value
+    model[1].running_mean[0] = float("nan")
+    with pytest.raises(linger.UsageError, match=r"Sequential: 0\.bias, 1\.running_mean holds NaN or infinity"):
+        linger.tune(model, torch.ones(8, 2))
+
+
+class Log(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.log()
+
+
 class Mean(nn.Module):
     """Rows that depend on each other."""
 

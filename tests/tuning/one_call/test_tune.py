@@ -440,3 +440,16 @@ def test_fine_tuning_that_fails_or_does_not_help(classes: tuple[Tensor, Tensor])
         linger.tune(outlier_net(), x, finetune=lambda model: math.nan)
     with pytest.raises(linger.UsageError, match="finetune works on the float model"):
         linger.tune(linger.init(outlier_net()), x, finetune=fails)
+
+
+def test_cheap_steps_are_never_left_out_by_an_estimate(
+    net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "expected_seconds", lambda session, step: math.inf)
+    _, result = linger.tune(net, images, budget="1 h")
+    left_out = {step.name for step in result.steps if step.why == "it would not end within the budget"}
+    assert {"fuse", "choose_ranges"} <= {step.name for step in result.steps} - left_out
+    assert "equalize" in left_out
+    (note,) = (note for note in result.notes if note.startswith("Left out, for it would not end within"))
+    assert "equalize" in note
+    assert "fuse" not in note

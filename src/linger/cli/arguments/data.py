@@ -14,7 +14,14 @@ from linger.cli.arguments import pictures, sounds
 from linger.cli.arguments.model import as_tensor, call_named, load_named, named_in
 from linger.errors import UsageError, listing
 from linger.verification.array_files import load_arrays, natural_order
-from linger.workflow.quantizing.samples import Samples, checked_arguments, limited, of_arrays, of_user
+from linger.workflow.quantizing.samples import (
+    Samples,
+    checked_arguments,
+    limited,
+    of_arrays,
+    of_user,
+    positional_arguments,
+)
 
 _LABELS = ("labels", "label", "y", "targets", "target")
 """Names of an array that holds labels, not an argument of the model."""
@@ -62,7 +69,7 @@ def _read(text: str, model: nn.Module, options: DataOptions) -> Samples:
     if path.is_dir():
         return _folder(path, options)
     if path.suffix in (".npz", ".npy"):
-        return _arrays(path, options)
+        return _arrays(path, model, options)
     if named_in(text) is not None and not path.exists():
         found = load_named(text)
         made = call_named(found, text) if callable(found) and not isinstance(found, Tensor) else found
@@ -71,19 +78,41 @@ def _read(text: str, model: nn.Module, options: DataOptions) -> Samples:
     raise UsageError(f"{text}: {what}. {_FORMS}.")
 
 
-def _arrays(path: Path, options: DataOptions) -> Samples:
-    """Every array is an argument, in the order of the file; one with a name for labels is the labels."""
+def _arrays(path: Path, model: nn.Module, options: DataOptions) -> Samples:
+    """Every array is the argument of its name, else in the order of the file; one with a name for labels is the labels."""
     found = {name: as_tensor(array) for name, array in load_arrays(path, "of typical inputs").items()}
     is_archive = path.suffix == ".npz"
-    names = [name for name in found if is_archive and name in _LABELS]
+    needed = positional_arguments(model, needed_only=True)  # an argument may be called y
+    names = [name for name in found if is_archive and name in _LABELS and name not in needed]
     if len(names) > 1:
         raise UsageError(f"{path}: {listing(names)} all look like labels. Keep one of them.")
-    arguments = [tensor for name, tensor in found.items() if name not in names]
-    if not arguments:
+    inputs = [name for name in found if name not in names]
+    if not inputs:
         raise UsageError(f"{path}: there is no array of inputs in it. {_FORMS}.")
+    if is_archive:
+        inputs = _in_order(inputs, positional_arguments(model), path)
     labels = found[names[0]] if names else None
-    samples = of_arrays(arguments, labels, str(path))
+    samples = of_arrays([found[name] for name in inputs], labels, str(path))
     return limited(samples, options.limit)
+
+
+def _in_order(arrays: list[str], arguments: list[str], path: Path) -> list[str]:
+    """The names of arrays in the order of the arguments of forward; as they are where no array is called like one.
+
+    Raises:
+        UsageError: Only some are called like arguments, or an argument before them is missing: an order would be a guess.
+    """
+    other = [name for name in arrays if name not in arguments]
+    if len(other) == len(arrays):
+        return arrays
+    missing = [name for name in arguments[: len(arrays)] if name not in arrays]
+    if other or missing:
+        what = f"{listing(other)} is no argument of forward" if other else f"{listing(missing)} is missing"
+        raise UsageError(
+            f"{path}: the arrays are {listing(arrays)}, forward takes {listing(arguments)}: {what}. Name every array like its "
+            "argument, the first arguments without a gap; or none of them, in the order of the arguments."
+        )
+    return arguments[: len(arrays)]
 
 
 def _folder(folder: Path, options: DataOptions) -> Samples:

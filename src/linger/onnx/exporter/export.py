@@ -33,6 +33,7 @@ from linger.onnx.exporter.finishing import require_suitable
 from linger.onnx.exporter.finishing import simplify as simplify_model
 from linger.onnx.exporter.naming import unwrap_names
 from linger.onnx.exporter.options import (
+    OPSET,
     ExportOptions,
     check_keywords,
     check_names,
@@ -460,7 +461,7 @@ def _training_mode(training: object, *, was_training: bool) -> TrainingMode:
 
 
 def _default_opset(opset: int | None, *, is_dynamo: bool) -> int:
-    return opset if opset is not None else 18 if is_dynamo else 12
+    return opset if opset is not None else 18 if is_dynamo else OPSET
 
 
 def _debug_folder(debug_dump: bool | str | os.PathLike[str], f: Target) -> Path | None:  # noqa: FBT001

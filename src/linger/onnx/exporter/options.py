@@ -27,6 +27,9 @@ PACKED_FORMS = ("dialect", "bare")
 FLOAT_OPSETS = range(9, 21)
 INTEGER_OPSETS = range(11, 21)
 DYNAMO_OPSETS = range(18, 21)
+OPSET = 12
+"""The usual one."""
+
 FIRST_BFLOAT16_OPSET = 13
 """The first opset at which ONNX's ops take bfloat16."""
 

@@ -28,6 +28,9 @@ _PASSES: Mapping[str, float] = {
 }
 """What a step costs at least, in passes over the tuning data, before it was measured."""
 
+ALWAYS = ("fuse", "choose_ranges")
+"""Steps so cheap that no estimate, which begins with one cold pass, may leave them out while time is left."""
+
 _METHODS: tuple[Mapping[str, str], ...] = (
     {"weights": "mse"},
     {"outputs": "mse"},

@@ -47,7 +47,7 @@ def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
     large batches to tune on become several smaller ones, as remedies hold out a part of them in their turn.
 
     Raises:
-        UsageError: The model does not accept the data.
+        UsageError: The model does not accept the data, or gives no numbers for them.
     """
     OutputError(reference, batches[:1])  # what the model refuses is named before anything else
     rows = _all_rows(reference, batches) if len(batches) < _ENOUGH else []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from linger.analysis.batches import Batch
-from linger.errors import LingerError, UsageError
+from linger.errors import LingerError, UsageError, listing
 from linger.quantization.core.ranges import Kind, ranges_of
 from linger.quantization.core.runtime import real_copy, runtime_of
 from linger.quantization.core.statistics import QuantizedBase
@@ -52,7 +52,7 @@ def start_of(model: object, target: str | None) -> Start:
     """Copy a model; what cannot be tuned is refused.
 
     Raises:
-        UsageError: It is no module, or cannot be quantised or copied; the chip is unknown, or another one than its own.
+        UsageError: It is no module, holds NaN, or cannot be quantised or copied; the chip is unknown, or another one than its own.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"tune: a torch module is expected, not {type(model).__name__}.")
@@ -60,6 +60,7 @@ def start_of(model: object, target: str | None) -> Start:
     runtime = runtime_of(model)
     refuse_compiled(model)
     refuse_empty(model)
+    refuse_not_finite(model)
     if runtime is None:
         refuse_unquantizable(model)
         return Start(_copied(model).eval(), chip)
@@ -70,6 +71,21 @@ def start_of(model: object, target: str | None) -> Start:
         )
     made = _copied(model).eval()
     return Start(real_copy(made), runtime.target, made)
+
+
+def refuse_not_finite(model: nn.Module) -> None:
+    """Refuse weights that are no numbers; infinity in a buffer may be meant, as in a mask.
+
+    Raises:
+        UsageError: There are such weights; every tensor is named.
+    """
+    wrong = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
+    wrong += [name for name, buffer in model.named_buffers() if bool(buffer.isnan().any())]
+    if wrong:
+        raise UsageError(
+            f"{type(model).__name__}: {listing(wrong)} holds NaN or infinity. Train the model again, or load a "
+            "checkpoint that is whole."
+        )
 
 
 def _copied(model: nn.Module) -> nn.Module:

@@ -15,7 +15,7 @@ from linger.tuning.measure import OutputError
 from linger.tuning.one_call.budget import Budget, read_budget
 from linger.tuning.one_call.finetuning import TrainStep, finetuned
 from linger.tuning.one_call.judging import Judge, is_better
-from linger.tuning.one_call.plan import Plan, expected_seconds, usual_plan
+from linger.tuning.one_call.plan import ALWAYS, Plan, expected_seconds, usual_plan
 from linger.tuning.one_call.problems import problems_of, wide_shares
 from linger.tuning.one_call.result import Problem, Round, Step, TuneResult, TuneStep
 from linger.tuning.one_call.session import Candidate, Session, Trial, Wish, repeatable
@@ -159,7 +159,7 @@ def _searched(session: Session, plan: Plan) -> list[str]:
                 return [f"The goal of {session.wish.goal} is reached."]
             if session.budget.is_spent:
                 return [f"The budget of {session.budget.text} ended before the last step."]
-            if expected_seconds(session, step) > session.budget.seconds_left:
+            if step.name not in ALWAYS and expected_seconds(session, step) > session.budget.seconds_left:
                 session.skip(step, _TOO_LONG)
             else:
                 session.run(step)

@@ -103,7 +103,7 @@ def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Qua
     """Export, prove and check a quantised model in the working folder."""
     tell("export")
     with work.noting():
-        _exported(work, quantised)
+        exported(work, quantised)
         tell("verify")
         proof = _verified(work, quantised)
         tell("check")
@@ -127,8 +127,12 @@ def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Qua
     )
 
 
-def _exported(work: Work, quantised: nn.Module) -> None:
-    """Write the file, with open sizes where that is possible."""
+def exported(work: Work, quantised: nn.Module) -> None:
+    """Write the file, with open sizes where that is possible.
+
+    Raises:
+        UnsupportedError: The model cannot be exported.
+    """
     try:
         _export(work, quantised)
     except UnsupportedError as error:
@@ -138,6 +142,8 @@ def _exported(work: Work, quantised: nn.Module) -> None:
         work.proven = Samples(tuple(p for one in work.proven for p in rows_of(one)), are_rows=True).batches(1)
         work.notes.append(f"The file takes one sample at a time: {' '.join(str(error).split())}")
         _export(work, quantised)
+    except UsageError as error:  # the settings were checked before, so it is the model
+        raise UnsupportedError(str(error)) from error
 
 
 def _export(work: Work, quantised: nn.Module) -> None:

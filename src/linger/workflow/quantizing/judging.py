@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from linger.errors import UsageError
+from linger.errors import UsageError, counted
 from linger.reporting.facts import Quality
 from linger.tuning.widths.goals import PERCENT, value_and_unit
 from linger.workflow.model_quality import QualityPass
@@ -21,6 +21,12 @@ HELD_OUT, TEST, SEEN = "held-out data", "test data", "data that tuning has seen"
 _ACCURACY = "accuracy"
 _MANY = 10
 """With fewer samples an accuracy like that of a guess says nothing."""
+
+_FEW = 50
+"""With fewer samples one decision is more than two points."""
+
+_SEEN_DB = 0.1
+"""A smaller loss does not show in figures with one decimal."""
 
 
 def judged(
@@ -101,6 +107,25 @@ def guessing_note(figures: Sequence[Quality], classes: int | None) -> str:
         f"The float model is right in {first.before:.1f} % of {first.samples} samples, which is no better than a guess among "
         f"{classes} classes: the labels may be of another kind. The verdict is about the agreement with the float model."
     )
+
+
+def unhelpful_notes(figures: Sequence[Quality]) -> list[str]:
+    """A sentence where plain calibration is better: tuning chose by other data, so its choice stays."""
+    return [
+        f"Tuning did not help on {figure.data or 'these data'}: {figure.name} is {figure.plain:.1f} dB with plain calibration, "
+        f"{figure.after:.1f} dB tuned."
+        for figure in figures
+        if figure.unit == "dB" and figure.plain is not None and figure.plain - figure.after >= _SEEN_DB
+    ]
+
+
+def coarse_notes(figures: Sequence[Quality]) -> list[str]:
+    """A sentence where a figure in percent is about so few samples that it is coarse."""
+    counts = {f.samples for f in figures if f.unit == "%" and f.samples and f.samples < _FEW}
+    return [
+        f"A figure in percent is coarse here: one of {counted(count, 'sample')} is {100.0 / count:.1f} points."
+        for count in sorted(counts)
+    ]
 
 
 def is_goal_met(goal: str | None, figures: Sequence[Quality]) -> bool | None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linger.errors import UsageError
+from linger.onnx.exporter.options import OPSET, ExportOptions, check_options, chosen_form
 from linger.reporting.facts import Quality
 from linger.reporting.page import Verdict
-from linger.targets import find_target
 from linger.tuning.one_call.budget import read_budget
 from linger.tuning.widths.goals import value_and_unit
 
@@ -70,7 +70,7 @@ class QuantizeSettings:
         """Refuse what cannot be done, before any work.
 
         Raises:
-            UsageError: Widths, a budget, a goal or a chip that do not exist.
+            UsageError: Widths, a budget, a goal, a chip, a form or an opset that do not exist.
         """
         if self.bits != MIXED and self.widths is None:
             raise UsageError(
@@ -80,8 +80,9 @@ class QuantizeSettings:
             read_budget(self.budget)
         if self.goal is not None:
             value_and_unit("quantize", self.goal)
-        if self.target is not None:
-            find_target(self.target)
+        form = chosen_form(self.form, self.target)  # refuses a chip that does not exist
+        opset = OPSET if self.opset is None else self.opset
+        check_options(ExportOptions(form=form, opset=opset, target=self.target), is_quantized=True)
 
 
 @dataclass(frozen=True)

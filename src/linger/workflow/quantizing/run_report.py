@@ -23,6 +23,9 @@ from linger.workflow.report import Report, report
 
 _C_DIFFERS = "c-differs"
 
+_REPEAT = f"linger quantize --config {CONFIG} --out again"
+"""The line that gives the same file again, in the folder of the run: the search itself may end elsewhere on another machine."""
+
 
 def new_run(
     work: Work,
@@ -73,7 +76,8 @@ def reported(work: Work, made: Quantized, run: Run) -> Quantized:
         name=work.name,
         quality=made.quality,
         findings=(*_about_c(made), *(finding for finding in run.findings if finding.rule != _C_DIFFERS)),
-        command=work.command,
+        command=_REPEAT if work.command else "",
+        notes=_with_origin(run.notes, work.command),
         config=text,
         goal=goal or "",
         is_goal_met=is_goal_met(goal, made.quality),
@@ -82,6 +86,12 @@ def reported(work: Work, made: Quantized, run: Run) -> Quantized:
     write_atomically(work.folder / PAGE, page.to_html().encode())
     write_atomically(work.folder / DATA, page.to_json().encode())
     return replace(made, decision=verdict_of(run))
+
+
+def _with_origin(notes: tuple[str, ...], command: str) -> tuple[str, ...]:
+    """Notes that say, once, which command made the run."""
+    note = f"Made by: {command}"
+    return notes if not command or note in notes else (*notes, note)
 
 
 def _about_c(made: Quantized) -> tuple[FindingFacts, ...]:
@@ -95,7 +105,7 @@ def _about_c(made: Quantized) -> tuple[FindingFacts, ...]:
 
 
 def command_of(run: RunFile) -> str:
-    """The line that makes the same run again."""
+    """The line that made a run; empty where no command did."""
     words = ["linger", "quantize", run.model]
     for name, value in run.options.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]

@@ -218,7 +218,7 @@ def _piece(item: Any, model: nn.Module, what: str) -> Piece:
     parts = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     if not parts:
         raise UsageError(f"{what}: it gave an empty batch. Return tensors.")
-    needed = _needed_arguments(model)
+    needed = len(positional_arguments(model, needed_only=True))
     if len(parts) > needed and len(parts) > 1 and _can_be_labels(parts):
         return Piece(tuple(map(_as_given, parts[:-1])), parts[-1].detach())
     return Piece(tuple(map(_as_given, parts)))
@@ -237,8 +237,8 @@ def _can_be_labels(parts: Sequence[Any]) -> bool:
     return is_whole and isinstance(first, Tensor) and bool(first.dim() and last.dim()) and len(first) == len(last)
 
 
-def _needed_arguments(model: nn.Module) -> int:
-    """How many positional arguments forward cannot do without."""
+def positional_arguments(model: nn.Module, *, needed_only: bool = False) -> list[str]:
+    """The names of the arguments that forward takes by position; or of those that it cannot do without."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(model.forward).parameters.values()
-    return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
+    return [p.name for p in parameters if p.kind in kinds and (not needed_only or p.default is inspect.Parameter.empty)]
