@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 import torch
 from torch import Tensor, nn
 
@@ -129,15 +130,37 @@ def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Qua
 
 def _exported(work: Work, quantised: nn.Module) -> None:
     """Write the file, with open sizes where that is possible."""
+    can_close = work.edges.is_batch_open and not any(set(places) - {0} for places in work.edges.axes.values())
     try:
         _export(work, quantised)
     except UnsupportedError as error:
-        if not work.edges.is_batch_open or any(set(places) - {0} for places in work.edges.axes.values()):
+        if not can_close:
             raise
-        work.edges = replace(work.edges, axes={}, is_batch_open=False)
-        work.proven = Samples(tuple(p for one in work.proven for p in rows_of(one)), are_rows=True).batches(1)
-        work.notes.append(f"The file takes one sample at a time: {' '.join(str(error).split())}")
+        _close(work, " ".join(str(error).split()))
         _export(work, quantised)
+        return
+    branches = _branches(work) if can_close else 0
+    if not branches:
+        return
+    edges, proven, notes = work.edges, work.proven, list(work.notes)
+    _close(work, "with the number of samples open, the file would need branches or loops, which no program in C has.")
+    _export(work, quantised)
+    if _branches(work) >= branches:  # they are the model's own
+        work.edges, work.proven, work.notes = edges, proven, notes
+        _export(work, quantised)
+
+
+def _close(work: Work, why: str) -> None:
+    """One sample at a time from now on."""
+    work.edges = replace(work.edges, axes={}, is_batch_open=False)
+    work.proven = Samples(tuple(p for one in work.proven for p in rows_of(one)), are_rows=True).batches(1)
+    work.notes.append(f"The file takes one sample at a time: {why}")
+
+
+def _branches(work: Work) -> int:
+    """How many nodes of the file hold graphs: If, Loop, Scan."""
+    graph = onnx.load(work.folder / NET, load_external_data=False).graph
+    return sum(node.op_type in ("If", "Loop", "Scan") for node in graph.node)
 
 
 def _export(work: Work, quantised: nn.Module) -> None:
