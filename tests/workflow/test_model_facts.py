@@ -13,8 +13,8 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
 from linger.quantization.diagnosis.coverage import CoverageRow
+from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
 from linger.reporting.facts import LayerFacts
 from linger.tuning.one_call.result import TuneResult, TuneStep
 from linger.workflow.matching import LayerMatcher

@@ -348,7 +348,7 @@ def test_runs_stand_side_by_side_and_are_switched(show):
     for part in ("Needs attention", "digits-plain", "−1.6", "24.6 dB −5.8", "Chip\tvenus\tvenus", "Bits\t8/8/8"):
         assert part in text
     lines = page.run("[...document.querySelectorAll('.run-lines li')].map((line) => line.innerText)")
-    assert [line.split(" ", 1)[1] for line in lines] == ["Needs attention digits", "Needs attention digits-plain"]
+    assert [line.split(" ", 1)[1] for line in lines] == ["Ready digits", "Needs attention digits-plain"]
     assert "features/block/relu" not in text, "it has no layer of its name in the other run"
     page.click("tr[data-layer='6']")
     page.run(
