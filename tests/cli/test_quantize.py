@@ -138,6 +138,13 @@ def test_one_sample_is_not_called_unseen(folder):
     assert "no step has seen" not in done.stdout
 
 
+def test_the_first_line_comes_before_the_imports(folder):
+    with mock.patch.dict("sys.modules", {"linger.cli.arguments.data": None}):  # it cannot be imported
+        done = run("quantize", "user_net.py:net", "--data", "x.npz", cwd=folder)
+    assert done.stderr.startswith("load user_net.py:net\n")
+    assert done.returncode != 0
+
+
 def test_from_model_to_verdict_and_again(folder):
     done = run("quantize", "user_net.py:net", "--data", "user_net.py:data", "--budget", "1 trials", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -158,6 +165,7 @@ def test_from_model_to_verdict_and_again(folder):
     assert again.stderr == ""
     jsonschema.validate(content, json.loads(run("schema", "quantize", cwd=folder).stdout))
     assert content["is_repeated"]
+    assert content["name"] == "again"
     assert (folder / "again" / "net.onnx").read_bytes() == (folder / config).with_name("net.onnx").read_bytes()
 
 

@@ -17,7 +17,7 @@ def test_the_verdict_and_the_page(folder):
     done = run("report", "m.onnx", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     verdict, place = done.stdout.splitlines()
-    assert verdict.startswith("Bit-exact")
+    assert verdict.startswith("Ready: Bit-exact. ")
     assert place == "The page: report.html"
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
@@ -44,7 +44,7 @@ def test_what_is_not_ready_has_the_exit_code_1(folder):
     (folder / "bad.json").write_text(json.dumps(content))
     done = run("report", "bad.json", cwd=folder)
     assert done.returncode == 1
-    assert done.stdout.startswith("2 integers differ")
+    assert done.stdout.startswith("Not ready: 2 integers differ")
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,14 @@ def test_a_float_file_with_an_open_batch_proves_nothing(tmp_path):
     assert tensor(made, "x").shape == "?×3"
     assert any("Nothing is proven" in note for note in made.notes)
     assert made.memory.note.startswith("There is no program in C")
+    assert "float.onnx" in made.memory.note
+    assert str(tmp_path) not in made.memory.note
+    assert not made.is_lower_bound, "only the batch is open"
+
+
+def test_work_that_cannot_be_counted_is_a_lower_bound(tmp_path):
+    save(parse("[relu] y = Relu(x)", inputs="float[1,n] x", outputs="float[1,n] y"), tmp_path / "open.onnx")
+    assert facts_of_file(tmp_path / "open.onnx").is_lower_bound
 
 
 def test_a_file_that_cannot_run_has_notes(tmp_path):

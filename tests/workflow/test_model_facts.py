@@ -13,6 +13,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
+from linger.quantization.diagnosis.coverage import CoverageRow
 from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
 from linger.reporting.facts import LayerFacts
 from linger.tuning.one_call.result import TuneResult, TuneStep
@@ -325,6 +326,14 @@ def test_the_integer_share_is_that_of_the_model(made):
     found = SimpleNamespace(table=list, macs=8, integer_share=0.25)
     assert _covered(made[-1], found).integer_share == 0.25
     assert _covered(replace(made[-1], integer_share=0.5), SimpleNamespace(table=list, macs=0)).integer_share == 0.5
+
+
+def test_a_float_op_without_a_layer_is_told(made):
+    lost = CoverageRow("elsewhere", "sum", "float", "no integer form", 0, 0.0)
+    known = replace(lost, where="soft", op="softplus")
+    found = _covered(made[-1], SimpleNamespace(table=lambda: [lost, known], macs=0))
+    assert found.float_ops == ("elsewhere: sum (no integer form)",)
+    assert found.notes[-1].endswith("without a layer of its own in the file: elsewhere: sum (no integer form).")
 
 
 def test_standard_nodes_are_grouped_by_their_op():

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from linger.workflow.quantizing.open_axes import edges_of
 from linger.workflow.quantizing.quantized import QuantizeSettings
 from linger.workflow.quantizing.run_file import RunFile, sha256
 from linger.workflow.quantizing.run_report import reported
-from linger.workflow.quantizing.samples import of_arrays, of_user
+from linger.workflow.quantizing.samples import Piece, of_arrays, of_user
 
 pytestmark = pytest.mark.needs_torch
 
@@ -532,6 +533,22 @@ class Recurrent(nn.Module):
     def forward(self, frames):
         out, state = self.rnn(frames)
         return self.head(out[:, -1]), state
+
+
+def test_a_batch_that_needs_a_branch_to_stay_open_is_closed(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+    x = torch.randn(4, 2, 8)
+    edges = edges_of(net, [(x,)])
+    assert edges.is_batch_open
+    model = linger.init(net)
+    with linger.calibration():
+        model(x)
+    work = delivery.Work(net, tmp_path, QUICK, "net", edges, [Piece((x,))], has_rows=True)
+    delivery._exported(work, model.eval())
+    assert not {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node} & {"If", "Loop"}
+    assert [len(piece.arguments[0]) for piece in work.proven] == [1, 1, 1, 1]
+    assert work.notes[0].startswith("The file takes one sample at a time: ")
 
 
 def test_batches_of_several_lengths_leave_the_length_open(tmp_path):

@@ -55,7 +55,7 @@ def test_without_a_path_nothing_is_written(made, here):
 
 
 def test_the_verdict_in_words(made):
-    assert made.summary().startswith(f"{made.verdict.headline}.")
+    assert made.summary().startswith(f"{made.verdict.word}: {made.verdict.headline}.")
     assert str(made) == made.summary()
     assert repr(made) == f"Report(first: {made.verdict.headline})"
 

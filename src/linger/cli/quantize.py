@@ -115,6 +115,8 @@ def quantize(
         linger quantize my_net.py:make_net --data my_net.py:data --target venus --c my_net_c
         linger quantize --config my_net-quantized/net.yaml --out again
     """
+    tell = _silent if quiet or as_json else _told
+    tell(f"load {_required(model, data)[0] if config is None else model or config}")  # the imports take seconds
     from linger.cli.arguments.data import DataOptions
     from linger.workflow.quantizing.quantized import QuantizeSettings
 
@@ -131,7 +133,6 @@ def quantize(
         c=c,
         force=overwrite or force,
     )
-    tell = _silent if quiet or as_json else _told
     if config is not None:
         made = _repeated(model, config, out, settings, given, _usual(context), tell)
     else:
@@ -142,10 +143,20 @@ def quantize(
             pictures=_pictures(shape, size, scale, mean, std, is_grey=grey, limit=limit),
             sounds=_sounds(shape, rate, length, limit),
         )
-        made = _made(model, data, test_data, checkpoint, out, settings, options, given, tell)
+        made = _made(*_required(model, data), test_data, checkpoint, out, settings, options, given, tell)
     _show(made, as_json=as_json)
     if not made.ok:
         raise typer.Exit(1)
+
+
+def _required(model: str | None, data: str | None) -> tuple[str, str]:
+    """What a new run cannot do without."""
+    if model is None or data is None:
+        missing = [name for name, value in (("the model", model), ("--data", data)) if value is None]
+        raise UsageError(
+            f"quantize: {listing(missing)} is missing. For example: linger quantize my_net.py:make_net --data inputs.npz."
+        )
+    return model, data
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -224,8 +235,8 @@ def _sounds(shape: str, rate: int | None, length: int | None, limit: int | None)
 
 
 def _made(
-    model: str | None,
-    data: str | None,
+    model: str,
+    data: str,
     test_data: str | None,
     checkpoint: Path | None,
     out: Path | None,
@@ -241,23 +252,16 @@ def _made(
     from linger.workflow.quantizing.delivery import require_free
     from linger.workflow.quantizing.run_file import RunFile
 
-    if model is None or data is None:
-        missing = [name for name, value in (("the model", model), ("--data", data)) if value is None]
-        raise UsageError(
-            f"quantize: {listing(missing)} is missing. For example: linger quantize my_net.py:make_net --data inputs.npz."
-        )
     settings.check()
     _require_fitting(given, [data] if test_data is None else [data, test_data])
-    name = _name_of(model)
-    folder = out or Path(f"{name}-quantized")
+    folder = out or Path(f"{_name_of(model)}-quantized")
     require_free(folder, settings)
-    tell(f"load {model}")
     loaded = load_model(model, checkpoint)
     samples = read_data(data, loaded, options)
     test = None if test_data is None else read_data(test_data, loaded, options)
     kept = {key: value for key, value in given.items() if key not in _KEPT}
     run = RunFile(model=model, options=kept)
-    return job.quantize(loaded, samples, folder, settings, test=test, run=run, name=name, tell=tell)
+    return job.quantize(loaded, samples, folder, settings, test=test, run=run, name=folder.resolve().name, tell=tell)
 
 
 def _repeated(
@@ -290,15 +294,13 @@ def _repeated(
         raise UsageError(
             f"{config}: it names no model. Give one: linger quantize my_net.py:make_net --config {config}."
         )
-    name = _name_of(named)
-    folder = out or Path(f"{name}-quantized")
+    folder = out or Path(f"{_name_of(named)}-quantized")
     require_free(folder, settings)
-    tell(f"load {named}")
-    return job.repeat(load_model(named), config, folder, settings, run=run, name=name, tell=tell)
+    return job.repeat(load_model(named), config, folder, settings, run=run, name=folder.resolve().name, tell=tell)
 
 
 def _name_of(model: str) -> str:
-    """How a run is called: the file of the model without its ending, or its name in a package."""
+    """How a model is called: the file of the model without its ending, or its name in a package."""
     place, _, name = model.rpartition(":")
     return Path(place).stem if place.endswith(".py") else name or "net"
 
@@ -350,7 +352,7 @@ def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
     chip = "" if made.check.target is None else f" for {made.check.target}"
     rows = [
         ("weights", f"{made.float_bytes:,} bytes", "", f"{made.memory.weight_bytes:,} bytes"),
-        ("multiply-accumulates", "", "", f"{made.memory.macs:,}"),
+        ("multiply-accumulates", "", "", f"{'≥ ' * made.memory.is_lower_bound}{made.memory.macs:,}"),
         ("memory of the program in C", "", "", arena),
         ("stayed float", "", "", listing(made.stayed_float, limit=3) or "nothing"),
         (f"findings{chip}", "", "", ", ".join(found) or "none"),

@@ -332,6 +332,8 @@ class Run:
         notes: Sentences that a reader should know, such as what could not be measured and why.
         goal: What the quality must reach, `99 %` or `30 dB`; empty where nobody said so.
         is_goal_met: Whether it does; None without a goal, or where the figure for it was not measured.
+        float_ops: What the model computes in floating point without a layer of its own in the file, with the reason.
+        is_lower_bound: Whether something could not be counted, so that the multiply-accumulates are at least so many.
     """
 
     name: str
@@ -356,6 +358,8 @@ class Run:
     notes: tuple[str, ...] = ()
     goal: str = ""
     is_goal_met: bool | None = None
+    float_ops: tuple[str, ...] = ()
+    is_lower_bound: bool = False
 
     @property
     def float_layers(self) -> tuple[LayerFacts, ...]:

@@ -27,13 +27,14 @@ def memory_facts(path: Path, use: MemoryUse) -> MemoryFacts:
             arena_bytes=arena.arena_bytes,
             note=note,
         )
+    totals = _by_name(use.summary(), path) if use.is_lower_bound or use.batch_axes else ""
     return MemoryFacts(
         steps=tuple(layer.node for layer in use.layers),
         blocks=tuple(_block(lifetime) for lifetime in use.lifetimes),
         peak_bytes=use.peak_bytes,
         arena_bytes=None if arena is None else arena.arena_bytes,
         limit_bytes=use.tensor_bytes,
-        note=f"{note} {use.summary()}".strip() if use.is_lower_bound or use.batch_axes else note,
+        note=f"{note} {totals}".strip(),
     )
 
 
@@ -42,7 +43,12 @@ def _arena(path: Path) -> tuple[ArenaUse | None, str]:
     try:
         return arena_of(path), ""
     except LingerError as error:
-        return None, printable(f"There is no program in C: {error}")
+        return None, _by_name(printable(f"There is no program in C: {error}"), path)
+
+
+def _by_name(text: str, path: Path) -> str:
+    """A text with the file's name alone: a page is read elsewhere, and the folder may be a temporary one."""
+    return text.replace(printable(str(path)), printable(path.name))
 
 
 def _block(lifetime: Lifetime) -> Block:

@@ -15,7 +15,7 @@ from linger.analysis.advice import FAIR_DB, Item
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.advising import advise
 from linger.constraint.conv_bn import EmptyBatchNorm
-from linger.errors import LingerError, UsageError
+from linger.errors import LingerError, UsageError, printable
 from linger.graph.core.walking import required_inputs
 from linger.progress import progress
 from linger.proof import verify
@@ -263,8 +263,12 @@ def _cut(batch: Batch, size: int) -> list[Batch]:
 def _covered(run: Run, found: Coverage) -> Run:
     """The reasons why layers stayed float, and what is doubtful about integer ones."""
     layers, matcher = list(run.layers), LayerMatcher(run.layers)
+    float_paths = {layer.path for layer in run.float_layers}
+    lost = []
     for row in found.table():
         if row.runs_as == "float":
+            if row.where not in float_paths:
+                lost.append(printable(f"{row.where or 'model'}: {row.op} ({row.reason})"))
             for number, layer in enumerate(layers):
                 if layer.runs_as == "float" and layer.path == row.where and not layer.float_reason:
                     layers[number] = replace(layer, float_reason=row.reason)
@@ -272,7 +276,10 @@ def _covered(run: Run, found: Coverage) -> Run:
             for number in matcher.of_op(row.where, row.op):
                 layers[number] = _advised(layers[number], row.reason)
     share = found.integer_share if found.macs else run.integer_share
-    return replace(run, layers=tuple(layers), integer_share=share)
+    notes = [f"The model computes in floating point, without a layer of its own in the file: {op}." for op in lost]
+    return replace(
+        run, layers=tuple(layers), integer_share=share, float_ops=tuple(lost), notes=(*run.notes, *dict.fromkeys(notes))
+    )
 
 
 def _advised(layer: LayerFacts, sentence: str) -> LayerFacts:

@@ -78,7 +78,7 @@ class Report:
 def _sentences(run: Run, *, is_alone: bool) -> str:
     verdict = verdict_of(run)
     name = "" if is_alone else f"{run.name}: "
-    return f"{name}{' '.join([f'{verdict.headline}.', *verdict.reasons])}"
+    return f"{name}{' '.join([verdict.sentence, *verdict.reasons])}"
 
 
 def report(

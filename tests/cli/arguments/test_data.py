@@ -281,6 +281,14 @@ def test_channels_are_averaged_and_windows_cut(tmp_path):
     assert "2 windows of 4 samples" in whole.what
 
 
+def test_a_broken_picture_is_named_with_its_folder(tmp_path):
+    picture(tmp_path / "a" / "good.png", 0)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "bad.jpg").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match=r"cannot be read: b/bad\.jpg \(no picture\)"):
+        read(tmp_path)
+
+
 def test_sounds_that_do_not_fit_are_named(tmp_path):
     sound(tmp_path / "s" / "a.wav", [1, 2])
     sound(tmp_path / "s" / "b.wav", [1], rate=8000)

@@ -19,6 +19,7 @@ def net():
 model = net()
 number = 5
 def wants_more(size): ...
+def leaves(): raise SystemExit(3)
 """
 
 
@@ -55,11 +56,18 @@ def test_with_weights(code, tmp_path, suffix):
         ("CODE:absent", "there is no 'absent' in it. It has net"),
         ("CODE:number", "is a int, not a torch module"),
         ("CODE:wants_more", "calling it without arguments fails"),
+        ("CODE:leaves", r"calling it without arguments fails \(SystemExit: 3\)"),
     ],
 )
 def test_what_cannot_be_meant(code, name, message):
     with pytest.raises(UsageError, match=message):
         load_model(name.replace("CODE", code))
+
+
+def test_a_file_that_ends_the_program(tmp_path):
+    (tmp_path / "leaving_net_file.py").write_text("import sys; sys.exit(3)")
+    with pytest.raises(UsageError, match=r"it cannot be imported \(SystemExit: 3\)"):
+        load_model(f"{tmp_path / 'leaving_net_file.py'}:net")
 
 
 def test_weights_that_do_not_fit(code, tmp_path):

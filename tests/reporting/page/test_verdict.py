@@ -10,6 +10,7 @@ from tests.support.report_runs import hostile, large, minimal, small
 
 PROVEN = Proof(True, "equal", ("torch", "numpy"), 1200)
 DIFFERING = Proof(False, "differs", ("torch",), 1200, 3, first="conv1, element 7: 4 instead of 5")
+OTHER_OUTPUTS = dataclasses.replace(DIFFERING, differing=0, first="torch has 0.3125")
 WHOLE = Run("net", target="venus", layers=(LayerFacts("conv1"), LayerFacts("fc")), proof=PROVEN)
 
 
@@ -28,6 +29,12 @@ CASES = {
     "a note": ({"findings": (finding("note"),)}, "ready", "Bit-exact, fits venus"),
     "not proven": ({"proof": None}, "unknown", "Not proven, fits venus"),
     "differs": ({"proof": DIFFERING}, "not ready", "3 integers differ"),
+    "float outputs differ": ({"proof": OTHER_OUTPUTS}, "not ready", "Outputs differ"),
+    "differs, with a figure": (
+        {"proof": DIFFERING, "quality": agreement(99.2)},
+        "not ready",
+        "3 integers differ, 99.2 % agreement in the simulation",
+    ),
     "one differs": ({"proof": dataclasses.replace(DIFFERING, differing=1)}, "not ready", "1 integer differs"),
     "errors": ({"findings": (finding("error"),) * 2}, "not ready", "Bit-exact, 2 findings forbid venus"),
     "one error": ({"findings": (finding("error"),)}, "not ready", "Bit-exact, 1 finding forbids venus"),
@@ -139,6 +146,29 @@ def test_reasons_say_what_holds_the_network_back():
         "5 layers run in floating point: l0, l1, l2 and 2 more.",
         "1 warning of the check.",
     )
+
+
+def test_float_outputs_that_differ_are_no_integers():
+    reasons = verdict_of(dataclasses.replace(WHOLE, proof=OTHER_OUTPUTS)).reasons
+    assert reasons == ("Outputs in floating point differ. First: torch has 0.3125",)
+
+
+def test_a_float_op_without_a_layer_is_not_called_an_integer():
+    reasons = verdict_of(dataclasses.replace(WHOLE, float_ops=("model: sum (why)",))).reasons
+    assert not any("runs on integers" in reason for reason in reasons)
+
+
+SENTENCES = {
+    "ready": ({}, "Ready: Bit-exact, fits venus."),
+    "not ready": ({"proof": DIFFERING}, "Not ready: 3 integers differ."),
+    "not proven": ({"proof": None}, "Not proven: fits venus."),
+    "not proven, no chip": ({"proof": None, "target": ""}, "Not proven."),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), SENTENCES.values(), ids=SENTENCES)
+def test_the_sentence_starts_with_the_word(changes, sentence):
+    assert verdict_of(dataclasses.replace(WHOLE, **changes)).sentence == sentence
 
 
 def test_reasons_of_a_ready_network_say_what_was_shown():

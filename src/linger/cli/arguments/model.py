@@ -64,7 +64,7 @@ def call_named(found: Callable[[], object], text: str) -> object:
     """
     try:
         return found()
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything, and end the program
         raise UsageError(
             f"{text}: calling it without arguments fails ({type(error).__name__}: {error}). "
             "Name a callable that needs none."
@@ -93,7 +93,7 @@ def _module(place: str) -> ModuleType:
         return importlib.import_module(place)
     except LingerError:
         raise
-    except Exception as error:  # the user's module may raise anything
+    except (Exception, SystemExit) as error:  # the user's module may raise anything, and end the program
         raise UsageError(f"{place}: it cannot be imported ({type(error).__name__}: {error}).") from error
 
 

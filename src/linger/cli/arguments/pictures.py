@@ -127,13 +127,14 @@ def _read(folder: Path, files: list[Path], options: PictureOptions) -> list[NDAr
     kept: list[NDArray[np.uint8]] = []
     sizes, wrong = set(), []
     for file in progress(files, "read pictures"):
+        name = file.relative_to(folder).as_posix()
         try:
             pixels = _pixels(file, options)
         except UnidentifiedImageError:
-            wrong.append(f"{file.name} (no picture)")
+            wrong.append(f"{name} (no picture)")
             continue
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            wrong.append(f"{file.name} ({' '.join(str(error).split())})")
+            wrong.append(f"{name} ({' '.join(str(error).split())})")
             continue
         sizes.add(f"{pixels.shape[2]}x{pixels.shape[1]}")
         if len(sizes) == 1:  # else only the sizes are still of interest

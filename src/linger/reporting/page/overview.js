@@ -1,20 +1,23 @@
 // The first screen: the verdict and the figures behind it; several runs side by side.
 
+// The best first.
 const LEVELS = {
   ready: ["Ready", "✓"],
   attention: ["Needs attention", "!"],
-  "not ready": ["Not ready", "✕"],
   unknown: ["Not proven", "?"],
+  "not ready": ["Not ready", "✕"],
 };
+const levelClass = (run) => `level-${run.decision.level.replace(" ", "-")}`;
+const formText = (form) => (form === "dialect" ? "ONNX with linger’s operators (dialect form)" : `${form} form`);
 
 function verdictBlock(run) {
   const [word, sign] = LEVELS[run.decision.level];
   const about = [run.file && run.file !== run.name && named(run.file), run.file_bytes > 0 && bytes(run.file_bytes),
-    run.form && named(`${run.form} form`), run.target && named(`for ${run.target}`),
+    run.form && named(formText(run.form)), run.target && named(`for ${run.target}`),
     run.layers.length > 0 && plural(run.layers.length, "layer")].filter(Boolean);
   return el(
     "article",
-    { class: `verdict level-${run.decision.level.replace(" ", "-")}` },
+    { class: `verdict ${levelClass(run)}` },
     el("span", { class: "verdict-sign", "aria-hidden": "true" }, sign),
     el(
       "div",
@@ -25,6 +28,19 @@ function verdictBlock(run) {
       el("ul", { class: "reasons" }, run.decision.reasons.map((reason) => el("li", {}, reason))),
     ),
   );
+}
+
+// A line for each of several runs: the chosen one must not hide that another is worse.
+function runLines() {
+  if (RUNS.length < 2) return null;
+  return el("ul", { class: "run-lines" }, RUNS.map((run, index) => {
+    const [word, sign] = LEVELS[run.decision.level];
+    const choose = () => {
+      chooseRun(index);
+      byId("run").value = index;
+    };
+    return el("li", { class: levelClass(run) }, el("strong", { class: "run-level" }, `${sign} ${word}`), " ", button(named(run.name), choose, { class: "link" }));
+  }));
 }
 
 function card(target, title, figureText, details, kind = "") {
@@ -42,9 +58,9 @@ function card(target, title, figureText, details, kind = "") {
 function proofCard(run) {
   const proof = run.proof;
   if (!proof) return card(null, "Proof", "none", ["The file was not compared with anything."], "neutral");
-  const text = proof.is_exact ? "0 differ" : `${count(proof.differing)} differ${proof.differing === 1 ? "s" : ""}`;
+  const text = proof.is_exact ? "0 differ" : proof.differing === 0 ? "outputs differ" : `${count(proof.differing)} differ${proof.differing === 1 ? "s" : ""}`;
   return card("certificate", "Proof", text, [
-    `of ${plural(proof.integers, "integer")}`,
+    proof.is_exact || proof.differing ? `of ${plural(proof.integers, "integer")}` : `${plural(proof.integers, "integer")} equal`,
     proof.compared.length > 0 && `file ${proof.is_exact ? "=" : "≠"} ${proof.compared.map((name) => shortened(name, 24)).join(", ")}`,
   ], proof.is_exact ? "good" : "bad");
 }
@@ -65,7 +81,9 @@ function qualityCard(run) {
   if (!first) return card(null, "Quality", NONE, ["Nobody measured it."], "wide");
   const data = [first.samples && plural(first.samples, "sample"), first.data].filter(Boolean).join(", ");
   const figures = el("span", { class: "qualities" }, run.quality.slice(0, 3).map(qualityFigure));
-  return el("div", { class: "card wide", "data-card": "Quality" }, el("span", { class: "card-title" }, data ? `Quality on ${data}` : "Quality"), figures);
+  const isOther = run.proof && !run.proof.is_exact;
+  return el("div", { class: "card wide", "data-card": "Quality" }, el("span", { class: "card-title" }, data ? `Quality on ${data}` : "Quality"), figures,
+    isOther && el("span", { class: "card-detail" }, "of the simulation, not of the file"));
 }
 
 function sizeCard(run) {
@@ -87,9 +105,11 @@ function memoryCard(run) {
 
 function floatCard(run) {
   const floats = run.layers.filter((layer) => layer.runs_as === "float");
+  const others = run.float_ops;
+  if (floats.length === 0 && others.length > 0) return card("notes", "Stayed float", plural(others.length, "op"), ["without a layer of its own", shortened(others[0], 40)], "warning");
   if (floats.length === 0) return card("layers", "Stayed float", run.layers.length ? "nothing" : NONE, [run.layers.length > 0 && "Every layer computes with integers."], run.layers.length ? "good" : "");
   const made = card("layers", "Stayed float", plural(floats.length, "layer"),
-    [`${percent(1 - run.integer_share)} of the multiply-accumulates`, floats.slice(0, 2).map((layer) => shortened(layer.name, 26)).join(", ") + (floats.length > 2 ? ", …" : "")], "warning");
+    [others.length > 0 && `and ${plural(others.length, "op")} without a layer`, `${percent(1 - run.integer_share)} of the multiply-accumulates`, floats.slice(0, 2).map((layer) => shortened(layer.name, 26)).join(", ") + (floats.length > 2 ? ", …" : "")], "warning");
   made.addEventListener("click", () => filterLayers("float"));
   return made;
 }
@@ -106,9 +126,11 @@ function findingsCard(run) {
   ], errors ? "bad" : warnings ? "warning" : "");
 }
 
+const atLeast = (run) => (run.is_lower_bound ? "≥ " : "");
+
 function workCard(run) {
   const heaviest = run.layers.reduce((most, layer) => (layer.macs > (most?.macs ?? 0) ? layer : most), null);
-  return card("layers", "Work", run.macs > 0 ? `${big(run.macs)} MACs` : NONE, [
+  return card("layers", "Work", run.macs > 0 ? `${atLeast(run)}${big(run.macs)} MACs` : NONE, [
     "multiply-accumulates for one input",
     heaviest && run.macs > 0 && `most in ${shortened(heaviest.name, 26)} (${percent(heaviest.macs / run.macs)})`,
   ]);
@@ -116,7 +138,7 @@ function workCard(run) {
 
 addView({
   drawRun(run) {
-    byId("verdict").replaceChildren(verdictBlock(run));
+    byId("verdict").replaceChildren(...[runLines(), verdictBlock(run)].filter(Boolean));
     document.title = `${LEVELS[run.decision.level][0]}: ${DATA.title || run.name}`;
   },
 });
@@ -130,17 +152,28 @@ const cardsView = {
 
 // Runs side by side.
 
+// Widths of the layers with weights, else of all: input/weights/output, the most frequent first.
+function widthsOf(run) {
+  const counts = new Map();
+  const weighted = run.layers.filter((layer) => layer.weight_bytes > 0 && layer.bits);
+  for (const { bits } of weighted.length ? weighted : run.layers) if (bits) counts.set(bits, (counts.get(bits) ?? 0) + 1);
+  const widths = [...counts].sort((one, other) => other[1] - one[1]).map(([bits]) => shortened(bits, 12));
+  return widths.length ? widths.slice(0, 3).join(", ") + (widths.length > 3 ? ", …" : "") : null;
+}
+
 function comparedFigures() {
   const qualities = [...new Set(RUNS.flatMap((run) => run.quality.map((quality) => quality.name)))];
   const ofQuality = (run, name) => run.quality.find((quality) => quality.name === name);
   const number = (run, test) => run.findings.filter(test).length;
   return [
     ["Verdict", (run) => LEVELS[run.decision.level][0]],
+    ["Chip", (run) => run.target || null, (name) => named(name)],
+    ["Bits", widthsOf],
     ["Integers that differ", (run) => run.proof?.differing, count],
     ...qualities.map((name) => [capital(name), (run) => ofQuality(run, name)?.after, (value) => figure(value, RUNS.map((run) => ofQuality(run, name)).find(Boolean).unit), figure]),
     ["Weights", (run) => run.weight_bytes, bytes],
     ["File", (run) => run.file_bytes, bytes],
-    ["Multiply-accumulates", (run) => run.macs, big],
+    [`Multiply-accumulates${RUNS.some((run) => run.is_lower_bound) ? " (≥)" : ""}`, (run) => run.macs, big],
     ["Working memory", (run) => run.memory_needed, bytes],
     ["Float layers", (run) => run.layers.filter((layer) => layer.runs_as === "float").length, count],
     ["Errors of the check", (run) => number(run, (finding) => finding.severity === "error"), count],

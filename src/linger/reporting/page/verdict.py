@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linger.errors import listing
-from linger.reporting.facts import Quality, Run
+from linger.reporting.facts import Proof, Quality, Run
 
 READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
 LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
@@ -50,6 +50,12 @@ class Verdict:
     def word(self) -> str:
         """The level as the report and the commands show it."""
         return _WORDS[self.level]
+
+    @property
+    def sentence(self) -> str:
+        """The word and the headline, which does not say the word again."""
+        rest = self.headline.removeprefix(self.word).lstrip(", ")
+        return f"{self.word}: {rest}." if rest else f"{self.word}."
 
 
 def verdict_of(run: Run) -> Verdict:
@@ -96,7 +102,8 @@ def _forbidding(run: Run) -> tuple[str, ...]:
     reasons = []
     if run.proof is not None and not run.proof.is_exact:
         first = f" First: {run.proof.first}" if run.proof.first else ""
-        reasons.append(f"{run.proof.differing:,} of {_counted(run.proof.integers, 'integer')} differ.{first}")
+        integers = f"{run.proof.differing:,} of {_counted(run.proof.integers, 'integer')} differ."
+        reasons.append(f"{integers if run.proof.differing else 'Outputs in floating point differ.'}{first}")
     errors = [finding for finding in run.findings if finding.severity == "error"]
     if errors:
         rules = listing(sorted({finding.rule or finding.reason for finding in errors}), limit=3)
@@ -162,15 +169,14 @@ def _shown(run: Run) -> tuple[str, ...]:
     reasons = [f"0 of {_counted(run.proof.integers, 'integer')} differ{with_what}."]
     if run.target:
         reasons.append(f"The check found nothing that forbids {run.target}.")
-    if run.layers:
+    if run.layers and not run.float_ops:
         reasons.append("Every layer that computes runs on integers.")
     return tuple(reasons)
 
 
 def _headline(run: Run) -> str:
-    parts = ["Not proven" if run.proof is None else "Bit-exact"]
-    if run.proof is not None and not run.proof.is_exact:
-        parts = [f"{_counted(run.proof.differing, 'integer')} differ{'s' * (run.proof.differing == 1)}"]
+    is_other = run.proof is not None and not run.proof.is_exact
+    parts = ["Not proven" if run.proof is None else _difference(run.proof) if is_other else "Bit-exact"]
     if _found(run, "error"):
         parts.append(_errors(run))
     if _memory_missing(run):
@@ -178,8 +184,14 @@ def _headline(run: Run) -> str:
     if run.target and not _forbidding(run):
         parts.append(f"fits {run.target}")
     if run.quality:
-        parts.append(_quality(run.quality[0]))
+        parts.append(f"{_quality(run.quality[0])}{' in the simulation' * is_other}")
     return ", ".join(parts)
+
+
+def _difference(proof: Proof) -> str:
+    if not proof.differing:
+        return "Outputs differ"  # numbers of float ops only
+    return f"{_counted(proof.differing, 'integer')} differ{'s' * (proof.differing == 1)}"
 
 
 def _errors(run: Run) -> str:

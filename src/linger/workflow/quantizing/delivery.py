@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 import torch
 from torch import Tensor, nn
 
@@ -133,17 +134,45 @@ def exported(work: Work, quantised: nn.Module) -> None:
     Raises:
         UnsupportedError: The model cannot be exported.
     """
+    can_close = work.edges.is_batch_open and not any(set(places) - {0} for places in work.edges.axes.values())
     try:
         _export(work, quantised)
     except UnsupportedError as error:
-        if not work.edges.is_batch_open or any(set(places) - {0} for places in work.edges.axes.values()):
+        if not can_close:
             raise
-        work.edges = replace(work.edges, axes={}, is_batch_open=False)
-        work.proven = Samples(tuple(p for one in work.proven for p in rows_of(one)), are_rows=True).batches(1)
-        work.notes.append(f"The file takes one sample at a time: {' '.join(str(error).split())}")
+        _close(work, " ".join(str(error).split()))
         _export(work, quantised)
     except UsageError as error:  # the settings were checked before, so it is the model
         raise UnsupportedError(str(error)) from error
+    else:
+        if can_close:
+            _without_branches(work, quantised)
+
+
+def _without_branches(work: Work, quantised: nn.Module) -> None:
+    """Write the file again for one sample at a time where branches and loops come from the open number of samples."""
+    branches = _branches(work)
+    if not branches:
+        return
+    edges, proven, notes = work.edges, work.proven, list(work.notes)
+    _close(work, "with the number of samples open, the file would need branches or loops, which no program in C has.")
+    _export(work, quantised)
+    if _branches(work) >= branches:  # they are the model's own
+        work.edges, work.proven, work.notes = edges, proven, notes
+        _export(work, quantised)
+
+
+def _close(work: Work, why: str) -> None:
+    """One sample at a time from now on."""
+    work.edges = replace(work.edges, axes={}, is_batch_open=False)
+    work.proven = Samples(tuple(p for one in work.proven for p in rows_of(one)), are_rows=True).batches(1)
+    work.notes.append(f"The file takes one sample at a time: {why}")
+
+
+def _branches(work: Work) -> int:
+    """How many nodes of the file hold graphs: If, Loop, Scan."""
+    graph = onnx.load(work.folder / NET, load_external_data=False).graph
+    return sum(node.op_type in ("If", "Loop", "Scan") for node in graph.node)
 
 
 def _export(work: Work, quantised: nn.Module) -> None:

@@ -131,7 +131,7 @@ class Quantized:
     @property
     def verdict(self) -> str:
         """The result in one sentence."""
-        return "" if self.decision is None else f"{self.decision.word}: {self.decision.headline}."
+        return "" if self.decision is None else self.decision.sentence
 
     @property
     def reasons(self) -> tuple[str, ...]:
