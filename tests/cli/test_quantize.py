@@ -138,10 +138,11 @@ def test_one_sample_is_not_called_unseen(folder):
     assert "no step has seen" not in done.stdout
 
 
-def test_the_first_line_comes_before_the_imports(folder):
+def test_on_a_terminal_the_first_line_comes_before_the_imports(folder, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
     with mock.patch.dict("sys.modules", {"linger.cli.arguments.data": None}):  # it cannot be imported
         done = run("quantize", "user_net.py:net", "--data", "x.npz", cwd=folder)
-    assert done.stderr.startswith("load user_net.py:net\n")
+    assert "load user_net.py:net" in done.stderr.splitlines()[0]
     assert done.returncode != 0
 
 

@@ -545,7 +545,7 @@ def test_a_batch_that_needs_a_branch_to_stay_open_is_closed(tmp_path):
     with linger.calibration():
         model(x)
     work = delivery.Work(net, tmp_path, QUICK, "net", edges, [Piece((x,))], has_rows=True)
-    delivery._exported(work, model.eval())
+    delivery.exported(work, model.eval())
     assert not {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node} & {"If", "Loop"}
     assert [len(piece.arguments[0]) for piece in work.proven] == [1, 1, 1, 1]
     assert work.notes[0].startswith("The file takes one sample at a time: ")

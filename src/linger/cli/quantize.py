@@ -116,7 +116,10 @@ def quantize(
         linger quantize --config my_net-quantized/net.yaml --out again
     """
     tell = _silent if quiet or as_json else _told
-    tell(f"load {_required(model, data)[0] if config is None else model or config}")  # the imports take seconds
+    line = f"load {_required(model, data)[0] if config is None else model or config}"
+    is_watched = console(stderr=True).is_terminal
+    if is_watched:  # the imports take seconds; elsewhere wrong usage comes first
+        tell(line)
     from linger.cli.arguments.data import DataOptions
     from linger.workflow.quantizing.quantized import QuantizeSettings
 
@@ -133,6 +136,9 @@ def quantize(
         c=c,
         force=overwrite or force,
     )
+    settings.check()
+    if not is_watched:
+        tell(line)
     if config is not None:
         made = _repeated(model, config, out, settings, given, _usual(context), tell)
     else:
