@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import linger
 from linger.reporting.tables import table
+from linger.workflow.demo import accuracy, evaluate
 
 TEST_IMAGES = 540
 BATCH = 64
@@ -70,16 +71,6 @@ def train(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, rate: float, s
             F.cross_entropy(model(x[chosen]), y[chosen]).backward()
             optimizer.step()
             schedule.step()
-
-
-def accuracy(scores: Tensor | np.ndarray, labels: Tensor) -> float:
-    return 100.0 * float((torch.as_tensor(scores).argmax(1) == labels).float().mean())
-
-
-def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    model.eval()
-    with torch.no_grad():
-        return accuracy(model(x).detach(), y)
 
 
 def run_seed(seed: int, folder: Path, *, epochs: int, console: Console) -> tuple[list[float], linger.Verification]:

@@ -29,7 +29,7 @@ class Signed(Int8ActPerTensorFixedPoint):  # type: ignore[misc]  # brevitas has 
     collect_stats_steps = 1
 
 
-class Unsigned(Uint8ActPerTensorFixedPoint):  # type: ignore[misc]  # as above
+class Unsigned(Uint8ActPerTensorFixedPoint):  # type: ignore[misc]  # brevitas has no types here
     """The same behind ReLU and sigmoid."""
 
     collect_stats_steps = 1

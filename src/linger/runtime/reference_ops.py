@@ -63,7 +63,7 @@ class QuantizeLinear(QuantizeLinear_21):
 class DequantizeLinear(DequantizeLinear_21):
     """Of every opset: y = (x − zero_point) · scale. onnx's evaluator has it from opset 19 on."""
 
-    def _run(self, x: Array, scale: Array, zero_point: Array | None = None, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # as above
+    def _run(self, x: Array, scale: Array, zero_point: Array | None = None, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
         made = _type_named(settings.pop("output_dtype", None), scale.dtype)
         if x.dtype not in _PLAIN_INTEGERS or settings.get("block_size"):
             return (super()._run(x, scale, zero_point, **_given(settings))[0].astype(made),)

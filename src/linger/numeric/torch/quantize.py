@@ -41,9 +41,9 @@ class _FakeQuantize(torch.autograd.Function):
         scale: Scale,
         low: int,
         high: int,
-        is_relu: bool,  # noqa: FBT001 - positional, as above
-        can_saturate: bool,  # noqa: FBT001 - positional, as above
-        is_owned: bool,  # noqa: FBT001 - positional, as above
+        is_relu: bool,  # noqa: FBT001 - apply passes positions only
+        can_saturate: bool,  # noqa: FBT001 - apply passes positions only
+        is_owned: bool,  # noqa: FBT001 - apply passes positions only
     ) -> Tensor:
         ctx.is_relu, ctx.can_saturate = is_relu, can_saturate
         if can_saturate:
@@ -156,8 +156,8 @@ class _RoundWeight(torch.autograd.Function):
         factor: Tensor | None,
         choose_scale: Callable[[Any], Any],
         saturates_at: int | None,
-        stays_there: bool,  # noqa: FBT001 - positional, as above
-        is_real: bool,  # noqa: FBT001 - positional, as above
+        stays_there: bool,  # noqa: FBT001 - apply passes positions only
+        is_real: bool,  # noqa: FBT001 - apply passes positions only
         memory: Memory,
     ) -> Any:
         result = memory.like(weight)

@@ -222,7 +222,7 @@ class WrapperTrace:
 
 
 def _is_tracing() -> bool:
-    return bool(_trace._is_tracing())  # noqa: SLF001
+    return bool(_trace._is_tracing())  # noqa: SLF001 - torch has no public way to ask
 
 
 def _value(tensor: Tensor) -> torch._C.Value:

@@ -531,7 +531,7 @@ def with_sizes_read(arguments: _Tree) -> _Tree:
 
     What is computed from values stays a tensor: it is not known before the file runs.
     """
-    if not _trace._is_tracing():  # noqa: SLF001
+    if not _trace._is_tracing():  # noqa: SLF001 - torch has no public way to ask
         return arguments
 
     def read(leaf: object) -> object:
