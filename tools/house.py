@@ -31,7 +31,7 @@ TARGETS = {
     "import cycles": 0,
     "complexity over 10, %": 4,
     "bare Any, %": 8,
-    "walk forward, files": 12,
+    "walk forward, files": 14,  # of these one keeps which numbers are used, one what other processes saw
     "walk verify, files": 57,  # of these 9 write the graph that `linger.Session` runs, which is proven too
     "walk repair and check, files": 48,
 }

@@ -23,8 +23,9 @@ from linger.errors import UsageError, listing
 from linger.progress import progress
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.range_use import EVERYTHING
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.statistics import EVERYTHING, QuantizedBase
+from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.noise_bench import working_copy
 from linger.quantization.diagnosis.signal_noise import (
     SignalNoise,

@@ -22,8 +22,9 @@ from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
 from linger.quantization.core.compute import Operand, Real, compute, simulate
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier, unwatched
+from linger.quantization.core.range_use import EVERYTHING
 from linger.quantization.core.runtime import OpCall, Runtime
-from linger.quantization.core.statistics import EVERYTHING, QuantizedBase
+from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.chip_forms import is_saturation, saturate
 from linger.quantization.functions.constants import as_constant, number_constant, quantize_parameter
 from linger.quantization.functions.functional_layer import (
