@@ -158,7 +158,7 @@ def _other_input(what: str) -> UnsupportedError:
 
 def _described(args: Any) -> list[tuple[tuple[int, ...], Tensor]]:
     """Shape and sum of every tensor."""
-    with torch.no_grad():
+    with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001 - no computation of the model: none is noted
         contents = [
             x.moved_content if isinstance(x, QTensor) else x for x in tree_leaves(args) if isinstance(x, Tensor)
         ]
