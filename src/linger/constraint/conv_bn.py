@@ -255,6 +255,11 @@ class NormalizeConvTransposeBN2d(_BuiltPair):
     _parts = (nn.ConvTranspose2d, nn.BatchNorm2d)
 
 
+ConvBN1d = CConvBN1d = NormalizeConvBN1d
+ConvBN2d = NormalizeConvBN2d
+"""The names of linger 3.x: a layer without limits and one with limits are the same class."""
+
+
 class EmptyBatchNorm(nn.Module):
     """Takes the place of a batch norm that was fused: returns its input."""
 

@@ -391,6 +391,10 @@ class QTensor(Tensor):
         return func(*unwrap(args), **unwrap(dict(kwargs or {})))
 
 
+IQTensor = QTensor
+"""The name of linger 1.x."""
+
+
 @contextmanager
 def unwatched(tensors: Sequence[QTensor]) -> Iterator[None]:
     """Without origins inside the block: which of the numbers are used is accounted for."""

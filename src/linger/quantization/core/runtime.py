@@ -201,6 +201,8 @@ class Runtime:
     Attributes:
         dispatch: Runs the torch functions that meet this model's tensors.
         target: The chip whose arithmetic is simulated.
+        methods: Methods of calibration by the kind of range, where `calibration()` is called without one.
+        scales: How scales are to be found in training, as the model's configuration says.
         reasons: Why modules stay float, by their path.
         last_pass: What the last pass with values has found under the names of its ops; `recall` gives it to a trace.
         has_open_sizes: Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is
@@ -214,6 +216,8 @@ class Runtime:
     dispatch: Dispatch
     target: str | None = None
     switches: Switches = field(default_factory=Switches)
+    methods: Mapping[str, str] = field(default_factory=dict)
+    scales: str = "running"
     emitter: Emitter | None = None
     recorder: Recorder | None = None
     observers: list[Observer] = field(default_factory=list)

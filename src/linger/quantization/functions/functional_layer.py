@@ -87,6 +87,7 @@ class FunctionalLayer(QuantizedBase):
         else:
             names = ("o",) if op is None or op.input_bits is None else ("x", "o")
         super().__init__(names, device)
+        self.function_op = "" if op is None else op.name
         self.keeps_unseen = op is not None and op.keeps_scale_unseen
         self.may_be_finer = op is not None and op.finer_limit is not None
         self.has_fixed_output = op is not None and op.output_scale is not None
