@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class Entry:
         options: Keywords that are taken though the signature does not name them.
         key: The key of the configuration file, for an entry that has no names.
         takes: Values of the key that are read.
+        warns: Values of the key that are read with a warning.
         refuses: Values of the key that are refused.
         en: What differs, or why it is not there.
         zh: The same.
@@ -74,6 +76,7 @@ class Entry:
     options: tuple[str, ...] = ()
     key: str = ""
     takes: tuple[Any, ...] = ()
+    warns: tuple[Any, ...] = ()
     refuses: tuple[Any, ...] = ()
 
     @property
@@ -121,6 +124,7 @@ def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
 
 
+@cache
 def _read(name: str) -> Any:
     return yaml.safe_load((TABLES / name).read_text(encoding="utf-8"))
 
@@ -136,7 +140,8 @@ def sections(version: str) -> list[Section]:
 def complaints() -> dict[str, list[Complaint]]:
     """All complaints, by where they were found."""
     return {
-        group: [Complaint(**_tuples(one)) for one in found.values()] for group, found in _read("complaints.yaml").items()
+        group: [Complaint(**_tuples(one)) for one in found.values()]
+        for group, found in _read("complaints.yaml").items()
     }
 
 
