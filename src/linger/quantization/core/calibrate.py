@@ -24,7 +24,7 @@ from linger.quantization.core.statistics import ZEROS, QuantizedBase
 
 @contextmanager
 def calibration(
-    method: str = "max",
+    method: str | None = None,
     *,
     inputs: str | None = None,
     weights: str | None = None,
@@ -39,7 +39,8 @@ def calibration(
 
     Args:
         method: How a range follows from the numbers that were seen: "max" (nothing saturates), "percentile", "mse", "kl",
-            "topk", or a method registered with `calibration_method`. An option follows a colon: "percentile:99.9".
+            "topk", or a method registered with `calibration_method`. An option follows a colon: "percentile:99.9". None:
+            "max", or, where no method at all is given, those of the model's configuration.
         inputs: Another method for the ranges of inputs.
         weights: Another method for those of weights; what it finds is kept in the checkpoint. `max` as the method of
             everything leaves such choices alone; given here it removes them.
@@ -57,8 +58,8 @@ def calibration(
     >>> with linger.calibration("mse", layers={"0.x": "percentile:99.9"}):
     ...     _ = model(torch.rand(8, 4))
     """
-    plan = Plan.read("calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    with _block(plan) as seen:
+    plan = Plan.read("calibration", method or "max", inputs=inputs, weights=weights, outputs=outputs, layers=layers)
+    with _block(plan, is_open={method, inputs, weights, outputs} == {None}) as seen:
         yield
     for sentence in seen.findings():
         warnings.warn(sentence, stacklevel=3)
@@ -186,7 +187,8 @@ class _Backup:
 
 
 @contextmanager
-def _block(plan: Plan) -> Iterator[Calibration]:
+def _block(plan: Plan, *, is_open: bool = False) -> Iterator[Calibration]:
+    """Passes that set ranges by a plan; where it `is_open`, the configuration of a model may name methods of its own."""
     backup, around = _Backup(), CALIBRATION.get()
     made = Calibration(begin=backup.keep)
     token = CALIBRATION.set(made)
@@ -198,13 +200,13 @@ def _block(plan: Plan) -> Iterator[Calibration]:
             CALIBRATION.reset(token)
             if around is not None:
                 around.passes += made.passes
-        _settle(made, plan, backup)
+        _settle(made, plan, backup, is_open=is_open)
     except BaseException:
         backup.restore()
         raise
 
 
-def _settle(seen: Calibration, plan: Plan, backup: _Backup) -> None:
+def _settle(seen: Calibration, plan: Plan, backup: _Backup, *, is_open: bool) -> None:
     """Keep what was counted with the layers, and find the ranges by their methods."""
     _keep_counts(seen, backup)
     ranges: dict[str, Range] = {}
@@ -213,6 +215,17 @@ def _settle(seen: Calibration, plan: Plan, backup: _Backup) -> None:
     if seen.passes:
         plan.check_patterns(ranges)
     apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
+    for model in backup.models if is_open else ():
+        _apply_own_methods(model, plan)
+
+
+def _apply_own_methods(model: nn.Module, plan: Plan) -> None:
+    """Find ranges by the methods that a model's configuration names; layers that the call names keep theirs."""
+    runtime = runtime_of(model)
+    if runtime is not None and runtime.methods:
+        ranges = ranges_of(model)
+        own = replace(Plan.read("calibration", None, **runtime.methods), layers=plan.layers)
+        apply_ranges(ranges, find_ranges(ranges, own, is_settled=True))
 
 
 def _keep_counts(seen: Calibration, backup: _Backup) -> None:
