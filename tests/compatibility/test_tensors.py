@@ -26,6 +26,7 @@ def test_quant_takes_the_nearest_power_of_two_and_rounds_half_up() -> None:
 )
 def test_quant_rounds_otherwise_if_asked(mode: str, expected: list[float]) -> None:
     assert linger.quant(torch.tensor([1.5, -1.5]), scale=1, mode=mode)[0].tolist() == expected
+    assert linger.quant(torch.tensor([1.5, -1.5]), scale=1, mode=linger.QuantMode.floor_add)[0].tolist() == [2.0, -1.0]
 
 
 def test_every_wrong_argument_is_named() -> None:

@@ -18,6 +18,7 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.setup.float_tensors import FloatWatch
+from linger.quantization.setup.marking import QuantMode
 
 _ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "floor_add": lambda x: torch.floor(x + 0.5),
@@ -47,7 +48,7 @@ def quant(
     >>> linger.quant(torch.tensor([0.5, -1.0, 0.99]), scale=128)
     (tensor([  64., -128.,  127.]), 128.0)
     """
-    name = mode.name if isinstance(mode, Enum) else mode
+    name = "floor_add" if mode is QuantMode.floor_add else mode.name if isinstance(mode, Enum) else mode
     is_free = scale == -1
     problems = [*_format_problems(bits, zero_point), *([] if is_free else _scale_problems(scale))]
     if name not in _ROUNDINGS:

@@ -224,7 +224,9 @@ def _apply_own_methods(model: nn.Module, plan: Plan) -> None:
     runtime = runtime_of(model)
     if runtime is not None and runtime.methods:
         ranges = ranges_of(model)
-        own = replace(Plan.read("calibration", None, **runtime.methods), layers=plan.layers)
+        inputs, weights, outputs = (runtime.methods.get(kind) for kind in ("inputs", "weights", "outputs"))
+        said = Plan.read("calibration", None, inputs=inputs, weights=weights, outputs=outputs)
+        own = replace(said, layers=plan.layers)
         apply_ranges(ranges, find_ranges(ranges, own, is_settled=True))
 
 
