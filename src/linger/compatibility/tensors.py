@@ -133,7 +133,7 @@ def _wrapped(where: str, t: Tensor, scale: float | None, bits: int, zero_point: 
     if scale is not None and not is_power_of_two(scale):
         problems.append(f"scale={scale!r} is no power of two")
     _refuse(where, problems)
-    if torch.jit.is_tracing() or is_exporting():
+    if torch._C._is_tracing() or is_exporting():  # noqa: SLF001 - torch.jit hides it from mypy
         raise UnsupportedError(
             f"{where}: an export cannot see a quantised tensor that was made by hand. Write linger.quant_tensor(self, x) in "
             "the forward, whose scale the module keeps, or give the tensor to the model from outside."

@@ -58,8 +58,10 @@ def calibration(
     >>> with linger.calibration("mse", layers={"0.x": "percentile:99.9"}):
     ...     _ = model(torch.rand(8, 4))
     """
-    plan = Plan.read("calibration", method or "max", inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    with _block(replace(plan, is_open={method, inputs, weights, outputs} == {None})) as seen:
+    is_open = all(given is None for given in (method, inputs, weights, outputs))
+    method = "max" if method is None else method
+    plan = Plan.read("calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
+    with _block(replace(plan, is_open=is_open)) as seen:
         yield
     for sentence in seen.findings():
         warnings.warn(sentence, stacklevel=3)
