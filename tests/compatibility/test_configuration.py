@@ -127,6 +127,12 @@ def test_names_of_ops_are_what_can_be_left_out() -> None:
 
     assert type(apart(inside).head) is nn.Linear
     with pytest.raises(linger.UsageError) as caught:
-        linger.disable_quant_ops([nn.ReLU, "Conv2e"], [torch.exp])
-    for said in ("qmodule_list: 'ReLU' is unknown", "(is Conv2d meant?)", "qtensor_list: '<built-in method exp"):
+        linger.disable_quant_ops([nn.ReLU, "Conv2e", 3], [torch.exp, {}])  # type: ignore[list-item]
+    for said in (
+        "qmodule_list: 'ReLU' is unknown",
+        "(is Conv2d meant?)",
+        "'3'",
+        "qtensor_list: 'exp' is unknown",
+        "'{}'",
+    ):
         assert said in str(caught.value)

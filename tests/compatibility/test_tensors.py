@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -26,6 +28,7 @@ def test_quant_takes_the_nearest_power_of_two_and_rounds_half_up() -> None:
 )
 def test_quant_rounds_otherwise_if_asked(mode: str, expected: list[float]) -> None:
     assert linger.quant(torch.tensor([1.5, -1.5]), scale=1, mode=mode)[0].tolist() == expected
+    assert linger.quant(torch.tensor([1.5, -1.5]), scale=1, mode=linger.QuantMode.floor_add)[0].tolist() == [2.0, -1.0]
 
 
 def test_every_wrong_argument_is_named() -> None:
@@ -46,6 +49,7 @@ def test_a_tensor_becomes_quantised_and_comes_back() -> None:
     assert linger.from_qtensor_to_tensor(q).tolist() == [0.5, -0.25, 3.90625]
     assert linger.dequant(q, 1.0).tolist() == [0.5, -0.25, 3.90625]
     assert linger.from_tensor_to_qtensor(q) is q
+    assert linger.from_tensor_to_qtensor(q, scale=4.0).integers().tolist() == [2, -1, 16]
     assert linger.from_qtensor_to_tensor(x) is x
     assert linger.from_torch_tensor(x, 8.0, 16, running=4.0).integers().tolist() == [4, -2, 31]
 
@@ -59,6 +63,27 @@ def test_a_layer_takes_the_integers_as_they_are() -> None:
     by_hand = linger.from_tensor_to_qtensor(x, scale=model[0].scale_x.item())
     assert torch.equal(model(by_hand).integers(), model(x).integers())
     linger.restore()
+
+
+class ByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(linger.from_tensor_to_qtensor(x, 16.0))
+
+
+def test_an_export_refuses_what_it_cannot_see(tmp_path: Path) -> None:
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    model = linger.init(ByHand()).eval()
+    linger.restore()
+    with linger.calibration():
+        model(x)
+    with pytest.raises(linger.UnsupportedError, match=r"Write linger.quant_tensor\(self, x\)"):
+        linger.onnx.export(model, (x,), tmp_path / "net.onnx")
+    assert list(tmp_path.iterdir()) == []
+    assert model(x).integers().shape == (2, 3)
 
 
 class Sums(nn.Module):

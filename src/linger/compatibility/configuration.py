@@ -131,14 +131,14 @@ def disable_quant_ops(
     Raises:
         UsageError: A type or function has no integer form that could be left out; every such one is named.
     """
-    types = {kind.__name__: kind for kind in supported_types()}
-    modules = [item if isinstance(item, str) else item.__name__ for item in qmodule_list]
-    functions = {str(item): _switches_of(item) for item in qtensor_list}
-    problems = [unknown("qmodule_list", name, types) for name in modules if name not in types]
+    by_name = {kind.__name__: kind for kind in supported_types()}
+    types = {_name(item): by_name.get(item) if isinstance(item, str) else _supported(item) for item in qmodule_list}
+    functions = {_name(item): _switches_of(item) for item in qtensor_list}
+    problems = [unknown("qmodule_list", name, by_name) for name, kind in types.items() if kind is None]
     problems += [unknown("qtensor_list", name, SETTERS) for name, found in functions.items() if not found]
     if problems:
         raise UsageError(f"disable_quant_ops: {'; '.join(problems)}. Nothing was changed.")
-    keep_float(tuple(types[name] for name in modules))
+    keep_float(tuple(kind for kind in types.values() if kind is not None))
     choose(**{switch: False for found in functions.values() for switch in found})
 
 
@@ -151,4 +151,12 @@ def _switches_of(item: Callable[..., Any] | str) -> tuple[str, ...]:
     """The first switch of a function: attention, which has several, is kept float by one of them."""
     if isinstance(item, str):
         return (item,) if item in SETTERS else ()
-    return SWITCHES.get(item, ())[:1]
+    return SWITCHES.get(item, ())[:1] if callable(item) else ()
+
+
+def _supported(item: object) -> type[nn.Module] | None:
+    return next((kind for kind in supported_types() if kind is item), None)
+
+
+def _name(item: object) -> str:
+    return item if isinstance(item, str) else str(getattr(item, "__name__", item))

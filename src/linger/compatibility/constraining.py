@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from linger.constraint.batch_norm import as_batch_norm
 from linger.constraint.conv_bn import ConvBN, counts_as, parts_of_pairs
-from linger.constraint.limits import Limits, Normalized, checked_limits
+from linger.constraint.limits import Limits, Normalized, checked_limits, limits_of
 from linger.constraint.marks import LIMITS, refuse_quantized
 from linger.constraint.normalize import DEFAULT_TYPES, NORMALIZED, normalize_layers
 from linger.errors import UsageError
@@ -30,10 +30,10 @@ def constrain(
 ) -> nn.Module:
     """Keep weights, biases and outputs of a float model within limits, weights kept, and return the model.
 
-    Without a file: outputs within ±8, weights within 7 times their mean magnitude. That number is fixed now: call
-    `const_module` to take it anew later. Layers get the limits that the file has for them in `constrain` (`clamp_info` in a file
+    Without a file: outputs within ±8, weights within 7 times their mean magnitude. That number is fixed now: call it after
+    `trace_layers`, which folds batch norms into weights, and `const_module` to take it anew later. Layers get the limits that the file has for them in `constrain` (`clamp_info` in a file
     of linger 3.x), `limits` or `layers`, the later of these counting more; those that `normalize_module` or `disable_normalize`
-    marked keep their marks. A file that has none of these leaves the model as it is.
+    marked, or that have limits already, keep those. A file that has none of these leaves the model as it is.
 
     Args:
         model: The float model, before or after `trace_layers`. Changed in place.
@@ -55,7 +55,8 @@ def constrain(
     excluded, inside = tuple(disable_module or ()), parts_of_pairs(model)
     for path, layer in model.named_modules():
         is_left = layer in inside or counts_as(layer, excluded) or any(_is_inside(path, top) for top in without)
-        wanted = None if is_left or LIMITS.of(layer) is not None else _wanted(config, path, layer)
+        is_said = LIMITS.of(layer) is not None or limits_of(layer).is_any
+        wanted = None if is_left or is_said else _wanted(config, path, layer)
         if wanted is not None:
             LIMITS.put(layer, _fixed(wanted, layer))
     return normalize_layers(

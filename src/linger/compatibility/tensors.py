@@ -9,8 +9,9 @@ from enum import Enum
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_exporting
 
-from linger.errors import UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing
 from linger.numeric.fixed import is_power_of_two, limits, scale_for
 from linger.numeric.torch.kernel import INTEGER_TYPES
 from linger.numeric.torch.quantize import fake_quantize
@@ -18,6 +19,7 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.setup.float_tensors import FloatWatch
+from linger.quantization.setup.marking import QuantMode
 
 _ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "floor_add": lambda x: torch.floor(x + 0.5),
@@ -47,7 +49,7 @@ def quant(
     >>> linger.quant(torch.tensor([0.5, -1.0, 0.99]), scale=128)
     (tensor([  64., -128.,  127.]), 128.0)
     """
-    name = mode.name if isinstance(mode, Enum) else mode
+    name = "floor_add" if mode is QuantMode.floor_add else mode.name if isinstance(mode, Enum) else mode
     is_free = scale == -1
     problems = [*_format_problems(bits, zero_point), *([] if is_free else _scale_problems(scale))]
     if name not in _ROUNDINGS:
@@ -78,16 +80,18 @@ def from_tensor_to_qtensor(
     """A quantised tensor with the numbers of an ordinary one, rounded and saturated.
 
     Quantised layers take its integers as they are. Functions on it are integer ops once a layer of a model has returned
-    them; before that they compute in float. Inside a forward, `linger.quant_tensor` also learns the scale and exports it.
+    them; before that they compute in float. In a forward use `linger.quant_tensor`, which also learns the scale: an export
+    refuses a tensor made by hand.
 
     Args:
-        t: Real numbers; a quantised tensor stays as it is.
+        t: Real numbers; a quantised tensor of this format stays as it is.
         scale: A power of two; None: the finest at which nothing saturates.
         data_bits: Width; None: 8.
         zero_point: Must be 0.
 
     Raises:
         UsageError: An argument is wrong; every wrong one is named.
+        UnsupportedError: A model is being exported.
 
     >>> import linger, torch
     >>> linger.from_tensor_to_qtensor(torch.tensor([0.5, -0.26]), scale=4.0).integers()
@@ -123,15 +127,21 @@ def iqmul(module: nn.Module, x: Tensor, y: Tensor, name: str = "_default") -> Te
 
 
 def _wrapped(where: str, t: Tensor, scale: float | None, bits: int, zero_point: int) -> Tensor:
-    if isinstance(t, QTensor):
+    if isinstance(t, QTensor) and t.bits == bits and scale in (None, t.scale_data):
         return t
     problems = _format_problems(bits, zero_point)
     if scale is not None and not is_power_of_two(scale):
         problems.append(f"scale={scale!r} is no power of two")
     _refuse(where, problems)
-    largest = float(t.detach().abs().amax()) if t.numel() else 0.0
+    if torch._C._is_tracing() or is_exporting():  # noqa: SLF001 - torch.jit hides it from mypy
+        raise UnsupportedError(
+            f"{where}: an export cannot see a quantised tensor that was made by hand. Write linger.quant_tensor(self, x) in "
+            "the forward, whose scale the module keeps, or give the tensor to the model from outside."
+        )
+    real = from_qtensor_to_tensor(t)
+    largest = float(real.detach().abs().amax()) if real.numel() else 0.0
     used = scale_for(largest, bits) if scale is None else float(scale)
-    return QTensor(fake_quantize(t, used, bits), used, bits, Runtime(dispatch, make_watch=FloatWatch))
+    return QTensor(fake_quantize(real, used, bits), used, bits, Runtime(dispatch, make_watch=FloatWatch))
 
 
 def _format_problems(bits: int, zero_point: int) -> list[str]:

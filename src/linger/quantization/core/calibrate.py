@@ -58,8 +58,10 @@ def calibration(
     >>> with linger.calibration("mse", layers={"0.x": "percentile:99.9"}):
     ...     _ = model(torch.rand(8, 4))
     """
-    plan = Plan.read("calibration", method or "max", inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    with _block(plan, is_open={method, inputs, weights, outputs} == {None}) as seen:
+    is_open = all(given is None for given in (method, inputs, weights, outputs))
+    method = "max" if method is None else method
+    plan = Plan.read("calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
+    with _block(replace(plan, is_open=is_open)) as seen:
         yield
     for sentence in seen.findings():
         warnings.warn(sentence, stacklevel=3)
@@ -187,8 +189,7 @@ class _Backup:
 
 
 @contextmanager
-def _block(plan: Plan, *, is_open: bool = False) -> Iterator[Calibration]:
-    """Passes that set ranges by a plan; where it `is_open`, the configuration of a model may name methods of its own."""
+def _block(plan: Plan) -> Iterator[Calibration]:
     backup, around = _Backup(), CALIBRATION.get()
     made = Calibration(begin=backup.keep)
     token = CALIBRATION.set(made)
@@ -200,13 +201,13 @@ def _block(plan: Plan, *, is_open: bool = False) -> Iterator[Calibration]:
             CALIBRATION.reset(token)
             if around is not None:
                 around.passes += made.passes
-        _settle(made, plan, backup, is_open=is_open)
+        _settle(made, plan, backup)
     except BaseException:
         backup.restore()
         raise
 
 
-def _settle(seen: Calibration, plan: Plan, backup: _Backup, *, is_open: bool) -> None:
+def _settle(seen: Calibration, plan: Plan, backup: _Backup) -> None:
     """Keep what was counted with the layers, and find the ranges by their methods."""
     _keep_counts(seen, backup)
     ranges: dict[str, Range] = {}
@@ -215,17 +216,6 @@ def _settle(seen: Calibration, plan: Plan, backup: _Backup, *, is_open: bool) ->
     if seen.passes:
         plan.check_patterns(ranges)
     apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
-    for model in backup.models if is_open else ():
-        _apply_own_methods(model, plan)
-
-
-def _apply_own_methods(model: nn.Module, plan: Plan) -> None:
-    """Find ranges by the methods that a model's configuration names; layers that the call names keep theirs."""
-    runtime = runtime_of(model)
-    if runtime is not None and runtime.methods:
-        ranges = ranges_of(model)
-        own = replace(Plan.read("calibration", None, **runtime.methods), layers=plan.layers)
-        apply_ranges(ranges, find_ranges(ranges, own, is_settled=True))
 
 
 def _keep_counts(seen: Calibration, backup: _Backup) -> None:

@@ -47,12 +47,14 @@ class Plan:
         kinds: The method of each kind; None leaves its ranges as they are.
         layers: Methods by a pattern of layer paths or range keys; the last one that fits counts.
         keeps_weights: Whether `max` leaves the choices of weight ranges alone, since it was not asked for them.
+        is_open: Whether the call named no method for any kind, so that the configuration of a model may (`Range.usual`).
     """
 
     where: str
     kinds: Mapping[Kind, Choice | None]
     layers: Mapping[str, Choice]
     keeps_weights: bool
+    is_open: bool = False
 
     @classmethod
     def read(
@@ -81,6 +83,8 @@ class Plan:
         own = [choice for p, choice in self.layers.items() if fnmatchcase(path, p) or fnmatchcase(found.key, p)]
         if own:
             return own[-1]
+        if self.is_open and found.usual is not None:
+            return Choice(found.usual, self.where)
         choice = self.kinds[found.kind]
         is_kept = found.kind is Kind.WEIGHT and self.keeps_weights and choice is not None and choice.written == MAX
         return None if is_kept else choice

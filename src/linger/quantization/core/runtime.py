@@ -242,7 +242,7 @@ class Runtime:
         return {k: v for k, v in self.__dict__.items() if k != "_pass"} | _FRESH
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update({"methods": {}} | state)  # a file of an older linger has none
         self._pass = _Pass()
 
     # the pass

@@ -125,7 +125,8 @@ def init(
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
     _attach(root, runtime)
-    finish(root, config)
+    if config != Config():
+        finish(root, config)
     logger.info("init: %d layers quantised", len(replacements))
     return root
 
@@ -148,23 +149,29 @@ class _Kept(NamedTuple):
 
 def _read(model: nn.Module, config_file: str | Path | None, given: _Given, kept: _Kept) -> Config:
     """The settings of a file, else of this context, made ready in the model."""
-    if config_file is None:
-        content = newer_settings()
-        source = "QUANT_CONFIGS"
-        return prepared(model, newer_config(content, source, platform=None), source) if content else Config()
-    config = read_config(config_file)
-    also = [name for name, value in given._asdict().items() if value is not None]
+    config, source = _said(config_file)
+    also = [name for name, value in given._asdict().items() if value is not None] if config_file is not None else []
     also += ["disable_module or disable_submodel"] if any(kept) and config.complete else []
     if also:
         raise UsageError(f"init: config_file says {listing(also)} already. Leave the arguments out, or edit the file.")
-    made = prepared(model, config, f"config_file: {config_file}")
+    if config == Config():
+        return config
+    made = prepared(model, config, source)
     if made.scales != SCALES[0]:
         warnings.warn(
-            f"init: {config_file} asks for learned scales. Call linger.learn_scales(model, {made.scales!r}) after calibration; "
+            f"init: {source} asks for learned scales. Call linger.learn_scales(model, {made.scales!r}) after calibration; "
             "until then scales follow from running ranges.",
             stacklevel=4,
         )
     return made
+
+
+def _said(config_file: str | Path | None) -> tuple[Config, str]:
+    """The configuration of a file, else of this context, and where it stands."""
+    if config_file is not None:
+        return read_config(config_file), f"config_file: {config_file}"
+    content, source = newer_settings(), "QUANT_CONFIGS"
+    return newer_config(content, source, platform=None) if content else Config(), source
 
 
 def _ordered(config: Config, given: _Given, kept: _Kept) -> _Order:

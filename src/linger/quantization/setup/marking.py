@@ -46,9 +46,10 @@ _NEWER_LIMITS = ("c_activation_val", "c_weight_val", "c_bias_val", "c_weight_fac
 
 
 class QuantMode(Enum):
-    """How scales are chosen: powers of two are the only kind."""
+    """How scales are chosen: powers of two are the only kind; and how numbers are rounded to them, under its newer name."""
 
     QValue = 1
+    floor_add = QValue
 
 
 def disable_quant(module: nn.Module) -> nn.Module:

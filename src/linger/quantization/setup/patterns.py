@@ -49,7 +49,7 @@ def unfitting(config: Config, model: nn.Module) -> Iterator[str]:
     for place in ("layers", "limits", "constrain"):
         yield from _fitting_nothing(place, patterns_in(getattr(config, place), paths), paths)
     functions = patterns_in(config.functions, paths)
-    names = [name for path in paths for name in _function_names(path)]
+    names = [name for path in paths for name in _function_names(path)] if functions else []
     yield from _fitting_nothing("functions", functions, names, paths)
     for key, entry in functions.items():
         if entry.bits.get("o") not in (4, 8, 16) or entry != FunctionConfig(bits={"o": entry.bits["o"]}):
