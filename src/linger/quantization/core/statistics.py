@@ -58,6 +58,9 @@ class QuantizedBase(nn.Module):
     input_range = ""
     """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input, "stale" until then."""
 
+    floor: Scale = 0.0
+    """The coarsest scale of the output: that of the input, of a function which is never coarser; else 0."""
+
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}

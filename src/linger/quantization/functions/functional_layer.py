@@ -137,6 +137,11 @@ class FunctionalLayer(QuantizedBase):
         if self.is_shared:
             self.forget_range()
 
+    def observe_again(self, name: str, *seen: Any, **how: Any) -> None:
+        """As of any layer, unless the range is not used."""
+        if not self.is_shared:
+            super().observe_again(name, *seen, **how)
+
     def forget_range(self) -> None:
         """Have no range of the output: several calls of one pass would share it."""
         self.write("running_o", 0.0)

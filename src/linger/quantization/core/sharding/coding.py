@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of a calibration as bytes, for a file or another process: two lines of text, JSON, and two numpy arrays. No pickle.
 
-The first line holds the format's number and linger's version, the second one the SHA-256 of all that follows.
+The first line holds the format's number and linger's version, the second one the SHA-256 of this line and all that follows.
 """
 
 from __future__ import annotations
@@ -79,8 +79,12 @@ def encode(parts: Parts) -> bytes:
     np.save(body, np.concatenate(places).astype("<i4"), allow_pickle=False)
     np.save(body, np.concatenate(counts, 1).astype("<i8"), allow_pickle=False)
     content = body.getvalue()
-    lines = b"%s %d %s\n%s\n" % (_NAME, FORMAT, parts.version.encode(), hashlib.sha256(content).hexdigest().encode())
-    return lines + content
+    first = b"%s %d %s" % (_NAME, FORMAT, parts.version.encode())
+    return b"\n".join([first, _digest(first, content), content])
+
+
+def _digest(first: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(first + body).hexdigest().encode()
 
 
 def decode(content: bytes) -> Parts:
@@ -100,7 +104,7 @@ def decode(content: bytes) -> Parts:
             f"which has format {FORMAT}"
         )
     digest, _, body = rest.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != digest:
+    if _digest(first, body) != digest:
         raise UnreadableError("is damaged: its content is not what its SHA-256 says")
     try:
         return _read(body, version)
@@ -129,6 +133,7 @@ def _layer_text(layer: PartialLayer) -> dict[str, Any]:
         "input": layer.input_range,
         "constants": layer.constants,
         "decisions": layer.decisions,
+        "floor": layer.floor,
     }
 
 
@@ -148,7 +153,8 @@ class _Reader:
         """The layer that `_layer_text` wrote."""
         ranges = {str(name): self._range(*found) for name, found in text["ranges"].items()}
         constants = {str(name): float(value) for name, value in text["constants"].items()}
-        return PartialLayer(ranges, str(text["input"]), constants, [dict(each) for each in text["decisions"]])
+        decisions = [dict(each) for each in text["decisions"]]
+        return PartialLayer(ranges, str(text["input"]), constants, decisions, float(text["floor"]))
 
     def _range(self, running: float, scale: float, bits: int, bound: float, used: Any, counted: Any) -> PartialRange:
         interval = None if used is None else (float(used[0]), float(used[1]))

@@ -95,12 +95,14 @@ class PartialLayer:
         input_range: Where the range of its input comes from, as of `QuantizedBase`.
         constants: Integers that follow from the scale of its input.
         decisions: What it has decided on each part.
+        floor: The coarsest scale of its output, as of `QuantizedBase`.
     """
 
     ranges: Mapping[str, PartialRange]
     input_range: str = ""
     constants: Mapping[str, float] = field(default_factory=dict)
     decisions: Sequence[Decisions] = ()
+    floor: float = 0.0
 
     def merged(self, other: PartialLayer) -> PartialLayer:
         """The layer after the passes over both parts."""
@@ -114,6 +116,7 @@ class PartialLayer:
             next((origin for origin in ("own", "adopted", "stale") if origin in origins), ""),
             min((self, other), key=lambda part: part.input_scale).constants,
             [*self.decisions, *other.decisions],
+            min([floor for floor in (self.floor, other.floor) if floor], default=0.0),
         )
 
     @property
@@ -160,7 +163,7 @@ def _collect(layer: QuantizedBase, counted: Callable[[QuantizedBase, str], Histo
         ranges[name] = PartialRange(running, scale, bits, bound, layer.known_use(name), counted(layer, name))
     constants = {name: float(layer.get_buffer(name)) for name in constants_of(layer)}
     decided = [layer.decisions()] if isinstance(layer, Deciding) else []
-    return PartialLayer(ranges, layer.input_range, constants, decided)
+    return PartialLayer(ranges, layer.input_range, constants, decided, float(layer.floor))
 
 
 def constants_of(layer: nn.Module) -> tuple[str, ...]:
@@ -175,10 +178,14 @@ def install_part(model: nn.Module, part: Part) -> list[tuple[QuantizedBase, str,
     counted: list[tuple[QuantizedBase, str, Histogram]] = []
     for path, found in part.items():
         layer = _layer_at(model, path)
+        layer.floor = found.floor
         for name, one in found.ranges.items():
             if one.histogram is not None:
                 counted.append((layer, name, one.histogram))
             _install_range(layer, name, one)
+        for name, one in found.ranges.items():
+            if one.histogram is not None and isinstance(layer, Followed):
+                layer.follow_range(name)
         # an input that adopts the range of another layer does so again in the next pass
         layer.input_range = "stale" if found.input_range == "adopted" else found.input_range or layer.input_range
         for name, value in found.constants.items():
@@ -210,10 +217,8 @@ def _install_range(layer: QuantizedBase, name: str, found: PartialRange) -> None
     if found.histogram is not None and kind is not None and kind is not Kind.WEIGHT:
         largest = bins_of(Range(name, layer, name, kind), found.histogram).largest
         running = as_float32(max(min(largest, layer.largest_range(name)), found.histogram.earlier)) or ZEROS
-        if not getattr(layer, "keeps_unseen", False):  # else its scale also follows from its input's
-            scale = min(scale_for_range(running, found.bits), found.bound)
+        floor = layer.floor if name == "o" else 0.0
+        scale = max(min(scale_for_range(running, found.bits), found.bound), floor)
     if not running:
         return  # nothing was seen
     layer.set_range(name, running, scale, found.bits, found.bound)
-    if found.histogram is not None and isinstance(layer, Followed):
-        layer.follow_range(name)
