@@ -37,6 +37,9 @@ def calibration(
     any order. Gradients are off. A second block adds to what the first one found. An error inside the block leaves all ranges
     as they were.
 
+    In a process group (torch.distributed) each process runs its own data, and at the end of the block all of them exchange
+    what was counted: every one has the ranges of all data, and rank 0 gives the warnings. Every process needs the block.
+
     Args:
         method: How a range follows from the numbers that were seen: "max" (nothing saturates), "percentile", "mse", "kl",
             "topk", or a method registered with `calibration_method`. An option follows a colon: "percentile:99.9".
@@ -50,7 +53,8 @@ def calibration(
     where a chip lets pass what the float network cuts (ReLU6).
 
     Raises:
-        UsageError: A method or a layer is unknown; the data hold NaN.
+        UsageError: A method or a layer is unknown; the data hold NaN; a process of the group has failed, had no data, has
+            another model or does not come within the group's time limit.
 
     >>> import linger, torch
     >>> model = linger.init(torch.nn.Sequential(torch.nn.Linear(4, 2)))

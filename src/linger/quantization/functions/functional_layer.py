@@ -284,6 +284,8 @@ def _may_look(x: QTensor, runtime: Runtime, *, is_training: bool) -> bool:
 def _beyond(op: Op, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
     """What leaves the device's format: judged by the scale in training with 8 bits, else by the numbers."""
     assert op.input_end is not None  # checked by the caller
+    if CALIBRATION.get() is not None:  # its scale may be that of other data, of which less is used
+        return None if layer.subtracts_max else _look(op, x)
     reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
     if reach <= op.input_end:
         return None

@@ -84,7 +84,7 @@ def alone():
         return by_every_method()
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_scales_are_those_of_one_process(count, alone):
     found = run_processes(by_every_method, count)
     assert any(key.startswith("rare") for key in alone[0])
