@@ -77,6 +77,13 @@ class Plan:
         kinds = {kind: None if name is None else Choice(name, where) for kind, name in asked.items()}
         return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()}, weights is None)
 
+    @property
+    def written(self) -> dict[str, str | None]:
+        """All methods as a user writes them, so that the plans of several processes can be compared."""
+        kinds = {kind.value: None if choice is None else choice.written for kind, choice in self.kinds.items()}
+        own = {f"layers {pattern}": choice.written for pattern, choice in self.layers.items()}
+        return kinds | own | {"keeps_weights": str(self.keeps_weights)}
+
     def choice(self, found: Range) -> Choice | None:
         """The method for a range; None: it stays as it is."""
         path = found.key.rpartition(".")[0]
@@ -119,6 +126,8 @@ def bins_of(found: Range, histogram: Histogram) -> Bins:
 def histogram_of(found: Range) -> Histogram | None:
     """What is known of the numbers of a range: the weights themselves, or what calibration has counted."""
     layer = found.layer
+    if getattr(layer, "is_shared", False):
+        return None  # several calls had this range, so it is not used
     if found.kind is Kind.WEIGHT and isinstance(layer, Weighted):
         weight = layer.range_weights().get(found.name)
         return None if weight is None else Histogram.of(weight)

@@ -209,6 +209,7 @@ class Runtime:
             computed from it.
         make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
             recurrent layers and no float ones.
+        make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks.
     """
@@ -233,6 +234,7 @@ class Runtime:
     is_watched: bool = False
     make_unpacking: Callable[[], AbstractContextManager[Any]] | None = None
     announcer: Announcer[Any] | None = None
+    make_function: Callable[[nn.Module, str], nn.Module] | None = None
     recomputation: Any = None
     stays_real: bool = False
     _pass: _Pass = field(default_factory=_Pass)

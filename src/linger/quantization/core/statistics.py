@@ -58,6 +58,9 @@ class QuantizedBase(nn.Module):
     input_range = ""
     """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input, "stale" until then."""
 
+    floor: Scale = 0.0
+    """The coarsest scale of the output: that of the input, of a function which is never coarser; else 0."""
+
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
@@ -131,6 +134,23 @@ class QuantizedBase(nn.Module):
         """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
         return name.startswith(("running_", "scale_", "chosen_")) and f"scale_{name.partition('_')[2]}" in self._buffers
 
+    # ranges as one part of a calibration finds them, and as all parts together set them
+    def range_names(self) -> list[str]:
+        """The names of its ranges."""
+        found = [key for key in self._buffers if key.startswith("running_") and self._is_range(key)]
+        return [key.removeprefix("running_") for key in found]
+
+    def format_of(self, name: str) -> tuple[int, float]:
+        """The width that a range was last used for (0: none), and the finest scale that the device's format allowed then."""
+        return self.bits_of.get(name, 0), float(self._bounds.get(name, math.inf))
+
+    def set_range(self, name: str, running: float, scale: float, bits: int, bound: float) -> None:
+        """Set a range, its scale, and its format where that is known."""
+        self.write(f"running_{name}", running)
+        self.write(f"scale_{name}", scale)
+        if bits:
+            self.bits_of[name], self._bounds[name] = bits, bound
+
     @property
     def lacks_scale(self) -> bool:
         """Whether a range of a layer was never seen."""
@@ -202,11 +222,14 @@ class QuantizedBase(nn.Module):
         use = self._uses.get(name)
         return EVERYTHING if use is None or use.known is None else use.known
 
-    def join_use(self, name: str, other: QuantizedBase) -> None:
-        """Use as much of a range as another copy of this layer does, which ran on other data."""
-        low, high = other.used_interval(name)
-        use = self._uses.setdefault(name, RangeUse(self, name))
-        use.known = (low, high) if use.known is None else (min(low, use.known[0]), max(high, use.known[1]))
+    def known_use(self, name: str) -> Interval | None:
+        """`used_interval`; None where no pass has shown it yet."""
+        use = self._uses.get(name)
+        return None if use is None else use.known
+
+    def set_use(self, name: str, interval: Interval | None) -> None:
+        """Set what the users of a range look at, as passes over other data have shown it."""
+        self._uses.setdefault(name, RangeUse(self, name)).known = interval
 
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
@@ -507,8 +530,8 @@ def _not_finite(where: str) -> str:
 def over_all_processes(value: Scale, x: Tensor) -> Scale:
     """The largest value among the processes of a distributed training."""
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return value
+    if CALIBRATION.get() is not None or not (distributed.is_available() and distributed.is_initialized()):
+        return value  # a calibration block exchanges everything at its end
     everywhere = torch.as_tensor(value, device=x.device)
     distributed.all_reduce(everywhere, op=distributed.ReduceOp.MAX)
     return everywhere if isinstance(value, Tensor) else float(everywhere)

@@ -204,7 +204,8 @@ def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBas
     assert limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
     scale = layer.scale_in(call, "o", bits, at_most=limit_of(limit, scales))
     if op.keeps_scale_unseen:
-        scale = largest_of([scale, *scales])
+        layer.floor = largest_of(scales)
+        scale = largest_of([scale, layer.floor])
         layer.write("scale_o", scale)
     return scale
 

@@ -443,7 +443,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     kinds = {type(module) for module in root.modules()}
     is_unpacking = _has(kinds, QuantRecurrent) and not _has(kinds, nn.RNNBase)
     runtime.make_unpacking = Unpacked if is_unpacking else None
-    runtime.recomputation = Recomputation()
+    runtime.recomputation, runtime.make_function = Recomputation(), _make_function
     home = device_of(root)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
@@ -486,9 +486,16 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
     for name in names:
         child = KEY_PREFIX + name
         if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
-            module.add_module(child, FunctionalLayer(name, device_of(module)).train(module.training))
+            _make_function(module, child)
     if not prefix and any(key.endswith(".running_o") for key in state_dict):
         _forget_unknown_ranges(module, state_dict)
+
+
+def _make_function(module: nn.Module, child: str) -> FunctionalLayer:
+    """Make the functional layer of this name in a module."""
+    made = FunctionalLayer(child.removeprefix(KEY_PREFIX), device_of(module)).train(module.training)
+    module.add_module(child, made)
+    return made
 
 
 def _forget_unknown_ranges(model: nn.Module, state_dict: dict[str, Any]) -> None:
