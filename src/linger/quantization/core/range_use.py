@@ -107,17 +107,20 @@ class RangeUse:
         found, self._found, self._is_settled = self._found, None, True
         if found is None or not is_complete:
             return
-        self.known = found = joined(found, self.known)
-        if found != self._held:
-            self._held = found
-            self.layer.observe_again(self.name, self._before, self._seen, found, is_calibrating=self._block is not None)
+        self.join(found)
+        used = self.known or found
+        if used != self._held:
+            self._held = used
+            self.layer.observe_again(self.name, self._before, self._seen, used, is_calibrating=self._block is not None)
+
+    def join(self, found: Interval) -> None:
+        """Use these numbers, too, from now on."""
+        known = self.known or found
+        self.known = min(found[0], known[0]), max(found[1], known[1])
 
     def take(self) -> Interval | None:
         """What is used as far as this process knows, in this pass and before; None where it knows nothing."""
         found, self._found, self.is_shared = self._found, None, False
-        return self.known if found is None else joined(found, self.known)
-
-
-def joined(one: Interval, other: Interval | None) -> Interval:
-    """The interval that holds both."""
-    return one if other is None else (min(one[0], other[0]), max(one[1], other[1]))
+        if found is None or self.known is None:
+            return self.known if found is None else found
+        return min(found[0], self.known[0]), max(found[1], self.known[1])

@@ -119,13 +119,15 @@ class FunctionalLayer(QuantizedBase):
                 self.register_buffer(key, torch.ones_like(self.get_buffer("running_o")))
 
     @property
-    def decisions(self) -> tuple[bool, ...]:
+    def flags(self) -> tuple[bool, ...]:
         """Subtract the largest number, allow the finer scale, leave a range unused that several calls share."""
         return self.subtracts_max, self.is_fine, self.is_shared
 
-    @decisions.setter
-    def decisions(self, decided: tuple[bool, ...]) -> None:
+    @flags.setter
+    def flags(self, decided: tuple[bool, ...]) -> None:
         below_max, finer, self.is_shared = decided
+        if self.is_shared:
+            self.write("running_o", 0.0)
         self._decide(_BELOW_MAX, is_wanted=below_max)
         self._decide(_FINER, is_wanted=finer)
 
