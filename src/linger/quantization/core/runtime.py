@@ -536,10 +536,12 @@ class Scope:
         if is_last and current.watched:
             self._use_results(output)
         frame = runtime.leave(module)
-        if frame is not None and frame.compiler is not None:
-            resume(frame.compiler)
-        if is_last and is_shared():
-            runtime.exchange.finish(runtime, module, is_complete=output is not None)
+        try:
+            if is_last and is_shared():
+                runtime.exchange.finish(runtime, module, is_complete=output is not None)
+        finally:
+            if frame is not None and frame.compiler is not None:
+                resume(frame.compiler)
         return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
 
     def _use_results(self, output: Any) -> None:

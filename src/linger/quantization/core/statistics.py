@@ -224,7 +224,7 @@ class QuantizedBase(nn.Module):
         found = largest_magnitude(x, is_relu=is_relu)
         seen = found if self.is_observing else float(found)
         if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
-            self.widen(name, seen, where)
+            self._widen(name, seen, where)
         return seen
 
     def _observe_used(self, use: RangeUse, x: Tensor, where: str, interval: Interval, *, is_relu: bool) -> Scale:
@@ -233,7 +233,7 @@ class QuantizedBase(nn.Module):
         before = self.value(f"running_{use.name}")
         own = magnitude_within(low, high, EVERYTHING)
         is_finite = isinstance(own, Tensor) or (math.isfinite(low) and math.isfinite(high))
-        self.widen(use.name, magnitude_within(low, high, interval) if is_finite else math.nan, where)
+        self._widen(use.name, magnitude_within(low, high, interval) if is_finite else math.nan, where)
         if not is_in_backward():
             use.last = low, high, before.clone() if isinstance(before, Tensor) else before
         return own
@@ -295,10 +295,13 @@ class QuantizedBase(nn.Module):
 
         What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
         """
-        key = f"running_{name}"
         if self.is_sharing:
             self._share(name, -seen, seen, where, EVERYTHING)
-            return
+        else:
+            self._widen(name, seen, where)
+
+    def _widen(self, name: str, seen: Scale, where: str) -> None:
+        key = f"running_{name}"
         if not isinstance(seen, Tensor):
             if not math.isfinite(seen):
                 raise UsageError(not_finite(where))
