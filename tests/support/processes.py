@@ -41,7 +41,7 @@ def run_processes(
         AssertionError: A process did not end in time: it hangs.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "linger.pipeline", "numpy"])
+    context.set_forkserver_preload(["torch", "torch.distributed", "linger.pipeline", "numpy", "torch._dynamo"])
     results: Any = context.Queue()
     port = _free_port()
     made = [

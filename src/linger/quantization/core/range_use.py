@@ -45,6 +45,7 @@ class RangeUse:
         known: The interval used in all passes so far; None before the first.
         applied: The interval that the last pass observed by.
         last: The ends of the tensor that was observed last, and the range before it.
+        is_shared: Whether the users of all processes decide, once they have told each other (`exchange`).
     """
 
     def __init__(self, layer: Observed, name: str) -> None:
@@ -52,6 +53,7 @@ class RangeUse:
         self.known: Interval | None = None
         self.applied: Interval = EVERYTHING
         self.last: tuple[Scale, Scale, Scale] | None = None
+        self.is_shared = False
         self._found: Interval | None = None
         self._seen: list[tuple[Scale, Scale]] = []
         self._before: Scale = 0.0
@@ -72,6 +74,7 @@ class RangeUse:
         """The interval to observe by: that of the first run where a checkpoint runs again."""
         if not is_in_backward():
             self.applied = self._held = self.known or EVERYTHING
+            self.is_shared = False
         return self.applied
 
     def watch(self) -> None:
@@ -99,12 +102,25 @@ class RangeUse:
 
     def settle(self, *, is_complete: bool) -> None:
         """Bring the range down to what was used; the users of an incomplete pass are forgotten."""
+        if self.is_shared and is_complete:
+            return
         found, self._found, self._is_settled = self._found, None, True
         if found is None or not is_complete:
             return
-        if self.known is not None:
-            found = min(found[0], self.known[0]), max(found[1], self.known[1])
-        self.known = found
-        if found != self._held:
-            self._held = found
-            self.layer.observe_again(self.name, self._before, self._seen, found, is_calibrating=self._block is not None)
+        self.join(found)
+        used = self.known or found
+        if used != self._held:
+            self._held = used
+            self.layer.observe_again(self.name, self._before, self._seen, used, is_calibrating=self._block is not None)
+
+    def join(self, found: Interval) -> None:
+        """Use these numbers, too, from now on."""
+        known = self.known or found
+        self.known = min(found[0], known[0]), max(found[1], known[1])
+
+    def take(self) -> Interval | None:
+        """What is used as far as this process knows, in this pass and before; None where it knows nothing."""
+        found, self._found, self.is_shared = self._found, None, False
+        if found is None or self.known is None:
+            return self.known if found is None else found
+        return min(found[0], self.known[0]), max(found[1], self.known[1])

@@ -33,6 +33,7 @@ from linger.dialect import Op
 from linger.errors import UsageError
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.processes.seen import is_shared
 from linger.settings import Switches
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
@@ -211,6 +212,7 @@ class Runtime:
             recurrent layers and no float ones.
         make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
+        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`).
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks.
     """
 
@@ -236,6 +238,7 @@ class Runtime:
     announcer: Announcer[Any] | None = None
     make_function: Callable[[nn.Module, str], nn.Module] | None = None
     recomputation: Any = None
+    exchange: Any = None
     stays_real: bool = False
     _pass: _Pass = field(default_factory=_Pass)
 
@@ -535,11 +538,16 @@ class Scope:
         if is_in_backward():
             runtime.recomputation.leave(module)
         current = runtime.current
-        if current.watched and len(current.frames) == 1:
+        is_last = len(current.frames) == 1
+        if is_last and current.watched:
             self._use_results(output)
         frame = runtime.leave(module)
-        if frame is not None and frame.compiler is not None:
-            resume(frame.compiler)
+        try:
+            if is_last and is_shared():
+                runtime.exchange.finish(runtime, module, is_complete=output is not None)
+        finally:
+            if frame is not None and frame.compiler is not None:
+                resume(frame.compiler)
         return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
 
     def _use_results(self, output: Any) -> None:

@@ -24,7 +24,7 @@ from linger.errors import UsageError
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
-from linger.quantization.core.statistics import QuantizedBase, over_all_processes
+from linger.quantization.core.statistics import QuantizedBase
 from linger.targets import find_target
 
 KEY_PREFIX = "_linger_round_tensor_"
@@ -121,6 +121,19 @@ class FunctionalLayer(QuantizedBase):
         elif key not in self._buffers:
             with torch.inference_mode(mode=False):
                 self.register_buffer(key, torch.ones_like(self.get_buffer("running_o")))
+
+    @property
+    def flags(self) -> tuple[bool, ...]:
+        """Subtract the largest number, allow the finer scale, leave a range unused that several calls share."""
+        return self.subtracts_max, self.is_fine, self.is_shared
+
+    @flags.setter
+    def flags(self, decided: tuple[bool, ...]) -> None:
+        below_max, finer, self.is_shared = decided
+        if self.is_shared:
+            self.forget_range()
+        self._decide(_BELOW_MAX, is_wanted=below_max)
+        self._decide(_FINER, is_wanted=finer)
 
     def decisions(self) -> dict[str, Any]:
         """What it has decided by its data, for a copy of the model that has seen other data."""
@@ -319,8 +332,7 @@ def _look(op: Op, x: QTensor) -> Beyond | None:
     of_cut = torch.where(bottoms < -end, tops, math.inf)
     lowest, low, high, low_of_cut = torch.stack([values.amin(), tops.amin(), tops.amax(), of_cut.amin()]).tolist()
     is_too_low = is_by_rows and not is_masked and low_of_cut < _VISIBLE - end
-    is_lost = over_all_processes(float(high > end or is_too_low), values)
-    return Beyond(low if is_masked else lowest, high, end) if is_lost else None
+    return Beyond(low if is_masked else lowest, high, end) if high > end or is_too_low else None
 
 
 def _has_subtraction(runtime: Runtime) -> bool:

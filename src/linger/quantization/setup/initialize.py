@@ -25,6 +25,7 @@ from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
 from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.packing import Unpacked
+from linger.quantization.core.processes.exchange import Exchange
 from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
 from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
@@ -41,9 +42,10 @@ from linger.quantization.core.switched import why_off
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
-from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
+from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
+from linger.quantization.layers.signal_layer import TransposedSignalLayer
 from linger.quantization.setup.config_apply import finish, named_types, prepared
 from linger.quantization.setup.config_file import SCALES, Config
 from linger.quantization.setup.config_reader import newer_config, read_config
@@ -444,6 +446,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     is_unpacking = _has(kinds, QuantRecurrent) and not _has(kinds, nn.RNNBase)
     runtime.make_unpacking = Unpacked if is_unpacking else None
     runtime.recomputation, runtime.make_function = Recomputation(), _make_function
+    runtime.exchange = Exchange(_make_function)
     home = device_of(root)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
