@@ -51,7 +51,8 @@ class Grid:
             steps = steps.clamp_(min=0.0)
         whole = (steps + 0.5).floor_()
         held = whole.clamp(low, high)
-        return torch.where(whole == held, whole - steps, held)
+        held -= steps.mul_(whole == held)  # in place: new memory costs more than the arithmetic
+        return held
 
     def factor(self, count: int) -> Scale:
         """From the sum over gradient·∂y/∂s to the gradient of the parameter; `count` elements were rounded."""
@@ -88,7 +89,7 @@ class _Learn(torch.autograd.Function):
         own = gradient if grid.part is None else gradient[grid.part]
         real = real.to(own.dtype)
         found = grid.derivative(real if factor is None else real * factor)
-        total = (own * found).sum() * grid.factor(found.numel())
+        total = found.mul_(own).sum() * grid.factor(found.numel())
         shape, dtype = ctx.like
         return gradient, (grid.inward(total) * grid.per_step).to(dtype).reshape(shape), None, None, None
 

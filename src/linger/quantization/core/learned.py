@@ -124,7 +124,7 @@ class LearnedRange:
 
     # from the range to the parameter
     def begin(self) -> None:
-        """Set the parameter to the middle of those that give the present scale."""
+        """Set the parameter to the middle of those that give the present scale, and the range to what it then is."""
         layer, bits = self.layer, self.layer.bits_of.get(self.name, self._bits)
         scale = float(smallest([scale_for_range(layer.read(self._buffer), bits), layer.bound_of(self.name)]))
         with torch.no_grad():
@@ -133,6 +133,7 @@ class LearnedRange:
                 self.parameter.fill_(2.0**-_MIDDLE / scale)
             else:
                 self.parameter.fill_(math.log2(limits(bits)[1] / scale) - _MIDDLE)
+        self.follow()
 
     # from the parameter to the range
     def follow(self) -> None:
