@@ -50,7 +50,7 @@ class Grid:
         if self.is_relu:
             steps = steps.clamp_(min=0.0)
         whole = (steps + 0.5).floor_()
-        held = whole.clamp(low, high)
+        held: Tensor = whole.clamp(low, high)
         held -= steps.mul_(whole == held)  # in place: new memory costs more than the arithmetic
         return held
 
