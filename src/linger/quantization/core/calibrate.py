@@ -180,6 +180,8 @@ def _settle(seen: Calibration, plan: Plan, backup: Backup, counts: Counts) -> No
     """Keep what was counted with the layers, and find the ranges by their methods."""
     for layer, name, histogram in counts:
         layer.histograms[name] = _added(layer, name, histogram)
+    for layer, name, _ in counts:  # before anything looks at the ranges, which follow their parameters again
+        layer.restart_learning(name)
     ranges: dict[str, Range] = {}
     for model in backup.models:
         ranges |= ranges_of(model)

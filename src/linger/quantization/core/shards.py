@@ -94,6 +94,7 @@ def merge_statistics(
     try:
         for layer, name, histogram in install_part(model, merge_parts(parts.models[_MODEL][1] for parts in ordered)):
             layer.histograms[name] = histogram
+            layer.restart_learning(name)
         ranges = ranges_of(model)
         plan.check_patterns(ranges)
         apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))

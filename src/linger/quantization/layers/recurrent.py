@@ -381,9 +381,11 @@ class QuantRecurrent(QuantizedBase):
         parts = self._directions(layer, bits)
         chosen = self._chosen_ranges(layer)
         rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=self.is_observing)
-        for back, seen in enumerate(rounded.largest):
+        for back, (seen, part) in enumerate(zip(rounded.largest, parts, strict=True)):
             ends = range_suffix(layer, back)
             scales = (rounded.scale_iw[back], rounded.scale_hw[back])
+            self.learn(f"iw{ends}", rounded.w_ih, part.w_ih, scales[0], bits, part=back)  # in place, as the next one
+            self.learn(f"hw{ends}", rounded.w_hh, part.w_hh, scales[1], bits, part=back)
             for name, largest, scale in zip(("iw", "hw"), seen, scales, strict=True):
                 self.write(f"running_{name}{ends}", largest)
                 self.write(f"scale_{name}{ends}", scale)
@@ -409,10 +411,10 @@ class QuantRecurrent(QuantizedBase):
                     found |= {f"iw{end}": part.w_ih, f"hw{end}": part.w_hh}
         return found
 
-    def _chosen_ranges(self, layer: int) -> tuple[tuple[float | None, float | None], ...]:
+    def _chosen_ranges(self, layer: int) -> tuple[tuple[Scale | None, Scale | None], ...]:
         """Of each direction, the ranges that its weights of the input and of the state are rounded for."""
         ends = [range_suffix(layer, back) for back in range(len(self.suffixes[layer]))]
-        return tuple((self.chosen_range(f"iw{end}"), self.chosen_range(f"hw{end}")) for end in ends)
+        return tuple((self.chosen_value(f"iw{end}"), self.chosen_value(f"hw{end}")) for end in ends)
 
     def _attributes(
         self, sequences: Sequences, scale_i: Scale, scale_h: Scale, rounded: RoundedWeights, layer: int, back: int
