@@ -267,6 +267,53 @@ def test_a_plateau_freezes_after_the_last_change_of_arithmetic(mode, sign):
     assert model.conv.holds_batch_norm
 
 
+# learned scales
+def calibrated(method):
+    model = quantised().eval()
+    with linger.calibration():
+        model(batches(1)[0][0])
+    return model, linger.learn_scales(model, method)
+
+
+@pytest.mark.parametrize("method", ["tqt", "lsq"])
+def test_learned_ranges_are_independent_of_the_width_and_freeze(method, tmp_path):
+    model, parameters = calibrated(method)
+    thresholds = [model.inner.learned[name].parameter for name in ("w", "o")]
+    schedule = linger.Schedule(model, widths={0: 16, 1: 4}, freeze_ranges=3)
+    model.train()(batches(1)[0][0])
+    before = model.inner.chosen_range("w"), float(thresholds[0].detach())
+    schedule.step()
+    model(batches(1)[0][0])
+    # a range stays; 32767 steps of 16 bits are 7 of 4 bits. Both numbers of the range are rounded to float32, twice for a step
+    assert model.inner.chosen_range("w") == pytest.approx(before[0], rel=2.0**-22)
+    factor = 1.0 if method == "tqt" else 32767 / 7
+    assert float(thresholds[0].detach()) == pytest.approx(before[1] * factor, rel=2.0**-22)
+    assert model.inner.read("scale_w") == 2.0 ** torch.tensor(7 / before[0]).log2().floor().item()
+    train(model, batches(2), schedule, rate=1e-3)
+    assert [p.requires_grad for p in thresholds] == [True, False]
+    frozen = [p.detach().clone() for p in thresholds]
+    train(model, batches(1), schedule, rate=1e-3)
+    assert [torch.equal(p, old) for p, old in zip(thresholds, frozen, strict=True)] == [False, True]
+    assert_file_agrees(model, tmp_path, batches(1)[0][0])
+    schedule.load_state_dict({**schedule.state_dict(), "step": 0})
+    assert all(p.requires_grad for p in parameters)
+
+
+def test_frozen_weights_of_learned_ranges_have_no_gradient():
+    model, parameters = calibrated("tqt")
+    linger.Schedule(model, freeze_ranges=0, freeze_weights=True)
+    assert not any(p.requires_grad for p in parameters)
+
+
+def _wrapped():
+    model, _ = calibrated("tqt")
+    with pytest.raises(UsageError, match="needs find_unused_parameters=True"):
+        linger.Schedule(nn.parallel.DistributedDataParallel(model), freeze_ranges=1)
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    losses = train(wrapped, batches(3), linger.Schedule(wrapped, float_steps=1, freeze_ranges=2), rate=1e-3)
+    return len(losses)
+
+
 # checkpoints
 def test_training_resumes_to_the_same_integers(tmp_path):
     options = {"float_steps": 1, "widths": {0: 16, 3: 4}, "freeze_ranges": 4, "freeze_weights": True}
@@ -407,10 +454,11 @@ def _in_a_group(metrics):
     schedule.load_state_dict({"step": rank, "best": None, "waited": 0, "plateau_at": None})
     with pytest.raises(UsageError) as error:
         schedule.step(1.0)
+    assert _wrapped() == 3
     return events, str(error.value), schedule.steps == rank
 
 
-def test_processes_decide_alike_by_the_metric_of_all_and_must_be_at_one_step():
+def test_processes_decide_alike_by_the_metric_of_all():
     # the means are 3, 2, 2.5: the third is no better. Alone, the first would find 3 and the second none
     found = run_processes(_in_a_group, 2, [[1.0, None, 2.0], [5.0, 2.0, 3.0]])
     told = "Schedule.step: the processes are at the steps 0, 1. Call it equally often in each."

@@ -100,6 +100,7 @@ class Schedule:
         if freeze_weights and freeze_ranges is None:
             problems.append("freeze_weights=True without freeze_ranges (say when)")
         problems += self._stages.problems()
+        problems += _refused_by_processes(model, self._model, freezes=freeze_ranges is not None or float_steps != 0)
         if problems:
             raise UsageError(f"Schedule: {listing(problems)}.")
         self._float_steps, self._freezes, self._freezes_weights = float_steps, freezes, freeze_weights
@@ -107,6 +108,7 @@ class Schedule:
         self._plateau = Plateau(begins, patience, mode) if PLATEAU in freezes.values() else None
         self._steps = 0
         self._chosen: list[tuple[QuantizedBase, str]] = []
+        self._fixed: list[nn.Parameter] = []
         self._hooks: list[RemovableHandle] = []
         self._apply()
 
@@ -220,6 +222,7 @@ class Schedule:
         self._runtime.holds_ranges = is_held
         for layer in self._layers():
             layer.holds_ranges = is_held
+        self._hold_learned(is_held=is_held)
         if not (is_held and self._freezes_weights):
             while self._chosen:
                 layer, name = self._chosen.pop()
@@ -231,6 +234,17 @@ class Schedule:
                 if largest > ZEROS:
                     found.layer.choose_range(found.name, largest)
                     self._chosen.append((found.layer, found.name))
+
+    def _hold_learned(self, *, is_held: bool) -> None:
+        """A learned range is frozen by its parameter: what has no gradient stays."""
+        while self._fixed and not is_held:
+            self._fixed.pop().requires_grad_()
+        for found in ranges_of(self._model).values() if is_held else ():
+            learned = found.layer.learned.get(found.name)
+            is_meant = found.kind is not Kind.WEIGHT or self._freezes_weights
+            if learned is not None and is_meant and learned.parameter.requires_grad:
+                learned.parameter.requires_grad_(False).grad = None  # noqa: FBT003 - torch's own name says it
+                self._fixed.append(learned.parameter)
 
     def _hold_batch_norms(self, *, is_held: bool) -> None:
         """Quantised layers have a switch; a batch norm that is torch's own is put in evaluation mode before each run."""
@@ -264,6 +278,17 @@ def _quantized(model: nn.Module) -> tuple[nn.Module, Runtime]:
         if runtime is not None:
             return module, runtime
     raise UsageError(f"Schedule: {type(model).__name__} is not quantised. Give the model that linger.init returned.")
+
+
+def _refused_by_processes(given: nn.Module, model: nn.Module, *, freezes: bool) -> list[str]:
+    """What torch would stumble over: it waits for the gradient of every parameter, and some have none for a time."""
+    is_waiting = isinstance(given, nn.parallel.DistributedDataParallel) and not given.find_unused_parameters
+    layers = [module for module in model.modules() if isinstance(module, QuantizedBase)]
+    if not (freezes and is_waiting and any(layer.learned for layer in layers)):
+        return []
+    return [
+        "learned scales have no gradient for some steps (DistributedDataParallel needs find_unused_parameters=True)"
+    ]
 
 
 def _is_count(value: object) -> bool:

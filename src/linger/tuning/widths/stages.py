@@ -15,6 +15,7 @@ from linger.dialect import Op, find_op, ops
 from linger.errors import UsageError
 from linger.numeric.curves.normalization import is_exact
 from linger.quantization.core.kept_widths import keep_widths
+from linger.quantization.core.ranges import Kind, kind_of
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
@@ -62,6 +63,11 @@ class Place:
         if isinstance(self.module, (QuantLayer, QuantRecurrent)):
             self.module.widths = widths
             keep_widths(self.module, self.module.widths)  # those of a norm's weight are its own
+            bits_of = {Kind.INPUT: widths.data, Kind.WEIGHT: widths.parameter, Kind.OUTPUT: widths.output}
+            for name, learned in self.module.learned.items():
+                kind = kind_of(name)
+                if kind is not None:
+                    learned.change_width(bits_of[kind])
             return
         QUANTIZATION.put(self.module, QuantChoice(widths=widths))
         for function in self.functions:
