@@ -38,6 +38,7 @@ from linger.quantization.core.frozen import (
     make_ready,
     round_bias,
 )
+from linger.quantization.core.kept_widths import HasWidths
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
 from linger.quantization.core.statistics import QuantizedBase
@@ -61,7 +62,7 @@ def range_names(op: Op) -> tuple[str, ...]:
     return ("x", "o") if op.limit or op.has_attribute("scale_o") else ("x",)
 
 
-class QuantLayer(QuantizedBase):
+class QuantLayer(HasWidths, QuantizedBase):
     """A torch layer computed as integers; its parameters are those of the layer it replaced.
 
     Training: parameters and activations are rounded with straight-through gradients, batch norm is folded into the
@@ -534,6 +535,7 @@ class QuantLayer(QuantizedBase):
         if mode != self.training:
             self._watchman.forget()
             self._memory.release()
+        self.follow_widths()
         return super().train(mode)
 
     # checkpoints

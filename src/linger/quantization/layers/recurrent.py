@@ -28,6 +28,7 @@ from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
 from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import Watchman, integer_bound, kept
+from linger.quantization.core.kept_widths import HasWidths
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import OpCall, OpRecord, Runtime
@@ -60,7 +61,7 @@ States = Tensor | tuple[Tensor, ...]
 """h of a GRU, or h and c of an LSTM."""
 
 
-class QuantRecurrent(QuantizedBase):
+class QuantRecurrent(HasWidths, QuantizedBase):
     """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
 
     is_layer = True
@@ -509,6 +510,7 @@ class QuantRecurrent(QuantizedBase):
         """Switch the mode; what was rounded is made anew."""
         if mode != self.training:
             self._watchman.forget()
+        self.follow_widths()
         return super().train(mode)
 
     def flatten_parameters(self) -> None:
