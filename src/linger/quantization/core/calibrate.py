@@ -207,15 +207,15 @@ def _block(plan: Plan) -> Iterator[Calibration]:
 def _settle(seen: Calibration, plan: Plan, backup: _Backup) -> None:
     """Keep what was counted with the layers, and find the ranges by their methods."""
     _keep_counts(seen, backup)
+    for each in seen.counted:  # before anything looks at the ranges, which follow their parameters again
+        if isinstance(each.layer, QuantizedBase):
+            each.layer.restart_learning(each.name)
     ranges: dict[str, Range] = {}
     for model in backup.models:
         ranges |= ranges_of(model)
     if seen.passes:
         plan.check_patterns(ranges)
     apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
-    for each in seen.counted:
-        if isinstance(each.layer, QuantizedBase):
-            each.layer.restart_learning(each.name)
 
 
 def _keep_counts(seen: Calibration, backup: _Backup) -> None:

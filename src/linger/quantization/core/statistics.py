@@ -331,6 +331,10 @@ class QuantizedBase(nn.Module):
         """The range that weights `name` are rounded for; None where it is that of their largest magnitude."""
         return self.read(f"chosen_{name}") if self._has_choice(name) else None
 
+    def chosen_value(self, name: str) -> Scale | None:
+        """The same; a tensor where this pass leaves ranges on a device."""
+        return self.value(f"chosen_{name}") if self._has_choice(name) else None
+
     def _has_choice(self, name: str) -> bool:
         if name in self.learned:
             self.learned[name].follow()
@@ -433,8 +437,7 @@ class QuantizedBase(nn.Module):
 
     def _fit_weight(self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, largest: Scale) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
-        chosen = self.value("chosen_w") if self._has_choice("w") else None
-        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
+        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=self.chosen_value("w"))
         self.write("running_w", largest)
         self.write("scale_w", scale)
         self.bits_of["w"] = bits

@@ -418,10 +418,10 @@ class QuantRecurrent(HasWidths, QuantizedBase):
                     found |= {f"iw{end}": part.w_ih, f"hw{end}": part.w_hh}
         return found
 
-    def _chosen_ranges(self, layer: int) -> tuple[tuple[float | None, float | None], ...]:
+    def _chosen_ranges(self, layer: int) -> tuple[tuple[Scale | None, Scale | None], ...]:
         """Of each direction, the ranges that its weights of the input and of the state are rounded for."""
         ends = [range_suffix(layer, back) for back in range(len(self.suffixes[layer]))]
-        return tuple((self.chosen_range(f"iw{end}"), self.chosen_range(f"hw{end}")) for end in ends)
+        return tuple((self.chosen_value(f"iw{end}"), self.chosen_value(f"hw{end}")) for end in ends)
 
     def _attributes(
         self, sequences: Sequences, scale_i: Scale, scale_h: Scale, rounded: RoundedWeights, layer: int, back: int

@@ -233,7 +233,7 @@ class _Rounding:
     scale_x: Scale
     bits: int
     where: str
-    chosen: Sequence[float | None]
+    chosen: Sequence[Scale | None]
     stays_there: bool
     scales: list[Scale] = field(default_factory=list)
     """What was chosen for each direction."""
@@ -314,7 +314,7 @@ def round_parameters(
     scale_h: Scale,
     bits: int,
     where: str,
-    chosen: Sequence[tuple[float | None, float | None]] | None = None,
+    chosen: Sequence[tuple[Scale | None, Scale | None]] | None = None,
     *,
     stays_there: bool = False,
 ) -> RoundedWeights:
