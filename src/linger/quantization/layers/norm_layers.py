@@ -43,14 +43,9 @@ class NormLayer(QuantLayer):
         self.register_buffer("running_normal", torch.full((1,), (2.0 ** (NORMAL_BITS - 1) - 1) / SCALE))
         self.register_buffer("scale_normal", torch.full((1,), SCALE))
 
-    @property
-    def widths(self) -> Widths:
+    def possible_widths(self, wanted: Widths) -> Widths:
         """Bits of input and output; those of the weight are fixed."""
-        return self._widths
-
-    @widths.setter
-    def widths(self, wanted: Widths) -> None:
-        self._widths = replace(wanted, parameter=PARAMETER_BITS)
+        return replace(wanted, parameter=PARAMETER_BITS)
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """Integers in, integers out; an instance norm also takes one picture without a batch."""
@@ -121,7 +116,7 @@ class BatchNormLayer(QuantLayer):
     def _learn_product(
         self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, float]:
-        if self.training and q.content.numel():
+        if self.training and q.content.numel() and not self.holds_batch_norm:
             mean, var = batch_statistics(q.content)
             self._learn_batch(mean.detach(), var.detach(), count=q.content.numel() // len(mean))
             weight, bias = self._affine(mean, var)

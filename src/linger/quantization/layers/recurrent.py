@@ -28,6 +28,7 @@ from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
 from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import Watchman, integer_bound, kept
+from linger.quantization.core.kept_widths import HasWidths
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import OpCall, OpRecord, Runtime
@@ -60,7 +61,7 @@ States = Tensor | tuple[Tensor, ...]
 """h of a GRU, or h and c of an LSTM."""
 
 
-class QuantRecurrent(QuantizedBase):
+class QuantRecurrent(HasWidths, QuantizedBase):
     """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
 
     is_layer = True
@@ -218,7 +219,7 @@ class QuantRecurrent(QuantizedBase):
     ) -> LayerResult:
         """The layer in real numbers, by torch; where ranges are learned, those of the output and of the weights."""
         q, bits, runtime = sequences.x, self.widths.output, self.runtime
-        limit_bits = BIAS_BITS if runtime.stays_real else self.widths.parameter
+        limit_bits = BIAS_BITS if runtime.has_float_limits else self.widths.parameter
         starts = None if states is None else [unwrap(s).float() for s in states]
         real, h, *c = run_real(self._op, sequences, starts, self._directions(layer, limit_bits))
         real, scale = clamp(real, self.limited_to.output), NOMINAL
@@ -242,8 +243,7 @@ class QuantRecurrent(QuantizedBase):
             limit = largest_of([limit, largest_magnitude(starts[0])])
             self.observe(f"o{end}", starts[0], where)
         self.observe(f"o{end}", torch.clamp(out, -limit, limit), where)
-        self.scale_of(f"o{end}", self.widths.output, where)
-        self.follow_range(f"o{end}")
+        self._follow_output(layer)
 
     def _output_scale(self, end: str, where: str) -> Scale:
         """The scale of the range so far; in a first pass the coarsest one that can be needed."""
@@ -285,11 +285,14 @@ class QuantRecurrent(QuantizedBase):
         x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
         self._refuse_nan(x, *starts)
         plan = rounded.plan(self._op, formats)
+        wants_reach = self.is_observing and not self.holds(f"o{range_suffix(layer, 0)}")
         found = recurrent_twin(self._op).run(
-            x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=self.is_observing, known=plan
+            x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=wants_reach, known=plan
         )
-        if self.is_observing:
+        if wants_reach:
             self._widen_output(layer, found.reach, states)
+        if self.is_observing:
+            self._follow_output(layer)
         content = found.out.transpose(0, 1) if sequences.is_batch_first else found.out
         out = QTensor(content, scale_h, bits, self.runtime)
         return LayerResult(out, found.h, None, getattr(found, "c", None))
@@ -315,7 +318,11 @@ class QuantRecurrent(QuantizedBase):
         if states is not None:
             seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
         self.widen(f"o{end}", seen, where)
-        self.scale_of(f"o{end}", self.widths.output, where)
+
+    def _follow_output(self, layer: int) -> None:
+        """Find the scale of the output's range, and what follows from it."""
+        end = range_suffix(layer, 0)
+        self.scale_of(f"o{end}", self.widths.output, f"{self.path}.{self.op_name}")
         self.follow_range(f"o{end}")
 
     def follow_range(self, name: str) -> None:
@@ -503,6 +510,7 @@ class QuantRecurrent(QuantizedBase):
         """Switch the mode; what was rounded is made anew."""
         if mode != self.training:
             self._watchman.forget()
+        self.follow_widths()
         return super().train(mode)
 
     def flatten_parameters(self) -> None:
