@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import linger
 from linger.quantization.core.processes.exchange import _pooled
+from tests.support.device_models import make_model, picture
 from tests.support.processes import Failed, run_processes
 
 pytestmark = pytest.mark.needs_torch
@@ -455,3 +456,33 @@ def test_no_process_waits_longer_than_the_group_allows():
     (kind, message), _ = run_processes(waiting, 2, collective_seconds=1)
     assert kind == "GroupError"
     assert "The time limit of the group is 1 s" in message
+
+
+# a device that is not the CPU, in a group of this process alone
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["function add", "function softmax", "layer LSTM", "layer Conv2d, folded bn"])
+def test_ranges_on_a_device_are_those_of_the_cpu(alone, device, name):
+    states = []
+    for place in ("cpu", device):
+        model = linger.init(make_model(name).to(place)).train()
+        for seed in (1, 2):
+            model(picture(seed=seed).to(place))
+        states.append({key: value.cpu().tolist() for key, value in model.state_dict().items()})
+    assert states[0] == states[1]
+
+
+def test_nan_on_a_device_is_refused_when_the_pass_ends(alone, device):
+    model = linger.init(make_model("function add").to(device)).train()
+    model(picture().to(device))
+    before = {name: model.get_buffer(name).tolist() for name in ("conv.running_x", "conv.running_o", "bn.running_mean")}
+    with pytest.raises(linger.UsageError, match=r"^Process 0: conv\.x: the tensor holds NaN"):
+        model(picture().fill_(math.nan).to(device))
+    assert {name: model.get_buffer(name).tolist() for name in before} == before
+    model(picture().to(device))  # what follows from other ranges is written in every pass
+    assert all(value.isfinite().all() for value in model.buffers())

@@ -242,7 +242,7 @@ def _row(layout: _Layout, device: torch.device) -> Tensor:
     there = {place: number for place, number in enumerate(numbers) if isinstance(number, Tensor)}
     head = torch.tensor([0.0 if p in there else n for p, n in enumerate(numbers)], dtype=torch.float64, device=device)
     if there:
-        head[list(there)] = torch.stack([number.to(device, torch.float64) for number in there.values()])
+        head[list(there)] = _joined([number.reshape(1).double() for number in there.values()], device)
     norms = [as_batch_norm(norm) for _, norm in layout.norms]
     means = [
         running_statistics(n)[0].new_zeros(s) if b is None else b.mean
@@ -257,8 +257,10 @@ def _row(layout: _Layout, device: torch.device) -> Tensor:
 
 
 def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
-    """One float64 vector. Those of one type are joined first: torch converts each by itself where types differ."""
-    return torch.cat(parts if device.type == "cpu" else [part.to(device) for part in parts]).double()
+    """One float64 vector. It is made where the parts are, of the type that they have, and moved and converted as a whole."""
+    places = {part.device for part in parts}
+    together = torch.cat(parts if len(places) == 1 else [part.to(device) for part in parts])
+    return together.to(device, torch.float64)
 
 
 def _columns(layer: QuantizedBase, name: str) -> list[Any]:
@@ -297,12 +299,13 @@ def _refuse_not_finite(layout: _Layout, host: Tensor) -> None:
     """Refuse NaN and infinity that were on a device, where nobody has looked at them."""
     ends = host[:, _HEAD : _HEAD + _COLUMNS * len(layout.ranges)].reshape(len(host), -1, _COLUMNS)[:, :, :2]
     wrong = (ends.isnan() | (ends == math.inf)).any(2).nonzero().tolist()
+    order = {module: place for place, module in enumerate(layout.modules)}  # nearer to that of the pass than names
+    paths = {layer: path for path, layer in layout.layers.items()}
     failures: dict[int, Failure] = {}
-    for number, place in wrong:
+    for number, place in sorted(wrong, key=lambda found: order[layout.ranges[found[1]][0]]):
         layer, name = layout.ranges[place]
-        path = next(path for path, found in layout.layers.items() if found is layer)
-        failures.setdefault(number, Failure(not_finite(f"{path}.{name}"), is_not_finite=True))
-    refuse_failures(failures, None)
+        failures.setdefault(number, Failure(not_finite(f"{paths[layer]}.{name}"), is_not_finite=True))
+    refuse_failures(dict(sorted(failures.items())), None)
 
 
 def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
