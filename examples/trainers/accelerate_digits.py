@@ -15,7 +15,7 @@ accelerator = accelerate.Accelerator(cpu=True)
 model = linger.init(linger.trace_layers(DigitsNet(), picture()))  # the transformation
 optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
 together, optimizer, data = accelerator.prepare(model, optimizer, training_data())
-schedule = linger.Schedule(model, float_steps=5 * len(data), freeze_batch_norms=7 * len(data))
+schedule = linger.Schedule(model, float_steps=5 * len(data), freeze_ranges=7 * len(data))
 together.train()
 for _ in range(8):
     for pictures, labels in data:

@@ -13,7 +13,7 @@ import linger
 lightning.seed_everything(0, verbose=False)
 data = training_data()
 model = linger.init(linger.trace_layers(DigitsNet(), picture()))  # the transformation
-schedule = linger.Schedule(model, float_steps=5 * len(data), freeze_batch_norms=7 * len(data))
+schedule = linger.Schedule(model, float_steps=5 * len(data), freeze_ranges=7 * len(data))
 
 
 class Digits(lightning.LightningModule):
