@@ -6,9 +6,9 @@
 or `python examples/19_many_processes.py`, which runs 1, 2 and 4 processes one after the other and compares them. A digits network
 is trained in float once. Then every process calibrates it, and trains it as integers by DistributedDataParallel (gloo, CPU), on its
 own part of each batch. Ranges and batch-norm statistics are those of all processes, so their digests are equal on all of them.
-The calibrated file has the same bytes for any number of processes: its weights are those of the float network and its scales
-follow from all pictures. Training adds up gradients, in another order for another number of processes, so weights differ in their
-last bits, and so may a few integers of the trained file; scales, which are powers of two, seldom do.
+The calibrated file has the same bytes for any number of processes: its weights are those of the float network, and its scales follow
+from all pictures. The trained files differ, as float networks trained like this do: each process normalises its part of a batch by
+that part's mean and variance, and gradients are added up in another order. Their scales, which are powers of two, seldom differ.
 Writes digits_float.pt and, for each number of processes, two ONNX files into demo-output. Needs the extra `demo`.
 """
 

@@ -35,6 +35,7 @@ LINES = {
         r"^│ instructions for one picture +│ [\d,]{7,9} ",
     ],
     "18_voice_activity": [r"^│ the same decision +│ (9\d|100)\.\d %"],
+    "19_many_processes": [r"^│ 2 .*│ 2[0-5] of 25 +│$"],
 }
 """What is masked in the stored output, and still has bounds."""
 
