@@ -317,10 +317,12 @@ def _refuse_parts(model: object, *, is_quantized: bool) -> None:
     """Refuse a module that only holds quantised layers: the model that `init` returned knows how to write them."""
     parts = [] if is_quantized or not isinstance(model, nn.Module) else list(model.named_modules())
     found = [path or type(module).__name__ for path, module in parts if isinstance(module, QuantizedBase)]
+    inside = [path for path, module in parts if runtime_of(module) is not None]
     if found:
+        wrapped = f" If it is a wrapper for training, export model.{inside[0]}." if len(inside) == 1 else ""
         raise UsageError(
             f"export: {listing(found)} of this model is quantised, the model as a whole is not. "
-            "Call linger.init on the whole model and export what it returns."
+            f"Call linger.init on the whole model and export what it returns.{wrapped}"
         )
 
 

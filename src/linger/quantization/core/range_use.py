@@ -80,6 +80,7 @@ class RangeUse:
     def watch(self) -> None:
         """Wait for the users of the tensor that was observed last, with those before it of this pass or calibration."""
         if self.last is None:
+            self._seen = []  # observed as a whole: what came before it is not to be taken back
             return
         (low, high, before), self.last = self.last, None
         block = CALIBRATION.get()

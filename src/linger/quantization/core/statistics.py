@@ -15,7 +15,7 @@ from torch.compiler import is_exporting
 from linger.constraint.marks import Widths
 from linger.dialect import Interval, Op, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS, as_float32, limits
+from linger.numeric.fixed import BIAS_BITS, as_float32, is_power_of_two, limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
@@ -513,6 +513,11 @@ class QuantizedBase(nn.Module):
         """`real` rounded by a range; in training its gradient reaches the parameter of a learned one (`how`: see `attach`)."""
         learned = self.learned.get(name) if self.training else None
         return rounded if learned is None else learned.attach(rounded, real, scale, bits, **how)
+
+    def is_foreign(self, name: str) -> bool:
+        """Whether other code has written a scale that no range gives, such as the mean of several scales."""
+        scale = self.read(f"scale_{name}")
+        return scale != 0.0 and not is_power_of_two(scale)
 
     def adopt_range(self, q: QTensor, key: str = "x") -> None:
         """Take over the range of a quantised input, which follows from its scale: nothing is observed."""

@@ -270,8 +270,8 @@ class QuantLayer(HasWidths, QuantizedBase):
             self._own_input_range()  # what is too wide gets a scale that fits its values
         q = x if x.bits == bits else self.requantize(x, bits, runtime, self.path)
         # a layer that also gets float inputs (it may be called twice) keeps their range
-        is_due = self.input_range != "own" and (self.input_range == "stale" or self.is_observing)
-        if is_due and not runtime.is_tracing:
+        may_adopt = self.input_range != "own" and not runtime.is_tracing
+        if may_adopt and (self.input_range == "stale" or self.is_observing or self.is_foreign("x")):
             self.input_range = "adopted"
             self.adopt_range(q)
         return q

@@ -168,8 +168,8 @@ class QuantRecurrent(HasWidths, QuantizedBase):
         key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
         if isinstance(x, QTensor) and (x.scale if self.is_observing else x.scale_on_host) is not None:
             q = self.requantize(x, self.widths.data, runtime, self.path, key=key)
-            is_due = self.is_observing or (layer == 0 and self.input_range == "stale")
-            if is_due and not runtime.is_tracing:
+            is_stale = layer == 0 and self.input_range == "stale"
+            if not runtime.is_tracing and (self.is_observing or is_stale or self.is_foreign(key)):
                 self.input_range = "adopted" if layer == 0 else self.input_range
                 self.adopt_range(q, key)
             return q
