@@ -26,7 +26,7 @@ from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.histogram import Histogram
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
-from linger.quantization.core.range_use import EVERYTHING, RangeUse
+from linger.quantization.core.range_use import EVERYTHING, RangeUse, loads_own_input
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, is_in_backward
 
 NOMINAL = 1.0
@@ -129,7 +129,8 @@ class QuantizedBase(nn.Module):
 
     def _is_range(self, name: str) -> bool:
         """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
-        return name.startswith(("running_", "scale_", "chosen_")) and f"scale_{name.partition('_')[2]}" in self._buffers
+        kind, _, of = name.partition("_")
+        return kind in ("running", "scale", "chosen", "used") and f"scale_{of}" in self._buffers
 
     @property
     def lacks_scale(self) -> bool:
@@ -204,9 +205,7 @@ class QuantizedBase(nn.Module):
 
     def join_use(self, name: str, other: QuantizedBase) -> None:
         """Use as much of a range as another copy of this layer does, which ran on other data."""
-        low, high = other.used_interval(name)
-        use = self._uses.setdefault(name, RangeUse(self, name))
-        use.known = (low, high) if use.known is None else (min(low, use.known[0]), max(high, use.known[1]))
+        self._uses.setdefault(name, RangeUse(self, name)).join(other.used_interval(name))
 
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
@@ -473,12 +472,16 @@ class QuantizedBase(nn.Module):
         self.forget_known()
 
     def _load_choices(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Choose the ranges of weights that a checkpoint of this stage chose, and no others."""
+        """Choose the ranges of weights that a checkpoint of this stage chose, and no others; use of the others what it used."""
+        if loads_own_input(self, state_dict, prefix):
+            self.input_range = "own"
         for name in [key.removeprefix("running_") for key in self._buffers if key.startswith("running_")]:
             if prefix + f"running_{name}" in state_dict:
                 self.histograms.pop(name, None)
                 chosen = state_dict.get(prefix + f"chosen_{name}")
                 self.choose_range(name, None if chosen is None else float(chosen))
+            if prefix + f"used_{name}" in state_dict:
+                self._uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
 
 
 def weight_scale(

@@ -33,6 +33,8 @@ INPUT_KEY = "iq_tensor_quant_"
 
 _BELOW_MAX = "below_max"
 _FINER = "finer"
+_SHARED = "shared"
+_DECISIONS = (_BELOW_MAX, _FINER, _SHARED)
 
 SUBTRACTION = "iqSubMax"
 
@@ -71,8 +73,6 @@ class FunctionalLayer(QuantizedBase):
     a product has those of a layer; the quantiser of an input has that input's alone.
     """
 
-    is_shared = False
-    """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
     observed_in: object = None
     """The records of the pass that used it last."""
     out_bits: int | None = None
@@ -110,6 +110,16 @@ class FunctionalLayer(QuantizedBase):
         """Allow the finer scale; a checkpoint has the buffer only then, and older ones keep their scales."""
         self._decide(_FINER, is_wanted=True)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
+        return _SHARED in self._buffers
+
+    def share(self) -> None:
+        """Use the range no longer; a checkpoint has the buffer only then."""
+        self._decide(_SHARED, is_wanted=True)
+        self.write("running_o", 0.0)
+
     def _decide(self, key: str, *, is_wanted: bool) -> None:
         """Have a buffer, or not."""
         if not is_wanted:
@@ -120,13 +130,13 @@ class FunctionalLayer(QuantizedBase):
 
     def merge_decisions(self, other: FunctionalLayer) -> None:
         """Take over what a copy of the model has decided on another shard of the data."""
-        for key in (_BELOW_MAX, _FINER):
+        for key in _DECISIONS:
             if key in other._buffers:
                 self._decide(key, is_wanted=True)
         self.beyond = self.beyond if other.beyond is None else other.beyond.joined(self.beyond)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for key in (_BELOW_MAX, _FINER):
+        for key in _DECISIONS:
             if prefix + "running_o" in state_dict:  # else it is a checkpoint of an earlier stage, which decides nothing
                 self._decide(key, is_wanted=prefix + key in state_dict)
             elif key in self._buffers:
@@ -183,8 +193,7 @@ def is_unseen(op: Op, runtime: Runtime) -> bool:
     found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
     is_observing = frame.module.training or CALIBRATION.get() is not None
     if isinstance(found, FunctionalLayer) and is_observing and found.observed_in is runtime.current.records:
-        found.is_shared = True
-        found.write("running_o", 0.0)
+        found.share()
     is_known = isinstance(found, FunctionalLayer) and not found.is_shared
     if runtime.is_real and not is_observing:
         return False
