@@ -17,6 +17,7 @@ from linger.numeric.torch.scale import scale_for_range
 from linger.quantization.core.histogram import Bins, Histogram
 from linger.quantization.core.methods import Choice
 from linger.quantization.core.ranges import Kind, Range
+from linger.quantization.core.sharding import gathered
 from linger.quantization.core.statistics import ZEROS
 
 MAX = "max"
@@ -116,7 +117,8 @@ def histogram_of(found: Range) -> Histogram | None:
     """What is known of the numbers of a range: the weights themselves, or what calibration has counted."""
     layer = found.layer
     if found.kind is Kind.WEIGHT and isinstance(layer, Weighted):
-        weight = layer.range_weights().get(found.name)
+        with gathered(layer):
+            weight = layer.range_weights().get(found.name)
         return None if weight is None else Histogram.of(weight)
     return layer.histograms.get(found.name)
 

@@ -27,6 +27,7 @@ from linger.quantization.core.packing import Unpacked
 from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
 from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
+from linger.quantization.core.sharding import refuse_mixed_precision, refuse_sharded
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import (
     has_own_forward,
@@ -104,6 +105,7 @@ def init(
     """
     refuse_compiled(model)
     refuse_empty(model)
+    refuse_sharded(model, "init", "Call linger.init on the model as it was before, then fully_shard.")
     if mode is not QuantMode.QValue:
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
     refuse_unquantizable(model)
@@ -396,6 +398,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     runtime.make_unpacking = Unpacked if is_unpacking else None
     runtime.recomputation = Recomputation()
     home = device_of(root)
+    root.register_forward_pre_hook(refuse_mixed_precision)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
