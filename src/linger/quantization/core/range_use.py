@@ -53,6 +53,7 @@ class RangeUse:
         known: The interval used in all passes so far; None before the first.
         applied: The interval that the last pass observed by.
         last: The ends of the tensor that was observed last, and the range before it.
+        is_shared: Whether the users of all processes decide, once they have told each other (`exchange`).
     """
 
     def __init__(self, layer: Observed, name: str) -> None:
@@ -60,6 +61,7 @@ class RangeUse:
         self.known: Interval | None = None
         self.applied: Interval = EVERYTHING
         self.last: tuple[Scale, Scale, Scale] | None = None
+        self.is_shared = False
         self._found: Interval | None = None
         self._seen: list[tuple[Scale, Scale]] = []
         self._before: Scale = 0.0
@@ -81,6 +83,7 @@ class RangeUse:
         """The interval to observe by: that of the first run where a checkpoint runs again."""
         if not is_in_backward():
             self.applied = self._held = self.known or EVERYTHING
+            self.is_shared = False
         return self.applied
 
     def watch(self) -> None:
@@ -108,6 +111,8 @@ class RangeUse:
 
     def settle(self, *, is_complete: bool) -> None:
         """Bring the range down to what was used; the users of an incomplete pass are forgotten."""
+        if self.is_shared and is_complete:
+            return
         found, self._found, self._is_settled = self._found, None, True
         if found is None or not is_complete:
             return
@@ -117,10 +122,14 @@ class RangeUse:
             self._held = used
             self.layer.observe_again(self.name, self._before, self._seen, used, is_calibrating=self._block is not None)
 
+    def take(self) -> Interval | None:
+        """What is used as far as this process knows, in this pass and before; None where it knows nothing."""
+        found, self._found, self.is_shared = self._found, None, False
+        return self.known if found is None else joined(found, self.known)
+
     def join(self, found: Interval) -> None:
         """Use these numbers, too, from now on; checkpoints say so, unless everything was used from the first pass on."""
-        known = self.known or found
-        self.known = min(found[0], known[0]), max(found[1], known[1])
+        self.known = joined(found, self.known)
         if self.known != EVERYTHING or self._kept is not None:
             self._keep(self.known)
 
@@ -136,6 +145,11 @@ class RangeUse:
             ends = torch.tensor([min(max(end, -_OPEN), _OPEN) for end in used], dtype=torch.float64)
             _add_buffer(layer, key, ends.to(layer.get_buffer(f"running_{self.name}").device))
             self._kept = used
+
+
+def joined(one: Interval, other: Interval | None) -> Interval:
+    """The interval that holds both."""
+    return one if other is None else (min(one[0], other[0]), max(one[1], other[1]))
 
 
 # decisions that a checkpoint has only where they were taken

@@ -32,6 +32,7 @@ from linger.constraint.marks import QUANTIZATION, Widths
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.quantization.core.frozen import Frozen
+from linger.quantization.core.group import is_shared
 from linger.quantization.core.observation import CALIBRATION
 from linger.settings import Switches
 
@@ -209,6 +210,7 @@ class Runtime:
         make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
             recurrent layers and no float ones.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
+        exchange: Tells other processes what a pass has seen (`linger.quantization.core.exchange`).
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks.
     """
 
@@ -231,6 +233,7 @@ class Runtime:
     make_unpacking: Callable[[], AbstractContextManager[Any]] | None = None
     announcer: Announcer[Any] | None = None
     recomputation: Any = None
+    exchange: Any = None
     stays_real: bool = False
     _pass: _Pass = field(default_factory=_Pass)
 
@@ -530,11 +533,14 @@ class Scope:
         if is_in_backward():
             runtime.recomputation.leave(module)
         current = runtime.current
-        if current.watched and len(current.frames) == 1:
+        is_last = len(current.frames) == 1
+        if is_last and current.watched:
             self._use_results(output)
         frame = runtime.leave(module)
         if frame is not None and frame.compiler is not None:
             resume(frame.compiler)
+        if is_last and is_shared():
+            runtime.exchange.finish(runtime, module, is_complete=output is not None)
         return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
 
     def _use_results(self, output: Any) -> None:

@@ -23,6 +23,7 @@ from linger.numeric.torch.scale import Scale, magnitude_within, may_saturate, sc
 from linger.ops.fast.twin import accumulate, product_twin
 from linger.quantization.core.compute import compute, product_attributes
 from linger.quantization.core.frozen import Frozen, Ready, round_output
+from linger.quantization.core.group import NotFiniteError, Seen, is_shared
 from linger.quantization.core.histogram import Histogram
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
@@ -55,6 +56,9 @@ class QuantizedBase(nn.Module):
     path = ""
     """Where it stands in the model."""
 
+    constant_names: tuple[str, ...] = ()
+    """Buffers that hold integers which follow from a scale."""
+
     input_range = ""
     """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input, "stale" until then."""
 
@@ -62,11 +66,12 @@ class QuantizedBase(nn.Module):
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
-        self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
+        self.bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._scales: dict[str, tuple[tuple[Scale, ...], Scale]] = {}  # what each scale followed from, and the scale
-        self._uses: dict[str, RangeUse] = {}
+        self.uses: dict[str, RangeUse] = {}
         self.method_of: dict[str, str] = {}  # the method that found each range, where it was not the largest magnitude
         self._memory = Memory()  # of the weights of a training step
+        self.seen = Seen()  # by this process in the pass at work, where others train with it
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:
@@ -119,7 +124,7 @@ class QuantizedBase(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
-        before = {name: b for name, b in self._buffers.items() if b is not None and self._is_range(name)}
+        before = {name: b for name, b in self._buffers.items() if b is not None and self.is_range(name)}
         super()._apply(fn, recurse)
         for name, buffer in before.items():
             now = self._buffers[name]
@@ -127,7 +132,7 @@ class QuantizedBase(nn.Module):
                 self._buffers[name] = buffer.to(now.device)
         return self
 
-    def _is_range(self, name: str) -> bool:
+    def is_range(self, name: str) -> bool:
         """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
         kind, _, of = name.partition("_")
         return kind in ("running", "scale", "chosen", "used") and f"scale_{of}" in self._buffers
@@ -136,6 +141,20 @@ class QuantizedBase(nn.Module):
     def lacks_scale(self) -> bool:
         """Whether a range of a layer was never seen."""
         return False
+
+    @property
+    def learning_norm(self) -> nn.Module | None:
+        """The batch norm whose statistics learn when this layer runs."""
+        return None
+
+    @property
+    def decisions(self) -> tuple[bool, ...]:
+        """What the layer has decided from the numbers it saw."""
+        return ()
+
+    @decisions.setter
+    def decisions(self, decided: tuple[bool, ...]) -> None:
+        """Take the decisions of all processes."""
 
     @property
     def is_observing(self) -> bool:
@@ -151,21 +170,51 @@ class QuantizedBase(nn.Module):
 
         Calibration keeps the largest value and counts all numbers; training keeps an exponential mean.
         """
-        seen, calibration = self._observe(name, x, where, is_relu=is_relu), CALIBRATION.get()
+        seen = (self._observe_shared if self.is_sharing else self._observe)(name, x, where, is_relu=is_relu)
+        calibration = CALIBRATION.get()
         if calibration is not None:
             calibration.count(self, name, x)
         else:
             self.histograms.pop(name, None)  # the range is no longer what was counted
         return seen
 
+    @property
+    def is_sharing(self) -> bool:
+        """Whether what this pass sees changes nothing until all processes of a group have exchanged it (`exchange`)."""
+        return self.training and is_shared() and CALIBRATION.get() is None
+
+    def _observe_shared(self, name: str, x: Tensor, where: str, *, is_relu: bool) -> Scale:
+        if not x.numel():
+            return 0.0
+        use = self.uses.get(name) or self.uses.setdefault(name, RangeUse(self, name))
+        low, high = ends_of(x, is_relu=is_relu)
+        self._share(name, low, high, where, use.apply())
+        use.is_shared = not is_in_backward()
+        return magnitude_within(low, high, EVERYTHING)
+
+    def _share(self, name: str, low: Scale, high: Scale, where: str, interval: Interval) -> None:
+        """Keep the ends of a tensor for the exchange; a range that was never seen is that of this process until then."""
+        is_there = isinstance(high, Tensor)
+        if not is_there and not (math.isfinite(low) and math.isfinite(high)):
+            raise NotFiniteError(not_finite(where))
+        if is_there:
+            self._follow_device(f"running_{name}", high)
+        before = self.value(f"running_{name}")
+        is_new = before <= ZEROS
+        if is_there or is_new:
+            own = self.widened(name, before, magnitude_within(low, high, interval), is_calibrating=True)
+            self.write(f"running_{name}", torch.where(is_new, own, before) if is_there else own)
+        if not is_in_backward():
+            self.seen.add(name, low, high, is_new)
+
     def _observe(self, name: str, x: Tensor, where: str, *, is_relu: bool) -> Scale:
-        use = self._uses.get(name) or self._uses.setdefault(name, RangeUse(self, name))
+        use = self.uses.get(name) or self.uses.setdefault(name, RangeUse(self, name))
         interval = use.apply()
         is_limited = interval != EVERYTHING and not (is_relu and interval[1] == math.inf)
         if (is_limited or use.known is None) and x.numel():
             return self._observe_used(use, x, where, interval, is_relu=is_relu)
         found = largest_magnitude(x, is_relu=is_relu)
-        seen = over_all_processes(found if self.is_observing else float(found), x)
+        seen = found if self.is_observing else float(found)
         if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
             self.widen(name, seen, where)
         return seen
@@ -173,7 +222,6 @@ class QuantizedBase(nn.Module):
     def _observe_used(self, use: RangeUse, x: Tensor, where: str, interval: Interval, *, is_relu: bool) -> Scale:
         """`observe` by the numbers within an interval; remembers the ends, as the users of this pass come later."""
         low, high = ends_of(x, is_relu=is_relu)
-        low, high = -over_all_processes(-low, x), over_all_processes(high, x)
         before = self.value(f"running_{use.name}")
         own = magnitude_within(low, high, EVERYTHING)
         is_finite = isinstance(own, Tensor) or (math.isfinite(low) and math.isfinite(high))
@@ -181,6 +229,19 @@ class QuantizedBase(nn.Module):
         if not is_in_backward():
             use.last = low, high, before.clone() if isinstance(before, Tensor) else before
         return own
+
+    def learn_range(
+        self, name: str, before: float, ends: Interval, used: Interval | None, bits: int, at_most: float
+    ) -> None:
+        """Let what all processes have seen and use widen a range, and choose its scale."""
+        if used is not None:
+            self.uses.setdefault(name, RangeUse(self, name)).join(used)
+        seen = magnitude_within(*ends, used or EVERYTHING)
+        running = self.widened(name, before, seen, is_calibrating=False)
+        self.write(f"running_{name}", running)
+        if bits:
+            scale = self._new_scale(name, running, bits, self.path, at_most)
+            self._scales[name] = (running, self.largest_range(name), bits, at_most), scale
 
     def observe_again(
         self,
@@ -193,23 +254,23 @@ class QuantizedBase(nn.Module):
     ) -> None:
         """Set a range to what it would be, had the tensors since `before` been observed by this interval."""
         for low, high in seen:
-            before = self._widened(name, before, magnitude_within(low, high, interval), is_calibrating=is_calibrating)
+            before = self.widened(name, before, magnitude_within(low, high, interval), is_calibrating=is_calibrating)
         if seen:
             self.write(f"running_{name}", before)
-            self.scale_of(name, self.bits_of[name], self.path, at_most=self._bounds[name])
+            self.scale_of(name, self.bits_of[name], self.path, at_most=self.bounds[name])
 
     def used_interval(self, name: str) -> Interval:
         """The lowest and highest number of a range that its users look at, as far as is known; what lies beyond may saturate."""
-        use = self._uses.get(name)
+        use = self.uses.get(name)
         return EVERYTHING if use is None or use.known is None else use.known
 
     def join_use(self, name: str, other: QuantizedBase) -> None:
         """Use as much of a range as another copy of this layer does, which ran on other data."""
-        self._uses.setdefault(name, RangeUse(self, name)).join(other.used_interval(name))
+        self.uses.setdefault(name, RangeUse(self, name)).join(other.used_interval(name))
 
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
-        use = self._uses.get(name)
+        use = self.uses.get(name)
         if use is None or not use.is_open:
             return ()
         use.watch()
@@ -222,19 +283,24 @@ class QuantizedBase(nn.Module):
         What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
         """
         key = f"running_{name}"
+        if self.is_sharing:
+            self._share(name, -seen, seen, where, EVERYTHING)
+            return
         if not isinstance(seen, Tensor):
             if not math.isfinite(seen):
-                raise UsageError(_not_finite(where))
+                raise UsageError(not_finite(where))
             before: Scale = self.read(key)
         else:
-            running = self._buffers[key]
-            assert running is not None
-            if running.device != seen.device:  # the model was moved since, or runs on several devices
-                self.to(seen.device)
+            self._follow_device(key, seen)
             before = self.get_buffer(key).double().squeeze(0)
-        self.write(key, self._widened(name, before, seen, is_calibrating=CALIBRATION.get() is not None))
+        self.write(key, self.widened(name, before, seen, is_calibrating=CALIBRATION.get() is not None))
 
-    def _widened(self, name: str, before: Scale, seen: Scale, *, is_calibrating: bool) -> Scale:
+    def _follow_device(self, key: str, seen: Tensor) -> None:
+        """Have the ranges where a tensor is: the model was moved since, or runs on several devices."""
+        if self.get_buffer(key).device != seen.device:
+            self.to(seen.device)
+
+    def widened(self, name: str, before: Scale, seen: Scale, *, is_calibrating: bool) -> Scale:
         """A range with one more tensor: the largest magnitude of all in calibration, else a running mean."""
         if isinstance(seen, Tensor):
             kept = seen.clamp(max=self.largest_range(name)).masked_fill(~seen.isfinite(), math.nan)
@@ -272,10 +338,10 @@ class QuantizedBase(nn.Module):
             if running == 0.0:
                 raise UsageError(self.missing_scale(where))
             if not math.isfinite(running):
-                raise UsageError(_not_finite(where))
+                raise UsageError(not_finite(where))
         # a checkpoint of a model without limits may hold a larger range
         scale = smallest([scale_for_range(smallest([running, self.largest_range(name)]), bits), at_most])
-        self.bits_of[name], self._bounds[name] = bits, at_most
+        self.bits_of[name], self.bounds[name] = bits, at_most
         self.write(f"scale_{name}", scale)
         return scale
 
@@ -466,7 +532,7 @@ class QuantizedBase(nn.Module):
         self._load_choices(state_dict, prefix)
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
-            if buffer is not None and self._is_range(name):
+            if buffer is not None and self.is_range(name):
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.forget_known()
@@ -481,7 +547,7 @@ class QuantizedBase(nn.Module):
                 chosen = state_dict.get(prefix + f"chosen_{name}")
                 self.choose_range(name, None if chosen is None else float(chosen))
             if prefix + f"used_{name}" in state_dict:
-                self._uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
+                self.uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
 
 
 def weight_scale(
@@ -503,18 +569,9 @@ def weight_scale(
     return smallest([scale, scale_for_range(offset * scale_x, BIAS_BITS)])
 
 
-def _not_finite(where: str) -> str:
+def not_finite(where: str) -> str:
+    """The message for a tensor without a largest number."""
     return f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
-
-
-def over_all_processes(value: Scale, x: Tensor) -> Scale:
-    """The largest value among the processes of a distributed training."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return value
-    everywhere = torch.as_tensor(value, device=x.device)
-    distributed.all_reduce(everywhere, op=distributed.ReduceOp.MAX)
-    return everywhere if isinstance(value, Tensor) else float(everywhere)
 
 
 def _products_in(op: Op, q: QTensor, y: Tensor, taps: int) -> int:

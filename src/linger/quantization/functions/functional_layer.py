@@ -22,7 +22,7 @@ from linger.errors import UsageError
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
-from linger.quantization.core.statistics import QuantizedBase, over_all_processes
+from linger.quantization.core.statistics import QuantizedBase
 from linger.targets import find_target
 
 KEY_PREFIX = "_linger_round_tensor_"
@@ -127,6 +127,16 @@ class FunctionalLayer(QuantizedBase):
         elif key not in self._buffers:
             with torch.inference_mode(mode=False):
                 self.register_buffer(key, torch.ones_like(self.get_buffer("running_o")))
+
+    @property
+    def decisions(self) -> tuple[bool, ...]:
+        """Subtract the largest number, allow the finer scale, leave a range unused that several calls share."""
+        return tuple(key in self._buffers for key in _DECISIONS)
+
+    @decisions.setter
+    def decisions(self, decided: tuple[bool, ...]) -> None:
+        for key, is_wanted in zip(_DECISIONS, decided, strict=True):
+            self._decide(key, is_wanted=is_wanted)
 
     def merge_decisions(self, other: FunctionalLayer) -> None:
         """Take over what a copy of the model has decided on another shard of the data."""
@@ -301,8 +311,7 @@ def _look(op: Op, x: QTensor) -> Beyond | None:
     tops = values.amax(-1) if is_by_rows else values
     lowest, low, high = torch.stack([values.amin(), tops.amin(), tops.amax()]).tolist()
     is_too_low = is_by_rows and not is_masked and low < _VISIBLE - end
-    is_lost = over_all_processes(float(high > end or is_too_low), values)
-    return Beyond(low if is_masked else lowest, high, end) if is_lost else None
+    return Beyond(low if is_masked else lowest, high, end) if high > end or is_too_low else None
 
 
 def _has_subtraction(runtime: Runtime) -> bool:

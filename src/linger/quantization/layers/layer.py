@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, per_weight
+from linger.constraint.conv_bn import fold, learn_statistics, learning_factor, normalize_folded, per_weight
 from linger.constraint.limits import Limits, clamp, exceeds
 from linger.constraint.marks import Widths
 from linger.constraint.normalized import output_padding
@@ -38,9 +38,10 @@ from linger.quantization.core.frozen import (
     make_ready,
     round_bias,
 )
+from linger.quantization.core.group import Batch
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.range_use import keep_own_input
-from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
+from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction, is_in_backward
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional
@@ -48,11 +49,6 @@ from linger.quantization.functions.resizing import ADAPTIVE
 
 _NO_INPUT_SCALE = 1.0
 """Stands for the scale of indices, which have none, in the keys of frozen parameters."""
-
-_ROW = -2
-"""The axis of size 1 that makes a signal a picture."""
-
-_BESIDE_THE_SIGNAL = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 
 
 def range_names(op: Op) -> tuple[str, ...]:
@@ -101,6 +97,7 @@ class QuantLayer(QuantizedBase):
             self.weight = cast(nn.Parameter, source.weight)
             self.bias = cast("nn.Parameter | None", getattr(source, "bias", None))
             self._had_bias = self.bias is not None
+        self.constant_names = op.constant_names
         for name in op.constant_names:
             self.register_buffer(name, torch.zeros((), dtype=integer_type(widths.data)))
         self.train(source.training)
@@ -370,7 +367,9 @@ class QuantLayer(QuantizedBase):
         factor = learning_factor(self.bn)
         weight, scale_w, gain = self._weight_and_gain(factor.values, q.scale)
         z = accumulate(self._op, geometry, q.content, weight, None)
-        y = normalize_folded(z, self.bias, self.bn, factor, gain=gain)
+        learn = partial(self._learn_statistics, z.numel())
+        # a group of processes waits for a gradient of each parameter
+        y = normalize_folded(z, self.bias, self.bn, factor, gain, learn, reaches_bias=self.is_sharing)
         limits_kept, bits = self.limited_to, self.widths.parameter
         if limits_kept.weight is None and limits_kept.bias is None:
             return y, scale_w
@@ -380,6 +379,18 @@ class QuantLayer(QuantizedBase):
         if exceeds((widest, bound), (weight, bound), (bias, limits_kept.bias)):
             return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias))
         return y, scale_w
+
+    @property
+    def learning_norm(self) -> nn.Module | None:
+        """The folded batch norm."""
+        return self.bn
+
+    def _learn_statistics(self, numbers: int, bn: nn.Module, mean: Tensor, var: Tensor) -> None:
+        """Let a batch move the statistics of a batch norm, or keep it for the exchange of all processes."""
+        if not self.is_sharing:
+            learn_statistics(bn, mean, var)
+        elif not is_in_backward():
+            self.seen.batches.append(Batch(numbers // len(mean), mean, var))
 
     def _weight_and_gain(self, factor: Tensor, scale_x: Scale) -> tuple[Tensor, Scale, Scale]:
         """Weights ahead of a batch norm, their scale, and how much larger than the real weights they are."""
@@ -543,7 +554,7 @@ class QuantLayer(QuantizedBase):
             self._load_batch_norm(state_dict, prefix)
         elif self.can_shift and not self._had_bias:
             self._load_made_bias(state_dict, prefix)
-        for name in self._op.constant_names:
+        for name in self.constant_names:
             state_dict.setdefault(prefix + name, self._buffers[name])
         self._thaw()
         self._watchman.forget()
@@ -566,23 +577,3 @@ class QuantLayer(QuantizedBase):
             self.bias.requires_grad_()
         else:
             state_dict.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
-
-
-class TransposedSignalLayer(QuantLayer):
-    """nn.ConvTranspose1d as integers: that of a picture of one row, which is the op that devices have."""
-
-    def __init__(
-        self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
-    ) -> None:
-        super().__init__(op, source, geometry, widths, runtime)
-        for name, value in _BESIDE_THE_SIGNAL.items():  # as of the picture, from which an output_size is computed
-            setattr(self, name, (value, *getattr(source, name)))
-
-    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """The layer on a picture of one row, which then is a signal again."""
-        size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
-        return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
-
-    def _laid_out(self, weight: Tensor) -> Tensor:
-        """[in, out/groups, length], with a row."""
-        return weight.unsqueeze(_ROW)

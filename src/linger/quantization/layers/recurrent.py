@@ -31,7 +31,7 @@ from linger.quantization.core.frozen import Watchman, integer_bound, kept
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import OpCall, OpRecord, Runtime
-from linger.quantization.core.statistics import NOMINAL, QuantizedBase, over_all_processes
+from linger.quantization.core.statistics import NOMINAL, QuantizedBase
 from linger.quantization.functions import passthrough
 from linger.quantization.layers.recurrent_operands import (
     ROLES,
@@ -314,7 +314,7 @@ class QuantRecurrent(QuantizedBase):
         seen = smallest([reach, self._largest_output])
         if states is not None:
             seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
-        self.widen(f"o{end}", over_all_processes(seen, self._parameter("weight_ih", layer, 0)), where)
+        self.widen(f"o{end}", seen, where)
         self.scale_of(f"o{end}", self.widths.output, where)
         self.follow_range(f"o{end}")
 

@@ -22,6 +22,7 @@ from linger.constraint.marks import FUSED, QUANTIZATION, QUANTIZED, QuantChoice,
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
+from linger.quantization.core.exchange import Exchange
 from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.packing import Unpacked
 from linger.quantization.core.ranges import device_of
@@ -41,9 +42,10 @@ from linger.quantization.core.switched import why_off
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
-from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
+from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
+from linger.quantization.layers.signal_layer import TransposedSignalLayer
 from linger.quantization.setup.config_apply import finish, named_types, prepared
 from linger.quantization.setup.config_file import Config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
@@ -396,7 +398,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     kinds = {type(module) for module in root.modules()}
     is_unpacking = _has(kinds, QuantRecurrent) and not _has(kinds, nn.RNNBase)
     runtime.make_unpacking = Unpacked if is_unpacking else None
-    runtime.recomputation = Recomputation()
+    runtime.recomputation, runtime.exchange = Recomputation(), Exchange(_add_function)
     home = device_of(root)
     root.register_forward_pre_hook(refuse_mixed_precision)
     for path, module in root.named_modules():
@@ -438,11 +440,16 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
     pattern = re.compile(re.escape(prefix + KEY_PREFIX) + r"([^.]+)\.")
     names = dict.fromkeys(match.group(1) for key in state_dict if (match := pattern.match(key)))  # in their order
     for name in names:
-        child = KEY_PREFIX + name
-        if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
-            module.add_module(child, FunctionalLayer(name, device_of(module)).train(module.training))
+        if KEY_PREFIX + name not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
+            _add_function(module, KEY_PREFIX + name)
     if not prefix and any(key.endswith(".running_o") for key in state_dict):
         _forget_unknown_ranges(module, state_dict)
+
+
+def _add_function(module: nn.Module, child: str) -> None:
+    """Make a functional layer of a module that has not called the function yet."""
+    made = FunctionalLayer(child.removeprefix(KEY_PREFIX), device_of(module))
+    module.add_module(child, made.train(module.training))
 
 
 def _forget_unknown_ranges(model: nn.Module, state_dict: dict[str, Any]) -> None:
