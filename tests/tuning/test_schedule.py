@@ -74,7 +74,7 @@ def ranges(model):
 
 
 def same(found, expected):
-    return [*found] == [*expected] and all(torch.equal(found[key], value) for key, value in expected.items())
+    return found.keys() == expected.keys() and all(torch.equal(found[key], value) for key, value in expected.items())
 
 
 # warm-up

@@ -57,6 +57,7 @@ from linger.onnx.exporter.tracing import (
 )
 from linger.onnx.operators.operator import attach_bodies, translation_table, with_bodies
 from linger.proof import verify as prove
+from linger.quantization.core.processes.fully_sharded import refuse_sharded
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 from linger.reporting.tree import print_listing
@@ -179,6 +180,7 @@ def export(
         example_outputs=example_outputs,
     )
     check_keywords(torch_keywords)
+    refuse_sharded(model, "export")
     runtime = runtime_of(model) if isinstance(model, nn.Module) else None
     own_target = None if runtime is None else runtime.target
     options = ExportOptions(

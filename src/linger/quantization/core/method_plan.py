@@ -16,6 +16,7 @@ from linger.numeric.fixed import as_float32
 from linger.numeric.torch.scale import scale_for_range
 from linger.quantization.core.histogram import Bins, Histogram
 from linger.quantization.core.methods import Choice
+from linger.quantization.core.processes.fully_sharded import gathered
 from linger.quantization.core.ranges import Kind, Range
 from linger.quantization.core.statistics import ZEROS
 
@@ -141,7 +142,8 @@ def histogram_of(found: Range) -> Histogram | None:
     if getattr(layer, "is_shared", False):
         return None  # several calls had this range, so it is not used
     if found.kind is Kind.WEIGHT and isinstance(layer, Weighted):
-        weight = layer.range_weights().get(found.name)
+        with gathered(layer):
+            weight = layer.range_weights().get(found.name)
         return None if weight is None else Histogram.of(weight)
     return layer.histograms.get(found.name)
 

@@ -6,7 +6,10 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
 
 from linger.dialect import Interval
 from linger.numeric.torch.scale import Scale, largest_of, smallest
@@ -15,6 +18,12 @@ from linger.quantization.core.runtime import is_in_backward
 
 EVERYTHING = (-math.inf, math.inf)
 """The interval of a tensor all of whose numbers are used."""
+
+OWN_INPUT = "own_x"
+"""Buffer of a layer whose input keeps a range of its own, though quantised inputs came, too."""
+
+_OPEN = float(torch.finfo(torch.float32).max)
+"""Stands for infinity in checkpoints: a mean of infinite numbers, as of weights over time, would be none."""
 
 
 class Observed(Protocol):
@@ -59,6 +68,7 @@ class RangeUse:
         self._before: Scale = 0.0
         self._block: weakref.ref[Calibration] | None = None
         self._held: Interval = EVERYTHING  # what the range holds now
+        self._kept: Interval | None = None  # what checkpoints say
         self._is_settled = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,14 +124,62 @@ class RangeUse:
             self._held = used
             self.layer.observe_again(self.name, self._before, self._seen, used, is_calibrating=self._block is not None)
 
-    def join(self, found: Interval) -> None:
-        """Use these numbers, too, from now on."""
-        known = self.known or found
-        self.known = min(found[0], known[0]), max(found[1], known[1])
-
     def take(self) -> Interval | None:
         """What is used as far as this process knows, in this pass and before; None where it knows nothing."""
         found, self._found, self.is_shared = self._found, None, False
-        if found is None or self.known is None:
-            return self.known if found is None else found
-        return min(found[0], self.known[0]), max(found[1], self.known[1])
+        return self.known if found is None else joined(found, self.known)
+
+    def join(self, found: Interval) -> None:
+        """Use these numbers, too, from now on; checkpoints say so, unless everything was used from the first pass on."""
+        self.known = joined(found, self.known)
+        if self.known != EVERYTHING or self._kept is not None:
+            self._keep(self.known)
+
+    def set(self, used: Interval | None) -> None:
+        """Use these numbers, whatever was known before."""
+        self.known, self._kept = None, None
+        cast(nn.Module, self.layer)._buffers.pop(f"used_{self.name}", None)  # noqa: SLF001 - there may be none
+        if used is not None:
+            self.join(used)
+
+    def load(self, kept: Tensor) -> None:
+        """Use what a checkpoint says, so that training goes on as if it had not stopped."""
+        low, high = (end if abs(end) < _OPEN else math.copysign(math.inf, end) for end in kept.tolist())
+        self.known = low, high
+        self._keep(self.known)
+
+    def _keep(self, used: Interval) -> None:
+        key, layer = f"used_{self.name}", cast(nn.Module, self.layer)
+        if self._kept != used or key not in layer._buffers:  # noqa: SLF001 - hasattr takes longer
+            ends = torch.tensor([min(max(end, -_OPEN), _OPEN) for end in used], dtype=torch.float64)
+            _add_buffer(layer, key, ends.to(layer.get_buffer(f"running_{self.name}").device))
+            self._kept = used
+
+
+def joined(one: Interval, other: Interval | None) -> Interval:
+    """The interval that holds both."""
+    return one if other is None else (min(one[0], other[0]), max(one[1], other[1]))
+
+
+# decisions that a checkpoint has only where they were taken
+def keep_own_input(layer: nn.Module) -> None:
+    """Let checkpoints say that the range of a layer's input is observed, though quantised inputs came, too."""
+    if OWN_INPUT not in layer._buffers:  # noqa: SLF001 - as above
+        _add_buffer(layer, OWN_INPUT, torch.ones_like(layer.get_buffer("running_x")))
+
+
+def loads_own_input(layer: nn.Module, state_dict: dict[str, Any], prefix: str) -> bool:
+    """Whether a checkpoint says so; the layer then does, too, and does not where it has other ranges."""
+    is_own = prefix + OWN_INPUT in state_dict
+    if is_own:
+        keep_own_input(layer)
+    elif prefix + "running_x" in state_dict:
+        layer._buffers.pop(OWN_INPUT, None)  # noqa: SLF001 - there may be none
+    elif OWN_INPUT in layer._buffers:  # noqa: SLF001 - as above
+        state_dict[prefix + OWN_INPUT] = layer.get_buffer(OWN_INPUT)
+    return is_own
+
+
+def _add_buffer(layer: nn.Module, name: str, values: Tensor) -> None:
+    with torch.inference_mode(mode=False):  # a layer that decides in an inference pass can be trained later
+        layer.register_buffer(name, values.clone())

@@ -29,7 +29,7 @@ from linger.quantization.core.learned import WIDTH, LearnedRange, load_learned
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.processes.seen import NotFiniteError, Seen, is_shared
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
-from linger.quantization.core.range_use import EVERYTHING, RangeUse
+from linger.quantization.core.range_use import EVERYTHING, RangeUse, loads_own_input
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, is_in_backward
 
 NOMINAL = 1.0
@@ -147,7 +147,7 @@ class QuantizedBase(nn.Module):
     def _is_range(self, name: str) -> bool:
         """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
         return (
-            name.startswith(("running_", "scale_", "chosen_", WIDTH))
+            name.startswith(("running_", "scale_", "chosen_", "used_", WIDTH))
             and f"scale_{name.partition('_')[2]}" in self._buffers
         )
 
@@ -320,7 +320,7 @@ class QuantizedBase(nn.Module):
 
     def set_use(self, name: str, interval: Interval | None) -> None:
         """Set what the users of a range look at, as passes over other data have shown it."""
-        self._uses.setdefault(name, RangeUse(self, name)).known = interval
+        self._uses.setdefault(name, RangeUse(self, name)).set(interval)
 
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
@@ -639,12 +639,16 @@ class QuantizedBase(nn.Module):
             each.begin()
 
     def _load_choices(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Choose the ranges of weights that a checkpoint of this stage chose, and no others."""
+        """Choose the ranges of weights that a checkpoint of this stage chose, and no others; use of the others what it used."""
+        if loads_own_input(self, state_dict, prefix):
+            self.input_range = "own"
         for name in [key.removeprefix("running_") for key in self._buffers if key.startswith("running_")]:
             if prefix + f"running_{name}" in state_dict:
                 self.histograms.pop(name, None)
                 chosen = state_dict.get(prefix + f"chosen_{name}")
                 self.choose_range(name, None if chosen is None else float(chosen))
+            if prefix + f"used_{name}" in state_dict:
+                self._uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
 
 
 def weight_scale(

@@ -37,6 +37,7 @@ INPUT_KEY = "iq_tensor_quant_"
 _BELOW_MAX = "below_max"
 _FINER = "finer"
 _SHARED, _BEYOND = "shared", "beyond"
+_DECISIONS = (_BELOW_MAX, _FINER, _SHARED)
 
 SUBTRACTION = "iqSubMax"
 
@@ -75,8 +76,6 @@ class FunctionalLayer(QuantizedBase):
     a product has those of a layer; the quantiser of an input has that input's alone.
     """
 
-    is_shared = False
-    """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
     observed_in: object = None
     """The records of the pass that used it last."""
     out_bits: int | None = None
@@ -117,6 +116,16 @@ class FunctionalLayer(QuantizedBase):
         """Allow the finer scale; a checkpoint has the buffer only then, and older ones keep their scales."""
         self._decide(_FINER, is_wanted=True)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
+        return _SHARED in self._buffers
+
+    def share(self) -> None:
+        """Use the range no longer; a checkpoint has the buffer only then."""
+        self._decide(_SHARED, is_wanted=True)
+        self.forget_range()
+
     def _decide(self, key: str, *, is_wanted: bool) -> None:
         """Have a buffer, or not."""
         if not is_wanted:
@@ -128,31 +137,27 @@ class FunctionalLayer(QuantizedBase):
     @property
     def flags(self) -> tuple[bool, ...]:
         """Subtract the largest number, allow the finer scale, leave a range unused that several calls share."""
-        return self.subtracts_max, self.is_fine, self.is_shared
+        return tuple(key in self._buffers for key in _DECISIONS)
 
     @flags.setter
     def flags(self, decided: tuple[bool, ...]) -> None:
-        below_max, finer, self.is_shared = decided
+        for key, is_wanted in zip(_DECISIONS, decided, strict=True):
+            self._decide(key, is_wanted=is_wanted)
         if self.is_shared:
             self.forget_range()
-        self._decide(_BELOW_MAX, is_wanted=below_max)
-        self._decide(_FINER, is_wanted=finer)
 
     def decisions(self) -> dict[str, Any]:
         """What it has decided by its data, for a copy of the model that has seen other data."""
         beyond = None if self.beyond is None else asdict(self.beyond)
-        return {key: key in self._buffers for key in (_BELOW_MAX, _FINER)} | {_SHARED: self.is_shared, _BEYOND: beyond}
+        return dict(zip(_DECISIONS, self.flags, strict=True)) | {_BEYOND: beyond}
 
     def take_decisions(self, found: Sequence[Mapping[str, Any]]) -> None:
         """Decide what follows from the decisions of copies of the model, which have seen all data between them."""
-        for key in (_BELOW_MAX, _FINER):
-            self._decide(key, is_wanted=any(each[key] for each in found))
-        self.is_shared, self.beyond = any(each[_SHARED] for each in found), None
+        self.flags = tuple(any(each[key] for each in found) for key in _DECISIONS)
+        self.beyond = None
         for each in found:
             if each[_BEYOND] is not None:
                 self.beyond = Beyond(**each[_BEYOND]).joined(self.beyond)
-        if self.is_shared:
-            self.forget_range()
 
     def observe_again(self, name: str, *seen: Any, **how: Any) -> None:
         """As of any layer, unless the range is not used."""
@@ -163,9 +168,10 @@ class FunctionalLayer(QuantizedBase):
         """Have no range of the output: several calls of one pass would share it."""
         self.write("running_o", 0.0)
         self.write("scale_o", 0.0)
+        self.set_use("o", None)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for key in (_BELOW_MAX, _FINER):
+        for key in _DECISIONS:
             if prefix + "running_o" in state_dict:  # else it is a checkpoint of an earlier stage, which decides nothing
                 self._decide(key, is_wanted=prefix + key in state_dict)
             elif key in self._buffers:
@@ -222,8 +228,7 @@ def is_unseen(op: Op, runtime: Runtime) -> bool:
     found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
     is_observing = frame.module.training or CALIBRATION.get() is not None
     if isinstance(found, FunctionalLayer) and is_observing and found.observed_in is runtime.current.records:
-        found.is_shared = True
-        found.forget_range()
+        found.share()
     is_known = isinstance(found, FunctionalLayer) and not found.is_shared
     if runtime.is_real and not is_observing:
         return False

@@ -48,6 +48,7 @@ from linger.quantization.core.frozen import (
 from linger.quantization.core.kept_widths import HasWidths
 from linger.quantization.core.processes.seen import Batch
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
+from linger.quantization.core.range_use import keep_own_input
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction, is_in_backward
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
@@ -279,6 +280,7 @@ class QuantLayer(HasWidths, QuantizedBase):
     def _own_input_range(self) -> None:
         if self.input_range in ("adopted", "stale") and self.is_observing:
             self.write("running_x", 0.0)
+            keep_own_input(self)
         self.input_range = "own"
 
     def _pad(self, q: QTensor) -> QTensor:

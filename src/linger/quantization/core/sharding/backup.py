@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from linger.dialect import Interval
 from linger.quantization.core.statistics import ZEROS, QuantizedBase
 
-_KEPT = ("histograms", "bits_of", "method_of", "input_range", "beyond", "is_shared", "floor", "_bounds")
+_KEPT = ("histograms", "bits_of", "method_of", "input_range", "beyond", "floor", "_bounds")
 """What a pass changes in a layer beside its buffers and the uses of its ranges."""
 
 
