@@ -118,9 +118,13 @@ class RangeUse:
         known = self.known or found
         self.known = min(found[0], known[0]), max(found[1], known[1])
 
-    def take(self) -> Interval | None:
+    @property
+    def so_far(self) -> Interval | None:
         """What is used as far as this process knows, in this pass and before; None where it knows nothing."""
-        found, self._found, self.is_shared = self._found, None, False
-        if found is None or self.known is None:
-            return self.known if found is None else found
-        return min(found[0], self.known[0]), max(found[1], self.known[1])
+        if self._found is None or self.known is None:
+            return self.known if self._found is None else self._found
+        return min(self._found[0], self.known[0]), max(self._found[1], self.known[1])
+
+    def forget(self) -> None:
+        """The users of this pass have been told."""
+        self._found, self.is_shared = None, False
