@@ -124,10 +124,14 @@ class RangeUse:
             self._held = used
             self.layer.observe_again(self.name, self._before, self._seen, used, is_calibrating=self._block is not None)
 
-    def take(self) -> Interval | None:
+    @property
+    def so_far(self) -> Interval | None:
         """What is used as far as this process knows, in this pass and before; None where it knows nothing."""
-        found, self._found, self.is_shared = self._found, None, False
-        return self.known if found is None else joined(found, self.known)
+        return self.known if self._found is None else joined(self._found, self.known)
+
+    def forget(self) -> None:
+        """The users of this pass have been told."""
+        self._found, self.is_shared = None, False
 
     def join(self, found: Interval) -> None:
         """Use these numbers, too, from now on; checkpoints say so, unless everything was used from the first pass on."""

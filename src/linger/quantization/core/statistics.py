@@ -274,10 +274,16 @@ class QuantizedBase(nn.Module):
             use.last = low, high, before.clone() if isinstance(before, Tensor) else before
         return own
 
-    def take_use(self, name: str) -> Interval | None:
-        """Which numbers of a range are used as far as this process knows, after a pass whose users all processes tell."""
+    def use_so_far(self, name: str) -> Interval | None:
+        """Which numbers of a range are used as far as this process knows, the pass at work included."""
         use = self._uses.get(name)
-        return None if use is None else use.take()
+        return None if use is None else use.so_far
+
+    def forget_seen(self) -> None:
+        """What the pass has seen was told to all processes."""
+        self.seen.clear()
+        for use in self._uses.values():
+            use.forget()
 
     def learn_range(
         self, name: str, before: float, ends: Interval, used: Interval | None, bits: int, at_most: float

@@ -162,7 +162,7 @@ class Exchange:
                     raise
             finally:
                 for layer in layout.layers.values():
-                    layer.seen.clear()
+                    layer.forget_seen()
 
     def _layout_of(self, root: nn.Module) -> _Layout:
         layout = self._layouts.get(root)
@@ -265,7 +265,7 @@ def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
 
 def _columns(layer: QuantizedBase, name: str) -> list[Any]:
     """The numbers of one range; those of a range that this pass has not seen count less than any other."""
-    ends, used = layer.seen.ends.get(name), layer.take_use(name)
+    ends, used = layer.seen.ends.get(name), layer.use_so_far(name)
     low, high = (math.inf, -math.inf) if used is None else used
     if ends is None:
         return [-math.inf, -math.inf, -low, high, 0.0, 0.0, -math.inf]
