@@ -161,7 +161,10 @@ def test_checkpointed_functions_and_a_recurrent_layer_learn_the_same(is_reentran
 # -- autocast ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(torch.bfloat16, id="bfloat16"), pytest.param(torch.float16, id="float16", marks=pytest.mark.slow)],
+)
 def test_autocast_with_a_scaler_that_skips_a_step_changes_no_integer(dtype):
     plain, mixed = prepared().train(), prepared().train()
     optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (plain, mixed)]
@@ -197,7 +200,7 @@ def averaged(kind, *, use_buffers, steps=4):
 
 
 @buffers_too
-@pytest.mark.parametrize("kind", AVERAGES)
+@pytest.mark.parametrize("kind", ["EMA", pytest.param("SWA", marks=pytest.mark.slow)])
 def test_averaged_model_is_exact_and_its_scales_are_those_of_its_ranges(kind, use_buffers, tmp_path):
     average, model = averaged(kind, use_buffers=use_buffers)
     inner = average.module
@@ -225,6 +228,7 @@ def test_update_bn_learns_the_statistics_of_the_averaged_weights(tmp_path):
     assert_proven(average.module, tmp_path)
 
 
+@pytest.mark.slow
 def test_swa_schedule_ends_in_a_proven_file(tmp_path):
     model = prepared()
     average, optimizer = AveragedModel(model), torch.optim.SGD(model.parameters(), 0.1)
