@@ -32,8 +32,8 @@ from linger.constraint.marks import QUANTIZATION, Widths
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.quantization.core.frozen import Frozen
-from linger.quantization.core.group import is_shared
 from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.processes.seen import is_shared
 from linger.settings import Switches
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
@@ -189,7 +189,6 @@ class _Pass(threading.local):
         self.edge: AbstractContextManager[Any] | None = None
         self.derived: dict[int, weakref.ref[Tensor]] = {}
         self.state_memory: dict[int, Any] | None = None
-        self.has_shards = False
 
 
 _FRESH: dict[str, Any] = {"observers": [], "last_pass": {}}
@@ -210,7 +209,7 @@ class Runtime:
         make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
             recurrent layers and no float ones.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
-        exchange: Tells other processes what a pass has seen (`linger.quantization.core.exchange`).
+        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`).
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks.
     """
 
@@ -537,10 +536,12 @@ class Scope:
         if is_last and current.watched:
             self._use_results(output)
         frame = runtime.leave(module)
-        if frame is not None and frame.compiler is not None:
-            resume(frame.compiler)
-        if is_last and is_shared():
-            runtime.exchange.finish(runtime, module, is_complete=output is not None)
+        try:
+            if is_last and is_shared():
+                runtime.exchange.finish(runtime, module, is_complete=output is not None)
+        finally:
+            if frame is not None and frame.compiler is not None:
+                resume(frame.compiler)
         return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
 
     def _use_results(self, output: Any) -> None:

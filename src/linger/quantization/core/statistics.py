@@ -23,9 +23,9 @@ from linger.numeric.torch.scale import Scale, magnitude_within, may_saturate, sc
 from linger.ops.fast.twin import accumulate, product_twin
 from linger.quantization.core.compute import compute, product_attributes
 from linger.quantization.core.frozen import Frozen, Ready, round_output
-from linger.quantization.core.group import NotFiniteError, Seen, is_shared
 from linger.quantization.core.histogram import Histogram
 from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.processes.seen import NotFiniteError, Seen, is_shared
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
 from linger.quantization.core.range_use import EVERYTHING, RangeUse, loads_own_input
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, is_in_backward
@@ -66,9 +66,9 @@ class QuantizedBase(nn.Module):
         super().__init__()
         self._known: dict[str, tuple[int, float]] = {}
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
-        self.bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
+        self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._scales: dict[str, tuple[tuple[Scale, ...], Scale]] = {}  # what each scale followed from, and the scale
-        self.uses: dict[str, RangeUse] = {}
+        self._uses: dict[str, RangeUse] = {}
         self.method_of: dict[str, str] = {}  # the method that found each range, where it was not the largest magnitude
         self._memory = Memory()  # of the weights of a training step
         self.seen = Seen()  # by this process in the pass at work, where others train with it
@@ -124,7 +124,7 @@ class QuantizedBase(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
-        before = {name: b for name, b in self._buffers.items() if b is not None and self.is_range(name)}
+        before = {name: b for name, b in self._buffers.items() if b is not None and self._is_range(name)}
         super()._apply(fn, recurse)
         for name, buffer in before.items():
             now = self._buffers[name]
@@ -132,7 +132,7 @@ class QuantizedBase(nn.Module):
                 self._buffers[name] = buffer.to(now.device)
         return self
 
-    def is_range(self, name: str) -> bool:
+    def _is_range(self, name: str) -> bool:
         """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
         kind, _, of = name.partition("_")
         return kind in ("running", "scale", "chosen", "used") and f"scale_{of}" in self._buffers
@@ -148,13 +148,22 @@ class QuantizedBase(nn.Module):
         return None
 
     @property
-    def decisions(self) -> tuple[bool, ...]:
+    def flags(self) -> tuple[bool, ...]:
         """What the layer has decided from the numbers it saw."""
         return ()
 
-    @decisions.setter
-    def decisions(self, decided: tuple[bool, ...]) -> None:
-        """Take the decisions of all processes."""
+    @flags.setter
+    def flags(self, decided: tuple[bool, ...]) -> None:
+        """Decide what one of several processes has."""
+
+    def range_names(self) -> list[str]:
+        """The names of its ranges."""
+        found = [key for key in self._buffers if key.startswith("running_") and self._is_range(key)]
+        return [key.removeprefix("running_") for key in found]
+
+    def bound_of(self, name: str) -> Scale:
+        """The finest scale that the device's format allowed when a range was last used."""
+        return self._bounds.get(name, math.inf)
 
     @property
     def is_observing(self) -> bool:
@@ -186,7 +195,7 @@ class QuantizedBase(nn.Module):
     def _observe_shared(self, name: str, x: Tensor, where: str, *, is_relu: bool) -> Scale:
         if not x.numel():
             return 0.0
-        use = self.uses.get(name) or self.uses.setdefault(name, RangeUse(self, name))
+        use = self._uses.get(name) or self._uses.setdefault(name, RangeUse(self, name))
         low, high = ends_of(x, is_relu=is_relu)
         self._share(name, low, high, where, use.apply())
         use.is_shared = not is_in_backward()
@@ -208,7 +217,7 @@ class QuantizedBase(nn.Module):
             self.seen.add(name, low, high, is_new)
 
     def _observe(self, name: str, x: Tensor, where: str, *, is_relu: bool) -> Scale:
-        use = self.uses.get(name) or self.uses.setdefault(name, RangeUse(self, name))
+        use = self._uses.get(name) or self._uses.setdefault(name, RangeUse(self, name))
         interval = use.apply()
         is_limited = interval != EVERYTHING and not (is_relu and interval[1] == math.inf)
         if (is_limited or use.known is None) and x.numel():
@@ -216,7 +225,7 @@ class QuantizedBase(nn.Module):
         found = largest_magnitude(x, is_relu=is_relu)
         seen = found if self.is_observing else float(found)
         if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
-            self.widen(name, seen, where)
+            self._widen(name, seen, where)
         return seen
 
     def _observe_used(self, use: RangeUse, x: Tensor, where: str, interval: Interval, *, is_relu: bool) -> Scale:
@@ -225,17 +234,22 @@ class QuantizedBase(nn.Module):
         before = self.value(f"running_{use.name}")
         own = magnitude_within(low, high, EVERYTHING)
         is_finite = isinstance(own, Tensor) or (math.isfinite(low) and math.isfinite(high))
-        self.widen(use.name, magnitude_within(low, high, interval) if is_finite else math.nan, where)
+        self._widen(use.name, magnitude_within(low, high, interval) if is_finite else math.nan, where)
         if not is_in_backward():
             use.last = low, high, before.clone() if isinstance(before, Tensor) else before
         return own
+
+    def take_use(self, name: str) -> Interval | None:
+        """Which numbers of a range are used as far as this process knows, after a pass whose users all processes tell."""
+        use = self._uses.get(name)
+        return None if use is None else use.take()
 
     def learn_range(
         self, name: str, before: float, ends: Interval, used: Interval | None, bits: int, at_most: float
     ) -> None:
         """Let what all processes have seen and use widen a range, and choose its scale."""
         if used is not None:
-            self.uses.setdefault(name, RangeUse(self, name)).join(used)
+            self._uses.setdefault(name, RangeUse(self, name)).join(used)
         seen = magnitude_within(*ends, used or EVERYTHING)
         running = self.widened(name, before, seen, is_calibrating=False)
         self.write(f"running_{name}", running)
@@ -257,20 +271,20 @@ class QuantizedBase(nn.Module):
             before = self.widened(name, before, magnitude_within(low, high, interval), is_calibrating=is_calibrating)
         if seen:
             self.write(f"running_{name}", before)
-            self.scale_of(name, self.bits_of[name], self.path, at_most=self.bounds[name])
+            self.scale_of(name, self.bits_of[name], self.path, at_most=self._bounds[name])
 
     def used_interval(self, name: str) -> Interval:
         """The lowest and highest number of a range that its users look at, as far as is known; what lies beyond may saturate."""
-        use = self.uses.get(name)
+        use = self._uses.get(name)
         return EVERYTHING if use is None or use.known is None else use.known
 
     def join_use(self, name: str, other: QuantizedBase) -> None:
         """Use as much of a range as another copy of this layer does, which ran on other data."""
-        self.uses.setdefault(name, RangeUse(self, name)).join(other.used_interval(name))
+        self._uses.setdefault(name, RangeUse(self, name)).join(other.used_interval(name))
 
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
-        use = self.uses.get(name)
+        use = self._uses.get(name)
         if use is None or not use.is_open:
             return ()
         use.watch()
@@ -282,10 +296,13 @@ class QuantizedBase(nn.Module):
 
         What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
         """
-        key = f"running_{name}"
         if self.is_sharing:
             self._share(name, -seen, seen, where, EVERYTHING)
-            return
+        else:
+            self._widen(name, seen, where)
+
+    def _widen(self, name: str, seen: Scale, where: str) -> None:
+        key = f"running_{name}"
         if not isinstance(seen, Tensor):
             if not math.isfinite(seen):
                 raise UsageError(not_finite(where))
@@ -341,7 +358,7 @@ class QuantizedBase(nn.Module):
                 raise UsageError(not_finite(where))
         # a checkpoint of a model without limits may hold a larger range
         scale = smallest([scale_for_range(smallest([running, self.largest_range(name)]), bits), at_most])
-        self.bits_of[name], self.bounds[name] = bits, at_most
+        self.bits_of[name], self._bounds[name] = bits, at_most
         self.write(f"scale_{name}", scale)
         return scale
 
@@ -532,7 +549,7 @@ class QuantizedBase(nn.Module):
         self._load_choices(state_dict, prefix)
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
-            if buffer is not None and self.is_range(name):
+            if buffer is not None and self._is_range(name):
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.forget_known()
@@ -547,7 +564,7 @@ class QuantizedBase(nn.Module):
                 chosen = state_dict.get(prefix + f"chosen_{name}")
                 self.choose_range(name, None if chosen is None else float(chosen))
             if prefix + f"used_{name}" in state_dict:
-                self.uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
+                self._uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
 
 
 def weight_scale(

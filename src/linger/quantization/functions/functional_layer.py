@@ -129,14 +129,16 @@ class FunctionalLayer(QuantizedBase):
                 self.register_buffer(key, torch.ones_like(self.get_buffer("running_o")))
 
     @property
-    def decisions(self) -> tuple[bool, ...]:
+    def flags(self) -> tuple[bool, ...]:
         """Subtract the largest number, allow the finer scale, leave a range unused that several calls share."""
         return tuple(key in self._buffers for key in _DECISIONS)
 
-    @decisions.setter
-    def decisions(self, decided: tuple[bool, ...]) -> None:
+    @flags.setter
+    def flags(self, decided: tuple[bool, ...]) -> None:
         for key, is_wanted in zip(_DECISIONS, decided, strict=True):
             self._decide(key, is_wanted=is_wanted)
+        if self.is_shared:
+            self.write("running_o", 0.0)
 
     def merge_decisions(self, other: FunctionalLayer) -> None:
         """Take over what a copy of the model has decided on another shard of the data."""

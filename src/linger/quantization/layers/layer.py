@@ -38,7 +38,7 @@ from linger.quantization.core.frozen import (
     make_ready,
     round_bias,
 )
-from linger.quantization.core.group import Batch
+from linger.quantization.core.processes.seen import Batch
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.range_use import keep_own_input
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction, is_in_backward

@@ -22,13 +22,13 @@ from linger.constraint.marks import FUSED, QUANTIZATION, QUANTIZED, QuantChoice,
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
-from linger.quantization.core.exchange import Exchange
 from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.packing import Unpacked
+from linger.quantization.core.processes.exchange import Exchange
+from linger.quantization.core.processes.sharding import refuse_mixed_precision, refuse_sharded
 from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
 from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
-from linger.quantization.core.sharding import refuse_mixed_precision, refuse_sharded
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import (
     has_own_forward,

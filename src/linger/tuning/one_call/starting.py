@@ -12,9 +12,9 @@ from torch import nn
 
 from linger.analysis.batches import Batch
 from linger.errors import LingerError, UsageError, listing
+from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.ranges import Kind, ranges_of
 from linger.quantization.core.runtime import real_copy, runtime_of
-from linger.quantization.core.sharding import refuse_sharded
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import refuse_unquantizable

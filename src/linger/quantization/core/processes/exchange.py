@@ -7,7 +7,7 @@ every process gets what all have seen and computes the same update, so ranges, s
 - a range learns the lowest and the highest number of all processes, within the interval that any of them uses;
 - a batch norm learns mean and variance of the numbers of all processes together;
 - what follows from other ranges in a pass (weights, inputs that adopt a scale) is the coarsest of all processes;
-- what a function has decided for its input (`QuantizedBase.decisions`) holds for all, if one process needs it.
+- what a function has decided for its input (`QuantizedBase.flags`) holds for all, if one process needs it.
 
 A process whose pass ends in an exception takes part, too: the others raise at once instead of waiting for it.
 """
@@ -26,37 +26,32 @@ import torch
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import as_batch_norm, running_statistics
-from linger.errors import UsageError
-from linger.quantization.core.group import (
+from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.processes.group import (
     FUNCTION,
-    Batch,
+    SHORTEST,
     Failure,
+    Group,
+    GroupError,
     agree,
-    awaited,
-    device_for,
-    gather,
-    rank,
     refuse_failures,
 )
-from linger.quantization.core.method_plan import Followed
-from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.processes.seen import Batch
 from linger.quantization.core.runtime import Runtime, is_in_backward
 from linger.quantization.core.statistics import QuantizedBase, not_finite
 from linger.version import __version__
 
-_ROUNDED_TO = 4096
-"""The length of a row is a multiple of this, so that processes whose models differ a little still hear each other."""
-
 _HEAD = 3
 """Numbers at the front of a row: digest of the layout, how the pass ended, length of the message of a failure."""
+
+_LONGEST_TEXT = 1000
+"""Bytes of the message of a failure."""
 
 _DONE, _STOPPED, _NOT_FINITE = 0.0, 1.0, 2.0
 
 _COLUMNS = 7
 """Numbers of each range: −low, high, −low and high of what is used, whether it is new, width, −finest scale. The largest of all
 processes counts."""
-
-_WHAT = "the statistics of a training pass"
 
 AddFunction = Callable[[nn.Module, str], None]
 """Gives a module the range of a function, by the name of the child."""
@@ -71,11 +66,12 @@ class _Layout:
         layers: The quantised ones by name, and in the order of names: functions are not called in one order everywhere.
         ranges: Every range, as layer and name.
         norms: The layers that have a batch norm, and the batch norm.
+        sizes: Channels of each.
         owners: For each channel of all batch norms, the place of its batch norm.
         constants: Buffers with integers that follow from a scale.
         deciding: Layers that decide something.
         small: How many numbers come before the means of batch norms: these are needed on the host.
-        length: That of a row.
+        length: That of a row, rounded up, so that processes whose models differ a little still hear each other.
         digest: A number that differs where the layout does.
     """
 
@@ -83,6 +79,7 @@ class _Layout:
     layers: dict[str, QuantizedBase]
     ranges: list[tuple[QuantizedBase, str]]
     norms: list[tuple[QuantizedBase, nn.Module]]
+    sizes: list[int]
     owners: Tensor
     constants: list[tuple[QuantizedBase, str]]
     deciding: list[QuantizedBase]
@@ -95,32 +92,36 @@ class _Layout:
         """That of a model."""
         found = {path: m for path, m in root.named_modules() if isinstance(m, QuantizedBase)}
         layers = dict(sorted(found.items()))
-        names = {path: _range_names(layer) for path, layer in layers.items()}
+        names = {path: layer.range_names() for path, layer in layers.items()}
         norms = [(layer, norm) for layer in layers.values() if (norm := layer.learning_norm) is not None]
-        channels = torch.tensor([running_statistics(as_batch_norm(norm))[0].numel() for _, norm in norms])
+        sizes = [running_statistics(as_batch_norm(norm))[0].numel() for _, norm in norms]
         constants = [(layer, name) for layer in layers.values() for name in layer.constant_names]
-        deciding = [layer for layer in layers.values() if layer.decisions]
-        count, decisions = sum(map(len, names.values())), sum(len(layer.decisions) for layer in deciding)
+        deciding = [layer for layer in layers.values() if layer.flags]
+        count, decisions = sum(map(len, names.values())), sum(len(layer.flags) for layer in deciding)
         small = _HEAD + (_COLUMNS + 2) * count + decisions + 2 * len(norms) + len(constants)
-        length = small + 2 * int(channels.sum())
-        text = repr([names, channels.tolist(), len(constants), decisions])
+        length = small + 2 * sum(sizes)
+        text = repr([names, sizes, len(constants), decisions])
         return cls(
-            list(root.modules()),
+            _modules_of(root),
             layers,
             [(layer, name) for path, layer in layers.items() for name in names[path]],
             norms,
-            torch.arange(len(norms)).repeat_interleave(channels.long()),
+            sizes,
+            torch.arange(len(norms)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64)),
             constants,
             deciding,
             small,
-            math.ceil(length / _ROUNDED_TO) * _ROUNDED_TO,
+            math.ceil(length / SHORTEST) * SHORTEST,
             float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")),
         )
 
 
-def _range_names(layer: QuantizedBase) -> list[str]:
-    keys = [key for key in layer._buffers if key.startswith("running_") and layer.is_range(key)]  # noqa: SLF001 - in order
-    return [key.removeprefix("running_") for key in keys]
+def _modules_of(root: nn.Module) -> list[nn.Module]:
+    """Every module of a model: `root.modules()`, with repetitions, at a tenth of its cost."""
+    found = [root]
+    for module in found:  # which grows meanwhile
+        found.extend([child for child in module._modules.values() if child is not None])  # noqa: SLF001 - as above
+    return found
 
 
 class Exchange:
@@ -130,6 +131,7 @@ class Exchange:
         self._add_function = add_function
         self._layouts: WeakKeyDictionary[nn.Module, _Layout] = WeakKeyDictionary()
         self._agreed: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+        self._group: Group | None = None
 
     def __reduce__(self) -> Any:
         """A copy of a model has agreed with nobody."""
@@ -141,7 +143,7 @@ class Exchange:
         Evaluation, calibration and what a checkpoint runs again exchange nothing.
 
         Raises:
-            UsageError: The pass of another process has failed, its model is another one, or it does not answer.
+            GroupError: The pass of another process has failed, its model is another one, or it does not answer.
         """
         if CALIBRATION.get() is not None or is_in_backward() or runtime.is_tracing or runtime.stays_real:
             return
@@ -149,10 +151,12 @@ class Exchange:
         if not any(layer.training for layer in layout.layers.values()):
             return
         error = None if is_complete else sys.exc_info()[1]
+        if isinstance(error, GroupError):
+            return  # of a model in this one: everybody knows
         with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001 - as `settle_ranges`
             try:
                 self._exchange(root, layout, error)
-            except UsageError:
+            except GroupError:
                 _forget_new(layout)
                 if error is None:  # else its own error is the one to show
                     raise
@@ -162,35 +166,36 @@ class Exchange:
 
     def _layout_of(self, root: nn.Module) -> _Layout:
         layout = self._layouts.get(root)
-        if layout is None or layout.modules != list(root.modules()):
+        if layout is None or layout.modules != _modules_of(root):
             layout = self._layouts[root] = _Layout.of(root)
         return layout
 
     def _exchange(self, root: nn.Module, layout: _Layout, error: BaseException | None) -> None:
-        device = device_for(_device_of(layout))
-        failure = None if error is None else Failure.of(error)
-        with awaited(_WHAT):
-            is_first = root not in self._agreed
-            layout = self._agree(root, layout, error, device) if is_first else layout
-            rows, host = _gathered(layout, failure, device)
-            if not is_first and _differ(host, error):
-                layout = self._agree(root, layout, error, device)
-                rows, host = _gathered(layout, failure, device)
+        if self._group is None or not self._group.is_valid:
+            self._group = Group()
+            self._agreed.clear()
+        group, device = self._group, Group.device_for(_device_of(layout))
+        is_first = root not in self._agreed
+        layout = self._agree(root, layout, error, device) if is_first else layout
+        rows, host = _gathered(group, layout, error, device)
+        if not is_first and _differ(host, error):
+            layout = self._agree(root, layout, error, device)
+            rows, host = _gathered(group, layout, error, device)
         if _differ(host, error):
-            raise UsageError(
-                "The processes do not train one model: their layers differ. Build the same model in every process."
+            raise GroupError(
+                "The processes do not train one model: their ranges differ. Build the same model in every process."
             )
         self._agreed[root] = True
         _refuse_not_finite(layout, host)
-        _learn_ranges(layout, host)
+        _learn_ranges(layout, host, group.rank)
         _learn_norms(layout, rows, host)
 
     def _agree(self, root: nn.Module, layout: _Layout, error: BaseException | None, device: torch.device) -> _Layout:
         """Compare the models, and make the functions that only other processes have called yet."""
+        assert self._group is not None  # made by the caller
         known = {"linger": f"version {__version__}", "torch": f"version {torch.__version__}"}
         known |= {path or "the model": _described(layer) for path, layer in layout.layers.items()}
-        missing = agree(known, None if error is None else Failure.of(error), error, device)
-        for path in missing:
+        for path in agree(self._group, known, error, device):
             parent, _, child = path.rpartition(".")
             self._add_function(root.get_submodule(parent), child)
         return self._layout_of(root)
@@ -209,16 +214,17 @@ def _device_of(layout: _Layout) -> torch.device:
 
 
 # the row of this process
-def _gathered(layout: _Layout, failure: Failure | None, device: torch.device) -> tuple[Tensor, Tensor]:
+def _gathered(
+    group: Group, layout: _Layout, error: BaseException | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """The rows of all processes, and their first part on the host, which a device is asked for once."""
-    row = _row(layout, device) if failure is None else _row_of_failure(layout, failure, device)
-    rows = gather(row)
-    return rows, rows[:, : layout.small].cpu() if failure is None and not rows.is_cpu else rows.cpu()
+    row = _row(layout, device) if error is None else _row_of_failure(layout, Failure.of(error), device)
+    return group.gather(row, max(layout.small, _HEAD + _LONGEST_TEXT))
 
 
 def _row_of_failure(layout: _Layout, failure: Failure, device: torch.device) -> Tensor:
     state = _NOT_FINITE if failure.is_not_finite else _STOPPED
-    text = failure.text.encode()[: layout.length - _HEAD]
+    text = failure.text.encode()[:_LONGEST_TEXT]
     numbers = torch.tensor([layout.digest, state, len(text), *text], dtype=torch.float64, device=device)
     return nn.functional.pad(numbers, (0, layout.length - len(numbers)))
 
@@ -229,40 +235,47 @@ def _row(layout: _Layout, device: torch.device) -> Tensor:
     for layer, name in layout.ranges:
         numbers += _columns(layer, name)
     for layer in layout.deciding:
-        numbers += [float(decision) for decision in layer.decisions]
+        numbers += [float(decision) for decision in layer.flags]
     batches = [_pooled_batch(layer.seen.batches) for layer, _ in layout.norms]
     numbers += [0.0 if batch is None else float(batch.size) for batch in batches]
     # what is on a device stays there
     there = {place: number for place, number in enumerate(numbers) if isinstance(number, Tensor)}
     head = torch.tensor([0.0 if p in there else n for p, n in enumerate(numbers)], dtype=torch.float64, device=device)
     if there:
-        head[list(there)] = torch.stack([number.to(device, torch.float64) for number in there.values()])
-    parts = [head, *_buffers(layout)]
-    zeros = [running_statistics(as_batch_norm(norm))[0] for _, norm in layout.norms]
-    for part in ("mean", "var"):
-        parts += [z.new_zeros(len(z)) if b is None else getattr(b, part) for z, b in zip(zeros, batches, strict=True)]
-    found = torch.cat([part.to(device) for part in parts])
+        head[list(there)] = _joined([number.reshape(1).double() for number in there.values()], device)
+    norms = [as_batch_norm(norm) for _, norm in layout.norms]
+    means = [
+        running_statistics(n)[0].new_zeros(s) if b is None else b.mean
+        for n, b, s in zip(norms, batches, layout.sizes, strict=True)
+    ]
+    variances = [torch.zeros_like(m) if b is None else b.var for m, b in zip(means, batches, strict=True)]
+    counts = [cast(Tensor, norm.num_batches_tracked).reshape(1) for norm in norms]
+    constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
+    parts = (counts, _buffers(layout), constants, [*means, *variances])
+    found = torch.cat([head, *(_joined(part, device) for part in parts if part)])
     return nn.functional.pad(found, (0, layout.length - len(found)))
+
+
+def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
+    """One float64 vector. It is made where the parts are, of the type that they have, and moved and converted as a whole."""
+    places = {part.device for part in parts}
+    together = torch.cat(parts if len(places) == 1 else [part.to(device) for part in parts])
+    return together.to(device, torch.float64)
 
 
 def _columns(layer: QuantizedBase, name: str) -> list[Any]:
     """The numbers of one range; those of a range that this pass has not seen count less than any other."""
-    ends, use = layer.seen.ends.get(name), layer.uses.get(name)
-    used = None if use is None else use.take()
+    ends, used = layer.seen.ends.get(name), layer.take_use(name)
     low, high = (math.inf, -math.inf) if used is None else used
     if ends is None:
         return [-math.inf, -math.inf, -low, high, 0.0, 0.0, -math.inf]
-    is_known = name in layer.bits_of
-    bits, bound = (layer.bits_of[name], layer.bounds[name]) if is_known else (0, math.inf)
-    return [-ends.low, ends.high, -low, high, ends.is_new, bits, -bound]
+    return [-ends.low, ends.high, -low, high, ends.is_new, layer.bits_of.get(name, 0), -layer.bound_of(name)]
 
 
 def _buffers(layout: _Layout) -> list[Tensor]:
-    """How often the batch norms have learned, ranges, scales and constants, as they are now."""
-    counts = [cast(Tensor, as_batch_norm(norm).num_batches_tracked).reshape(1) for _, norm in layout.norms]
-    running = [layer.get_buffer(f"running_{name}") for layer, name in layout.ranges]
-    scales = [layer.get_buffer(f"scale_{name}") for layer, name in layout.ranges]
-    return [*counts, *running, *scales, *(layer.get_buffer(name).reshape(1) for layer, name in layout.constants)]
+    """Ranges and scales, as they are now."""
+    found = [layer._buffers[f"{kind}_{name}"] for kind in ("running", "scale") for layer, name in layout.ranges]  # noqa: SLF001 - get_buffer takes ten times as long
+    return cast("list[Tensor]", found)
 
 
 # what all processes say
@@ -270,7 +283,7 @@ def _differ(host: Tensor, error: BaseException | None) -> bool:
     """Whether layouts differ.
 
     Raises:
-        UsageError: The pass of a process has failed.
+        GroupError: The pass of a process has failed.
     """
     heads = host[:, :_HEAD].tolist()
     failures = {}
@@ -286,25 +299,22 @@ def _refuse_not_finite(layout: _Layout, host: Tensor) -> None:
     """Refuse NaN and infinity that were on a device, where nobody has looked at them."""
     ends = host[:, _HEAD : _HEAD + _COLUMNS * len(layout.ranges)].reshape(len(host), -1, _COLUMNS)[:, :, :2]
     wrong = (ends.isnan() | (ends == math.inf)).any(2).nonzero().tolist()
+    order = {module: place for place, module in enumerate(layout.modules)}  # nearer to that of the pass than names
+    paths = {layer: path for path, layer in layout.layers.items()}
     failures: dict[int, Failure] = {}
-    for number, place in wrong:
+    for number, place in sorted(wrong, key=lambda found: order[layout.ranges[found[1]][0]]):
         layer, name = layout.ranges[place]
-        path = next(path for path, found in layout.layers.items() if found is layer)
-        failures.setdefault(number, Failure(not_finite(f"{path}.{name}"), is_not_finite=True))
-    refuse_failures(failures, None)
+        failures.setdefault(number, Failure(not_finite(f"{paths[layer]}.{name}"), is_not_finite=True))
+    refuse_failures(dict(sorted(failures.items())), None)
 
 
-def _learn_ranges(layout: _Layout, host: Tensor) -> None:
+def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
     """Give every range, decision and constant the value that follows from all processes."""
-    count, deciding = len(layout.ranges), sum(len(layer.decisions) for layer in layout.deciding)
+    count, deciding = len(layout.ranges), sum(len(layer.flags) for layer in layout.deciding)
     split = [_HEAD, _COLUMNS * count, deciding, 2 * len(layout.norms), count, count, len(layout.constants)]
     _, columns, decisions, _, runnings, scales, constants = host[:, : layout.small].split(split, dim=1)
-    decided = iter(decisions.amax(0).tolist())
-    for layer in layout.deciding:
-        layer.decisions = tuple(bool(next(decided)) for _ in layer.decisions)
     for (layer, name), value in zip(layout.constants, constants[0].tolist(), strict=True):
         layer.get_buffer(name).fill_(value)
-    own = rank()
     before = list(zip(runnings[own].tolist(), scales[own].tolist(), strict=True))
     coarsest = scales.masked_fill(scales == 0.0, math.inf).amin(0)
     together = list(
@@ -319,14 +329,18 @@ def _learn_ranges(layout: _Layout, host: Tensor) -> None:
     for place, (layer, name) in enumerate(layout.ranges):
         if is_seen[place]:
             _learn_range(layer, name, together[place][0], found[place])
+    decided = iter(decisions.amax(0).tolist())
+    for layer in layout.deciding:
+        layer.flags = tuple(bool(next(decided)) for _ in layer.flags)
 
 
 def _learn_range(layer: QuantizedBase, name: str, before: float, columns: list[float]) -> None:
     low, high, used_low, used_high, is_new, bits, bound = columns
     used = None if used_high == -math.inf else (-used_low, used_high)
     layer.learn_range(name, 0.0 if is_new else before, (-low, high), used, int(bits), -bound)
-    if isinstance(layer, Followed):
-        layer.follow_range(name)
+    follow = getattr(layer, "follow_range", None)
+    if follow is not None:
+        follow(name)
 
 
 def _forget_new(layout: _Layout) -> None:
@@ -359,10 +373,9 @@ def _learn_norms(layout: _Layout, rows: Tensor, host: Tensor) -> None:
     pooled = _pooled(counts.to(rows.device)[:, owners], means, variances)
     weight = torch.tensor(momenta, dtype=torch.float64, device=rows.device)[owners]
     for place, new in enumerate(pooled):
-        old = torch.cat([running_statistics(norm)[place].to(rows.device) for norm in norms]).double()
+        old = _joined([running_statistics(norm)[place] for norm in norms], rows.device)
         learned = old + weight * (new - old)
-        sizes = [len(running_statistics(norm)[place]) for norm in norms]
-        for norm, values, was_seen in zip(norms, learned.split(sizes), is_seen, strict=True):
+        for norm, values, was_seen in zip(norms, learned.split(layout.sizes), is_seen, strict=True):
             if was_seen:
                 running_statistics(norm)[place].copy_(values)
     for norm, was_seen in zip(norms, is_seen, strict=True):
