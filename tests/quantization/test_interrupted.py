@@ -146,10 +146,9 @@ def test_training_goes_on_from_a_file_as_if_it_had_not_stopped(kind, stop, is_ca
 def test_a_checkpoint_says_which_numbers_are_used_only_where_not_all_are():
     model = made("used ranges")
     state = train(model, "used ranges", 0, 1)["model"]
-    used = {key: value.tolist() for key, value in state.items() if ".used_" in key}
-    assert used["conv.used_o"] == used["second.used_o"] if "second.used_o" in used else True
-    assert [0.0, 6.0 / 3] in used.values() or [0.0, 6.0] in used.values()
-    assert [-1.0, 1.0] in used.values()
+    largest = torch.finfo(torch.float32).max
+    used = [value.tolist() for key, value in state.items() if ".used_" in key]
+    assert used == [[0.0, 6.0], [0.0, largest], [-1.0, 1.0]]
     older = {key: value for key, value in state.items() if ".used_" not in key}
     assert made("used ranges", 1).load_state_dict(older) == ([], [])
 
@@ -223,8 +222,10 @@ def torchrun(count, *arguments):
     path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3"]
     command += [f"--nproc-per-node={count}", interrupted.__file__, *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # torch 2.13 keeps the addresses of the processes that have died where their successors look for each other
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    patience = interrupted.PATIENCE
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=patience)
 
 
 @pytest.mark.slow

@@ -26,6 +26,8 @@ import linger
 from tests.support.processes import report
 
 WHOLE = StateDictOptions(full_state_dict=True)
+PATIENCE = 300
+"""Seconds after which a run under torchrun hangs."""
 KEPT = 2
 BATCH, FEATURES = 8, 6
 
