@@ -29,7 +29,8 @@ _PRELOADED = [  # what the processes would import one by one
 ]
 
 _STEP = "a step begins"
-_report: Callable[[str], None] | None = None
+_ends: list[Any] = []
+"""In a process that `run_processes` has started, the pipe to the test."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Kill:
 
 def report() -> None:
     """Tell the test that a step begins."""
-    if _report is not None:
-        _report(_STEP)
+    for end in _ends:
+        end.send(_STEP)
 
 
 def run_processes(
@@ -133,10 +134,9 @@ def _run(
     import torch
     import torch.distributed as dist
 
-    global _report
     torch.set_num_threads(1)
     try:
-        _report = end.send
+        _ends.append(end)
         dist.init_process_group(
             "gloo",
             init_method=f"tcp://127.0.0.1:{port}",

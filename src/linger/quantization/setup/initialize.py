@@ -25,7 +25,8 @@ from linger.errors import UsageError, listing
 from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.packing import Unpacked
 from linger.quantization.core.processes.exchange import Exchange
-from linger.quantization.core.processes.sharding import refuse_mixed_precision, refuse_sharded
+from linger.quantization.core.processes.seen import check_shards
+from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
 from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
@@ -400,7 +401,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     runtime.make_unpacking = Unpacked if is_unpacking else None
     runtime.recomputation, runtime.exchange = Recomputation(), Exchange(_add_function)
     home = device_of(root)
-    root.register_forward_pre_hook(refuse_mixed_precision)
+    root.register_forward_pre_hook(check_shards)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
