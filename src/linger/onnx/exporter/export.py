@@ -57,7 +57,7 @@ from linger.onnx.exporter.tracing import (
 )
 from linger.onnx.operators.operator import attach_bodies, translation_table, with_bodies
 from linger.proof import verify as prove
-from linger.quantization.core.processes.fully_sharded import refuse_sharded
+from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 from linger.reporting.tree import print_listing

@@ -16,7 +16,7 @@ from linger.numeric.fixed import as_float32
 from linger.numeric.torch.scale import scale_for_range
 from linger.quantization.core.histogram import Bins, Histogram
 from linger.quantization.core.methods import Choice
-from linger.quantization.core.processes.fully_sharded import gathered
+from linger.quantization.core.processes.sharding import gathered
 from linger.quantization.core.ranges import Kind, Range
 from linger.quantization.core.statistics import ZEROS
 

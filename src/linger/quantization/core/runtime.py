@@ -189,7 +189,6 @@ class _Pass(threading.local):
         self.edge: AbstractContextManager[Any] | None = None
         self.derived: dict[int, weakref.ref[Tensor]] = {}
         self.state_memory: dict[int, Any] | None = None
-        self.has_shards = False
 
 
 _FRESH: dict[str, Any] = {"observers": [], "last_pass": {}}

@@ -24,12 +24,15 @@ from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_
 from linger.numeric.torch.scale import Scale, scale_for_range
 from linger.quantization.core.frozen import kept
 from linger.quantization.core.observation import is_calibrating
-from linger.quantization.core.processes.fully_sharded import is_sharded
+from linger.quantization.core.processes.sharding import is_sharded
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 
 CONSTANT_BITS = 8
 PARAMETER_BITS = 16
+
+_SHARDS = -1
+"""Stands, among addresses of memory, for whether parameters were sharded when these were looked up."""
 
 
 class Kind(Enum):
@@ -49,13 +52,12 @@ def kind_of(value: object, runtime: Runtime) -> Kind | None:
         return None
     if not runtime.frames:
         return None
-    current = runtime.current
-    if current.state_memory is None:
+    known = runtime.current.state_memory
+    if known is None:
         root = runtime.frames[0].module
-        current.state_memory = _kinds_in(root)
-        current.has_shards = any(map(is_sharded, root.parameters()))
-    found: Kind | None = current.state_memory.get(_memory(value))
-    if found is None and current.has_shards:  # the module at work has its parameters in memory since then
+        known = runtime.current.state_memory = {**_kinds_in(root), _SHARDS: any(map(is_sharded, root.parameters()))}
+    found: Kind | None = known.get(_memory(value))
+    if found is None and known[_SHARDS]:  # the module at work has its parameters in memory since then
         found = _kinds_in(runtime.frames[-1].module).get(_memory(value))
     return found
 

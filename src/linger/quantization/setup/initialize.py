@@ -27,7 +27,8 @@ from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.kept_widths import widths_in
 from linger.quantization.core.packing import Unpacked
 from linger.quantization.core.processes.exchange import Exchange
-from linger.quantization.core.processes.fully_sharded import refuse_mixed_precision, refuse_sharded
+from linger.quantization.core.processes.seen import check_shards
+from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
 from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
@@ -451,7 +452,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     runtime.recomputation, runtime.make_function = Recomputation(), _make_function
     runtime.exchange = Exchange(_make_function)
     home = device_of(root)
-    root.register_forward_pre_hook(refuse_mixed_precision)
+    root.register_forward_pre_hook(check_shards)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer

@@ -12,7 +12,7 @@ from torch import nn
 
 from linger.analysis.batches import Batch
 from linger.errors import LingerError, UsageError, listing
-from linger.quantization.core.processes.fully_sharded import refuse_sharded
+from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.ranges import Kind, ranges_of
 from linger.quantization.core.runtime import real_copy, runtime_of
 from linger.quantization.core.statistics import QuantizedBase

@@ -7,16 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linger.errors import UsageError
 from linger.numeric.torch.scale import Scale, largest_of, smallest
+from linger.quantization.core.processes.sharding import refuse_mixed_precision
 
 
 def is_shared() -> bool:
     """Whether this process belongs to a group. A group of one follows the same rules as any other."""
     distributed = torch.distributed
     return bool(distributed.is_available() and distributed.is_initialized())
+
+
+def check_shards(model: nn.Module, args: object) -> None:
+    """Forward pre-hook of a model: refuse what a group must not do to its parameters.
+
+    Raises:
+        UsageError: FSDP computes parts in 16 bits.
+    """
+    del args
+    if is_shared():
+        refuse_mixed_precision(model)
 
 
 class NotFiniteError(UsageError):

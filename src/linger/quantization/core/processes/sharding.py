@@ -51,15 +51,14 @@ def refuse_sharded(model: object, what: str, remedy: str = GATHER) -> None:
         )
 
 
-def refuse_mixed_precision(model: nn.Module, args: object) -> None:
-    """Forward pre-hook of a model: refuse parts that FSDP computes in 16 bits.
+def refuse_mixed_precision(model: nn.Module) -> None:
+    """Refuse parts of a model that FSDP computes in 16 bits.
 
     The weights that are rounded would be others than those of a checkpoint, and so would the integers.
 
     Raises:
         UsageError: There are such parts; all are named.
     """
-    del args
     found = [path or type(model).__name__ for path, part in sharded_parts(model).items() if _has_other_types(part)]
     if found:
         raise UsageError(
