@@ -80,7 +80,7 @@ def _numbers(module: nn.Module) -> Iterator[bytes]:
 
 
 def _bytes_of(tensor: Tensor) -> bytes:
-    plain: Any = tensor.detach().cpu().contiguous().reshape(-1)
+    plain: Any = tensor.detach().cpu().clone().reshape(-1)  # numpy would make the storage one that FSDP cannot free
     return bytes(plain.view(torch.uint8).numpy().tobytes())
 
 
