@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_leaves
 
 from linger.errors import UnsupportedError
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, Runtime, TorchFunction, is_in_backward, scope_of
+from linger.quantization.core.runtime import Frame, Runtime, TorchFunction, scope_of
 from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.surroundings import is_in_backward
 
 _KEPT_CALLS = 32
 """Calls of one module that are remembered: as many may lie between a forward pass and its backward pass."""

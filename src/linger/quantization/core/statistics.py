@@ -15,22 +15,25 @@ from torch.compiler import is_exporting
 from linger.constraint.marks import Widths
 from linger.dialect import Interval, Op, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS, as_float32, is_power_of_two, limits
+from linger.numeric.fixed import as_float32, is_power_of_two, limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
-from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
+from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, round_weight
 from linger.numeric.torch.scale import Scale, magnitude_within, may_saturate, scale_for_range, smallest
 from linger.ops.fast.twin import accumulate, product_twin
 from linger.quantization.core.compute import compute, product_attributes
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.histogram import Histogram
-from linger.quantization.core.kept_widths import load_widths
-from linger.quantization.core.learned import WIDTH, LearnedRange, load_learned
+from linger.quantization.core.kept.buffers import RangeBuffers
+from linger.quantization.core.kept.learned import LearnedRange, load_learned
+from linger.quantization.core.kept.scales import not_finite, weight_scale
+from linger.quantization.core.kept.use import EVERYTHING, RangeUse, loads_own_input
+from linger.quantization.core.kept.widths import load_widths
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.processes.seen import NotFiniteError, Seen, is_shared
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
-from linger.quantization.core.range_use import EVERYTHING, RangeUse, loads_own_input
-from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, is_in_backward
+from linger.quantization.core.runtime import OpCall, Runtime
+from linger.quantization.core.surroundings import is_in_backward
 
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not looked at: nothing is rounded to it."""
@@ -45,12 +48,8 @@ MOMENTUM = 0.1
 """Weight of the newest batch in a running range during training; the mean starts at the first one."""
 
 
-class QuantizedBase(nn.Module):
-    """Buffers `running_<name>` (0 = never seen) and `scale_<name>`, read and written as Python floats.
-
-    A pass that changes the ranges of a model on another device leaves them there, because reading one would stall the
-    device: scales are tensors without axes then, and numbers on the CPU.
-    """
+class QuantizedBase(RangeBuffers):
+    """A module with ranges: they follow its tensors, its scales follow from them, and tensors are rounded by these."""
 
     is_layer = False
     """Whether it stands for a layer of the float model."""
@@ -71,8 +70,7 @@ class QuantizedBase(nn.Module):
     """The coarsest scale of the output: that of the input, of a function which is never coarser; else 0."""
 
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
-        super().__init__()
-        self._known: dict[str, tuple[int, float]] = {}
+        super().__init__(names, device)
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
         self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._scales: dict[str, tuple[tuple[Scale, ...], Scale]] = {}  # what each scale followed from, and the scale
@@ -82,58 +80,10 @@ class QuantizedBase(nn.Module):
         self._memory = Memory()  # of the weights of a training step
         self.seen = Seen()  # by this process in the pass at work, where others train with it
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
-        with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
-            for name in names:
-                self.register_buffer(f"running_{name}", torch.zeros(1, device=device))
-                self.register_buffer(f"scale_{name}", torch.zeros(1, device=device))
-
-    def read(self, name: str) -> float:
-        """A buffer's value, read again only where its version counter shows that other code has written it."""
-        buffer = self._buffers[name]
-        assert buffer is not None  # buffers of this class are never None
-        known = self._known.get(name)
-        if is_exporting():
-            if known is None:
-                raise UsageError(RUN_FIRST)
-            return known[1]  # a traced buffer has no value
-        if known is None or known[0] != buffer._version:  # noqa: SLF001 - torch's public name is missing
-            known = (buffer._version, float(buffer))  # noqa: SLF001
-            self._known[name] = known
-        return known[1]
-
-    def value(self, name: str) -> Scale:
-        """A buffer's value: a number, or where this pass leaves ranges on a device, a tensor without axes."""
-        buffer = self._buffers[name]
-        assert buffer is not None
-        stays_there = not buffer.is_cpu and self.is_observing
-        return buffer.detach().double().squeeze(0) if stays_there else self.read(name)
-
-    def write(self, name: str, value: Scale) -> None:
-        """Set a buffer."""
-        buffer = self._buffers[name]
-        assert buffer is not None
-        if isinstance(value, Tensor):
-            with torch.no_grad():
-                buffer.copy_(value)
-        elif (self.read(name) if buffer.is_cpu else self._last_known(name)) != value:
-            buffer.fill_(value)
-            self._known[name] = (buffer._version, as_float32(value))  # noqa: SLF001
-
-    def _last_known(self, name: str) -> float | None:
-        """A buffer's value as far as it is known without reading the device."""
-        if is_exporting():
-            return self.read(name)
-        buffer, known = self._buffers[name], self._known.get(name)
-        assert buffer is not None
-        return known[1] if known is not None and known[0] == buffer._version else None  # noqa: SLF001
-
-    def forget_known(self) -> None:
-        """Discard the values that were read before: the buffers have been replaced."""
-        self._known.clear()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
-        before = {name: b for name, b in self._buffers.items() if b is not None and self._is_range(name)}
+        before = {name: b for name, b in self._buffers.items() if b is not None and self.is_range(name)}
         learned = [(each, each.parameter.data) for each in self.learned.values()]
         super()._apply(fn, recurse)
         for name, buffer in before.items():
@@ -144,19 +94,7 @@ class QuantizedBase(nn.Module):
             each.keep_type(data)
         return self
 
-    def _is_range(self, name: str) -> bool:
-        """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
-        return (
-            name.startswith(("running_", "scale_", "chosen_", "used_", WIDTH))
-            and f"scale_{name.partition('_')[2]}" in self._buffers
-        )
-
     # ranges as one part of a calibration finds them, and as all parts together set them
-    def range_names(self) -> list[str]:
-        """The names of its ranges."""
-        found = [key for key in self._buffers if key.startswith("running_") and self._is_range(key)]
-        return [key.removeprefix("running_") for key in found]
-
     def format_of(self, name: str) -> tuple[int, float]:
         """The width that a range was last used for (0: none), and the finest scale that the device's format allowed then."""
         return self.bits_of.get(name, 0), float(self._bounds.get(name, math.inf))
@@ -190,11 +128,6 @@ class QuantizedBase(nn.Module):
     def bound_of(self, name: str) -> Scale:
         """The finest scale that the device's format allowed when a range was last used."""
         return self._bounds.get(name, math.inf)
-
-    @property
-    def is_observing(self) -> bool:
-        """Whether this pass changes the ranges."""
-        return self.training or CALIBRATION.get() is not None
 
     def largest_range(self, name: str) -> float:  # noqa: ARG002 - for those that override it
         """The upper bound of a range; a layer within limits has a finite one."""
@@ -637,7 +570,7 @@ class QuantizedBase(nn.Module):
         begun = load_learned(self, state_dict, prefix)
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
-            if buffer is not None and self._is_range(name):
+            if buffer is not None and self.is_range(name):
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.forget_known()
@@ -655,30 +588,6 @@ class QuantizedBase(nn.Module):
                 self.choose_range(name, None if chosen is None else float(chosen))
             if prefix + f"used_{name}" in state_dict:
                 self._uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
-
-
-def weight_scale(
-    largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str, *, chosen: Scale | None = None
-) -> Scale:
-    """The scale of weights up to `largest`, lowered where the int32 bias at scale_x·scale_w would not fit.
-
-    `chosen` is the range to take instead; weights beyond it saturate.
-
-    Raises:
-        UsageError: The weights hold NaN or infinity; on a device, whose values are not read, both become NaN.
-    """
-    if not isinstance(largest, Tensor) and not math.isfinite(largest):
-        raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
-    scale = scale_for_range(largest if chosen is None else chosen, bits)
-    if bias is None or not bias.numel():
-        return scale
-    offset = largest_magnitude(bias) if isinstance(largest, Tensor) else max_abs(bias)
-    return smallest([scale, scale_for_range(offset * scale_x, BIAS_BITS)])
-
-
-def not_finite(where: str) -> str:
-    """The message for a tensor without a largest number."""
-    return f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
 
 
 def _products_in(op: Op, q: QTensor, y: Tensor, taps: int) -> int:

@@ -45,12 +45,13 @@ from linger.quantization.core.frozen import (
     make_ready,
     round_bias,
 )
-from linger.quantization.core.kept_widths import HasWidths
+from linger.quantization.core.kept.use import keep_own_input
+from linger.quantization.core.kept.widths import HasWidths
 from linger.quantization.core.processes.seen import Batch
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
-from linger.quantization.core.range_use import keep_own_input
-from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction, is_in_backward
+from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
 from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.surroundings import is_in_backward
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional
 from linger.quantization.functions.resizing import ADAPTIVE

@@ -23,8 +23,8 @@ from linger.numeric.torch.scale import Scale, largest_of, smallest
 from linger.numeric.torch.timeline import Timeline
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import integer_bound, kept
+from linger.quantization.core.kept.scales import weight_scale
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.statistics import weight_scale
 
 _USUAL_BITS = 8
 _SEQUENCE_AXES = 3

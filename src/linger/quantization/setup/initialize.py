@@ -24,7 +24,7 @@ from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
 from linger.quantization.core.frozen import limits_of_rows
-from linger.quantization.core.kept_widths import widths_in
+from linger.quantization.core.kept.widths import widths_in
 from linger.quantization.core.packing import Unpacked
 from linger.quantization.core.processes.exchange import Exchange
 from linger.quantization.core.processes.seen import check_shards

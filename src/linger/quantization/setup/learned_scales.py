@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from torch import nn
 
 from linger.errors import UsageError, listing
-from linger.quantization.core.learned import PREFIXES, learn_range
+from linger.quantization.core.kept.learned import PREFIXES, learn_range
 from linger.quantization.core.method_plan import check_patterns, fits
 from linger.quantization.core.ranges import Kind, Range, ranges_of
 from linger.quantization.core.runtime import runtime_of

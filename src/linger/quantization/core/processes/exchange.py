@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import as_batch_norm, running_statistics
+from linger.quantization.core.kept.scales import not_finite
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.processes.group import (
     FUNCTION,
@@ -37,8 +38,9 @@ from linger.quantization.core.processes.group import (
     refuse_failures,
 )
 from linger.quantization.core.processes.seen import Batch
-from linger.quantization.core.runtime import Runtime, is_in_backward
-from linger.quantization.core.statistics import QuantizedBase, not_finite
+from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.surroundings import is_in_backward
 from linger.version import __version__
 
 _HEAD = 3

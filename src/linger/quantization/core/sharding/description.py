@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.errors import listing
-from linger.quantization.core.range_use import OWN_INPUT
+from linger.quantization.core.kept.use import OWN_INPUT
 from linger.quantization.core.sharding.partial import constants_of
 from linger.quantization.core.statistics import QuantizedBase
 

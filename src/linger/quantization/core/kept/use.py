@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from linger.dialect import Interval
 from linger.numeric.torch.scale import Scale, largest_of, smallest
 from linger.quantization.core.observation import CALIBRATION, Calibration
-from linger.quantization.core.runtime import is_in_backward
+from linger.quantization.core.surroundings import is_in_backward
 
 EVERYTHING = (-math.inf, math.inf)
 """The interval of a tensor all of whose numbers are used."""
