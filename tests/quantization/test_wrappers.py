@@ -354,6 +354,16 @@ def test_mean_of_widths_is_refused_with_the_way_out():
         average.eval()
 
 
+def test_average_that_was_made_before_any_pass_is_refused_when_it_runs():
+    model = linger.init(Later())
+    average = AveragedModel(model)
+    model.train()(torch.randn(8, 6))
+    with pytest.raises((RuntimeError, ValueError), match=r"shape|longer"):  # torch's own
+        average.update_parameters(model)
+    with pytest.raises(UsageError, match=r"has no scale yet\. .* \(AveragedModel\) is made after that\.$"):
+        average.eval()(torch.randn(8, 6))
+
+
 def test_copy_of_an_average_reads_what_the_average_was_given():
     model = calibrated()
     average = AveragedModel(model)

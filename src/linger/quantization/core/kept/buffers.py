@@ -106,7 +106,8 @@ class RangeBuffers(nn.Module):
     def known_values(self) -> dict[str, Any]:
         """The values of buffers as far as they are known without reading them."""
         found = {name: (self._buffers.get(name), known) for name, known in self._known.items()}
-        return {name: k[1] for name, (b, k) in found.items() if b is not None and b._version == k[0]}  # noqa: SLF001
+        held = {name: (b, k) for name, (b, k) in found.items() if b is not None and not b.is_meta}
+        return {name: value for name, (b, (version, value)) in held.items() if b._version == version}  # noqa: SLF001
 
     def put_buffers(self, buffers: Mapping[str, Tensor | None], known: Mapping[str, Any]) -> None:
         """Put other tensors, whose values are known as far as said, in the place of buffers."""
