@@ -130,7 +130,8 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
         if not isinstance(layer, QuantizedBase):
             continue
         layer.follow_learned()
-        names = layer.range_names()
+        # asking for a state_dict also gives FSDP's parameters their shards back, so an optimizer made next finds those
+        names = [key.removeprefix("running_") for key in layer.state_dict() if key.startswith("running_")]
         for name in names:
             kind = kind_of(name)
             is_adopted = kind is Kind.INPUT and layer.input_range in ("adopted", "stale")
