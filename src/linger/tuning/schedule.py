@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 
 class Schedule:
-    """What changes while a quantised model trains. Call `step` after each step of the optimizer; nothing else is needed.
+    """Change ranges, batch norms and widths of a quantised model while it trains; call `step` after each optimizer step.
 
         schedule = linger.Schedule(model, float_steps=100, widths={0: 16, 300: 8, 600: 4}, freeze_ranges=800)
         for x, y in batches:
