@@ -139,8 +139,10 @@ class Config:
         scales: How scales are found in training: `running` ranges, or learned ones (`tqt`, `lsq`).
         calibration: Methods of `linger.calibration()` where the call names none, for `inputs`, `weights` and `outputs`.
         switches: Those that differ from the usual.
-        stays_float: Parts that stay float with everything inside.
-        stays_float_alone: Modules that stay float themselves; what is inside is not concerned.
+        stays_float: Parts that stay float with everything inside, functions that they call included.
+        stays_float_alone: Modules that stay float themselves, with the functions that they call; what is inside is not concerned.
+        not_quantized: Layers that are not quantised, because their type was not asked for or linger has no form for them; functions
+            that they call may still be integers.
         channel_limits: Modules whose channels have limits of their own. Paths elsewhere are those of a model that has them.
         fused: Convolutions with their batch norms.
         constrain: Limits that `linger.constrain` sets before training; `init` does not look at them.
@@ -161,6 +163,7 @@ class Config:
     switches: Mapping[str, bool] = field(default_factory=dict)
     stays_float: tuple[str, ...] = ()
     stays_float_alone: tuple[str, ...] = ()
+    not_quantized: tuple[str, ...] = ()
     channel_limits: Mapping[str, ChannelLimit] = field(default_factory=dict)
     fused: tuple[Fused, ...] = ()
     constrain: Mapping[str, Constraint] = field(default_factory=dict)

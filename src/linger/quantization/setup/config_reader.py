@@ -109,6 +109,7 @@ class _Reader:
             "switches": self._switches,
             "stays_float": self._names,
             "stays_float_alone": self._names,
+            "not_quantized": self._names,
             "channel_limits": lambda place, value: self._each(place, value, self._channel_limit),
             "fused": self._fused,
             "constrain": lambda place, value: self._each(place, value, self._constraint),

@@ -55,6 +55,7 @@ class QuantMode(Enum):
 def disable_quant(module: nn.Module) -> nn.Module:
     """Keep a module and everything inside it in float; call it before `init`.
 
+    Functions in its forward get real values and return ordinary tensors; those that only move numbers leave them quantised.
     Returns the module, so that it can be used inline.
 
     Raises:

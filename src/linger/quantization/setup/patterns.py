@@ -93,7 +93,7 @@ def _is_quantized_by(path: str, module: nn.Module, config: Config) -> bool:
     """Whether `init` quantises a module that no entry of the file names."""
     layer = layer_of(module)
     choice = QUANTIZATION.of(module) or QUANTIZATION.of(layer)
-    if path in (*config.stays_float_alone, *(pair.bn for pair in config.fused)):
+    if path in (*config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)):
         return False
     if any(f"{path}.".startswith(f"{top}.") for top in config.stays_float) or (choice and choice.is_disabled):
         return False
