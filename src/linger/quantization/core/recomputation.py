@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from linger.errors import UnsupportedError
+from linger.quantization.core.kept.buffers import absent
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, Keeping, Runtime, TorchFunction, scope_of
 from linger.quantization.core.statistics import QuantizedBase
@@ -47,6 +48,11 @@ class _Statistics:
     def mapped(self, function: Callable[[Tensor], Tensor]) -> _Statistics:
         """The same with other tensors."""
         return replace(self, buffers={n: None if b is None else function(b) for n, b in self.buffers.items()})
+
+    def emptied(self) -> _Statistics:
+        """The same before the first call."""
+        empty = {n: None if b is None else torch.full_like(b, absent(n)) for n, b in self.buffers.items()}
+        return replace(self, buffers=empty, input_range="")
 
     def install(self) -> None:
         """Put these tensors in the place of the buffers; none is written, as gradients may need its content."""
@@ -192,7 +198,7 @@ def _bring_back(module: nn.Module, state: list[_Statistics]) -> list[_Statistics
     """Give a module the statistics of an earlier call; returns those it had. Ranges made since then begin with zeros."""
     present = [_Statistics.of(holder) for holder in _holders(module)]
     before = {statistics.holder: statistics.mapped(torch.clone) for statistics in state}
-    _install([before.get(p.holder) or replace(p.mapped(torch.zeros_like), input_range="") for p in present])
+    _install([before.get(p.holder) or p.emptied() for p in present])
     return present
 
 

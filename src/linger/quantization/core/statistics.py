@@ -27,8 +27,7 @@ from linger.quantization.core.histogram import Histogram
 from linger.quantization.core.kept.buffers import RangeBuffers
 from linger.quantization.core.kept.learned import LearnedRange, load_learned
 from linger.quantization.core.kept.scales import not_finite, weight_scale
-from linger.quantization.core.kept.use import EVERYTHING, RangeUse, loads_own_input
-from linger.quantization.core.kept.widths import load_widths
+from linger.quantization.core.kept.use import EVERYTHING, RangeUse
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.processes.seen import NotFiniteError, Seen, is_shared
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
@@ -43,6 +42,9 @@ ZEROS = 2.0**-126
 
 _find_op = cache(find_op)
 """Cached, because every tensor of every pass asks for it."""
+
+OWN_INPUT = "own_x"
+"""Buffer of a layer whose input keeps a range of its own, though quantised inputs came, too."""
 
 MOMENTUM = 0.1
 """Weight of the newest batch in a running range during training; the mean starts at the first one."""
@@ -82,17 +84,17 @@ class QuantizedBase(RangeBuffers):
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
-        """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
-        before = {name: b for name, b in self._buffers.items() if b is not None and self.is_range(name)}
+        """Keep learned ranges in their type, as those that follow the data."""
         learned = [(each, each.parameter.data) for each in self.learned.values()]
         super()._apply(fn, recurse)
-        for name, buffer in before.items():
-            now = self._buffers[name]
-            if now is not None and now.dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(now.device)
         for each, data in learned:
             each.keep_type(data)
         return self
+
+    @property
+    def keeps_own_input(self) -> bool:
+        """Whether the range of its input is observed, though quantised inputs came, too."""
+        return OWN_INPUT in self._buffers and self.read(OWN_INPUT) != 0.0
 
     # ranges as one part of a calibration finds them, and as all parts together set them
     def format_of(self, name: str) -> tuple[int, float]:
@@ -210,7 +212,7 @@ class QuantizedBase(RangeBuffers):
     def use_so_far(self, name: str) -> Interval | None:
         """Which numbers of a range are used as far as this process knows, the pass at work included."""
         use = self._uses.get(name)
-        return None if use is None else use.so_far
+        return self.known_use(name) if use is None else use.so_far
 
     def forget_seen(self) -> None:
         """What the pass has seen was told to all processes."""
@@ -249,13 +251,7 @@ class QuantizedBase(RangeBuffers):
 
     def used_interval(self, name: str) -> Interval:
         """The lowest and highest number of a range that its users look at, as far as is known; what lies beyond may saturate."""
-        use = self._uses.get(name)
-        return EVERYTHING if use is None or use.known is None else use.known
-
-    def known_use(self, name: str) -> Interval | None:
-        """`used_interval`; None where no pass has shown it yet."""
-        use = self._uses.get(name)
-        return None if use is None else use.known
+        return self.known_use(name) or EVERYTHING
 
     def set_use(self, name: str, interval: Interval | None) -> None:
         """Set what the users of a range look at, as passes over other data have shown it."""
@@ -373,19 +369,7 @@ class QuantizedBase(RangeBuffers):
     def _has_choice(self, name: str) -> bool:
         if name in self.learned:
             self.learned[name].follow()
-        return f"chosen_{name}" in self._buffers
-
-    def choose_range(self, name: str, largest: Scale | None) -> None:
-        """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""
-        key = f"chosen_{name}"
-        if largest is None:
-            self._buffers.pop(key, None)
-            self._known.pop(key, None)
-            return
-        if key not in self._buffers:
-            with torch.inference_mode(mode=False):
-                self.register_buffer(key, torch.zeros_like(self.get_buffer(f"running_{name}")))
-        self.write(key, largest)
+        return self.is_chosen(name)
 
     def missing_scale(self, where: str) -> str:
         """The message for a layer without a scale."""
@@ -565,29 +549,15 @@ class QuantizedBase(RangeBuffers):
 
     # checkpoints
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self._load_choices(state_dict, prefix)
-        load_widths(self, state_dict, prefix)
+        for name in self.range_names():
+            if f"{prefix}running_{name}" in state_dict:
+                self.histograms.pop(name, None)
         begun = load_learned(self, state_dict, prefix)
-        # a checkpoint of an earlier stage has no ranges: what is here stays
-        for name, buffer in self._buffers.items():
-            if buffer is not None and self.is_range(name):
-                state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self.forget_known()
+        if self.keeps_own_input:
+            self.input_range = "own"
         for each in begun:
             each.begin()
-
-    def _load_choices(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Choose the ranges of weights that a checkpoint of this stage chose, and no others; use of the others what it used."""
-        if loads_own_input(self, state_dict, prefix):
-            self.input_range = "own"
-        for name in [key.removeprefix("running_") for key in self._buffers if key.startswith("running_")]:
-            if prefix + f"running_{name}" in state_dict:
-                self.histograms.pop(name, None)
-                chosen = state_dict.get(prefix + f"chosen_{name}")
-                self.choose_range(name, None if chosen is None else float(chosen))
-            if prefix + f"used_{name}" in state_dict:
-                self._uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
 
 
 def _products_in(op: Op, q: QTensor, y: Tensor, taps: int) -> int:

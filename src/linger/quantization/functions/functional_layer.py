@@ -22,6 +22,8 @@ from linger.constraint.marks import FUNCTION_BITS
 from linger.dialect import Op, ops
 from linger.errors import UsageError
 from linger.ops.fast.twin import functional_twin
+from linger.quantization.core.kept.buffers import absent
+from linger.quantization.core.kept.widths import add_widths
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
@@ -90,6 +92,10 @@ class FunctionalLayer(QuantizedBase):
         else:
             names = ("o",) if op is None or op.input_bits is None else ("x", "o")
         super().__init__(names, device)
+        if "w" in names:
+            add_widths(self)
+        for decision in _DECISIONS if "o" in names else ():
+            self.add_optional(decision, "o")
         self.function_op = "" if op is None else op.name
         self.keeps_unseen = op is not None and op.keeps_scale_unseen
         self.may_be_finer = op is not None and op.finer_limit is not None
@@ -101,7 +107,7 @@ class FunctionalLayer(QuantizedBase):
     @property
     def subtracts_max(self) -> bool:
         """Whether the largest number of each row is subtracted from the input of this softmax."""
-        return _BELOW_MAX in self._buffers
+        return self._has_decided(_BELOW_MAX)
 
     def subtract_max(self, *, is_wanted: bool) -> None:
         """Set whether it is subtracted; a checkpoint has the buffer only then."""
@@ -110,7 +116,7 @@ class FunctionalLayer(QuantizedBase):
     @property
     def is_fine(self) -> bool:
         """Whether the range was observed since the output may be finer than the input (`Op.finer_limit`)."""
-        return _FINER in self._buffers
+        return self._has_decided(_FINER)
 
     def become_fine(self) -> None:
         """Allow the finer scale; a checkpoint has the buffer only then, and older ones keep their scales."""
@@ -119,7 +125,7 @@ class FunctionalLayer(QuantizedBase):
     @property
     def is_shared(self) -> bool:
         """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
-        return _SHARED in self._buffers
+        return self._has_decided(_SHARED)
 
     def share(self) -> None:
         """Use the range no longer; a checkpoint has the buffer only then."""
@@ -127,17 +133,17 @@ class FunctionalLayer(QuantizedBase):
         self.forget_range()
 
     def _decide(self, key: str, *, is_wanted: bool) -> None:
-        """Have a buffer, or not."""
-        if not is_wanted:
-            self._buffers.pop(key, None)
-        elif key not in self._buffers:
-            with torch.inference_mode(mode=False):
-                self.register_buffer(key, torch.ones_like(self.get_buffer("running_o")))
+        if is_wanted != self._has_decided(key):
+            self.write(key, float(is_wanted))
+
+    def _has_decided(self, key: str) -> bool:
+        """Whether a buffer says so; that of an average does where it did in one of the models."""
+        return key in self._buffers and self.read(key) != absent(key)
 
     @property
     def flags(self) -> tuple[bool, ...]:
         """Subtract the largest number, allow the finer scale, leave a range unused that several calls share."""
-        return tuple(key in self._buffers for key in _DECISIONS)
+        return tuple(map(self._has_decided, _DECISIONS))
 
     @flags.setter
     def flags(self, decided: tuple[bool, ...]) -> None:
@@ -171,11 +177,6 @@ class FunctionalLayer(QuantizedBase):
         self.set_use("o", None)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for key in _DECISIONS:
-            if prefix + "running_o" in state_dict:  # else it is a checkpoint of an earlier stage, which decides nothing
-                self._decide(key, is_wanted=prefix + key in state_dict)
-            elif key in self._buffers:
-                state_dict.setdefault(prefix + key, self._buffers[key])
         # older checkpoints of products also hold the last scalar operand and the input's range
         for name in ("y", "running_x", "scale_x", "running_y", "scale_y", "scale_local_o"):
             if name not in self._buffers:

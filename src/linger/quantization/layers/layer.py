@@ -45,12 +45,11 @@ from linger.quantization.core.frozen import (
     make_ready,
     round_bias,
 )
-from linger.quantization.core.kept.use import keep_own_input
-from linger.quantization.core.kept.widths import HasWidths
+from linger.quantization.core.kept.widths import HasWidths, add_widths
 from linger.quantization.core.processes.seen import Batch
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.statistics import OWN_INPUT, QuantizedBase
 from linger.quantization.core.surroundings import is_in_backward
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional
@@ -86,6 +85,8 @@ class QuantLayer(HasWidths, QuantizedBase):
     ) -> None:
         has_weight = "w" in op.inputs
         super().__init__(range_names(op))
+        self.add_optional(OWN_INPUT, "x")
+        add_widths(self)
         self.op_name = op.name
         self._op, self._has_weight = op, has_weight
         self.is_lookup = op.inputs[0] == "w"
@@ -115,7 +116,7 @@ class QuantLayer(HasWidths, QuantizedBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle leaves out what can be computed again."""
-        return self.__dict__ | {"_frozen": {}, "_simulation": {}, "_watchman": Watchman()}
+        return super().__getstate__() | {"_frozen": {}, "_simulation": {}, "_watchman": Watchman()}
 
     def take_batch_norm(self, bn: nn.Module) -> None:
         """Fold a batch norm that goes on learning. The bias key exists in every checkpoint of this stage."""
@@ -272,7 +273,7 @@ class QuantLayer(HasWidths, QuantizedBase):
             self._own_input_range()  # what is too wide gets a scale that fits its values
         q = x if x.bits == bits else self.requantize(x, bits, runtime, self.path)
         # a layer that also gets float inputs (it may be called twice) keeps their range
-        may_adopt = self.input_range != "own" and not runtime.is_tracing
+        may_adopt = self.input_range != "own" and not runtime.is_tracing and not self.keeps_own_input
         if may_adopt and (self.input_range == "stale" or self.is_observing or self.is_foreign("x")):
             self.input_range = "adopted"
             self.adopt_range(q)
@@ -281,7 +282,7 @@ class QuantLayer(HasWidths, QuantizedBase):
     def _own_input_range(self) -> None:
         if self.input_range in ("adopted", "stale") and self.is_observing:
             self.write("running_x", 0.0)
-            keep_own_input(self)
+            self.write(OWN_INPUT, 1.0)
         self.input_range = "own"
 
     def _pad(self, q: QTensor) -> QTensor:

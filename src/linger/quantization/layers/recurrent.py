@@ -28,7 +28,7 @@ from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
 from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import Watchman, integer_bound, kept
-from linger.quantization.core.kept.widths import HasWidths
+from linger.quantization.core.kept.widths import HasWidths, add_widths
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import OpCall, OpRecord, Runtime
@@ -89,6 +89,7 @@ class QuantRecurrent(HasWidths, QuantizedBase):
         """Take over the parameters of a torch layer; `suffix` names those of a layer and a direction."""
         ranges = [range_suffix(layer, back) for layer in range(layers) for back in range(directions)]
         super().__init__(tuple(f"{name}{end}" for end in ranges for name in _RANGES))
+        add_widths(self)
         self.op_name, self._op = op.name, op
         self.suffixes = tuple(
             tuple(suffix(layer, "_reverse" if back else "") for back in range(directions)) for layer in range(layers)
@@ -104,7 +105,7 @@ class QuantRecurrent(HasWidths, QuantizedBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle leaves out what can be computed again."""
-        return self.__dict__ | {"_rounded": {}, "_watchman": Watchman()}
+        return super().__getstate__() | {"_rounded": {}, "_watchman": Watchman()}
 
     @property
     def lacks_scale(self) -> bool:

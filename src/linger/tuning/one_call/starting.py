@@ -82,7 +82,10 @@ def refuse_not_finite(model: nn.Module) -> None:
         UsageError: There are such weights; every tensor is named.
     """
     wrong = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
-    wrong += [name for name, buffer in model.named_buffers() if bool(buffer.isnan().any())]
+    for path, module in model.named_modules():
+        own = module.named_buffers(path, recurse=False)
+        unread = module.optional_names if isinstance(module, QuantizedBase) else ()
+        wrong += [name for name, b in own if name.rpartition(".")[2] not in unread and bool(b.isnan().any())]
     if wrong:
         raise UsageError(
             f"{type(model).__name__}: {listing(wrong)} holds NaN or infinity. Train the model again, or load a "

@@ -27,6 +27,12 @@ PREFIXES = {"tqt": "threshold_", "lsq": "step_"}
 WIDTH = "bits_"
 """What the name of the buffer begins with that holds the width a step belongs to."""
 
+
+def is_of_weights(name: str) -> bool:
+    """Whether a range is that of weights: w, iw, hw."""
+    return "w" in name.partition("_")[0]
+
+
 _LARGEST = 2.0**100
 _SMALLEST = 2.0**-100
 """Ranges stay between these two: far from those that count as zero, and within float32."""
@@ -59,6 +65,9 @@ class Learning(Protocol):
 
     def choose_range(self, name: str, largest: Scale | None) -> None:
         """Choose the range of weights."""
+
+    def is_chosen(self, name: str) -> bool:
+        """Whether it was chosen."""
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         """Add a parameter."""
@@ -168,7 +177,7 @@ class LearnedRange:
             self._write(self._range_there(parameter))
 
     def _write(self, largest: Scale) -> None:
-        if "w" in self.name.partition("_")[0]:  # w, iw, hw
+        if is_of_weights(self.name):
             self.layer.choose_range(self.name, largest)
         else:
             self.layer.write(f"running_{self.name}", largest)
@@ -210,8 +219,7 @@ class LearnedRange:
     @property
     def _buffer(self) -> str:
         """The buffer that holds the range; weights whose range was not chosen have that of the largest."""
-        chosen = f"chosen_{self.name}"
-        return chosen if hasattr(self.layer, chosen) else f"running_{self.name}"
+        return f"{'chosen' if self.layer.is_chosen(self.name) else 'running'}_{self.name}"
 
 
 def learn_range(layer: Learning, name: str, method: str | None, bits: int) -> None:

@@ -6,24 +6,16 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
-
-import torch
-from torch import Tensor, nn
+from typing import Any, Protocol
 
 from linger.dialect import Interval
 from linger.numeric.torch.scale import Scale, largest_of, smallest
+from linger.quantization.core.kept.buffers import OPEN, absent
 from linger.quantization.core.observation import CALIBRATION, Calibration
 from linger.quantization.core.surroundings import is_in_backward
 
 EVERYTHING = (-math.inf, math.inf)
 """The interval of a tensor all of whose numbers are used."""
-
-OWN_INPUT = "own_x"
-"""Buffer of a layer whose input keeps a range of its own, though quantised inputs came, too."""
-
-_OPEN = float(torch.finfo(torch.float32).max)
-"""Stands for infinity in checkpoints: a mean of infinite numbers, as of weights over time, would be none."""
 
 
 class Observed(Protocol):
@@ -31,6 +23,12 @@ class Observed(Protocol):
 
     def read(self, name: str) -> float:
         """The value of a buffer."""
+
+    def known_use(self, name: str) -> Interval | None:
+        """The numbers of a range that are used, as its buffer says it."""
+
+    def write_all(self, name: str, values: Sequence[float]) -> None:
+        """Set a buffer."""
 
     def observe_again(
         self,
@@ -51,7 +49,6 @@ class RangeUse:
     what is used. It is never narrower than any pass has asked for.
 
     Attributes:
-        known: The interval used in all passes so far; None before the first.
         applied: The interval that the last pass observed by.
         last: The ends of the tensor that was observed last, and the range before it.
         is_shared: Whether the users of all processes decide, once they have told each other (`exchange`).
@@ -59,7 +56,6 @@ class RangeUse:
 
     def __init__(self, layer: Observed, name: str) -> None:
         self.layer, self.name = layer, name
-        self.known: Interval | None = None
         self.applied: Interval = EVERYTHING
         self.last: tuple[Scale, Scale, Scale] | None = None
         self.is_shared = False
@@ -68,12 +64,16 @@ class RangeUse:
         self._before: Scale = 0.0
         self._block: weakref.ref[Calibration] | None = None
         self._held: Interval = EVERYTHING  # what the range holds now
-        self._kept: Interval | None = None  # what checkpoints say
         self._is_settled = False
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of a model has no pass in progress."""
         return self.__dict__ | {"last": None, "_found": None, "_seen": [], "_block": None}
+
+    @property
+    def known(self) -> Interval | None:
+        """The interval used in all passes so far; None before the first."""
+        return self.layer.known_use(self.name)
 
     @property
     def is_open(self) -> bool:
@@ -135,55 +135,26 @@ class RangeUse:
 
     def join(self, found: Interval) -> None:
         """Use these numbers, too, from now on; checkpoints say so, unless everything was used from the first pass on."""
-        self.known = joined(found, self.known)
-        if self.known != EVERYTHING or self._kept is not None:
-            self._keep(self.known)
+        known = self.known
+        used = joined(found, known)
+        if used != known:
+            end = math.inf if known is None and used == EVERYTHING else OPEN
+            self._write(max(used[0], -end), min(used[1], end))
 
     def set(self, used: Interval | None) -> None:
         """Use these numbers, whatever was known before."""
-        self.known, self._kept = None, None
-        cast(nn.Module, self.layer)._buffers.pop(f"used_{self.name}", None)  # noqa: SLF001 - there may be none
+        self._write(*[absent(self._key)] * 2)
         if used is not None:
             self.join(used)
 
-    def load(self, kept: Tensor) -> None:
-        """Use what a checkpoint says, so that training goes on as if it had not stopped."""
-        low, high = (end if abs(end) < _OPEN else math.copysign(math.inf, end) for end in kept.tolist())
-        self.known = low, high
-        self._keep(self.known)
+    def _write(self, low: float, high: float) -> None:
+        self.layer.write_all(self._key, (low, high))
 
-    def _keep(self, used: Interval) -> None:
-        key, layer = f"used_{self.name}", cast(nn.Module, self.layer)
-        if self._kept != used or key not in layer._buffers:  # noqa: SLF001 - hasattr takes longer
-            ends = torch.tensor([min(max(end, -_OPEN), _OPEN) for end in used], dtype=torch.float64)
-            _add_buffer(layer, key, ends.to(layer.get_buffer(f"running_{self.name}").device))
-            self._kept = used
+    @property
+    def _key(self) -> str:
+        return f"used_{self.name}"
 
 
 def joined(one: Interval, other: Interval | None) -> Interval:
     """The interval that holds both."""
     return one if other is None else (min(one[0], other[0]), max(one[1], other[1]))
-
-
-# decisions that a checkpoint has only where they were taken
-def keep_own_input(layer: nn.Module) -> None:
-    """Let checkpoints say that the range of a layer's input is observed, though quantised inputs came, too."""
-    if OWN_INPUT not in layer._buffers:  # noqa: SLF001 - as above
-        _add_buffer(layer, OWN_INPUT, torch.ones_like(layer.get_buffer("running_x")))
-
-
-def loads_own_input(layer: nn.Module, state_dict: dict[str, Any], prefix: str) -> bool:
-    """Whether a checkpoint says so; the layer then does, too, and does not where it has other ranges."""
-    is_own = prefix + OWN_INPUT in state_dict
-    if is_own:
-        keep_own_input(layer)
-    elif prefix + "running_x" in state_dict:
-        layer._buffers.pop(OWN_INPUT, None)  # noqa: SLF001 - there may be none
-    elif OWN_INPUT in layer._buffers:  # noqa: SLF001 - as above
-        state_dict[prefix + OWN_INPUT] = layer.get_buffer(OWN_INPUT)
-    return is_own
-
-
-def _add_buffer(layer: nn.Module, name: str, values: Tensor) -> None:
-    with torch.inference_mode(mode=False):  # a layer that decides in an inference pass can be trained later
-        layer.register_buffer(name, values.clone())

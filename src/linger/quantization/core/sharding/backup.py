@@ -12,18 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.dialect import Interval
 from linger.quantization.core.statistics import ZEROS, QuantizedBase
 
 _KEPT = ("histograms", "bits_of", "method_of", "input_range", "beyond", "floor", "_bounds")
-"""What a pass changes in a layer beside its buffers and the uses of its ranges."""
+"""What a pass changes in a layer beside its buffers."""
 
 
 @dataclass(frozen=True)
 class _Before:
     buffers: dict[str, Tensor | None]
     attributes: dict[str, Any]
-    uses: dict[str, Interval | None]
 
 
 def _nothing(model: nn.Module) -> None:
@@ -54,19 +52,15 @@ class Backup:
                 buffers = {name: None if b is None else b.detach().clone() for name, b in layer._buffers.items()}  # noqa: SLF001 - by name, with None
                 own = layer.__dict__
                 attributes = {name: copy.copy(own[name]) for name in _KEPT if name in own}
-                uses = {name: layer.known_use(name) for name in layer.range_names()}
-                self._layers[layer] = _Before(buffers, attributes, uses)
+                self._layers[layer] = _Before(buffers, attributes)
 
     def restore(self) -> None:
         """Undo what passes have changed; layers of functions that they made are removed."""
         for layer, before in self._layers.items():
-            layer._buffers.clear()  # noqa: SLF001 - setattr would ask for a registration again
-            layer._buffers.update(before.buffers)  # noqa: SLF001 - as above
+            layer._buffers.update(before.buffers)  # noqa: SLF001 - setattr would ask for a registration again
             for name in _KEPT:
                 layer.__dict__.pop(name, None)
             layer.__dict__.update(before.attributes)
-            for name, interval in before.uses.items():
-                layer.set_use(name, interval)
             layer.forget_known()
         for model in self.models:
             for module in list(model.modules()):
@@ -76,7 +70,7 @@ class Backup:
 
     def ranges_before(self, wanted: list[tuple[QuantizedBase, str]]) -> list[float]:
         """Ranges as they were; 0 where there was none. A device is asked once."""
-        none = _Before({}, {}, {})
+        none = _Before({}, {})
         found = [self._layers.get(layer, none).buffers.get(f"running_{name}") for layer, name in wanted]
         present = [buffer for buffer in found if buffer is not None]
         values = iter(torch.cat([b.reshape(1).to(present[0].device) for b in present]).tolist() if present else [])

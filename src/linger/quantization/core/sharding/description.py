@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from linger.errors import listing
-from linger.quantization.core.kept.use import OWN_INPUT
 from linger.quantization.core.sharding.partial import constants_of
 from linger.quantization.core.statistics import QuantizedBase
 
@@ -20,7 +19,7 @@ _SETTINGS = ("geometry", "limited_to", "padding_mode", "batch_first")
 _UNREAD = "num_batches_tracked"
 """Counts the steps of training; no pass of an evaluation reads it."""
 
-_OF_RANGES = ("running", "scale", "chosen", "used", "threshold", "step", "bits")
+_OF_RANGES = ("running", "scale", "threshold", "step", "bits")
 """What a layer keeps of each range: numbers, and parameters that follow them."""
 
 Description = Mapping[str, tuple[str, str]]
@@ -88,7 +87,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers of a module itself, but for those that calibration sets."""
     left_out = {_UNREAD, *constants_of(module)}
     if isinstance(module, QuantizedBase):
-        left_out |= {f"{kind}_{name}" for name in module.range_names() for kind in _OF_RANGES} | {OWN_INPUT}
+        left_out |= {f"{kind}_{name}" for name in module.range_names() for kind in _OF_RANGES} | module.optional_names
     for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
         if name not in left_out:
             yield name, tensor
