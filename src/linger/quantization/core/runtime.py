@@ -520,7 +520,7 @@ class Scope:
             self._use_results(output)
         frame = runtime.leave(module)
         try:
-            if is_last and is_shared():
+            if is_last and runtime.exchange is not None and is_shared():
                 runtime.exchange.finish(runtime, module, is_complete=output is not None)
         finally:
             if frame is not None and frame.compiler is not None:
