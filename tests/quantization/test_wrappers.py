@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint
 import linger
 from linger.errors import UsageError
 from linger.numeric.fixed import is_power_of_two
+from linger.quantization.core.kept.use import EVERYTHING
+from linger.quantization.core.statistics import QuantizedBase
 from tests.support.processes import run_processes
 
 pytestmark = pytest.mark.needs_torch
@@ -214,6 +216,161 @@ def test_averaged_model_is_exact_and_its_scales_are_those_of_its_ranges(kind, us
     again = prepared()
     again.load_state_dict(inner.state_dict())
     assert torch.equal(integers(again), integers(inner))
+
+
+class Later(nn.Module):
+    """Finds and decides more when it is whole: see `BUFFERS`."""
+
+    is_whole = False
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.both, self.branch = (nn.Linear(6, 6) for _ in range(3))
+        self.six, self.slope = nn.ReLU6(), nn.Parameter(torch.full((1,), 0.25))
+        self.act = nn.Module()
+        self.act.forward = lambda x: F.leaky_relu(x, 0.3)
+        self.callers = nn.ModuleList([Caller(self.act), Caller(self.act)])
+
+    def forward(self, x):
+        first = self.first(x)
+        y = self.callers[0](F.prelu(self.both(first), self.slope))
+        again = self.callers[1](self.both(x * 4)) if self.is_whole else first
+        other = self.six(self.branch(first)) if self.is_whole else first
+        return F.softmax((y + again + other) * (900.0 if self.is_whole else 1.0), -1)
+
+
+class Caller(nn.Module):
+    def __init__(self, act):
+        super().__init__()
+        self.act = act
+
+    def forward(self, x):
+        return self.act(x)
+
+
+BUFFERS = ("below_max", "bits", "chosen_w", "finer", "own_x", "shared", "used_o")
+
+
+def calibrated():
+    """The net before it is whole, from a checkpoint of a time when no function was finer than its input."""
+    torch.manual_seed(0)
+    model = linger.init(Later()).eval()
+    with linger.calibration():
+        model(torch.randn(8, 6))
+    model.load_state_dict({name: value for name, value in model.state_dict().items() if not name.endswith(".finer")})
+    return model
+
+
+def present(model):
+    """The last parts of the names in a checkpoint that are there only where they say something."""
+    return {name.rpartition(".")[2] for name in model.state_dict()} & {*BUFFERS}
+
+
+def found_by(model):
+    """What each layer makes of its buffers, by name."""
+    found = {}
+    for path, layer in model.named_modules():
+        if isinstance(layer, QuantizedBase):
+            uses = [layer.used_interval(name) for name in layer.range_names()]
+            chosen = [layer.chosen_range(name) for name in layer.range_names()]
+            found[path] = layer.flags, layer.keeps_own_input, uses, chosen, str(getattr(layer, "widths", ""))
+    return found
+
+
+def train_whole(model, schedule, after_step, steps=2):
+    model.is_whole = True
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model.train()(torch.randn(8, 6, generator=torch.Generator().manual_seed(step))).square().sum().backward()
+        optimizer.step()
+        schedule.step()
+        after_step()
+
+
+@pytest.mark.filterwarnings("ignore:.*SoftmaxInt.*format")
+@buffers_too
+def test_average_has_what_the_model_has_found_since_it_was_made(use_buffers):
+    model = calibrated()
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.6), use_buffers=use_buffers)
+    names = [name for name, _ in model.named_buffers()]
+    assert present(model) == set()
+    train_whole(model, linger.Schedule(model, widths={0: 16, 1: 4}, freeze_ranges=1, freeze_weights=True), lambda: None)
+    assert present(model) == {*BUFFERS}
+    average.update_parameters(model)
+    assert [name for name, _ in model.named_buffers()] == names
+    assert [name for name, _ in average.module.named_buffers()] == names
+    for name, value in average.module.named_buffers():
+        assert torch.equal(value, model.get_buffer(name)), name
+    assert found_by(average.eval().module) == found_by(model.eval())
+    assert average.module.state_dict().keys() == model.state_dict().keys()
+    other = calibrated()
+    other.load_state_dict(average.module.state_dict())
+    assert found_by(other) == found_by(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*SoftmaxInt.*format")
+@buffers_too
+def test_average_of_models_before_and_after_they_have_found_something(use_buffers):
+    model = calibrated()
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.6), use_buffers=use_buffers)
+    average.update_parameters(model)
+    expected = dict(average.module.named_buffers())
+    expected = {name: b.clone() for name, b in expected.items() if "running_" in name}
+    seen = []
+
+    def update():
+        average.update_parameters(model)
+        for name, before in expected.items():
+            now = model.get_buffer(name)
+            expected[name] = before.lerp(now, 0.4) if use_buffers else now.clone()
+            seen.append(float(now))
+            torch.testing.assert_close(average.module.get_buffer(name), expected[name])
+
+    train_whole(model, linger.Schedule(model, freeze_ranges=2, freeze_weights=True), update, steps=3)
+    assert len(set(seen)) > len(expected)  # else the test would show nothing
+    found, wanted = found_by(average.eval().module), found_by(model)
+    for path, (flags, is_own, uses, chosen, _) in wanted.items():
+        if use_buffers:  # what one of the models did not know is not known
+            assert found[path][:2] == (flags, is_own), path
+            assert found[path][3] == [None for _ in chosen], path
+            assert all(use in (EVERYTHING, last) for use, last in zip(found[path][2], uses, strict=True)), path
+        else:
+            assert found[path] == wanted[path]
+    with torch.no_grad():
+        average.module(torch.randn(8, 6))
+
+
+def test_mean_of_widths_is_refused_with_the_way_out():
+    model = calibrated()
+    schedule = linger.Schedule(model, widths={0: 16, 1: 4})
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.6), use_buffers=True)
+    average.update_parameters(model)
+    schedule.step()
+    average.update_parameters(model)
+    with pytest.raises(
+        UsageError, match=r"^first: its widths are 8/11/8, a mean .* AveragedModel\(model, use_buffers=False\)\.$"
+    ):
+        average.eval()
+
+
+def test_average_that_was_made_before_any_pass_is_refused_when_it_runs():
+    model = linger.init(Later())
+    average = AveragedModel(model)
+    model.train()(torch.randn(8, 6))
+    with pytest.raises((RuntimeError, ValueError), match=r"shape|longer"):  # torch's own
+        average.update_parameters(model)
+    with pytest.raises(UsageError, match=r"has no scale yet\. .* \(AveragedModel\) is made after that\.$"):
+        average.eval()(torch.randn(8, 6))
+
+
+def test_copy_of_an_average_reads_what_the_average_was_given():
+    model = calibrated()
+    average = AveragedModel(model)
+    average.module.both.read("running_o")
+    model.both.write("running_o", 77.0)
+    average.update_parameters(model)
+    assert copy.deepcopy(average).module.both.read("running_o") == 77.0
 
 
 def test_update_bn_learns_the_statistics_of_the_averaged_weights(tmp_path):

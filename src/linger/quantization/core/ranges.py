@@ -130,7 +130,7 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
         if not isinstance(layer, QuantizedBase):
             continue
         layer.follow_learned()
-        names = [key.removeprefix("running_") for key in layer.state_dict() if key.startswith("running_")]
+        names = layer.range_names()
         for name in names:
             kind = kind_of(name)
             is_adopted = kind is Kind.INPUT and layer.input_range in ("adopted", "stale")

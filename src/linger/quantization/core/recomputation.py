@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,11 +39,13 @@ class _Statistics:
     holder: nn.Module
     buffers: dict[str, Tensor | None]
     input_range: str | None
+    known: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, holder: nn.Module) -> _Statistics:
         """The tensors themselves, not copies."""
-        return cls(holder, dict(holder._buffers), getattr(holder, "input_range", None))  # noqa: SLF001 - by name, with None
+        known = holder.known_values() if isinstance(holder, QuantizedBase) else {}
+        return cls(holder, dict(holder._buffers), getattr(holder, "input_range", None), known)  # noqa: SLF001 - by name, with None
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> _Statistics:
         """The same with other tensors."""
@@ -52,14 +54,15 @@ class _Statistics:
     def emptied(self) -> _Statistics:
         """The same before the first call."""
         empty = {n: None if b is None else torch.full_like(b, absent(n)) for n, b in self.buffers.items()}
-        return replace(self, buffers=empty, input_range="")
+        return _Statistics(self.holder, empty, "")
 
     def install(self) -> None:
         """Put these tensors in the place of the buffers; none is written, as gradients may need its content."""
-        self.holder._buffers.update(self.buffers)  # noqa: SLF001 - setattr would ask for a registration again
         if isinstance(self.holder, QuantizedBase):
             self.holder.input_range = self.input_range or ""
-            self.holder.forget_known()
+            self.holder.put_buffers(self.buffers, self.known)
+        else:
+            self.holder._buffers.update(self.buffers)  # noqa: SLF001 - setattr would ask for a registration again
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,7 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device, r
     if runtime.is_real and not made.is_observing:
         return made
     if not made.is_observing:
-        raise UsageError(made.missing_scale(where))
+        raise UsageError(f"{made.missing_scale(where)} An average of models (AveragedModel) is made after that.")
     frame.module.add_module(child, made)
     return made
 

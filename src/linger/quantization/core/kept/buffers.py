@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,12 +44,8 @@ class RangeBuffers(nn.Module):
 
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
         super().__init__()
-        self._known: dict[str, tuple[int, float]] = {}
-        self._known_lists: dict[str, tuple[int, list[float]]] = {}
-        self._chosen_there: dict[str, int] = {}  # versions of chosen ranges that were computed on a device
-        self._optional: dict[
-            str, str | None
-        ] = {}  # buffers that may be absent, and the range without which none is loaded
+        self._known: dict[str, tuple[int, Any]] = {}  # versions of buffers, and their values; None: there, but not read
+        self._optional: dict[str, str | None] = {}  # buffers that may be absent, and whose range shows that they are
         with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
             for name in names:
                 self.register_buffer(f"running_{name}", torch.zeros(1, device=device))
@@ -61,15 +57,16 @@ class RangeBuffers(nn.Module):
                 self.add_optional(f"used_{name}", name, size=2, dtype=torch.float64)
 
     def add_optional(self, key: str, of: str | None, *, size: int = 1, dtype: torch.dtype = torch.float32) -> None:
-        """Add a buffer that may be absent: it is where a checkpoint has the range `of` (None: any) and not the buffer."""
+        """Add a buffer that may be absent; a checkpoint that has the range `of`, and not the buffer, says that it is."""
         with torch.inference_mode(mode=False):  # as above
             home = next(b.device for b in self.buffers(recurse=False))
             self.register_buffer(key, torch.full((size,), absent(key), dtype=dtype, device=home), persistent=False)
+        self._remember(key, absent(key) if size == 1 else [absent(key)] * size)
         self._optional[key] = None if of is None else f"running_{of}"
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy reads its buffers anew: their versions begin again."""
-        return self.__dict__ | {"_known": {}, "_known_lists": {}, "_chosen_there": {}}
+        return self.__dict__ | {"_known": {}}
 
     def read(self, name: str) -> float:
         """A buffer's value, read again only where its version counter shows that other code has written it."""
@@ -79,26 +76,45 @@ class RangeBuffers(nn.Module):
         if is_exporting():
             if known is None:
                 raise UsageError(RUN_FIRST)
-            return known[1]  # a traced buffer has no value
-        if known is None or known[0] != buffer._version:  # noqa: SLF001 - torch's public name is missing
-            known = (buffer._version, float(buffer))  # noqa: SLF001
-            self._known[name] = known
-        return known[1]
+        # a traced buffer has no value
+        elif known is None or known[0] != buffer._version or known[1] is None:  # noqa: SLF001 - torch's public name is missing
+            known = self._remember(name, float(buffer))
+        value: float = known[1]
+        return value
 
     def read_all(self, name: str) -> list[float]:
         """The values of a buffer that holds several."""
-        buffer, known = self._buffers[name], self._known_lists.get(name)
+        buffer, known = self._buffers[name], self._known.get(name)
         assert buffer is not None
         if known is None or (known[0] != buffer._version and not is_exporting()):  # noqa: SLF001 - as above
-            known = self._known_lists[name] = (buffer._version, buffer.tolist())  # noqa: SLF001
-        return known[1]
+            known = self._remember(name, buffer.tolist())
+        values: list[float] = known[1]
+        return values
 
     def write_all(self, name: str, values: Sequence[float]) -> None:
         """Set a buffer that holds several values."""
         buffer = self._buffers[name]
         assert buffer is not None
         buffer.copy_(torch.tensor(values, dtype=buffer.dtype))
-        self._known_lists[name] = (buffer._version, list(values))  # noqa: SLF001
+        self._remember(name, list(values))
+
+    def _remember(self, name: str, value: Any) -> tuple[int, Any]:
+        """Note the value that a buffer has now."""
+        known = self._known[name] = self._buffers[name]._version, value  # type: ignore[union-attr]  # noqa: SLF001 - as above
+        return known
+
+    def known_values(self) -> dict[str, Any]:
+        """The values of buffers as far as they are known without reading them."""
+        found = {name: (self._buffers.get(name), known) for name, known in self._known.items()}
+        held = {name: (b, k) for name, (b, k) in found.items() if b is not None and not b.is_meta}
+        return {name: value for name, (b, (version, value)) in held.items() if b._version == version}  # noqa: SLF001
+
+    def put_buffers(self, buffers: Mapping[str, Tensor | None], known: Mapping[str, Any]) -> None:
+        """Put other tensors, whose values are known as far as said, in the place of buffers."""
+        self._buffers.update(buffers)
+        self._known.clear()
+        for name, value in known.items():
+            self._remember(name, value)
 
     def value(self, name: str) -> Scale:
         """A buffer's value: a number, or where this pass leaves ranges on a device, a tensor without axes."""
@@ -116,7 +132,7 @@ class RangeBuffers(nn.Module):
                 buffer.copy_(value)
         elif (self.read(name) if buffer.is_cpu else self._last_known(name)) != value:
             buffer.fill_(value)
-            self._known[name] = (buffer._version, as_float32(value))  # noqa: SLF001
+            self._remember(name, as_float32(value))
 
     def _last_known(self, name: str) -> float | None:
         """A buffer's value as far as it is known without reading the device."""
@@ -128,8 +144,7 @@ class RangeBuffers(nn.Module):
 
     def forget_known(self) -> None:
         """Discard the values that were read before: the buffers have been replaced."""
-        for known in (self._known, self._known_lists, self._chosen_there):
-            known.clear()
+        self._known.clear()
 
     # buffers that may be absent
     @property
@@ -150,21 +165,21 @@ class RangeBuffers(nn.Module):
         buffer = self._buffers.get(key)
         if buffer is None:
             return False
-        return self._chosen_there.get(key) == buffer._version or math.isfinite(self.read(key))  # noqa: SLF001
+        return self._known.get(key) == (buffer._version, None) or math.isfinite(self.read(key))  # noqa: SLF001
 
     def choose_range(self, name: str, largest: Scale | None) -> None:
         """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""
         key = f"chosen_{name}"
-        buffer = self._buffers[key]
-        assert buffer is not None
         self.write(key, absent(key) if largest is None else largest)
         if isinstance(largest, Tensor):
-            self._chosen_there[key] = buffer._version  # noqa: SLF001
+            self._remember(key, None)
 
     def _is_present(self, name: str) -> bool:
         buffer = self._buffers[name]
         assert buffer is not None
-        first = absent(name) if buffer.is_meta else float(buffer[0])
+        if buffer.is_meta:
+            return False
+        first = self.read(name) if buffer.numel() == 1 else self.read_all(name)[0]
         return math.isfinite(first) and first != absent(name)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001 - torch's signature
@@ -176,7 +191,7 @@ class RangeBuffers(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         given = {name for name in self._optional if prefix + name in state_dict}
-        missing = [name for name, of in self._optional.items() if of is not None and prefix + of in state_dict]
+        cleared = [name for name, of in self._optional.items() if of is not None and prefix + of in state_dict]
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
             if buffer is not None and name not in self._optional and self.is_range(name):
@@ -191,13 +206,13 @@ class RangeBuffers(nn.Module):
             buffer = self.get_buffer(name)
             if buffer.device != home:  # those of a model without storage got that of the checkpoint
                 self._buffers[name] = torch.full_like(buffer, absent(name), device=home)
-            elif name in missing:
+            elif name in cleared:
                 buffer.fill_(absent(name))
         self.forget_known()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
-        before = dict(self._buffers)
+        before, known = dict(self._buffers), self.known_values()
         super()._apply(fn, recurse)
         for name, buffer in before.items():
             now = self._buffers[name]
@@ -208,7 +223,7 @@ class RangeBuffers(nn.Module):
                 self._buffers[name] = torch.full_like(now, absent(name)) if is_new else buffer.to(now.device)
             elif self.is_range(name) and now.dtype != buffer.dtype:
                 self._buffers[name] = buffer.to(now.device)
-        self.forget_known()
+        self.put_buffers({}, known)
         return self
 
     def is_range(self, name: str) -> bool:

@@ -57,11 +57,10 @@ class Backup:
     def restore(self) -> None:
         """Undo what passes have changed; layers of functions that they made are removed."""
         for layer, before in self._layers.items():
-            layer._buffers.update(before.buffers)  # noqa: SLF001 - setattr would ask for a registration again
+            layer.put_buffers(before.buffers, {})
             for name in _KEPT:
                 layer.__dict__.pop(name, None)
             layer.__dict__.update(before.attributes)
-            layer.forget_known()
         for model in self.models:
             for module in list(model.modules()):
                 for name, child in list(module.named_children()):

@@ -1,0 +1,83 @@
+"""Buffers that may be absent: always there, in a checkpoint only where they say something."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import linger
+from linger.quantization.core.kept.use import EVERYTHING
+from linger.quantization.functions.functional_layer import FunctionalLayer
+
+pytestmark = pytest.mark.needs_torch
+
+
+def linear():
+    torch.manual_seed(0)
+    return linger.init(nn.Linear(3, 2))
+
+
+def told():
+    """A layer whose optional buffers all say something."""
+    layer = linear()
+    layer.choose_range("w", 0.5)
+    layer.set_use("o", (-math.inf, 6.0))
+    layer.set_use("x", EVERYTHING)
+    layer.write("own_x", 1.0)
+    return layer
+
+
+def test_checkpoints_have_only_what_says_something():
+    plain, layer = linear(), told()
+    largest = torch.finfo(torch.float32).max
+    assert [name for name, _ in layer.named_buffers()] == [name for name, _ in plain.named_buffers()]
+    added = {name: value.tolist() for name, value in layer.state_dict().items() if name not in plain.state_dict()}
+    assert added == {
+        "chosen_w": [0.5],
+        "used_o": [-largest, 6.0],
+        "own_x": [1.0],
+    }  # everything used is not worth a word
+
+
+def test_what_a_checkpoint_does_not_have_is_absent_afterwards():
+    layer = told()
+    layer.load_state_dict(linear().state_dict())
+    assert layer.state_dict().keys() == linear().state_dict().keys()
+    assert layer.chosen_range("w") is None
+    assert layer.known_use("o") is None
+
+
+@pytest.mark.parametrize("assign", [True, False], ids=["assigned", "emptied first"])
+def test_model_without_storage_gets_what_a_checkpoint_has(assign):
+    layer = told().to("meta")
+    assert layer.state_dict().keys() == linear().state_dict().keys()
+    if not assign:
+        layer.to_empty(device="cpu")
+        assert layer.state_dict().keys() == linear().state_dict().keys()
+    layer.load_state_dict(told().state_dict(), assign=assign)
+    assert not any(buffer.is_meta for buffer in layer.buffers())
+    assert layer.state_dict().keys() == told().state_dict().keys()
+    assert (layer.chosen_range("w"), layer.known_use("o"), layer.known_use("x")) == (0.5, (-math.inf, 6.0), None)
+    assert str(layer.eval().widths) == "8/8/8"
+
+
+def test_other_types_leave_what_is_found_as_it_is():
+    layer = told().half()
+    assert layer.known_use("o") == (-math.inf, 6.0)
+    assert layer.state_dict()["chosen_w"].dtype == torch.float32
+
+
+def test_a_wrong_shape_is_told_as_of_any_other_buffer():
+    state = told().state_dict() | {"used_o": torch.zeros(3)}
+    with pytest.raises(RuntimeError, match="size mismatch for used_o"):
+        linear().load_state_dict(state)
+
+
+def test_other_code_may_write_a_decision():
+    layer = FunctionalLayer("SoftmaxInt_0")
+    assert not layer.subtracts_max
+    layer.get_buffer("below_max").add_(0.25)
+    assert layer.subtracts_max
+    layer.subtract_max(is_wanted=False)
+    assert layer.state_dict().keys() == FunctionalLayer("SoftmaxInt_0").state_dict().keys()
