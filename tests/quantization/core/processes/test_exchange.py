@@ -77,6 +77,18 @@ class Branch(nn.Module):
         return x
 
 
+class Orders(nn.Module):
+    """Functions that processes first call in different orders."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x, is_odd):
+        x = self.first(x)
+        return torch.tanh(x) * 20 * x if is_odd else x + torch.sigmoid(x)
+
+
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -134,6 +146,16 @@ def wrapped_training(broadcasts):
         model(pictures())
     wrapped = DistributedDataParallel(model, broadcast_buffers=broadcasts)
     return train(model, [pictures(seed=s) for s in range(STEPS)], rate=0.05, wrapped=wrapped)
+
+
+def orders():
+    """Steps in which one process runs what the other one ran before; also the names of buffers in their order."""
+    model, found = made(Orders()), []
+    wrapped = DistributedDataParallel(model)
+    for step in range(STEPS):
+        wrapped(part(vectors(step)), (dist.get_rank() + step) % 2).sum().backward()
+        found.append(buffers(model))
+    return found, [name for name, _ in model.named_buffers()]
 
 
 def each_for_itself(module, *, is_known):
@@ -209,6 +231,7 @@ def cases():
     }
     if dist.get_world_size() == 2:
         found["branch"] = each_for_itself(Branch(), is_known=False)
+        found["orders"] = orders()
         found |= {"collectives": collectives(), "accumulated": accumulated(), "uneven": uneven()}
         found |= {"checkpointed": checkpointed(does_repeat=True), "not checkpointed": checkpointed(does_repeat=False)}
     return found
@@ -233,7 +256,7 @@ def test_all_buffers_are_equal_in_all_processes_after_every_step(groups, case):
             assert other[case] == results[0][case]
 
 
-@pytest.mark.parametrize("case", ["branch", "accumulated"])
+@pytest.mark.parametrize("case", ["branch", "accumulated", "orders"])
 def test_so_they_are_where_processes_differ_in_what_they_run(groups, case):
     first, second = groups[2]
     assert first[case] == second[case]

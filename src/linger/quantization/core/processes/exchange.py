@@ -37,6 +37,7 @@ from linger.quantization.core.processes.group import (
     agree,
     refuse_failures,
 )
+from linger.quantization.core.processes.order import order_functions
 from linger.quantization.core.processes.seen import Batch
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.statistics import QuantizedBase
@@ -169,6 +170,7 @@ class Exchange:
     def _layout_of(self, root: nn.Module) -> _Layout:
         layout = self._layouts.get(root)
         if layout is None or layout.modules != _modules_of(root):
+            order_functions(root)  # a wrapper takes the list of buffers when its next pass begins
             layout = self._layouts[root] = _Layout.of(root)
         return layout
 
