@@ -367,6 +367,8 @@ class Runtime:
 
     def abandon(self) -> None:
         """Forget a pass that did not end."""
+        if self._pass.frames and self.exchange is not None:
+            self.exchange.abandon(self._pass.frames[0].module)
         while self._pass.frames:
             take_autocast_up(self._pass.frames.pop().autocast)
         self.settle_ranges(is_complete=False)
