@@ -235,7 +235,7 @@ class Runtime:
             recurrent layers and no float ones.
         make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
-        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`).
+        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`); a layer alone has none.
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks; `trains_real`: those in training mode.
         holds_ranges: Whether ranges that are known stay as they are in training.
     """
@@ -520,7 +520,7 @@ class Scope:
             self._use_results(output)
         frame = runtime.leave(module)
         try:
-            if is_last and is_shared():
+            if is_last and runtime.exchange is not None and is_shared():
                 runtime.exchange.finish(runtime, module, is_complete=output is not None)
         finally:
             if frame is not None and frame.compiler is not None:
