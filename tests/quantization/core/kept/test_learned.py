@@ -434,10 +434,16 @@ def test_an_older_checkpoint_loads_into_a_model_that_learns():
     assert learned_state(model) == before
 
 
-def test_a_checkpoint_changes_the_method():
-    model, other = linear(), linear()
-    linger.learn_scales(model, "lsq")
+def test_a_checkpoint_with_another_method_is_refused():
+    model, other = linear(), linear(x=9 * draw(32, 4))
+    learned = linger.learn_scales(model, "lsq")
     linger.learn_scales(other, "tqt")
+    before = learned_state(model)
+    with pytest.raises(linger.UsageError, match=r"0\.w \(tqt there, lsq here\), 0\.o \(tqt"):
+        nn.Sequential(model).load_state_dict(nn.Sequential(other).state_dict())
+    assert learned_state(model) == before
+    assert learned[0] is model[0].step_x
+    linger.learn_scales(model, "mom")  # a model without takes those of the checkpoint
     model.load_state_dict(other.state_dict())
     assert learned_state(model) == learned_state(other)
 
