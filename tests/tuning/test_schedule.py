@@ -309,6 +309,26 @@ def _wrapped():
     return len(losses)
 
 
+def test_another_schedule_undoes_the_first():
+    model = linger.init(float_net(), disable_submodel=["alone"]).eval()
+    with linger.calibration():
+        model(batches(1)[0][0])
+    learned = linger.learn_scales(model, layers=["head"])
+    first = linger.Schedule(model, freeze_ranges=0, freeze_weights=True, freeze_batch_norms=0)
+    assert model.inner.chosen_range("w") is not None
+    second = linger.Schedule(model, freeze_ranges=9)
+    assert model.inner.chosen_range("w") is None
+    assert all(parameter.requires_grad for parameter in learned)
+    before = model.alone.running_mean.clone()
+    model.train()(batches(1)[0][0])
+    assert not torch.equal(model.alone.running_mean, before)
+    with pytest.raises(UsageError, match="another Schedule of this model has ended this one"):
+        first.step()
+    second.step()
+    assert (first.steps, second.steps) == (0, 1)
+    copy.deepcopy(model).train()(batches(1)[0][0])
+
+
 # checkpoints
 def test_training_resumes_to_the_same_integers(tmp_path):
     options = {"float_steps": 1, "widths": {0: 16, 3: 4}, "freeze_ranges": 4, "freeze_weights": True}
@@ -459,15 +479,22 @@ def _in_a_group(metrics):
     for metric in metrics[rank]:
         schedule.step(metric)
     events = [str(event) for event in schedule.events]
+    # from the first step on, not only once the metrics count
+    schedule = linger.Schedule(quantised(), float_steps=9, freeze_ranges="plateau")
     schedule.load_state_dict({"step": rank, "best": None, "waited": 0, "plateau_at": None})
     with pytest.raises(UsageError) as error:
         schedule.step(1.0)
     assert _wrapped() == 3
-    return events, str(error.value), schedule.steps == rank
+    assert schedule.steps == rank
+    if rank:
+        return events, str(error.value)
+    with pytest.raises(UsageError, match=r"one did not answer .* Call it equally often"):
+        schedule.step(1.0)  # the other process has ended
+    return events, str(error.value)
 
 
 def test_processes_decide_alike_by_the_metric_of_all():
     # the means are 3, 2, 2.5: the third is no better. Alone, the first would find 3 and the second none
     found = run_processes(_in_a_group, 2, [[1.0, None, 2.0], [5.0, 2.0, 3.0]])
     told = "Schedule.step: the processes are at the steps 0, 1. Call it equally often in each."
-    assert found == [(["step 3: ranges frozen"], told, True)] * 2
+    assert found == [(["step 3: ranges frozen"], told)] * 2

@@ -110,6 +110,9 @@ class Schedule:
         self._chosen: list[tuple[QuantizedBase, str]] = []
         self._fixed: list[nn.Parameter] = []
         self._hooks: list[RemovableHandle] = []
+        if self._runtime.schedule is not None:
+            self._runtime.schedule.end()
+        self._runtime.schedule = self
         self._apply()
 
     @property
@@ -140,9 +143,14 @@ class Schedule:
             metric: A figure of this moment, a loss or an accuracy, where one is known.
 
         Raises:
-            UsageError: The metric is no number; processes are at different steps. Nothing is counted.
+            UsageError: The metric is no number; processes are at different steps, or one does not answer; another schedule has
+                ended this one. Nothing is counted.
         """
         value = _number(metric)
+        if self._runtime.schedule not in (None, self):
+            raise UsageError(
+                "Schedule.step: another Schedule of this model has ended this one. Call the step of that one."
+            )
         is_found = self._plateau is not None and self._plateau.sees(value, self._steps)
         self._steps += 1
         if is_found and self._plateau is not None:
@@ -152,6 +160,12 @@ class Schedule:
             self._apply()
             for event in due:
                 logger.info("Schedule: %s", event)
+
+    def end(self) -> None:
+        """Thaw what this schedule has frozen, and train in integers; widths stay. Another schedule of the model does so first."""
+        self._runtime.trains_real, self._runtime.schedule = False, None
+        self._hold_ranges(is_held=False)
+        self._hold_batch_norms(is_held=False)
 
     # checkpoints
     def state_dict(self) -> dict[str, float | None]:

@@ -212,7 +212,7 @@ class _Pass(threading.local):
         self.state_memory: dict[int, Any] | None = None
 
 
-_FRESH: dict[str, Any] = {"observers": [], "last_pass": {}}
+_FRESH: dict[str, Any] = {"observers": [], "last_pass": {}, "schedule": None}
 """What a copy of a model begins with."""
 
 
@@ -235,9 +235,10 @@ class Runtime:
             recurrent layers and no float ones.
         make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
-        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`).
+        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`); a layer alone has none.
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks; `trains_real`: those in training mode.
         holds_ranges: Whether ranges that are known stay as they are in training.
+        schedule: What changes the model while it trains (`linger.tuning.schedule`); None where nothing does.
     """
 
     dispatch: Dispatch
@@ -267,6 +268,7 @@ class Runtime:
     stays_real: bool = False
     trains_real: bool = False
     holds_ranges: bool = False
+    schedule: Any = None
     _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -61,6 +61,7 @@ from linger.quantization.setup.config_apply import finish, named_types, prepared
 from linger.quantization.setup.config_file import SCALES, Config
 from linger.quantization.setup.config_reader import newer_config, read_config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
+from linger.quantization.setup.learned_scales import refuse_other_methods
 from linger.quantization.setup.marking import QuantMode, checked_types, checked_widths, types_by_name
 from linger.quantization.setup.tensor_quantizer import quant_tensor
 from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
@@ -485,6 +486,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     runtime.exchange = Exchange(_make_function)
     home = device_of(root)
     root.register_forward_pre_hook(check_shards)
+    root.register_load_state_dict_pre_hook(refuse_other_methods)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer

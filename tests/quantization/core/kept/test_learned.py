@@ -384,6 +384,28 @@ def test_calibration_sets_a_learned_range_anew():
     assert model[0].threshold_o.item() == pytest.approx(math.log2(127 / model[0].read("scale_o")) - 0.5)
 
 
+def run_with_methods(model, part, layers):
+    del part
+    with linger.calibration(layers=layers):
+        model(50 * draw(32, 4))
+
+
+def merge_with_methods(model, part, layers):
+    linger.merge_statistics(model, part, layers=layers)
+
+
+@pytest.mark.parametrize("act", [run_with_methods, merge_with_methods], ids=["calibration", "merge_statistics"])
+def test_a_calibration_that_fails_leaves_the_parameters_as_they_were(act, tmp_path):
+    linger.save_statistics(linear(x=50 * draw(32, 4)), tmp_path / "part.stat")
+    model = linear()
+    learned = linger.learn_scales(model, "lsq")
+    before = {name: value.tolist() for name, value in model.state_dict().items()}
+    with pytest.raises(linger.UsageError, match="no layer or range has such a path"):
+        act(model, tmp_path / "part.stat", {"nowhere": "mse"})
+    assert {name: value.tolist() for name, value in model.state_dict().items()} == before
+    assert all(now is then for now, then in zip(linger.learn_scales(model, "lsq"), learned, strict=True))
+
+
 # checkpoints
 @each_method
 def test_a_checkpoint_gives_its_parameters_to_a_model_without(method):
@@ -412,10 +434,16 @@ def test_an_older_checkpoint_loads_into_a_model_that_learns():
     assert learned_state(model) == before
 
 
-def test_a_checkpoint_changes_the_method():
-    model, other = linear(), linear()
-    linger.learn_scales(model, "lsq")
+def test_a_checkpoint_with_another_method_is_refused():
+    model, other = linear(), linear(x=9 * draw(32, 4))
+    learned = linger.learn_scales(model, "lsq")
     linger.learn_scales(other, "tqt")
+    before = learned_state(model)
+    with pytest.raises(linger.UsageError, match=r"0\.w \(tqt there, lsq here\), 0\.o \(tqt"):
+        nn.Sequential(model).load_state_dict(nn.Sequential(other).state_dict())
+    assert learned_state(model) == before
+    assert learned[0] is model[0].step_x
+    linger.learn_scales(model, "mom")  # a model without takes those of the checkpoint
     model.load_state_dict(other.state_dict())
     assert learned_state(model) == learned_state(other)
 

@@ -241,10 +241,7 @@ def load_learned(layer: Learning, state_dict: dict[str, Any], prefix: str) -> li
     A checkpoint of an earlier stage has no ranges: what is here stays.
     """
     for name, method, bits in _parameters_in(layer, state_dict, prefix):
-        known = layer.learned.get(name)
-        if known is None or known.method != method:
-            if known is not None:
-                known.remove()
+        if name not in layer.learned:
             layer.learned[name] = LearnedRange(layer, name, method, bits)
     missing = [each for each in layer.learned.values() if prefix + each.key not in state_dict]
     for each in missing:
