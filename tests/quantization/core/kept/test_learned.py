@@ -469,6 +469,22 @@ def test_thresholds_are_the_same_on_every_process():
     assert first != learned_state_at_start()
 
 
+def gradients_of_steps():
+    torch.manual_seed(0)
+    model = calibrated(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), draw(16, 4))
+    linger.learn_scales(model, "lsq")
+    wrapped = DistributedDataParallel(model.train())
+    own = draw(16, 4, seed=1).chunk(dist.get_world_size())[dist.get_rank()]
+    unwrap(wrapped(own)).square().mean().backward()
+    return {name: p.grad.item() for name, p in model.named_parameters() if "step_" in name}
+
+
+def test_gradients_of_steps_do_not_depend_on_the_number_of_processes():
+    (alone,), (first, second) = run_processes(gradients_of_steps, 1), run_processes(gradients_of_steps, 2)
+    assert first == second == pytest.approx(alone, rel=1e-4)
+    assert {"0.step_x", "0.step_w", "2.step_o"} <= alone.keys()
+
+
 def learned_state_at_start():
     model = calibrated()
     linger.learn_scales(model)
