@@ -8,7 +8,7 @@ import math
 import torch
 
 from linger.errors import UsageError, in_one_line
-from linger.quantization.core.processes.group import SHORTEST, Group, GroupError
+from linger.quantization.core.processes.group import Group, GroupError
 from linger.quantization.core.processes.seen import is_shared
 
 PLATEAU = "plateau"
@@ -32,7 +32,6 @@ class Plateau:
         self.found_at: int | None = None
         self.best: float | None = None
         self.waited = 0
-        self._group: Group | None = None
 
     def restore(self, best: float | None, waited: int, found_at: float | None) -> None:
         """Go on where another one was."""
@@ -62,12 +61,10 @@ class Plateau:
         distributed = torch.distributed
         if not is_shared() or distributed.get_world_size() == 1:
             return metric
-        if self._group is None or not self._group.is_valid:
-            self._group = Group()
-        own = torch.zeros(SHORTEST, dtype=torch.float64)
-        own[0], own[1], own[2], own[3] = _MARK, step, metric is not None, 0.0 if metric is None else metric
+        told = [_MARK, step, metric is not None, 0.0 if metric is None else metric]
+        own = torch.tensor(told, dtype=torch.float64, device=Group.device_for(torch.device("cpu")))
         try:
-            rows = self._group.gather(own.to(Group.device_for(own.device)), 4)[1].tolist()
+            rows = Group.of_all().gather(own, len(told))[1].tolist()
         except GroupError as error:
             raise UsageError(
                 "Schedule.step: while a plateau is waited for, the processes compare their metrics, and one did not answer "
