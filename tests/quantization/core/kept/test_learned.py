@@ -547,15 +547,24 @@ def test_outputs_of_recurrent_layers_and_moved_numbers_follow_the_data():
     assert not any("iqcat" in name for name in learned_state_at_start())
 
 
+def test_a_configuration_says_how_ranges_are_learned_now(tmp_path):
+    model = linear()
+    linger.learn_scales(model, "lsq", layers=["0.o"])
+    linger.save_config(model, tmp_path / "net.yaml")
+    assert "scales: lsq" in (tmp_path / "net.yaml").read_text().splitlines()
+
+
+@pytest.mark.filterwarnings("ignore:init. no layer of Sequential was replaced")
 @pytest.mark.parametrize(
     ("make", "how", "message"),
     [
         (lambda: nn.Linear(2, 2), {}, "Linear is not quantised"),
         (lambda: linger.init(nn.Sequential(nn.Linear(2, 2))), {}, "no scale is known yet"),
+        (lambda: linger.init(nn.Sequential(nn.Flatten())), {}, "Sequential has no quantised layer"),
         (linear, {"method": "TQT"}, r"no method 'TQT'.*Did you mean 'tqt'\?"),
         (linear, {"layers": ["0.p"]}, r"did you mean '0\.[xwo]'\?"),
     ],
-    ids=["float", "not calibrated", "method", "layer"],
+    ids=["float", "not calibrated", "no layers", "method", "layer"],
 )
 def test_what_cannot_be_learned_is_refused(make, how, message):
     model = make()
