@@ -61,7 +61,7 @@ def config_of(model: nn.Module) -> Config:
         target=runtime.target,
         parameter_bits=runtime.products.widths.parameter,
         types=_types_of(runtime.products.ops),
-        scales=runtime.scales,
+        scales=next(_learning_methods(modules), runtime.scales),
         calibration=dict(runtime.methods),
         switches=_unusual(runtime.switches),
         stays_float=floats.whole,
@@ -74,6 +74,11 @@ def config_of(model: nn.Module) -> Config:
         layers={path: _layer_config(m, ranges) for path, m in modules.items() if isinstance(m, _LAYERS)},
         functions={_function_name(path): _function_config(m, ranges) for path, m in functions.items()},
     )
+
+
+def _learning_methods(modules: dict[str, nn.Module]) -> Iterator[str]:
+    """The methods of ranges that are learned now."""
+    return (each.method for m in modules.values() if isinstance(m, QuantizedBase) for each in m.learned.values())
 
 
 def _channel_limits(modules: dict[str, nn.Module]) -> dict[str, ChannelLimit]:

@@ -72,7 +72,13 @@ def learn_scales(
             "learn_scales: the parameters of this model are sharded already, and new ones would not be. Call it before "
             "fully_shard."
         )
-    chosen = _chosen(ranges_of(model), layers, weights=weights)
+    ranges = ranges_of(model)
+    if not ranges:
+        raise UsageError(
+            f"learn_scales: {type(model).__name__} has no quantised layer and no quantised function, so there is nothing to learn. "
+            "linger.coverage says what stays float, and why."
+        )
+    chosen = _chosen(ranges, layers, weights=weights)
     for found in chosen:
         learn_range(found.layer, found.name, wanted, found.bits)
     return [found.layer.learned[found.name].parameter for found in chosen if wanted is not None]

@@ -115,6 +115,10 @@ def test_a_gradient_never_leads_away_from_what_the_device_allows(wanted, kept):
     assert grid.inward(numbers).tolist() == list(kept)
     there = replace(grid, scale=torch.tensor(4.0), wanted=torch.tensor(wanted))
     assert there.inward(numbers).tolist() == list(kept)
+    # 0.3 lies below the place 0.25 that it is rounded to: the gradient has the other sign than what comes from above
+    real, size = torch.tensor([0.3]), gradient(torch.tensor([0.3]), replace(grid, wanted=4.0), -1.0)
+    assert size > 0.0
+    assert [gradient(real, grid, upstream) for upstream in (-1.0, 1.0)] == [size * sign for sign in kept]
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -559,15 +563,24 @@ def test_outputs_of_recurrent_layers_and_moved_numbers_follow_the_data():
     assert not any("iqcat" in name for name in learned_state_at_start())
 
 
+def test_a_configuration_says_how_ranges_are_learned_now(tmp_path):
+    model = linear()
+    linger.learn_scales(model, "lsq", layers=["0.o"])
+    linger.save_config(model, tmp_path / "net.yaml")
+    assert "scales: lsq" in (tmp_path / "net.yaml").read_text().splitlines()
+
+
+@pytest.mark.filterwarnings("ignore:init. no layer of Sequential was replaced")
 @pytest.mark.parametrize(
     ("make", "how", "message"),
     [
         (lambda: nn.Linear(2, 2), {}, "Linear is not quantised"),
         (lambda: linger.init(nn.Sequential(nn.Linear(2, 2))), {}, "no scale is known yet"),
+        (lambda: linger.init(nn.Sequential(nn.Flatten())), {}, "Sequential has no quantised layer"),
         (linear, {"method": "TQT"}, r"no method 'TQT'.*Did you mean 'tqt'\?"),
         (linear, {"layers": ["0.p"]}, r"did you mean '0\.[xwo]'\?"),
     ],
-    ids=["float", "not calibrated", "method", "layer"],
+    ids=["float", "not calibrated", "no layers", "method", "layer"],
 )
 def test_what_cannot_be_learned_is_refused(make, how, message):
     model = make()
