@@ -13,6 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import linger
+from linger.quantization.functions.functional_layer import FunctionalLayer
 from tests.support.interrupted import read_whole
 from tests.support.processes import run_processes
 
@@ -172,10 +173,22 @@ def in_16_bits(what):
     return refusal(model, torch.rand(2, 4)) if what != "reduce_dtype" else str(model(torch.rand(2, 4)).shape)
 
 
+def by_function():
+    model = made("linear").eval()
+    with linger.calibration():
+        model(inputs("linear"))
+    linger.learn_scales(model)
+    functions = [(path, m) for path, m in model.named_modules() if isinstance(m, FunctionalLayer)]
+    fully_shard(functions[0][1])
+    fully_shard(model)
+    return functions[0][0], refusal(model.train(), inputs("linear"))
+
+
 def others():
     model = shard(made("linear"))
     tuned = refusal(linger.tune, model, [inputs("linear")])
-    return edited(), [in_16_bits(what) for what in ("param_dtype", "output_dtype", "reduce_dtype")], tuned
+    policies = [in_16_bits(what) for what in ("param_dtype", "output_dtype", "reduce_dtype")]
+    return edited(), policies, tuned, by_function()
 
 
 # tests
@@ -227,8 +240,9 @@ def test_a_sharded_model_is_not_exported_nor_quantised_again(trainings):
 
 
 def test_evaluation_sees_what_changes_in_shards_and_16_bits_are_refused(trainings):
-    for _, (stale, policies, tuned) in trainings[1](WITH_OTHERS):
+    for _, (stale, policies, tuned, (name, by_function_alone)) in trainings[1](WITH_OTHERS):
         assert stale == ""
         assert all("mp_policy" in refused and "float32" in refused for refused in policies[:2])
         assert policies[2] == "torch.Size([2, 2])"
         assert tuned.startswith("tune: FSDPLinear")
+        assert by_function_alone.startswith(f"{name}: fully_shard")

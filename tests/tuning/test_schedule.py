@@ -412,7 +412,10 @@ def test_a_wrapper_may_be_given():
     ("options", "told"),
     [
         ({"float_steps": -1}, ["float_steps=-1 (a number of steps)"]),
-        ({"freeze_ranges": "soon", "patience": 0}, ["freeze_ranges='soon'", "patience"]),
+        (
+            {"freeze_ranges": "soon", "patience": 0},
+            ["freeze_ranges='soon'", "patience=0 (a number of metrics, at least 1)"],
+        ),
         ({"freeze_batch_norms": -3, "mode": "best"}, ["freeze_batch_norms=-3", "mode='best'"]),
         ({"freeze_weights": True}, ["without freeze_ranges"]),
         ({"widths": {5: 8, 2: 4}}, ["the steps 5, 2 are not in order"]),
@@ -474,6 +477,15 @@ def test_wrong_metrics_and_states_change_nothing():
     assert schedule.steps == 0
 
 
+def test_the_state_of_another_schedule_is_refused():
+    model = quantised()
+    saved = linger.Schedule(model, float_steps=2, widths={0: 16, 3: 8}).state_dict()
+    schedule = linger.Schedule(model, float_steps=2, widths={0: 16, 4: 8}, freeze_ranges=9)
+    with pytest.raises(UsageError, match=r"freeze_ranges=None there, 9 here, widths=\{0: 16, 3: 8\} there"):
+        schedule.load_state_dict({**saved, "step": 3})
+    assert schedule.steps == 0
+
+
 # several processes
 def _in_a_group(metrics):
     rank = torch.distributed.get_rank()
@@ -483,7 +495,7 @@ def _in_a_group(metrics):
     events = [str(event) for event in schedule.events]
     # from the first step on, not only once the metrics count
     schedule = linger.Schedule(quantised(), float_steps=9, freeze_ranges="plateau")
-    schedule.load_state_dict({"step": rank, "best": None, "waited": 0, "plateau_at": None})
+    schedule.load_state_dict({**schedule.state_dict(), "step": rank, "best": None, "waited": 0, "plateau_at": None})
     with pytest.raises(UsageError) as error:
         schedule.step(1.0)
     learned = _wrapped()

@@ -174,6 +174,18 @@ class Config:
     run: Mapping[str, Any] = field(default_factory=dict)
 
 
+class PartName(str):
+    """A pattern that a file of linger 3.x does not hold itself, and the place of the name that it was made from."""
+
+    place: str
+
+    def __new__(cls, pattern: str, place: str) -> PartName:
+        """The pattern."""
+        made = super().__new__(cls, pattern)
+        made.place = place
+        return made
+
+
 # writing
 def write_config(config: Config, model: str, path: str | Path) -> None:
     """Write a file whole or not at all.
@@ -224,7 +236,7 @@ def _on_one_line(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Widths):
+    if isinstance(value, (Widths, PartName)):
         return str(value)
     if isinstance(value, (Fused, Limits, Constraint)):
         return {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) not in (None, False)}

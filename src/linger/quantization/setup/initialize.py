@@ -62,7 +62,13 @@ from linger.quantization.setup.config_file import SCALES, Config
 from linger.quantization.setup.config_reader import newer_config, read_config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
 from linger.quantization.setup.learned_scales import refuse_other_methods
-from linger.quantization.setup.marking import QuantMode, checked_types, checked_widths, types_by_name
+from linger.quantization.setup.marking import (
+    QuantMode,
+    checked_exceptions,
+    checked_types,
+    checked_widths,
+    types_by_name,
+)
 from linger.quantization.setup.tensor_quantizer import quant_tensor
 from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
 from linger.settings import Switches, chosen_switches, kept_float, newer_settings
@@ -87,7 +93,7 @@ def init(
     model: nn.Module,
     config_file: str | Path | None = None,
     disable_module: Iterable[type[nn.Module]] | None = None,
-    disable_submodel: Iterable[str] | None = None,
+    disable_submodel: Iterable[str] | str | None = None,
     *,
     quant_modules: Sequence[type[nn.Module]] | None = None,
     parameter_bits: int = 8,
@@ -120,7 +126,7 @@ def init(
         UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
             second init, a module of torch.jit.
 
-    Warns where no layer was replaced.
+    Warns where no layer was replaced, and where a SyncBatchNorm stays float.
     """
     refuse_compiled(model)
     refuse_empty(model)
@@ -132,7 +138,8 @@ def init(
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
     chip = None if target is None else find_target(target).name
     given = _Given(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits)
-    kept = _Kept(tuple(disable_module or ()), _float_paths(model, disable_submodel))
+    types, parts = checked_exceptions("init", disable_module, disable_submodel)
+    kept = _Kept(types, _float_paths(model, parts))
     _ordered(Config(), given, kept)  # what is wrong with the arguments is said before the model changes
     config = _read(model, config_file, given, kept)
     order = _ordered(config, given, kept)
@@ -145,6 +152,13 @@ def init(
     _attach(root, runtime)
     if config != Config():
         finish(root, config)
+    synchronised = [path or "the model" for path, m in root.named_modules() if isinstance(m, nn.SyncBatchNorm)]
+    if synchronised:
+        warnings.warn(
+            f"init: {listing(synchronised)}: a SyncBatchNorm stays float. Keep nn.BatchNorm: a quantised one learns the "
+            "statistics of all processes.",
+            stacklevel=2,
+        )
     logger.info("init: %d layers quantised", len(replacements))
     return root
 
@@ -323,9 +337,8 @@ def quantized_layers(model: nn.Module) -> dict[str, QuantLayer]:
     return {path: m for path, m in model.named_modules() if isinstance(m, QuantLayer)}
 
 
-def _float_paths(model: nn.Module, patterns: Iterable[str] | None) -> list[str]:
+def _float_paths(model: nn.Module, wanted: Sequence[str]) -> Sequence[str]:
     known = [name for name, _ in model.named_modules()]
-    wanted = list(patterns or ())
     unknown = [p for p in wanted if not any(_is_inside(name, [p]) for name in known)]
     if unknown:
         raise UsageError(f"init: disable_submodel names {', '.join(unknown)}, which the model does not have.")
