@@ -121,6 +121,17 @@ def test_a_root_of_zeros_learns_where_the_sum_before_it_is_float():
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+class Magnitude(nn.Module):
+    def forward(self, a, b):
+        return magnitude(a, b)
+
+
+def test_a_root_of_zeros_learns_in_a_module_that_is_kept_float():
+    model = linger.init(Two(linger.disable_quant(Magnitude()), bias=False)).train()
+    model(small_rows()).sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
 def test_a_root_of_zeros_that_spoils_the_weights_is_named():
     model = linger.init(Two(magnitude, bias=False)).train()
     output = model(small_rows())

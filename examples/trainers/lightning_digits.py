@@ -11,9 +11,8 @@ from digits_data import DigitsNet, picture, prove, training_data
 import linger
 
 lightning.seed_everything(0, verbose=False)
-data = training_data()
 model = linger.init(linger.trace_layers(DigitsNet(), picture()))  # the transformation
-schedule = linger.Schedule(model, float_steps=5 * len(data), freeze_ranges=7 * len(data))
+schedule = linger.Schedule(model, float_steps=5 * len(data := training_data()), freeze_ranges=7 * len(data))
 
 
 class Digits(lightning.LightningModule):
@@ -27,10 +26,11 @@ class Digits(lightning.LightningModule):
         return torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=4e-3)
+        adam = torch.optim.AdamW(self.parameters(), lr=4e-3)
+        return [adam], [torch.optim.lr_scheduler.CosineAnnealingLR(adam, 8)]
 
 
-each_step = lightning.pytorch.callbacks.LambdaCallback(on_train_batch_end=lambda *_: schedule.step())  # the callback
-plain = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-lightning.Trainer(max_epochs=8, callbacks=[each_step], enable_model_summary=False, **plain).fit(Digits(), data)
+callback = lightning.pytorch.callbacks.LambdaCallback(on_train_batch_end=lambda *_: schedule.step())  # the callback
+quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+lightning.Trainer(max_epochs=8, callbacks=[callback], accelerator="cpu", **quiet).fit(Digits(), data)
 prove(model, "lightning_digits.onnx")

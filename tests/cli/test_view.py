@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -89,3 +90,17 @@ def test_no_browser_and_a_port_that_is_taken(folder, monkeypatch):
     assert taken.returncode == 2
     assert "cannot be used (Address already in use)" in taken.stderr
     assert taken.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_the_command_also_while_a_request_is_taken(folder, monkeypatch):
+    def interrupted(server, request, address):
+        del server, request, address
+        os.kill(os.getpid(), signal.SIGINT)  # it is seen at once: this is the main thread
+
+    def browser(address):
+        host, port = address.removeprefix("http://").strip("/").split(":")
+        socket.create_connection((host, int(port))).close()
+
+    monkeypatch.setattr("socketserver.ThreadingMixIn.process_request", interrupted)
+    monkeypatch.setattr("webbrowser.open", browser)
+    assert run("view", "m.onnx", cwd=folder).returncode == 0

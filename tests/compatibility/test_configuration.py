@@ -65,8 +65,19 @@ def test_settings_hold_in_their_context_alone() -> None:
     assert out.bits == 16
     assert [m.out_bits for m in model.modules() if isinstance(m, linger.iqAddLayer)] == [16]
     assert str(initialised().head.widths) == "8/8/8"
-    assert linger.QUANT_CONFIGS.platform == "venusA"
+    assert linger.QUANT_CONFIGS.platform is None
+    assert linger.QUANT_CONFIGS.quant_info.a_calibrate_name == "abs_max"
     assert repr(linger.QUANT_CONFIGS) == "QUANT_CONFIGS()"
+
+
+def test_settings_show_what_holds() -> None:
+    def inside() -> str:
+        linger.QUANT_CONFIGS.platform = "arcs"
+        linger.QUANT_CONFIGS.platform = None
+        linger.QUANT_CONFIGS.quant_info.qat_method = "TQT"
+        return str(linger.QUANT_CONFIGS.quant_info.a_calibrate_name)
+
+    assert apart(inside) == "top_10"
 
 
 def test_what_means_nothing_is_refused_and_not_kept() -> None:

@@ -110,6 +110,8 @@ def test_what_does_not_fit_is_named_and_changes_nothing(net: nn.Module, tmp_path
     assert "constrain: the pattern '7.*' fits nothing" in said
     assert "constrain.1: Flatten cannot be kept within limits" in said
     assert "disable_submodel: 'tail' is unknown" in said
+    with pytest.raises(linger.UsageError, match=r"constrain: disable_module=\['Linear'\] \(types of layers"):
+        linger.constrain(net, None, ["Linear"])  # type: ignore[list-item]
     assert str(net) == before
     made = linger.init(net)
     linger.restore()

@@ -1,5 +1,7 @@
 """Models that fully_shard has spread over two processes: training, both kinds of checkpoints, export; and what is refused."""
 
+import functools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import linger
+from linger.quantization.functions.functional_layer import FunctionalLayer
 from tests.support.interrupted import read_whole
 from tests.support.processes import run_processes
 
@@ -68,6 +71,9 @@ class Attention(nn.Module):
         return self.rnn(x)[0][:, -1]
 
 
+WITH_OTHERS, ALONE = ("linear", "convolution"), ("attention",)
+"""What runs in the same two processes; a group that nobody asks for does not run."""
+
 KINDS = {"linear": (Linear, (6,)), "convolution": (Convolution, (1, 6, 6)), "attention": (Attention, (5, 4))}
 
 
@@ -105,7 +111,8 @@ def integers(model, x):
 
 # what runs in both processes
 def trained(folder, kinds):
-    return [trained_kind(folder, kind) for kind in kinds]
+    found = {kind: trained_kind(folder, kind) for kind in kinds}
+    return found, others() if kinds == WITH_OTHERS else None
 
 
 def trained_kind(folder, kind):
@@ -166,51 +173,76 @@ def in_16_bits(what):
     return refusal(model, torch.rand(2, 4)) if what != "reduce_dtype" else str(model(torch.rand(2, 4)).shape)
 
 
-def others(folder):
+def by_function():
+    model = made("linear").eval()
+    with linger.calibration():
+        model(inputs("linear"))
+    linger.learn_scales(model)
+    functions = [(path, m) for path, m in model.named_modules() if isinstance(m, FunctionalLayer)]
+    fully_shard(functions[0][1])
+    fully_shard(model)
+    return functions[0][0], refusal(model.train(), inputs("linear"))
+
+
+def others():
     model = shard(made("linear"))
     tuned = refusal(linger.tune, model, [inputs("linear")])
-    return edited(), [in_16_bits(what) for what in ("param_dtype", "output_dtype", "reduce_dtype")], tuned
+    policies = [in_16_bits(what) for what in ("param_dtype", "output_dtype", "reduce_dtype")]
+    return edited(), policies, tuned, by_function()
 
 
 # tests
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
-    results = run_processes(trained, 2, folder, tuple(KINDS))
-    assert all(isinstance(each, list) for each in results), results
-    return folder, {kind: [each[number] for each in results] for number, kind in enumerate(KINDS)}
+
+    @functools.cache
+    def run(kinds):
+        results = run_processes(trained, 2, folder, kinds)
+        assert all(isinstance(each, tuple) for each in results), results
+        return results
+
+    return folder, run
 
 
-@pytest.mark.parametrize("kind", KINDS)
+each_kind = pytest.mark.parametrize("kind", [*WITH_OTHERS, pytest.param(*ALONE, marks=pytest.mark.slow)])
+
+
+def of_kind(trainings, kind):
+    """What both processes found for a kind."""
+    return [found[kind] for found, _ in trainings[1](ALONE if kind in ALONE else WITH_OTHERS)]
+
+
+@each_kind
 def test_a_sharded_model_trains_as_the_whole_one_does(trainings, kind):
-    first, second = trainings[1][kind]
+    first, second = of_kind(trainings, kind)
     assert first["different"] == second["different"] == []
     assert first["integers"] == second["integers"]
     assert first["float"] == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_both_kinds_of_checkpoints_load_into_one_process_and_are_exported(trainings, kind, tmp_path):
-    folder, found = trainings
-    x = inputs(kind)
+    found, x = of_kind(trainings, kind), inputs(kind)
     for suffix in ("pt", "dcp"):
         model = made(kind, seed=1)
-        model.load_state_dict(read_whole(folder / f"{kind}.{suffix}"))
-        assert integers(model, x) == found[kind][0]["integers"]
+        model.load_state_dict(read_whole(trainings[0] / f"{kind}.{suffix}"))
+        assert integers(model, x) == found[0]["integers"]
     linger.onnx.export(model, (x,), tmp_path / "m.onnx")
     assert linger.verify(model, tmp_path / "m.onnx", (x,)).ok
 
 
 def test_a_sharded_model_is_not_exported_nor_quantised_again(trainings):
-    export, init = trainings[1]["linear"][0]["refused"]
+    export, init = of_kind(trainings, "linear")[0]["refused"]
     assert export.startswith("export: FSDPLinear, blocks.0, blocks.1: the parameters are sharded")
     assert "get_model_state_dict" in export
     assert init.endswith("Call linger.init on the model as it was before, then fully_shard.")
 
 
-def test_evaluation_sees_what_changes_in_shards_and_16_bits_are_refused(tmp_path):
-    for stale, policies, tuned in run_processes(others, 2, tmp_path):
+def test_evaluation_sees_what_changes_in_shards_and_16_bits_are_refused(trainings):
+    for _, (stale, policies, tuned, (name, by_function_alone)) in trainings[1](WITH_OTHERS):
         assert stale == ""
         assert all("mp_policy" in refused and "float32" in refused for refused in policies[:2])
         assert policies[2] == "torch.Size([2, 2])"
         assert tuned.startswith("tune: FSDPLinear")
+        assert by_function_alone.startswith(f"{name}: fully_shard")

@@ -301,12 +301,34 @@ def test_frozen_weights_of_learned_ranges_have_no_gradient():
 
 
 def _wrapped():
-    model, _ = calibrated("tqt")
+    model, parameters = calibrated("tqt")
     with pytest.raises(UsageError, match="needs find_unused_parameters=True"):
         linger.Schedule(nn.parallel.DistributedDataParallel(model), freeze_ranges=1)
     wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-    losses = train(wrapped, batches(3), linger.Schedule(wrapped, float_steps=1, freeze_ranges=2), rate=1e-3)
-    return len(losses)
+    schedule = linger.Schedule(wrapped, float_steps=1, freeze_ranges=3)
+    own = batches(4, seed=torch.distributed.get_rank())
+    train(wrapped, own, schedule, rate=1e-2)
+    return [parameter.item() for parameter in parameters]
+
+
+def test_another_schedule_undoes_the_first():
+    model = linger.init(float_net(), disable_submodel=["alone"]).eval()
+    with linger.calibration():
+        model(batches(1)[0][0])
+    learned = linger.learn_scales(model, layers=["head"])
+    first = linger.Schedule(model, freeze_ranges=0, freeze_weights=True, freeze_batch_norms=0)
+    assert model.inner.chosen_range("w") is not None
+    second = linger.Schedule(model, freeze_ranges=9)
+    assert model.inner.chosen_range("w") is None
+    assert all(parameter.requires_grad for parameter in learned)
+    before = model.alone.running_mean.clone()
+    model.train()(batches(1)[0][0])
+    assert not torch.equal(model.alone.running_mean, before)
+    with pytest.raises(UsageError, match="another Schedule of this model has ended this one"):
+        first.step()
+    second.step()
+    assert (first.steps, second.steps) == (0, 1)
+    copy.deepcopy(model).train()(batches(1)[0][0])
 
 
 # checkpoints
@@ -390,7 +412,10 @@ def test_a_wrapper_may_be_given():
     ("options", "told"),
     [
         ({"float_steps": -1}, ["float_steps=-1 (a number of steps)"]),
-        ({"freeze_ranges": "soon", "patience": 0}, ["freeze_ranges='soon'", "patience"]),
+        (
+            {"freeze_ranges": "soon", "patience": 0},
+            ["freeze_ranges='soon'", "patience=0 (a number of metrics, at least 1)"],
+        ),
         ({"freeze_batch_norms": -3, "mode": "best"}, ["freeze_batch_norms=-3", "mode='best'"]),
         ({"freeze_weights": True}, ["without freeze_ranges"]),
         ({"widths": {5: 8, 2: 4}}, ["the steps 5, 2 are not in order"]),
@@ -452,6 +477,15 @@ def test_wrong_metrics_and_states_change_nothing():
     assert schedule.steps == 0
 
 
+def test_the_state_of_another_schedule_is_refused():
+    model = quantised()
+    saved = linger.Schedule(model, float_steps=2, widths={0: 16, 3: 8}).state_dict()
+    schedule = linger.Schedule(model, float_steps=2, widths={0: 16, 4: 8}, freeze_ranges=9)
+    with pytest.raises(UsageError, match=r"freeze_ranges=None there, 9 here, widths=\{0: 16, 3: 8\} there"):
+        schedule.load_state_dict({**saved, "step": 3})
+    assert schedule.steps == 0
+
+
 # several processes
 def _in_a_group(metrics):
     rank = torch.distributed.get_rank()
@@ -459,15 +493,22 @@ def _in_a_group(metrics):
     for metric in metrics[rank]:
         schedule.step(metric)
     events = [str(event) for event in schedule.events]
-    schedule.load_state_dict({"step": rank, "best": None, "waited": 0, "plateau_at": None})
+    # from the first step on, not only once the metrics count
+    schedule = linger.Schedule(quantised(), float_steps=9, freeze_ranges="plateau")
+    schedule.load_state_dict({**schedule.state_dict(), "step": rank, "best": None, "waited": 0, "plateau_at": None})
     with pytest.raises(UsageError) as error:
         schedule.step(1.0)
-    assert _wrapped() == 3
-    return events, str(error.value), schedule.steps == rank
+    learned = _wrapped()
+    assert schedule.steps == rank
+    if rank:
+        return events, str(error.value), learned
+    with pytest.raises(UsageError, match=r"one did not answer .* Call it equally often"):
+        schedule.step(1.0)  # the other process has ended
+    return events, str(error.value), learned
 
 
 def test_processes_decide_alike_by_the_metric_of_all():
     # the means are 3, 2, 2.5: the third is no better. Alone, the first would find 3 and the second none
     found = run_processes(_in_a_group, 2, [[1.0, None, 2.0], [5.0, 2.0, 3.0]])
     told = "Schedule.step: the processes are at the steps 0, 1. Call it equally often in each."
-    assert found == [(["step 3: ranges frozen"], told, True)] * 2
+    assert found == [(["step 3: ranges frozen"], told, found[0][2])] * 2

@@ -68,8 +68,8 @@ def view(
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
-    """Ctrl-C is how this command ends when all is well."""
-    raise typer.Exit(0)
+    """Ctrl-C is how this command ends when all is well; no Exception, which the server would take for one of a request."""
+    raise SystemExit(0)
 
 
 class _Server(ThreadingHTTPServer):

@@ -17,7 +17,7 @@ from linger.quantization.core.switched import SETTERS, SWITCHES
 from linger.quantization.setup.config import save_config
 from linger.quantization.setup.config_file import unknown, write_config
 from linger.quantization.setup.config_reader import newer_config
-from linger.quantization.setup.newer_file import DEFAULT_CLAMP, DEFAULT_QUANT, DEFAULTS
+from linger.quantization.setup.newer_file import DEFAULT_CLAMP, DEFAULT_QUANT, DEFAULTS, unsaid_method
 from linger.settings import choose, choose_newer, keep_float, newer_settings
 
 _SECTIONS: Mapping[str, Mapping[str, Any]] = {"clamp_info": DEFAULT_CLAMP, "quant_info": DEFAULT_QUANT}
@@ -41,7 +41,7 @@ class QuantConfigs:
         if name in _SECTIONS:
             return ConfigSection(name)
         _known(name, DEFAULTS, "QUANT_CONFIGS")
-        return newer_settings().get(name, DEFAULTS[name])
+        return newer_settings().get(name, None if name == "platform" else DEFAULTS[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
         _known(name, DEFAULTS, "QUANT_CONFIGS")
@@ -67,7 +67,8 @@ class ConfigSection:
     def __getattr__(self, name: str) -> Any:
         known = _SECTIONS[self._name]
         _known(name, known, f"QUANT_CONFIGS.{self._name}")
-        return newer_settings().get(self._name, {}).get(name, known[name])
+        said = newer_settings().get(self._name, {})
+        return said.get(name, unsaid_method(said) if name == "a_calibrate_name" else known[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
         _known(name, _SECTIONS[self._name], f"QUANT_CONFIGS.{self._name}")
@@ -99,6 +100,8 @@ def _plain(value: Any) -> Any:
 
 def _set(key: str, value: Any) -> None:
     content = {**newer_settings(), key: value}
+    if key == "platform" and value is None:
+        del content[key]
     newer_config(content, "QUANT_CONFIGS")  # raises where it means nothing
     choose_newer(content)
 

@@ -18,6 +18,7 @@ from linger.constraint.normalize import DEFAULT_TYPES, NORMALIZED, normalize_lay
 from linger.errors import UsageError
 from linger.quantization.setup.config_file import Config, Constraint, joined, unknown
 from linger.quantization.setup.config_reader import newer_config, read_config
+from linger.quantization.setup.marking import checked_exceptions
 from linger.quantization.setup.patterns import last_fitting, patterns_in, unfitting
 from linger.settings import newer_settings
 
@@ -26,7 +27,7 @@ def constrain(
     model: nn.Module,
     config_file: str | Path | None = None,
     disable_module: Iterable[type[nn.Module]] | None = None,
-    disable_submodel: Iterable[str] | None = None,
+    disable_submodel: Iterable[str] | str | None = None,
 ) -> nn.Module:
     """Keep weights, biases and outputs of a float model within limits, weights kept, and return the model.
 
@@ -46,13 +47,13 @@ def constrain(
     """
     refuse_quantized(model, "constrain")
     config, source = _config(config_file)
-    without = tuple(disable_submodel or ())
+    excluded, without = checked_exceptions("constrain", disable_module, disable_submodel)
     problems = [*_misfits(config, model), *_unmatched(without, model)]
     if problems:
         raise UsageError(
             f"constrain: {source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
         )
-    excluded, inside = tuple(disable_module or ()), parts_of_pairs(model)
+    inside = parts_of_pairs(model)
     for path, layer in model.named_modules():
         is_left = layer in inside or counts_as(layer, excluded) or any(_is_inside(path, top) for top in without)
         is_said = LIMITS.of(layer) is not None or limits_of(layer).is_any

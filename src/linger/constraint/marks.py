@@ -50,10 +50,14 @@ class Widths:
 
 @dataclass(frozen=True)
 class QuantChoice:
-    """How a module is to be quantised: not at all, or with these widths."""
+    """How a module is to be quantised: not at all, or with these widths.
+
+    `is_alone`: what a module that is not quantised calls may be.
+    """
 
     is_disabled: bool = False
     widths: Widths | None = None
+    is_alone: bool = False
 
 
 class Fusion:

@@ -19,7 +19,7 @@ from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.progress import progress
-from linger.quantization.core.calibrate import calibration
+from linger.quantization.core.calibrate import local_calibration
 from linger.quantization.setup.initialize import init
 from linger.targets import find_target
 from linger.tuning.channels.absorption import Offsets, absorb
@@ -151,7 +151,7 @@ def quantized_copy(model: nn.Module, batches: Sequence[Batch], target: str | Non
         warnings.simplefilter("ignore")  # what there is to say is said when the user does the same
         trace_layers(model.eval(), *fresh(batches[0]))
         made = init(model, target=target).eval()
-        with torch.no_grad(), calibration():
+        with torch.no_grad(), local_calibration():
             for batch in batches:
                 run_batch(made, fresh(batch))
     return made

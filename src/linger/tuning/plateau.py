@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 
-from linger.errors import UsageError
+from linger.errors import UsageError, in_one_line
+from linger.quantization.core.processes.group import Group, GroupError
+from linger.quantization.core.processes.seen import is_shared
 
 PLATEAU = "plateau"
 """What a user writes instead of a step."""
+
+_MARK = -2.0
+"""The first number of a row that holds a metric, so that it is not taken for what a training pass has seen."""
 
 
 class Plateau:
@@ -38,12 +42,12 @@ class Plateau:
         """Take the metric after so many steps, of all processes; True where this one makes it a plateau.
 
         Raises:
-            UsageError: The processes of a group are at different steps.
+            UsageError: The processes of a group are at different steps, or one does not answer.
         """
-        if self.found_at is not None or step < self._begins:
+        if self.found_at is not None:
             return False
-        value = _of_all(metric, step)
-        if value is None:
+        value = self._of_all(metric, step)
+        if value is None or step < self._begins:
             return False
         is_better = self.best is None or (value < self.best if self._mode == "min" else value > self.best)
         if is_better and not math.isnan(value):
@@ -52,22 +56,24 @@ class Plateau:
             self.waited += 1
         return self.waited >= self._patience
 
-
-def _of_all(metric: float | None, step: int) -> float | None:
-    """The mean of the metrics that the processes give, in the order of their ranks; None where none gives any."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return metric
-    on_gpu = "nccl" in distributed.get_backend()
-    own = torch.tensor([step, metric is not None, 0.0 if metric is None else metric], dtype=torch.float64)
-    own = own.to(torch.device("cuda", torch.cuda.current_device())) if on_gpu else own
-    everywhere = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(everywhere, own)
-    rows: Sequence[Sequence[float]] = torch.stack(everywhere).tolist()
-    steps = [int(row[0]) for row in rows]
-    if len(set(steps)) > 1:
-        raise UsageError(
-            f"Schedule.step: the processes are at the steps {', '.join(map(str, steps))}. Call it equally often in each."
-        )
-    given = [row[2] for row in rows if row[1]]
-    return math.fsum(given) / len(given) if given else None
+    def _of_all(self, metric: float | None, step: int) -> float | None:
+        """The mean of the metrics that the processes give, in the order of their ranks; None where none gives any."""
+        distributed = torch.distributed
+        if not is_shared() or distributed.get_world_size() == 1:
+            return metric
+        told = [_MARK, step, metric is not None, 0.0 if metric is None else metric]
+        own = torch.tensor(told, dtype=torch.float64, device=Group.device_for(torch.device("cpu")))
+        try:
+            rows = Group.of_all().gather(own, len(told))[1].tolist()
+        except GroupError as error:
+            raise UsageError(
+                "Schedule.step: while a plateau is waited for, the processes compare their metrics, and one did not answer "
+                f"({in_one_line(error.__cause__ or error)}). Call it equally often in each; go on from a checkpoint."
+            ) from error
+        steps = [str(int(row[1])) if row[0] == _MARK else "none" for row in rows]
+        if len(set(steps)) > 1:
+            raise UsageError(
+                f"Schedule.step: the processes are at the steps {', '.join(steps)}. Call it equally often in each."
+            )
+        given = [row[3] for row in rows if row[2]]
+        return math.fsum(given) / len(given) if given else None

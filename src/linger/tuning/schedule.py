@@ -23,7 +23,7 @@ from linger.tuning.widths.stages import Stages, Wish, read_wishes
 
 logger = logging.getLogger(__name__)
 
-_KEYS = ("step", "best", "waited", "plateau_at")
+_KEYS = ("step", "best", "waited", "plateau_at", "settings")
 
 
 class Event(NamedTuple):
@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 
 class Schedule:
-    """What changes while a quantised model trains. Call `step` after each step of the optimizer; nothing else is needed.
+    """Change ranges, batch norms and widths of a quantised model while it trains; call `step` after each optimizer step.
 
         schedule = linger.Schedule(model, float_steps=100, widths={0: 16, 300: 8, 600: 4}, freeze_ranges=800)
         for x, y in batches:
@@ -87,8 +87,10 @@ class Schedule:
         self._model, self._runtime = _quantized(model)
         wishes, problems = read_wishes(widths)
         self._stages = Stages(self._model, self._runtime, wishes)
-        numbers = {"float_steps": float_steps, "patience": patience - 1 if isinstance(patience, int) else patience}
-        problems += [f"{name}={given!r} (a number of steps)" for name, given in numbers.items() if not _is_count(given)]
+        if not _is_count(float_steps):
+            problems.append(f"float_steps={float_steps!r} (a number of steps)")
+        if not _is_count(patience) or patience == 0:
+            problems.append(f"patience={patience!r} (a number of metrics, at least 1)")
         freezes = {"freeze_ranges": freeze_ranges, "freeze_batch_norms": freeze_batch_norms}
         problems += [
             f"{name}={given!r} (a step, or {PLATEAU!r})"
@@ -104,12 +106,17 @@ class Schedule:
         if problems:
             raise UsageError(f"Schedule: {listing(problems)}.")
         self._float_steps, self._freezes, self._freezes_weights = float_steps, freezes, freeze_weights
+        others = {"float_steps": float_steps, "freeze_weights": freeze_weights, "patience": patience, "mode": mode}
+        self._settings = {name: repr(given) for name, given in {**others, **freezes, "widths": _plain(widths)}.items()}
         begins = max([float_steps, *self._stages.steps])
         self._plateau = Plateau(begins, patience, mode) if PLATEAU in freezes.values() else None
         self._steps = 0
         self._chosen: list[tuple[QuantizedBase, str]] = []
         self._fixed: list[nn.Parameter] = []
         self._hooks: list[RemovableHandle] = []
+        if self._runtime.schedule is not None:
+            self._runtime.schedule.end()
+        self._runtime.schedule = self
         self._apply()
 
     @property
@@ -140,9 +147,14 @@ class Schedule:
             metric: A figure of this moment, a loss or an accuracy, where one is known.
 
         Raises:
-            UsageError: The metric is no number; processes are at different steps. Nothing is counted.
+            UsageError: The metric is no number; processes are at different steps, or one does not answer; another schedule has
+                ended this one. Nothing is counted.
         """
         value = _number(metric)
+        if self._runtime.schedule not in (None, self):
+            raise UsageError(
+                "Schedule.step: another Schedule of this model has ended this one. Call the step of that one."
+            )
         is_found = self._plateau is not None and self._plateau.sees(value, self._steps)
         self._steps += 1
         if is_found and self._plateau is not None:
@@ -153,19 +165,24 @@ class Schedule:
             for event in due:
                 logger.info("Schedule: %s", event)
 
+    def end(self) -> None:
+        """Thaw what this schedule has frozen, and train in integers; widths stay. Another schedule of the model does so first."""
+        self._runtime.trains_real, self._runtime.schedule = False, None
+        self._hold_ranges(is_held=False)
+        self._hold_batch_norms(is_held=False)
+
     # checkpoints
-    def state_dict(self) -> dict[str, float | None]:
-        """Plain numbers, from which `load_state_dict` goes on; the model's ranges and widths are in its own."""
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts, from which `load_state_dict` goes on; the model's ranges and widths are in its own."""
         plateau = self._plateau
-        if plateau is None:
-            return {"step": self._steps, "best": None, "waited": 0, "plateau_at": None}
-        return {"step": self._steps, "best": plateau.best, "waited": plateau.waited, "plateau_at": plateau.found_at}
+        seen = (None, 0, None) if plateau is None else (plateau.best, plateau.waited, plateau.found_at)
+        return dict(zip(_KEYS, (self._steps, *seen, dict(self._settings)), strict=True))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another schedule of the same options was.
 
         Raises:
-            UsageError: Keys are missing or unknown, or a value is no number; nothing is changed.
+            UsageError: Keys are missing or unknown, a value is no number, or the options are others; nothing is changed.
         """
         keys = set(state) if isinstance(state, Mapping) else set()
         problems = [f"{key!r} is missing" for key in _KEYS if key not in keys]
@@ -177,10 +194,25 @@ class Schedule:
         problems += [f"{key}={value!r} is no number" for key, value in optional.items() if not _is_number(value)]
         if problems:
             raise UsageError(f"Schedule.load_state_dict: {listing(problems)}. Give what state_dict returned.")
+        self._refuse_others(state["settings"])
         self._steps = int(state["step"])
         if self._plateau is not None:
             self._plateau.restore(state["best"], int(state["waited"]), state["plateau_at"])
         self._apply()
+
+    def _refuse_others(self, settings: object) -> None:
+        """Refuse the settings of another schedule."""
+        saved = settings if isinstance(settings, Mapping) else {}
+        others = [
+            f"{name}={saved.get(name, 'nothing')} there, {own} here"
+            for name, own in self._settings.items()
+            if saved.get(name) != own
+        ]
+        if others:
+            raise UsageError(
+                f"Schedule.load_state_dict: the state is that of another schedule: {listing(others)}. Make the schedule with "
+                "the options that it had."
+            )
 
     # what is due
     def _plan(self) -> Iterator[Event]:
@@ -289,6 +321,11 @@ def _refused_by_processes(given: nn.Module, model: nn.Module, *, freezes: bool) 
     return [
         "learned scales have no gradient for some steps (DistributedDataParallel needs find_unused_parameters=True)"
     ]
+
+
+def _plain(widths: object) -> object:
+    """Widths as dictionaries, whatever mappings they were given in."""
+    return {key: _plain(value) for key, value in widths.items()} if isinstance(widths, Mapping) else widths
 
 
 def _is_count(value: object) -> bool:

@@ -23,3 +23,17 @@ def test_calibration_knows_the_data_of_every_process():
     first, second = run_processes(calibrated, 2, (0.5, 3.0))
     assert first == second
     assert first["0.running_x"] == [3.0]
+
+
+def test_a_pass_in_a_group_leaves_the_scale_that_the_format_allows():
+    model = linger.init(nn.Sequential(nn.Linear(2, 1, bias=False)))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[65.0, -64.0]]) / 64)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model.train()(torch.tensor([[65.0, 66.0]]) / 64)
+    finally:
+        dist.destroy_process_group()
+    # 65·65 − 66·64 is 1: a range of 2^-12 asks for the scale 2^18, and a sum of products is as fine as both factors together
+    assert model[0].read("running_o") == 2.0**-12
+    assert model[0].read("scale_o") == model[0].read("scale_x") * model[0].read("scale_w") == 2.0**12

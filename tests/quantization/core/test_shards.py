@@ -2,6 +2,7 @@
 
 import copy
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -309,8 +310,8 @@ def test_every_damaged_byte_is_found(small, tmp_path):
 
 def test_all_files_that_do_not_fit_are_named_at_once(small, tmp_path):
     good, other = shards(small, tmp_path, [batches((3, 4)), batches((3, 4), seed=7)])
-    copied, foreign, future, wide, weights, empty = (
-        tmp_path / name for name in ("copy", "f", "new", "wide", "w", "none")
+    copied, foreign, future, wide, weights, empty, strange = (
+        tmp_path / name for name in ("copy", "f", "new", "wide", "w", "none", "strange")
     )
     copied.write_bytes(good.read_bytes())
     foreign.write_bytes(b"PK\x03\x04")
@@ -324,8 +325,11 @@ def test_all_files_that_do_not_fit_are_named_at_once(small, tmp_path):
     linger.save_statistics(calibrated(changed, batches((3, 4), seed=8)), weights)
     parts = _read(str(good))
     empty.write_bytes(encode(Parts({"": (parts.models[""][0], {})})))
+    description, layers = parts.models[""]
+    of_another = {**layers, "0": replace(layers["0"], ranges={**layers["0"].ranges, "q": layers["0"].ranges["x"]})}
+    strange.write_bytes(encode(Parts({"": (description, of_another)})))
     missing = tmp_path / "missing"
-    message = refused(small, [good, other, copied, foreign, future, wide, weights, empty, missing])
+    message = refused(small, [good, other, copied, foreign, future, wide, weights, empty, strange, missing])
     assert message.startswith("merge_statistics: ")
     for told in (
         f"{copied} holds the same counts as {good}",
@@ -334,6 +338,7 @@ def test_all_files_that_do_not_fit_are_named_at_once(small, tmp_path):
         f"{wide} is of another model, which also has 3",
         f"{weights} is of another model, which has other weights or statistics in 2",
         f"{empty} holds nothing",
+        f"{strange} is damaged: it has '0.q', which the model does not",
         f"{missing} cannot be read (No such file or directory)",
     ):
         assert told in message

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,64 @@ def test_biases_that_were_added_come_back_with_the_checkpoint(tmp_path: Path) ->
     again.load_state_dict(torch.load(_state(model, tmp_path)))
     assert again[0].bias is not None
     assert torch.equal(model(x).integers(), again(x).integers())
+
+
+class Mixed(nn.Module):
+    """Layers and functions in a part, behind a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.pool, self.last = nn.Conv2d(1, 4, 3), nn.AvgPool2d(2), nn.Linear(4, 3)
+        self.part = nn.Sequential(nn.GELU(), nn.Conv2d(4, 4, 1), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.part(self.pool(self.first(x))).flatten(1))
+
+
+def _with_a_layer_inside(net: nn.Module) -> nn.Module:
+    linger.disable_quant(net.part)
+    linger.quant_module(net.part[1])
+    return linger.init(net)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        pytest.param(
+            lambda net: linger.init(net, disable_submodel=["part"]), "stays_float:\n  - part\n\n", id="a part"
+        ),
+        pytest.param(
+            _with_a_layer_inside,
+            "stays_float:\n  - part.0\n  - part.2\nstays_float_alone:\n  - part\n\n",
+            id="a layer inside is quantised",
+        ),
+        pytest.param(
+            lambda net: linger.init(net, disable_module=[nn.GELU, nn.AvgPool2d]),
+            "stays_float:\n  - pool\n  - part.0\n\n",
+            id="types",
+        ),
+        # its function is an integer op all the same
+        pytest.param(
+            lambda net: linger.init(net, quant_modules=[nn.Conv2d, nn.Linear]),
+            "not_quantized:\n  - pool\n\n",
+            id="unasked",
+        ),
+    ],
+)
+def test_functions_are_integers_and_floats_as_before(
+    made: Callable[[nn.Module], nn.Module], said: str, tmp_path: Path
+) -> None:
+    x = torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(2))
+    model = made(Mixed()).eval()
+    with linger.calibration():
+        model(x)
+    assert said in _saved(model, tmp_path).read_text()
+    again = linger.init(Mixed(), config_file=tmp_path / "c.yaml").eval()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model(x).integers(), again(x).integers())
+    assert config_of(again) == config_of(model)
+    with linger.calibration():
+        again(x)
+    ops = [[(o.where, o.op, o.is_integer) for o in linger.coverage(m).ops] for m in (model, again)]
+    assert ops[0] == ops[1]

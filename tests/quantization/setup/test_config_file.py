@@ -32,6 +32,7 @@ EVERYTHING = Config(
     switches={"add": False, "freezes_batch_norm": True},
     stays_float=("head", "odd: name"),
     stays_float_alone=("block",),
+    not_quantized=("pool",),
     channel_limits={"a.conv": ChannelLimit(6.0, (8, 1, 1))},
     fused=(Fused("a.conv", "a.bn"), Fused("b.conv", "b.bn", folded=True)),
     constrain={"*": Constraint(bias=2.0, output=8.0, weight_factor=7.0)},

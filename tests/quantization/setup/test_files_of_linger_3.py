@@ -88,8 +88,8 @@ def test_what_is_read_can_be_written_as_lingers_own(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("platfrom: venus\nseed: 1", "platfrom: 'platfrom' is unknown (is platform meant?)"),
-        ("platform: mars", "platform: 'mars' is unknown (is arcs meant?)"),
-        ("platform: jupiter", "platform: 'jupiter' is unknown"),
+        ("platform: mars", "platform: 'mars' is not supported: linger has no target file for this chip (known: venus"),
+        ("platform: jupiter", "platform: 'jupiter' is not supported"),
         ("quant_info: {weight_bit: 4}", "quant_info.weight_bit: 'weight_bit' is unknown (is weight_bits meant?)"),
         ("quant_info: {weight_bits: 5}", "quant_info.weight_bits: 5 is no width (known: 4, 8, 16)"),
         ("quant_info: {activate_bits: 32}", "quant_info.activate_bits: 32 is no width"),
@@ -120,8 +120,13 @@ def test_what_means_something_else_here_is_said(tmp_path: Path, content: str, sa
 def test_every_complaint_comes_at_once_and_files_of_two_kinds_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(linger.UsageError, match=r"platform.*weight_bits.*clamp_bias_value"):
         config("platform: x\nquant_info: {weight_bits: 3}\nclamp_info: {clamp_bias_value: -1}", tmp_path)
-    with pytest.raises(linger.UsageError, match=r"quant_info: 'quant_info' is unknown"):
+    with pytest.raises(linger.UsageError, match=r"two kinds: target of linger, quant_info of linger 3\.x"):
         config("target: venus\nquant_info: {weight_bits: 4}", tmp_path)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(linger.UsageError, match=r"is empty\. Write settings into it"):
+        config("", tmp_path)
 
 
 class Net(nn.Module):
@@ -154,6 +159,13 @@ wide: {name: [head], quant_info: {weight_bits: 8, output_bits: 16}}
     assert str(by_file) == str(by_hand)
     assert torch.equal(by_file(x).integers(), by_hand(x).integers())
     assert by_file(x).bits == 16
+
+
+def test_a_part_that_fits_nothing_is_named_by_its_place_once(tmp_path: Path) -> None:
+    (tmp_path / "3.yaml").write_text("wide: {name: [body, haed], quant_info: {output_bits: 16}, clamp_info: {}}")
+    for function in (linger.init, linger.constrain):
+        with pytest.raises(linger.UsageError, match=r": wide\.name: 'haed' fits nothing \(is head meant\?\)\. "):
+            function(Net(), tmp_path / "3.yaml")
 
 
 def test_a_calibrator_of_the_file_is_that_of_a_plain_calibration(tmp_path: Path) -> None:

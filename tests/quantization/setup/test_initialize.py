@@ -140,6 +140,10 @@ def test_unsupported_types_are_all_named_at_once():
         ({"mode": "QValue"}, "unknown mode 'QValue'"),
         ({"config_file": "linger.yaml"}, "linger.yaml cannot be read"),
         ({"disable_submodel": ["nowhere", "0", "2.7"]}, "names nowhere, 2.7, which the model does not have"),
+        ({"config_file": [nn.Linear]}, "config_file: the path of a file is expected"),
+        ({"disable_module": ["Linear"], "disable_submodel": [nn.ReLU]}, r"types of layers are expected.*dotted names"),
+        ({"disable_module": "Linear"}, r"disable_module='Linear' \(types of layers"),
+        ({"disable_submodel": "nowhere"}, "names nowhere, which"),
         ({"disable_submodel": ["0.*"]}, r"names 0\.\*, which the model does not have"),
     ],
     ids=lambda value: "" if isinstance(value, str) else str(value),
@@ -150,6 +154,17 @@ def test_a_wrong_argument_is_refused_and_changes_nothing(options, match):
         init(model, **options)
     assert replaced(model) == set()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_one_type_or_name_is_as_good_as_a_list():
+    assert replaced(init(net(), disable_module=nn.Conv2d)) == replaced(init(net(), disable_module=[nn.Conv2d]))
+    assert replaced(init(net(), disable_submodel="2")) == replaced(init(net(), disable_submodel=["2"]))
+
+
+def test_a_synchronised_batch_norm_stays_float_with_a_warning():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.SyncBatchNorm(2))
+    with pytest.warns(UserWarning, match=r"init: 1: a SyncBatchNorm stays float"):
+        assert replaced(init(model)) == {"0"}
 
 
 def test_documented_arguments_are_taken():

@@ -34,7 +34,7 @@ def schema(
 
     Examples:
         linger schema verify
-        linger schema config > linger-config.json
+        linger schema config
         linger schema --json
     """
     known = [*described_commands(), *FILES]

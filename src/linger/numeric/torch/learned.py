@@ -32,6 +32,7 @@ class Grid:
         is_relu: Whether negative numbers became zero.
         is_integer: Whether the rounded tensor holds the integers themselves, not their real values.
         part: The only part that was rounded to this grid: a place on the first axis; None: all of it.
+        processes: So many processes round a part of the tensor each.
     """
 
     scale: Scale
@@ -42,6 +43,7 @@ class Grid:
     is_relu: bool = False
     is_integer: bool = False
     part: int | None = None
+    processes: int = 1
 
     def derivative(self, real: Tensor) -> Tensor:
         """∂y/∂s of every element: q − x/s, or q where it saturates."""
@@ -89,7 +91,7 @@ class _Learn(torch.autograd.Function):
         own = gradient if grid.part is None else gradient[grid.part]
         real = real.to(own.dtype)
         found = grid.derivative(real if factor is None else real * factor)
-        total = found.mul_(own).sum() * grid.factor(found.numel())
+        total = found.mul_(own).sum() * grid.factor(found.numel() * grid.processes)
         shape, dtype = ctx.like
         return gradient, (grid.inward(total) * grid.per_step).to(dtype).reshape(shape), None, None, None
 

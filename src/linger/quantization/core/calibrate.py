@@ -65,7 +65,17 @@ def calibration(
     is_open = all(given is None for given in (method, inputs, weights, outputs))
     method = "max" if method is None else method
     plan = Plan.read("calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    with _block(replace(plan, is_open=is_open)) as seen:
+    plan = replace(plan, is_open=is_open)
+    with _block(plan, Group.around(plan)) as seen:
+        yield
+    for sentence in seen.findings():
+        warnings.warn(sentence, stacklevel=3)
+
+
+@contextmanager
+def local_calibration() -> Iterator[None]:
+    """`calibration()` of this process alone, whatever group it belongs to, for functions that only look at their own data."""
+    with _block(replace(Plan.read("calibration", "max"), is_open=True), None) as seen:
         yield
     for sentence in seen.findings():
         warnings.warn(sentence, stacklevel=3)
@@ -73,8 +83,8 @@ def calibration(
 
 @contextmanager
 def collecting() -> Iterator[Calibration]:
-    """`calibration()` without warnings, for passes that linger runs on its own account."""
-    with _block(Plan.read("calibration", "max")) as seen:
+    """`calibration()` without warnings and of this process alone, for passes that linger runs on its own account."""
+    with _block(Plan.read("calibration", "max"), None) as seen:
         yield seen
 
 
@@ -129,8 +139,8 @@ def quantized_ranges(model: nn.Module, where: str) -> dict[str, Range]:
 
 # one block
 @contextmanager
-def _block(plan: Plan) -> Iterator[Calibration]:
-    around, group = CALIBRATION.get(), Group.around(plan)
+def _block(plan: Plan, group: Group | None) -> Iterator[Calibration]:
+    around = CALIBRATION.get()
     backup = Backup() if group is None else Backup(first_seen=group.begin)
     made = Calibration(begin=backup.keep)
     try:

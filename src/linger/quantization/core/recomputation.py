@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from linger.errors import UnsupportedError
 from linger.quantization.core.kept.buffers import absent
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, Runtime, TorchFunction, scope_of
+from linger.quantization.core.runtime import Frame, Keeping, Runtime, TorchFunction, scope_of
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.surroundings import is_in_backward
 
@@ -67,10 +67,11 @@ class _Statistics:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call: shape and sum of each input, and the statistics before it."""
+    """One call: shape and sum of each input, the statistics before it, and whether functions stayed float."""
 
     inputs: list[tuple[tuple[int, ...], Tensor]]
     state: list[_Statistics]
+    keeping: Keeping
 
     def is_for(self, inputs: list[tuple[tuple[int, ...], Tensor]]) -> bool:
         """Whether the inputs are the same; equal tensors have equal sums, since both are added in the same order."""
@@ -100,13 +101,13 @@ class Recomputation:
         """A copy of a model remembers no calls."""
         return Recomputation, ()
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def enter(self, frame: Frame, args: tuple[Any, ...]) -> None:
         """A module in training begins: remember the statistics, or bring those of the first run back."""
         if is_in_backward():
-            self._repeat(module, args)
+            self._repeat(frame, args)
         else:
-            call = _Call(_described(args), _state_of(module))
-            self._calls.setdefault(module, deque(maxlen=_KEPT_CALLS)).append(call)
+            call = _Call(_described(args), _state_of(frame.module), frame.keeping)
+            self._calls.setdefault(frame.module, deque(maxlen=_KEPT_CALLS)).append(call)
 
     def leave(self, module: nn.Module) -> None:
         """A repeated call ends, normally or by an exception: what the first run learned stays."""
@@ -114,9 +115,15 @@ class Recomputation:
 
     def remember(self, function: TorchFunction, args: tuple[Any, ...], frame: Frame) -> None:
         """Note a function of a module at work."""
-        call = _Call(_described(args), _state_of(frame.module))
+        call = _Call(_described(args), _state_of(frame.module), frame.keeping)
         place = Frame(frame.path, frame.module, Counter(frame.indices))
         self._functions.append(_FunctionCall(function, call, place))
+
+    def kept_float(self, function: TorchFunction, args: tuple[Any, ...]) -> bool:
+        """Whether the first run of a function was in a module that is kept float."""
+        calls = [f.call for f in self._functions if f.function is function and f.call.keeping.reason]
+        inputs = _described(args) if calls else []
+        return any(call.is_for(inputs) for call in calls)
 
     @contextmanager
     def place_of(self, function: TorchFunction, args: tuple[Any, ...], runtime: Runtime) -> Iterator[None]:
@@ -127,7 +134,7 @@ class Recomputation:
         if first is None:
             name = getattr(function, "__name__", str(function))
             raise _other_input(f"{name}, outside any module,")
-        place = Frame(first.frame.path, first.frame.module, Counter(first.frame.indices))
+        place = Frame(first.frame.path, first.frame.module, Counter(first.frame.indices), keeping=first.call.keeping)
         set_aside = _bring_back(place.module, first.call.state)
         runtime.frames.append(place)
         try:
@@ -136,7 +143,8 @@ class Recomputation:
             runtime.frames.pop()
             _install(set_aside)
 
-    def _repeat(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _repeat(self, frame: Frame, args: tuple[Any, ...]) -> None:
+        module = frame.module
         calls = self._calls.get(module)
         if not calls:
             return  # no checkpoint: a hook of the user runs the model in the backward pass
@@ -145,6 +153,7 @@ class Recomputation:
         if first is None:
             scope = scope_of(module)
             raise _other_input((scope.path if scope else "") or type(module).__name__)
+        frame.keeping = first.keeping  # the modules around it are not at work now
         self._set_aside[module] = _bring_back(module, first.state)
 
     @property

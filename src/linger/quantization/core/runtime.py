@@ -56,15 +56,34 @@ Dispatch = Callable[["Runtime", TorchFunction, tuple[Any, ...], dict[str, Any]],
 """Runs a torch function some of whose arguments are quantised tensors of this model."""
 
 
+class Keeping(NamedTuple):
+    """What `init` was asked about a module.
+
+    Attributes:
+        reason: Why functions of its forward stay float; empty where they may become integers.
+        is_whole: Whether functions of the modules that it calls stay float, too.
+    """
+
+    reason: str = ""
+    is_whole: bool = False
+
+
+NOT_KEPT = Keeping()
+
+
 @dataclass(slots=True)
 class Frame:
-    """One module call in progress, and what was switched off around it."""
+    """One module call in progress, and what was switched off around it.
+
+    `keeping` is decided when the module is entered, so that a function only has to look at it.
+    """
 
     path: str
     module: nn.Module
     indices: dict[str, int] = field(default_factory=partial(defaultdict, int))
     autocast: tuple[str, ...] = ()
     compiler: Any = None
+    keeping: Keeping = NOT_KEPT
 
     def next_index(self, counter: str) -> int:
         """0, 1, 2 … for the functional ops of this call that are numbered together."""
@@ -103,7 +122,7 @@ class ProductPolicy:
 
     def allows(self, op_name: str, frame: Frame) -> bool:
         """Whether this op may be computed as integers in the module at work."""
-        return op_name in self.ops and frame.path not in self.float_paths
+        return op_name in self.ops and frame.path not in self.float_paths and not frame.keeping.reason
 
     def widths_in(self, module: nn.Module) -> Widths:
         """The module's own widths, if `quant_module` gave it some."""
@@ -193,7 +212,7 @@ class _Pass(threading.local):
         self.state_memory: dict[int, Any] | None = None
 
 
-_FRESH: dict[str, Any] = {"observers": [], "last_pass": {}}
+_FRESH: dict[str, Any] = {"observers": [], "last_pass": {}, "schedule": None}
 """What a copy of a model begins with."""
 
 
@@ -207,6 +226,8 @@ class Runtime:
         methods: Methods of calibration by the kind of range, where `calibration()` is called without one.
         scales: How scales are to be found in training, as the model's configuration says.
         reasons: Why modules stay float, by their path.
+        asked: Modules that were asked to stay float with the functions of their forward, and those that were asked to be
+            quantised wherever they are called, by their path.
         last_pass: What the last pass with values has found under the names of its ops; `recall` gives it to a trace.
         has_open_sizes: Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is
             computed from it.
@@ -214,9 +235,10 @@ class Runtime:
             recurrent layers and no float ones.
         make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
-        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`).
+        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`); a layer alone has none.
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks; `trains_real`: those in training mode.
         holds_ranges: Whether ranges that are known stay as they are in training.
+        schedule: What changes the model while it trains (`linger.tuning.schedule`); None where nothing does.
     """
 
     dispatch: Dispatch
@@ -231,6 +253,7 @@ class Runtime:
     layers: list[Scaled] = field(default_factory=list)
     products: ProductPolicy | None = None
     reasons: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, Keeping] = field(default_factory=dict)
     last_pass: dict[str, Any] = field(default_factory=dict)
     make_edge: Callable[[Runtime], AbstractContextManager[Any]] | None = None
     is_thorough: bool = False
@@ -245,6 +268,7 @@ class Runtime:
     stays_real: bool = False
     trains_real: bool = False
     holds_ranges: bool = False
+    schedule: Any = None
     _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -252,7 +276,7 @@ class Runtime:
         return {k: v for k, v in self.__dict__.items() if k != "_pass"} | _FRESH
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"methods": {}} | state)  # a file of an older linger has none
+        self.__dict__.update({"methods": {}, "asked": {}} | state)  # a file of an older linger has none
         self._pass = _Pass()
 
     # the pass
@@ -285,9 +309,16 @@ class Runtime:
             self.abandon()  # the root never runs inside itself: an interrupted pass is still here
         if not current.frames:
             self._start(current, module)
-        frame = Frame(path, module, autocast=put_autocast_aside())
+        frame = Frame(path, module, autocast=put_autocast_aside(), keeping=self._keeping_of(path))
         current.frames.append(frame)
         return frame
+
+    def _keeping_of(self, path: str) -> Keeping:
+        """What was asked about a module that begins, or about one around it."""
+        frames, own = self._pass.frames, self.asked.get(path)
+        if frames and frames[-1].keeping.is_whole and (own is None or own.reason):
+            return frames[-1].keeping
+        return NOT_KEPT if own is None else own
 
     def _start(self, current: _Pass, module: nn.Module) -> None:
         calibration = CALIBRATION.get()
@@ -338,6 +369,8 @@ class Runtime:
 
     def abandon(self) -> None:
         """Forget a pass that did not end."""
+        if self._pass.frames and self.exchange is not None:
+            self.exchange.abandon(self._pass.frames[0].module)
         while self._pass.frames:
             take_autocast_up(self._pass.frames.pop().autocast)
         self.settle_ranges(is_complete=False)
@@ -422,9 +455,9 @@ class Runtime:
 
     def note_float(self, op_name: str, reason: str, macs: int = 0) -> None:
         """Remember an op of this pass that stays float."""
-        choices = [QUANTIZATION.of(frame.module) for frame in self.frames]
-        is_disabled = any(choice is not None and choice.is_disabled for choice in choices)
-        reason = "kept float by linger.disable_quant" if is_disabled else self.reasons.get(self.path, reason)
+        frame = self.frame
+        kept = "" if frame is None else frame.keeping.reason
+        reason = kept or self.reasons.get(self.path, reason)
         self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason, macs=macs))
 
 
@@ -475,9 +508,10 @@ class Scope:
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre-hook."""
         compiler, runtime = pause(), self.runtime
-        runtime.enter(self.path, module).compiler = compiler
+        frame = runtime.enter(self.path, module)
+        frame.compiler = compiler
         if module.training and (is_in_backward() or may_be_repeated()):
-            runtime.recomputation.enter(module, args)
+            runtime.recomputation.enter(frame, args)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:  # noqa: ARG002 - a hook's signature
         """Forward hook, called after an exception too. A program of torch.export returns ordinary tensors."""
@@ -490,7 +524,7 @@ class Scope:
             self._use_results(output)
         frame = runtime.leave(module)
         try:
-            if is_last and is_shared():
+            if is_last and runtime.exchange is not None and is_shared():
                 runtime.exchange.finish(runtime, module, is_complete=output is not None)
         finally:
             if frame is not None and frame.compiler is not None:

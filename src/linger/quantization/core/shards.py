@@ -117,6 +117,7 @@ def _read_all(model: nn.Module, paths: Sequence[AnyPath]) -> list[Parts]:
         try:
             parts = _read(path)
             _check_model(own, parts)
+            _check_ranges(model, parts)
             if parts.identity in names:
                 raise UnreadableError(f"holds the same counts as {names[parts.identity]}")
         except UnreadableError as fault:
@@ -155,3 +156,19 @@ def _check_model(own: Mapping[str, tuple[str, str]], parts: Parts) -> None:
     unknown = [path for path in part if path not in own and path.rpartition(".")[0] not in own]
     if unknown:
         raise UnreadableError(f"is damaged: it has ranges of {unknown[0]!r}")
+
+
+def _check_ranges(model: nn.Module, parts: Parts) -> None:
+    """Refuse ranges and constants that a layer of the model does not have; a function may still get its layer."""
+    modules = dict(model.named_modules())
+    for path, found in parts.models[_MODEL][1].items():
+        layer = modules.get(path)
+        if layer is None:
+            continue
+        buffers = dict(layer.named_buffers(recurse=False))
+        unknown = [name for name in found.ranges if f"running_{name}" not in buffers]
+        unknown += [name for name in found.constants if name not in buffers]
+        if unknown:
+            raise UnreadableError(
+                f"is damaged: it has {f'{path}.{unknown[0]}'.lstrip('.')!r}, which the model does not"
+            )

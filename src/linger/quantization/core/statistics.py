@@ -120,12 +120,15 @@ class QuantizedBase(RangeBuffers):
 
     @property
     def flags(self) -> tuple[bool, ...]:
-        """What the layer has decided from the numbers it saw."""
-        return ()
+        """What the layer has decided from the numbers it saw: that the range of its input is its own, where it may be another's."""
+        return (self.keeps_own_input,) if OWN_INPUT in self._buffers else ()
 
     @flags.setter
     def flags(self, decided: tuple[bool, ...]) -> None:
         """Decide what one of several processes has."""
+        if any(decided) and not self.keeps_own_input:
+            self.write(OWN_INPUT, 1.0)
+            self.input_range = "own"
 
     def bound_of(self, name: str) -> Scale:
         """The finest scale that the device's format allowed when a range was last used."""

@@ -102,6 +102,9 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
     frame = runtime.frame
     if frame is not None and frame.module.training and may_be_repeated():
         _remember(runtime, func, args, frame)
+    if _is_kept_float(runtime, func, args, frame):
+        result = NotImplemented if func in passthrough.DROPOUTS else _kept_as_it_is(runtime, func, args, kwargs)
+        return _in_float(runtime, func, args, kwargs, reason="") if result is NotImplemented else result
     for rule in _rules_of(func):
         result = rule(runtime, func, args, kwargs)
         if result is not NotImplemented:
@@ -113,6 +116,16 @@ def _remember(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame) -
     """Remember a function in training: a checkpoint may run it again without its module."""
     if getattr(func, "__name__", "") not in _QUERIES:
         runtime.recomputation.remember(func, args, frame)
+
+
+def _is_kept_float(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame | None) -> bool:
+    """Whether a module is at work whose functions stay float, or was when a checkpoint ran the function first.
+
+    There, too, functions that only move numbers leave them quantised: no value changes. A dropout rounds, so it is none.
+    """
+    if frame is not None:
+        return bool(frame.keeping.reason)
+    return is_repeating(runtime) and runtime.recomputation.kept_float(func, args)
 
 
 def _switched_off(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import nn
 
@@ -16,7 +17,7 @@ from linger.constraint.marks import FUSED, QUANTIZATION, Fusion, Widths
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
 from linger.quantization.core.ranges import Kind, Range, kind_of, ranges_of
-from linger.quantization.core.runtime import ProductPolicy, runtime_of
+from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
@@ -52,7 +53,7 @@ def config_of(model: nn.Module) -> Config:
     assert runtime is not None  # checked by the caller
     assert runtime.products is not None  # init made it
     modules = dict(model.named_modules())
-    whole, alone = _float_parts(modules, runtime.products)
+    floats = _float_parts(modules, runtime)
     ranges = _own_ranges(model)
     functions = {path: m for path, m in modules.items() if isinstance(m, FunctionalLayer)}
     return Config(
@@ -60,11 +61,12 @@ def config_of(model: nn.Module) -> Config:
         target=runtime.target,
         parameter_bits=runtime.products.widths.parameter,
         types=_types_of(runtime.products.ops),
-        scales=runtime.scales,
+        scales=next(_learning_methods(modules), runtime.scales),
         calibration=dict(runtime.methods),
         switches=_unusual(runtime.switches),
-        stays_float=whole,
-        stays_float_alone=alone,
+        stays_float=floats.whole,
+        stays_float_alone=floats.alone,
+        not_quantized=floats.not_quantized,
         fused=tuple(_fused_pairs(modules)),
         channel_limits=_channel_limits(modules),
         limits={path: limits_of(m) for path, m in modules.items() if limits_of(m).is_any},
@@ -72,6 +74,11 @@ def config_of(model: nn.Module) -> Config:
         layers={path: _layer_config(m, ranges) for path, m in modules.items() if isinstance(m, _LAYERS)},
         functions={_function_name(path): _function_config(m, ranges) for path, m in functions.items()},
     )
+
+
+def _learning_methods(modules: dict[str, nn.Module]) -> Iterator[str]:
+    """The methods of ranges that are learned now."""
+    return (each.method for m in modules.values() if isinstance(m, QuantizedBase) for each in m.learned.values())
 
 
 def _channel_limits(modules: dict[str, nn.Module]) -> dict[str, ChannelLimit]:
@@ -98,22 +105,35 @@ def _types_of(ops: frozenset[str]) -> tuple[str, ...] | None:
     return None if ops == usual else tuple(kind.__name__ for kind, (op, _) in table.items() if op.name in ops)
 
 
-def _float_parts(modules: dict[str, nn.Module], policy: ProductPolicy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The topmost parts that stay float as a whole, and the modules that do so alone."""
+class _FloatParts(NamedTuple):
+    """The topmost parts that stay float as a whole, modules that do so alone, and layers that nobody asked to stay float."""
+
+    whole: tuple[str, ...]
+    alone: tuple[str, ...]
+    not_quantized: tuple[str, ...]
+
+
+def _float_parts(modules: dict[str, nn.Module], runtime: Runtime) -> _FloatParts:
+    assert runtime.products is not None  # init made it
     inside = tuple(f"{path}." for path, m in modules.items() if isinstance(m, (ConvBN, QuantizedBase)))
-    own = [path for path in modules if not path.startswith(inside)]
+    own = [path for path, m in modules.items() if not path.startswith(inside) and not isinstance(m, FunctionalLayer)]
+    asked = {path for path, keeping in runtime.asked.items() if keeping.reason}
     whole: list[str] = []
     alone: list[str] = []
+    left: list[str] = []
     for path in own:
-        is_inside = any(path.startswith(f"{top}.") for top in whole)
-        if path in policy.float_paths and not is_inside:
-            (whole if _with_parts(path, own) <= policy.float_paths else alone).append(path)
-    return tuple(whole), tuple(alone)
+        if any(_is_in(path, top) for top in whole):
+            continue
+        if path in asked:
+            (whole if {other for other in own if _is_in(other, path)} <= asked else alone).append(path)
+        elif path in runtime.products.float_paths:
+            left.append(path)
+    return _FloatParts(tuple(whole), tuple(alone), tuple(left))
 
 
-def _with_parts(path: str, paths: list[str]) -> set[str]:
-    """A module's path and those of everything inside it."""
-    return {other for other in paths if not path or f"{other}.".startswith(f"{path}.")}
+def _is_in(path: str, part: str) -> bool:
+    """Whether a path is that of a part or of something inside it."""
+    return not part or f"{path}.".startswith(f"{part}.")
 
 
 def _fused_pairs(modules: dict[str, nn.Module]) -> Iterator[Fused]:

@@ -57,7 +57,7 @@ def prepared(model: nn.Module, said: Config, source: str) -> Config:
         if isinstance(modules[place], types_by_name()):
             QUANTIZATION.put(modules[place], QuantChoice(widths=layer.bits or Widths(parameter=config.parameter_bits)))
     for place in config.stays_float_alone:
-        QUANTIZATION.put(modules[place], QuantChoice(is_disabled=True))
+        QUANTIZATION.put(modules[place], QuantChoice(is_disabled=True, is_alone=True))
     return config
 
 

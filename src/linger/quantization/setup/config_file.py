@@ -139,8 +139,10 @@ class Config:
         scales: How scales are found in training: `running` ranges, or learned ones (`tqt`, `lsq`).
         calibration: Methods of `linger.calibration()` where the call names none, for `inputs`, `weights` and `outputs`.
         switches: Those that differ from the usual.
-        stays_float: Parts that stay float with everything inside.
-        stays_float_alone: Modules that stay float themselves; what is inside is not concerned.
+        stays_float: Parts that stay float with everything inside, functions that they call included.
+        stays_float_alone: Modules that stay float themselves, with the functions that they call; what is inside is not concerned.
+        not_quantized: Layers that are not quantised, because their type was not asked for or linger has no form for them; functions
+            that they call may still be integers.
         channel_limits: Modules whose channels have limits of their own. Paths elsewhere are those of a model that has them.
         fused: Convolutions with their batch norms.
         constrain: Limits that `linger.constrain` sets before training; `init` does not look at them.
@@ -161,6 +163,7 @@ class Config:
     switches: Mapping[str, bool] = field(default_factory=dict)
     stays_float: tuple[str, ...] = ()
     stays_float_alone: tuple[str, ...] = ()
+    not_quantized: tuple[str, ...] = ()
     channel_limits: Mapping[str, ChannelLimit] = field(default_factory=dict)
     fused: tuple[Fused, ...] = ()
     constrain: Mapping[str, Constraint] = field(default_factory=dict)
@@ -169,6 +172,18 @@ class Config:
     layers: Mapping[str, LayerConfig] = field(default_factory=dict)
     functions: Mapping[str, FunctionConfig] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PartName(str):
+    """A pattern that a file of linger 3.x does not hold itself, and the place of the name that it was made from."""
+
+    place: str
+
+    def __new__(cls, pattern: str, place: str) -> PartName:
+        """The pattern."""
+        made = super().__new__(cls, pattern)
+        made.place = place
+        return made
 
 
 # writing
@@ -221,7 +236,7 @@ def _on_one_line(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Widths):
+    if isinstance(value, (Widths, PartName)):
         return str(value)
     if isinstance(value, (Fused, Limits, Constraint)):
         return {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) not in (None, False)}

@@ -25,7 +25,7 @@ def misfits(config: Config, model: nn.Module) -> Iterator[str]:
     """Every place where a file does not fit a float model."""
     modules = dict(model.named_modules())
     yield from _unknown("types", config.types or (), [kind.__name__ for kind in supported_types()])
-    for place in ("stays_float", "stays_float_alone", "parts", "layers", "limits"):
+    for place in ("stays_float", "stays_float_alone", "not_quantized", "parts", "layers", "limits"):
         yield from _unknown(place, getattr(config, place), modules)
     yield from _misfits_of_layers(config, modules)
     for pair in config.fused:
@@ -99,7 +99,7 @@ def _misfits_of_function(name: str, function: FunctionConfig, modules: dict[str,
 def _left_out(config: Config, model: nn.Module) -> Iterator[str]:
     """Layers that would be quantised although a complete file does not name them."""
     inside = parts_of_pairs(model)
-    named = {*config.layers, *config.stays_float_alone, *(pair.bn for pair in config.fused)}
+    named = {*config.layers, *config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)}
     tops = tuple(f"{top}." for top in config.stays_float)
     for path, module in model.named_modules():
         is_said = module in inside or path in named or f"{path}.".startswith(tops)

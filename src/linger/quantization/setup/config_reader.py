@@ -29,7 +29,7 @@ from linger.quantization.setup.config_file import (
     joined,
     unknown,
 )
-from linger.quantization.setup.newer_file import DEFAULT_PLATFORM, from_newer, is_newer, newer_problems
+from linger.quantization.setup.newer_file import DEFAULT_PLATFORM, from_newer, is_newer, newer_problems, of_both_kinds
 from linger.settings import Switches
 from linger.targets import TARGETS
 
@@ -45,16 +45,28 @@ def read_config(path: str | Path) -> Config:
     Raises:
         UsageError: It cannot be read, is no YAML, or holds what means nothing here; every such place is named.
     """
+    if not isinstance(path, (str, Path)):
+        raise UsageError(
+            f"config_file: the path of a file is expected, not {path!r}. Types that stay float are given as disable_module=[…]."
+        )
     try:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_OnceOnly)
     except OSError as error:
         raise UsageError(f"config_file: {path} cannot be read ({error.strerror or error}).") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"config_file: {path} is no YAML: {' '.join(str(error).split())}.") from error
+    if content is None:
+        raise UsageError(f"config_file: {path} is empty. Write settings into it, or leave the argument out.")
+    both = of_both_kinds(content)
+    if both is not None:
+        raise UsageError(
+            f"config_file: {path} has keys of two kinds: {listing(both[0])} of linger, {listing(both[1])} of linger 3.x. "
+            "Write all of it in the words of one. Nothing was changed."
+        )
     if is_newer(content):
         return newer_config(content, f"config_file: {path}")
     reader = _Reader()
-    config = reader.config({} if content is None else content)
+    config = reader.config(content)
     if reader.problems:
         raise UsageError(f"config_file: {path}: {joined(reader.problems)}. Nothing was changed.")
     return config
@@ -109,6 +121,7 @@ class _Reader:
             "switches": self._switches,
             "stays_float": self._names,
             "stays_float_alone": self._names,
+            "not_quantized": self._names,
             "channel_limits": lambda place, value: self._each(place, value, self._channel_limit),
             "fused": self._fused,
             "constrain": lambda place, value: self._each(place, value, self._constraint),

@@ -117,7 +117,9 @@ class InputQuantizer:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Quantise what is float; one tensor that is given twice stays one tensor."""
         made: dict[int, QTensor] = {}
-        count = len(self.names)
+        count, frame = len(self.names), self.runtime.frame
+        if frame is not None and frame.keeping.reason:
+            return args, kwargs  # a part that stays float has called it
         positional = [self._quantized(v, n, module, made) for v, n in zip(args, self.names, strict=False)]
         named = {k: self._quantized(v, k, module, made) if k in self.names else v for k, v in kwargs.items()}
         return (*positional, *args[count:]), named

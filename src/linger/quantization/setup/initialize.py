@@ -31,7 +31,15 @@ from linger.quantization.core.processes.seen import check_shards
 from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
-from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
+from linger.quantization.core.runtime import (
+    NOT_KEPT,
+    Keeping,
+    ProductPolicy,
+    Runtime,
+    attach_scope,
+    runtime_of,
+    set_runtime,
+)
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import (
     has_own_forward,
@@ -53,7 +61,14 @@ from linger.quantization.setup.config_apply import finish, named_types, prepared
 from linger.quantization.setup.config_file import SCALES, Config
 from linger.quantization.setup.config_reader import newer_config, read_config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
-from linger.quantization.setup.marking import QuantMode, checked_types, checked_widths, types_by_name
+from linger.quantization.setup.learned_scales import refuse_other_methods
+from linger.quantization.setup.marking import (
+    QuantMode,
+    checked_exceptions,
+    checked_types,
+    checked_widths,
+    types_by_name,
+)
 from linger.quantization.setup.tensor_quantizer import quant_tensor
 from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
 from linger.settings import Switches, chosen_switches, kept_float, newer_settings
@@ -70,12 +85,15 @@ _HOOKS = (
 )
 """Where torch keeps the hooks of a module."""
 
+_BY_ARGUMENTS = "kept float by disable_module or disable_submodel"
+_BY_MARK = "kept float by linger.disable_quant"
+
 
 def init(
     model: nn.Module,
     config_file: str | Path | None = None,
     disable_module: Iterable[type[nn.Module]] | None = None,
-    disable_submodel: Iterable[str] | None = None,
+    disable_submodel: Iterable[str] | str | None = None,
     *,
     quant_modules: Sequence[type[nn.Module]] | None = None,
     parameter_bits: int = 8,
@@ -94,7 +112,7 @@ def init(
             pairs to fuse, widths, limits and scales of layers, by path or pattern. The model is the float one as it was
             written, or after `trace_layers`. Unknown names are errors, with a suggestion. None: what `QUANT_CONFIGS` was
             given in this context.
-        disable_module: Layer types that stay float.
+        disable_module: Module types that stay float, with the functions of their forward; what is inside is not concerned.
         disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
         quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
             embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
@@ -108,7 +126,7 @@ def init(
         UsageError: An unsupported type, a width that does not exist, a name that matches nothing, an unknown chip, a
             second init, a module of torch.jit.
 
-    Warns where no layer was replaced.
+    Warns where no layer was replaced, and where a SyncBatchNorm stays float.
     """
     refuse_compiled(model)
     refuse_empty(model)
@@ -120,7 +138,8 @@ def init(
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
     chip = None if target is None else find_target(target).name
     given = _Given(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits)
-    kept = _Kept(tuple(disable_module or ()), _float_paths(model, disable_submodel))
+    types, parts = checked_exceptions("init", disable_module, disable_submodel)
+    kept = _Kept(types, _float_paths(model, parts))
     _ordered(Config(), given, kept)  # what is wrong with the arguments is said before the model changes
     config = _read(model, config_file, given, kept)
     order = _ordered(config, given, kept)
@@ -133,6 +152,13 @@ def init(
     _attach(root, runtime)
     if config != Config():
         finish(root, config)
+    synchronised = [path or "the model" for path, m in root.named_modules() if isinstance(m, nn.SyncBatchNorm)]
+    if synchronised:
+        warnings.warn(
+            f"init: {listing(synchronised)}: a SyncBatchNorm stays float. Keep nn.BatchNorm: a quantised one learns the "
+            "statistics of all processes.",
+            stacklevel=2,
+        )
     logger.info("init: %d layers quantised", len(replacements))
     return root
 
@@ -187,6 +213,7 @@ def _ordered(config: Config, given: _Given, kept: _Kept) -> _Order:
         checked_widths(8, given.parameter_bits or config.parameter_bits, 8),
         (*kept.types, *(() if config.complete else kept_float())),
         [*config.stays_float, *kept.paths],
+        config.not_quantized,
     )
 
 
@@ -201,12 +228,13 @@ def _runtime_for(config: Config, given: _Given) -> Runtime:
 
 @dataclass(frozen=True)
 class _Order:
-    """The arguments of `init`: layer types, widths, and types and paths that stay float."""
+    """The arguments of `init`: layer types, widths, types and paths that stay float, and layers that are not replaced."""
 
     types: Types
     widths: Widths
     excluded: Types
     float_paths: Sequence[str]
+    not_quantized: Sequence[str]
 
     def wants(self, path: str, module: nn.Module) -> bool:
         """Whether a module may be quantised at all."""
@@ -225,14 +253,31 @@ def _replacements(
             kept_float[path] = module
             continue
         is_wanted = order.wants(path, module)
-        made = _quantized(module, path, order, runtime) if is_wanted else None
+        can_be_made = is_wanted and path not in order.not_quantized
+        made = _quantized(module, path, order, runtime) if can_be_made else None
+        keeping = NOT_KEPT if made is not None else _keeping(module, path, order, runtime, is_wanted=is_wanted)
+        if keeping is not None:
+            runtime.asked[path] = keeping
         if made is not None:
             replacements[module] = made
             _carry_hooks(module, made)
         elif not is_wanted or _stays_float(module, order.types):
             kept_float[path] = module
-            _keep_reason(module, path, runtime, is_wanted=is_wanted)
+            _keep_reason(module, path, order, runtime)
     return replacements, kept_float
+
+
+def _keeping(module: nn.Module, path: str, order: _Order, runtime: Runtime, *, is_wanted: bool) -> Keeping | None:
+    """What was asked about the functions of a module that was not replaced; None: nothing."""
+    if not is_wanted:
+        return Keeping(_BY_ARGUMENTS, _is_inside(path, order.float_paths))
+    choice = _choice_for(module)
+    if choice.is_disabled:
+        return Keeping(_BY_MARK, not choice.is_alone)
+    if choice.widths is not None:
+        return NOT_KEPT
+    around = runtime.asked.get(path.rpartition(".")[0]) if path else None
+    return around if around is not None and around.is_whole else None
 
 
 def refuse_unquantizable(model: nn.Module) -> None:
@@ -292,9 +337,8 @@ def quantized_layers(model: nn.Module) -> dict[str, QuantLayer]:
     return {path: m for path, m in model.named_modules() if isinstance(m, QuantLayer)}
 
 
-def _float_paths(model: nn.Module, patterns: Iterable[str] | None) -> list[str]:
+def _float_paths(model: nn.Module, wanted: Sequence[str]) -> Sequence[str]:
     known = [name for name, _ in model.named_modules()]
-    wanted = list(patterns or ())
     unknown = [p for p in wanted if not any(_is_inside(name, [p]) for name in known)]
     if unknown:
         raise UsageError(f"init: disable_submodel names {', '.join(unknown)}, which the model does not have.")
@@ -386,11 +430,13 @@ def _carry_hooks(source: nn.Module, made: nn.Module) -> None:
         logger.warning("%s: backward hooks of a quantised layer are never called", made.path)
 
 
-def _keep_reason(module: nn.Module, path: str, runtime: Runtime, *, is_wanted: bool) -> None:
+def _keep_reason(module: nn.Module, path: str, order: _Order, runtime: Runtime) -> None:
     """Remember, for `coverage`, why a module stays float, unless it was refused for a reason of its own."""
     refusal = refusal_of(module) if isinstance(module, nn.MultiheadAttention) else None
-    if not is_wanted:
-        reason = "kept float by disable_module or disable_submodel"
+    if not order.wants(path, module):
+        reason = _BY_ARGUMENTS
+    elif path in order.not_quantized:
+        reason = "config_file says that it is not quantised"
     elif refusal is not None:
         logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal.reason)
         reason = refusal.reason
@@ -453,6 +499,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     runtime.exchange = Exchange(_make_function)
     home = device_of(root)
     root.register_forward_pre_hook(check_shards)
+    root.register_load_state_dict_pre_hook(refuse_other_methods)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 from torch import nn
 
@@ -13,6 +14,7 @@ from linger.quantization.core.kept.learned import PREFIXES, learn_range
 from linger.quantization.core.method_plan import check_patterns, fits
 from linger.quantization.core.ranges import Kind, Range, ranges_of
 from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
@@ -70,10 +72,39 @@ def learn_scales(
             "learn_scales: the parameters of this model are sharded already, and new ones would not be. Call it before "
             "fully_shard."
         )
-    chosen = _chosen(ranges_of(model), layers, weights=weights)
+    ranges = ranges_of(model)
+    if not ranges:
+        raise UsageError(
+            f"learn_scales: {type(model).__name__} has no quantised layer and no quantised function, so there is nothing to learn. "
+            "linger.coverage says what stays float, and why."
+        )
+    chosen = _chosen(ranges, layers, weights=weights)
     for found in chosen:
         learn_range(found.layer, found.name, wanted, found.bits)
     return [found.layer.learned[found.name].parameter for found in chosen if wanted is not None]
+
+
+def refuse_other_methods(model: nn.Module, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+    """Hook before a model loads a checkpoint: refuse one whose ranges were learned by another method than the model's.
+
+    They would get new parameters, which an optimizer that holds the old ones does not know.
+
+    Raises:
+        UsageError: There are such ranges; the model is as it was.
+    """
+    del rest  # of torch's signature
+    found: list[str] = []
+    for path, layer in model.named_modules():
+        start = f"{prefix}{path}." if path else prefix
+        for name, known in layer.learned.items() if isinstance(layer, QuantizedBase) else ():
+            other = next((m for m, begins in PREFIXES.items() if f"{start}{begins}{name}" in state_dict), known.method)
+            if other != known.method:
+                found.append(f"{path}.{name}".lstrip(".") + f" ({other} there, {known.method} here)")
+    if found:
+        raise UsageError(
+            f"load_state_dict: {listing(found)}: the ranges of this checkpoint were learned by another method than those of the "
+            "model. Call linger.learn_scales with the checkpoint's method first, before the optimizer is made; the model is as it was."
+        )
 
 
 def _method(method: str) -> str | None:

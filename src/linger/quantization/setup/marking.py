@@ -55,6 +55,7 @@ class QuantMode(Enum):
 def disable_quant(module: nn.Module) -> nn.Module:
     """Keep a module and everything inside it in float; call it before `init`.
 
+    Functions in its forward get real values and return ordinary tensors; those that only move numbers leave them quantised.
     Returns the module, so that it can be used inline.
 
     Raises:
@@ -140,6 +141,31 @@ def checked_widths(data: int, parameter: int, output: int) -> Widths:
 def types_by_name() -> Types:
     """Layers that are quantised only where a list of types names them: those that look up rows of their weights."""
     return tuple(kind for kind, (op, _) in supported_types().items() if op.inputs[0] == "w")
+
+
+def checked_exceptions(
+    where: str, disable_module: object, disable_submodel: object
+) -> tuple[tuple[type[nn.Module], ...], tuple[str, ...]]:
+    """The types and the dotted names that a user leaves out, one or several of each.
+
+    Raises:
+        UsageError: Something else was given; all of it is told.
+    """
+    types, names = _several(disable_module), _several(disable_submodel)
+    problems = []
+    if any(not (isinstance(t, type) and issubclass(t, nn.Module)) for t in types):
+        problems.append(f"disable_module={disable_module!r} (types of layers are expected, as [nn.Linear])")
+    if any(not isinstance(name, str) for name in names):
+        problems.append(f"disable_submodel={disable_submodel!r} (dotted names of parts are expected, as ['block.0'])")
+    if problems:
+        raise UsageError(f"{where}: {' and '.join(problems)}. Nothing was changed.")
+    return types, names
+
+
+def _several(given: object) -> tuple[Any, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, type)) else (given,)
 
 
 def checked_types(types: Iterable[type[nn.Module]] | type[nn.Module] | None) -> Types:

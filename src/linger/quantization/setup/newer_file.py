@@ -12,7 +12,7 @@ from typing import Any
 
 from linger.constraint.marks import Widths
 from linger.quantization.core.methods import calibration_methods
-from linger.quantization.setup.config_file import Config, Constraint, FunctionConfig, LayerConfig, unknown
+from linger.quantization.setup.config_file import Config, Constraint, FunctionConfig, LayerConfig, PartName, unknown
 from linger.targets import TARGETS
 
 DEFAULT_CLAMP: dict[str, Any] = {
@@ -52,6 +52,9 @@ _PART_ONLY = ("input_bits", "output_bits")
 _METHODS = {"abs_max": "max", "top_10": "topk:10", "w_like": "mse"}
 """Calibrators of linger 3.x and the methods nearest to them."""
 
+_WITHOUT_TARGET = ("mars", "jupiter")
+"""Chips that linger 3.x knows and linger does not."""
+
 _SCALES = {"MOM": "running", "TQT": "tqt"}
 _STRATEGIES = ("MSE", "RANGE_MEAN", "NSTD", "HIST", "KLD", "TQT")
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -85,6 +88,13 @@ def is_newer(content: object) -> bool:
     if not isinstance(content, Mapping) or any(key in Config.__dataclass_fields__ for key in content):
         return False
     return any(key in DEFAULTS or _is_part(value) for key, value in content.items())
+
+
+def of_both_kinds(content: object) -> tuple[list[str], list[str]] | None:
+    """The keys of linger's own files and those of linger 3.x, where a file has some of each."""
+    keys = list(content) if isinstance(content, Mapping) else []
+    own, newer = [key for key in keys if key in Config.__dataclass_fields__], [key for key in keys if key in DEFAULTS]
+    return (own, newer) if own and newer else None
 
 
 def _is_part(value: object) -> bool:
@@ -136,7 +146,9 @@ def _section_problems(place: str, section: object, *, is_part: bool) -> Iterator
 
 
 def _value_problems(place: str, key: str, value: object) -> Iterator[str]:
-    if key in _CHOICES and value not in _CHOICES[key]:
+    if key == "platform" and value in _WITHOUT_TARGET:
+        yield f"{place}: {value!r} is not supported: linger has no target file for this chip (known: {', '.join(TARGETS)})"
+    elif key in _CHOICES and value not in _CHOICES[key]:
         yield unknown(place, str(value), [str(item) for item in _CHOICES[key]])
     elif key in _ONLY and value != _ONLY[key][0]:
         yield f"{place}: {value!r} has no meaning here: {_ONLY[key][1]} ({_ONLY[key][0]!r})"
@@ -154,7 +166,7 @@ def from_newer(content: Mapping[Any, Any], platform: str | None) -> Config:
     """The meaning of a configuration in which there are no problems; `platform` is the chip where it names none."""
     quant = DEFAULT_QUANT | dict(content.get("quant_info", {}))
     parts = {key: value for key, value in content.items() if key not in DEFAULTS}
-    infos = [("*", content, True), *((name, part, False) for part in parts.values() for name in _paths(part))]
+    infos = [("*", content, True), *((name, part, False) for key, part in parts.items() for name in _paths(key, part))]
     layers: dict[str, LayerConfig] = {}
     functions: dict[str, FunctionConfig] = {}
     constraints: dict[str, Constraint] = {}
@@ -177,11 +189,11 @@ def from_newer(content: Mapping[Any, Any], platform: str | None) -> Config:
     )
 
 
-def _paths(part: Mapping[str, Any]) -> Iterator[str]:
+def _paths(key: str, part: Mapping[str, Any]) -> Iterator[str]:
     """The patterns of a part: a dotted prefix stands for the module of this name and all inside it."""
     names = part["name"]
     for name in [names] if isinstance(names, str) else names:
-        yield name if name.endswith("*") else f"{name}.*"
+        yield PartName(name if name.endswith("*") else f"{name}.*", f"{key}.name")
 
 
 def _widths(quant_info: Mapping[str, Any]) -> Widths:
@@ -199,6 +211,12 @@ def _constraint(clamp_info: Mapping[str, Any]) -> Constraint:
     info = {key.split("_")[1]: None if value is None else float(value) for key, value in said.items()}
     factor = info["factor"] if info["weight"] is None else None
     return Constraint(info["weight"], info["bias"], info["activation"], factor)
+
+
+def unsaid_method(quant_info: Mapping[str, Any]) -> str:
+    """The calibrator of activations that holds where none is named: the default of linger 3.x only where scales are learned."""
+    is_learned = quant_info.get("qat_method") == "TQT"
+    return str(DEFAULT_QUANT["a_calibrate_name"] if is_learned else DEFAULT_QUANT["w_calibrate_name"])
 
 
 def _methods(quant_info: Mapping[str, Any], *, is_learned: bool) -> dict[str, str]:

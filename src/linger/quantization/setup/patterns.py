@@ -17,7 +17,7 @@ from linger.constraint.marks import FUNCTION_BITS, QUANTIZATION
 from linger.constraint.normalize import NORMALIZED
 from linger.errors import printable
 from linger.quantization.core.supported import has_own_forward, op_for
-from linger.quantization.setup.config_file import Config, FunctionConfig
+from linger.quantization.setup.config_file import Config, FunctionConfig, PartName
 from linger.quantization.setup.function_bits import adjustable_ops
 from linger.quantization.setup.marking import types_by_name
 
@@ -43,8 +43,12 @@ def patterns_in(entries: Mapping[str, _T], paths: Collection[str]) -> dict[str, 
     return {key: value for key, value in entries.items() if any(s in key for s in _SIGNS) and key not in paths}
 
 
-def unfitting(config: Config, model: nn.Module) -> Iterator[str]:
-    """Every pattern of a file that means nothing in a model, or asks for more than a pattern can."""
+def unfitting(config: Config, model: nn.Module) -> list[str]:
+    """Every pattern of a file that means nothing in a model, or asks for more than a pattern can; each once."""
+    return list(dict.fromkeys(_unfitting(config, model)))
+
+
+def _unfitting(config: Config, model: nn.Module) -> Iterator[str]:
     paths = [path for path, _ in model.named_modules()]
     for place in ("layers", "limits", "constrain"):
         yield from _fitting_nothing(place, patterns_in(getattr(config, place), paths), paths)
@@ -63,7 +67,10 @@ def _fitting_nothing(
         if not any(fits(pattern, name) for name in names):
             near = get_close_matches(pattern.strip(_SIGNS + "."), [name for name in shown or names if name], n=1)
             hint = f" (is {near[0]} meant?)" if near else ""
-            yield f"{place}: the pattern {printable(pattern)!r} fits nothing{hint}"
+            if isinstance(pattern, PartName):
+                yield f"{pattern.place}: {printable(pattern.removesuffix(_INSIDE))!r} fits nothing{hint}"
+            else:
+                yield f"{place}: the pattern {printable(pattern)!r} fits nothing{hint}"
 
 
 def expanded(config: Config, model: nn.Module) -> Config:
@@ -93,7 +100,7 @@ def _is_quantized_by(path: str, module: nn.Module, config: Config) -> bool:
     """Whether `init` quantises a module that no entry of the file names."""
     layer = layer_of(module)
     choice = QUANTIZATION.of(module) or QUANTIZATION.of(layer)
-    if path in (*config.stays_float_alone, *(pair.bn for pair in config.fused)):
+    if path in (*config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)):
         return False
     if any(f"{path}.".startswith(f"{top}.") for top in config.stays_float) or (choice and choice.is_disabled):
         return False

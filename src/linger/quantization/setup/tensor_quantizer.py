@@ -58,8 +58,7 @@ def quant_tensor(
             f"{where}: quant_tensor was called while the model is not running, so its range would belong to no pass. "
             "Call it inside forward, and the model itself instead of its forward method."
         )
-    choice, policy = QUANTIZATION.of(module), runtime.products
-    if (choice is not None and choice.is_disabled) or (policy is not None and frame.path in policy.float_paths):
+    if _stays_float(module, frame, scope):
         runtime.note_float("quant_tensor", "this layer stays float, as init was asked")
         return x
     if frame.next_index(f"{where} {INPUT_KEY}"):
@@ -69,6 +68,12 @@ def quant_tensor(
         )
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - interceptors of the model's functions see none here
         return _quantized(x, bits, INPUT_KEY + name, where, module, scope)
+
+
+def _stays_float(module: nn.Module, frame: Frame, scope: Scope) -> bool:
+    choice, policy = QUANTIZATION.of(module), scope.runtime.products
+    is_marked = choice is not None and choice.is_disabled
+    return is_marked or bool(frame.keeping.reason) or (policy is not None and frame.path in policy.float_paths)
 
 
 def _quantized(x: Tensor, bits: int, key: str, where: str, module: nn.Module, scope: Scope) -> QTensor:

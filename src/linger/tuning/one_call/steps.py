@@ -15,7 +15,7 @@ from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.limits import AHEAD_RELU
 from linger.constraint.marks import FUSED
 from linger.constraint.tracing import trace_layers
-from linger.quantization.core.calibrate import calibration, choose_ranges
+from linger.quantization.core.calibrate import choose_ranges, local_calibration
 from linger.quantization.core.ranges import Kind, ranges_of
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.initialize import init
@@ -44,7 +44,7 @@ def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None
 
 def calibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
     """Set the scales of a quantised model."""
-    with torch.no_grad(), calibration():
+    with torch.no_grad(), local_calibration():
         for batch in batches:
             run_batch(model, fresh(batch))
 

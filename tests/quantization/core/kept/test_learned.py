@@ -115,6 +115,10 @@ def test_a_gradient_never_leads_away_from_what_the_device_allows(wanted, kept):
     assert grid.inward(numbers).tolist() == list(kept)
     there = replace(grid, scale=torch.tensor(4.0), wanted=torch.tensor(wanted))
     assert there.inward(numbers).tolist() == list(kept)
+    # 0.3 lies below the place 0.25 that it is rounded to: the gradient has the other sign than what comes from above
+    real, size = torch.tensor([0.3]), gradient(torch.tensor([0.3]), replace(grid, wanted=4.0), -1.0)
+    assert size > 0.0
+    assert [gradient(real, grid, upstream) for upstream in (-1.0, 1.0)] == [size * sign for sign in kept]
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -384,6 +388,28 @@ def test_calibration_sets_a_learned_range_anew():
     assert model[0].threshold_o.item() == pytest.approx(math.log2(127 / model[0].read("scale_o")) - 0.5)
 
 
+def run_with_methods(model, part, layers):
+    del part
+    with linger.calibration(layers=layers):
+        model(50 * draw(32, 4))
+
+
+def merge_with_methods(model, part, layers):
+    linger.merge_statistics(model, part, layers=layers)
+
+
+@pytest.mark.parametrize("act", [run_with_methods, merge_with_methods], ids=["calibration", "merge_statistics"])
+def test_a_calibration_that_fails_leaves_the_parameters_as_they_were(act, tmp_path):
+    linger.save_statistics(linear(x=50 * draw(32, 4)), tmp_path / "part.stat")
+    model = linear()
+    learned = linger.learn_scales(model, "lsq")
+    before = {name: value.tolist() for name, value in model.state_dict().items()}
+    with pytest.raises(linger.UsageError, match="no layer or range has such a path"):
+        act(model, tmp_path / "part.stat", {"nowhere": "mse"})
+    assert {name: value.tolist() for name, value in model.state_dict().items()} == before
+    assert all(now is then for now, then in zip(linger.learn_scales(model, "lsq"), learned, strict=True))
+
+
 # checkpoints
 @each_method
 def test_a_checkpoint_gives_its_parameters_to_a_model_without(method):
@@ -412,10 +438,16 @@ def test_an_older_checkpoint_loads_into_a_model_that_learns():
     assert learned_state(model) == before
 
 
-def test_a_checkpoint_changes_the_method():
-    model, other = linear(), linear()
-    linger.learn_scales(model, "lsq")
+def test_a_checkpoint_with_another_method_is_refused():
+    model, other = linear(), linear(x=9 * draw(32, 4))
+    learned = linger.learn_scales(model, "lsq")
     linger.learn_scales(other, "tqt")
+    before = learned_state(model)
+    with pytest.raises(linger.UsageError, match=r"0\.w \(tqt there, lsq here\), 0\.o \(tqt"):
+        nn.Sequential(model).load_state_dict(nn.Sequential(other).state_dict())
+    assert learned_state(model) == before
+    assert learned[0] is model[0].step_x
+    linger.learn_scales(model, "mom")  # a model without takes those of the checkpoint
     model.load_state_dict(other.state_dict())
     assert learned_state(model) == learned_state(other)
 
@@ -439,6 +471,22 @@ def test_thresholds_are_the_same_on_every_process():
     first, second = run_processes(train_together, 2, 3.0)
     assert first == second
     assert first != learned_state_at_start()
+
+
+def gradients_of_steps():
+    torch.manual_seed(0)
+    model = calibrated(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), draw(16, 4))
+    linger.learn_scales(model, "lsq")
+    wrapped = DistributedDataParallel(model.train())
+    own = draw(16, 4, seed=1).chunk(dist.get_world_size())[dist.get_rank()]
+    unwrap(wrapped(own)).square().mean().backward()
+    return {name: p.grad.item() for name, p in model.named_parameters() if "step_" in name}
+
+
+def test_gradients_of_steps_do_not_depend_on_the_number_of_processes():
+    (alone,), (first, second) = run_processes(gradients_of_steps, 1), run_processes(gradients_of_steps, 2)
+    assert first == second == pytest.approx(alone, rel=1e-4)
+    assert {"0.step_x", "0.step_w", "2.step_o"} <= alone.keys()
 
 
 def learned_state_at_start():
@@ -515,15 +563,24 @@ def test_outputs_of_recurrent_layers_and_moved_numbers_follow_the_data():
     assert not any("iqcat" in name for name in learned_state_at_start())
 
 
+def test_a_configuration_says_how_ranges_are_learned_now(tmp_path):
+    model = linear()
+    linger.learn_scales(model, "lsq", layers=["0.o"])
+    linger.save_config(model, tmp_path / "net.yaml")
+    assert "scales: lsq" in (tmp_path / "net.yaml").read_text().splitlines()
+
+
+@pytest.mark.filterwarnings("ignore:init. no layer of Sequential was replaced")
 @pytest.mark.parametrize(
     ("make", "how", "message"),
     [
         (lambda: nn.Linear(2, 2), {}, "Linear is not quantised"),
         (lambda: linger.init(nn.Sequential(nn.Linear(2, 2))), {}, "no scale is known yet"),
+        (lambda: linger.init(nn.Sequential(nn.Flatten())), {}, "Sequential has no quantised layer"),
         (linear, {"method": "TQT"}, r"no method 'TQT'.*Did you mean 'tqt'\?"),
         (linear, {"layers": ["0.p"]}, r"did you mean '0\.[xwo]'\?"),
     ],
-    ids=["float", "not calibrated", "method", "layer"],
+    ids=["float", "not calibrated", "no layers", "method", "layer"],
 )
 def test_what_cannot_be_learned_is_refused(make, how, message):
     model = make()

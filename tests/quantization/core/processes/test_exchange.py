@@ -7,6 +7,9 @@ import copy
 import math
 import os
 import signal
+import warnings
+from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 import torch
@@ -18,12 +21,12 @@ from torch.utils.checkpoint import checkpoint
 
 import linger
 from linger.quantization.core.processes.exchange import _pooled
+from linger.quantization.core.processes.group import Group, _time_limit
 from tests.support.device_models import make_model, picture
 from tests.support.processes import Failed, run_processes
 
 pytestmark = pytest.mark.needs_torch
 
-COUNTS = (1, 2, 4)
 STEPS = 3
 
 
@@ -75,6 +78,42 @@ class Branch(nn.Module):
         if dist.get_rank() % 2:
             x = torch.relu(self.rare(x) + x)
         return x
+
+
+class Orders(nn.Module):
+    """Functions that processes first call in different orders."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x, is_odd):
+        x = self.first(x)
+        return torch.tanh(x) * 20 * x if is_odd else x + torch.sigmoid(x)
+
+
+class Partly(nn.Module):
+    """What only one process does: a float input of a layer, a function of ranges with a constant, a layer with learned ranges."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.rare, self.limited = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU6()
+
+    def forward(self, x, is_rare):
+        x = self.first(x)
+        y = self.second(x.dequantize().clone() if is_rare else x)
+        return self.limited(self.rare(y)) if is_rare else y
+
+
+class Deciding(nn.Module):
+    """A softmax whose input leaves the device's format where numbers are large."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.softmax(self.first(x), -1)
 
 
 class Checkpointed(nn.Module):
@@ -134,6 +173,40 @@ def wrapped_training(broadcasts):
         model(pictures())
     wrapped = DistributedDataParallel(model, broadcast_buffers=broadcasts)
     return train(model, [pictures(seed=s) for s in range(STEPS)], rate=0.05, wrapped=wrapped)
+
+
+def orders():
+    """Steps in which one process runs what the other one ran before; also the names of buffers in their order."""
+    model, found = made(Orders()), []
+    wrapped = DistributedDataParallel(model)
+    for step in range(STEPS):
+        wrapped(part(vectors(step)), (dist.get_rank() + step) % 2).sum().backward()
+        found.append(buffers(model))
+    return found, [name for name, _ in model.named_buffers()]
+
+
+def partly():
+    """Passes of which process 1 runs more, without and with learned ranges, which an optimizer has moved."""
+    model, x, found = made(Partly()), part(vectors()), []
+    model(x, is_rare=False)
+    model(x, is_rare=dist.get_rank() == 1)
+    found.append(buffers(model))
+    with linger.calibration():
+        model(x, is_rare=True)
+    learned = linger.learn_scales(model)
+    with torch.no_grad():
+        for parameter in learned:
+            parameter.add_(2.0)
+    model(x, is_rare=dist.get_rank() == 1)
+    return *found, buffers(model)
+
+
+def deciding():
+    model = made(Deciding())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the input leaves the device's format
+        model(part(vectors()) * (1.0, 100.0)[dist.get_rank()])
+    return {path: layer.flags for path, layer in model.named_modules() if path.startswith("_linger")}
 
 
 def each_for_itself(module, *, is_known):
@@ -197,27 +270,45 @@ def checkpointed(does_repeat):
     return calls, buffers(model), gradients
 
 
+def cases_and_failures():
+    """Two processes are started once for all that they do."""
+    return cases(), failing(), waiting()
+
+
 def cases():
-    """What every group does."""
+    """What every group does; one of four, which costs most, does less."""
     found = {
-        "broadcast": wrapped_training(broadcasts=True),
         "no broadcast": wrapped_training(broadcasts=False),
         "known": each_for_itself(Plain(), is_known=True),
-        "unknown": each_for_itself(Plain(), is_known=False),
-        "lstm": each_for_itself(Recurrent(nn.LSTM), is_known=True),
-        "gru": each_for_itself(Recurrent(nn.GRU), is_known=True),
     }
+    if dist.get_world_size() < 4:
+        found |= {
+            "broadcast": wrapped_training(broadcasts=True),
+            "unknown": each_for_itself(Plain(), is_known=False),
+            "lstm": each_for_itself(Recurrent(nn.LSTM), is_known=True),
+            "gru": each_for_itself(Recurrent(nn.GRU), is_known=True),
+        }
     if dist.get_world_size() == 2:
         found["branch"] = each_for_itself(Branch(), is_known=False)
+        found |= {"orders": orders(), "partly": partly(), "deciding": deciding()}
         found |= {"collectives": collectives(), "accumulated": accumulated(), "uneven": uneven()}
         found |= {"checkpointed": checkpointed(does_repeat=True), "not checkpointed": checkpointed(does_repeat=False)}
     return found
 
 
 @pytest.fixture(scope="module")
-def groups():
+def pairs():
+    """What each of two processes has found, said in failures, and said when it waited in vain."""
+    found = run_processes(cases_and_failures, 2)
+    failed = [f.trace or f for f in found if isinstance(f, Failed)]
+    assert not failed, failed[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def groups(pairs):
     """What each process of groups of 1, 2 and 4 has found."""
-    found = {count: run_processes(cases, count) for count in COUNTS}
+    found = {1: run_processes(cases, 1), 2: [first for first, _, _ in pairs], 4: run_processes(cases, 4)}
     failed = [f.trace for results in found.values() for f in results if isinstance(f, Failed)]
     assert not failed, failed[0]
     return found
@@ -230,13 +321,21 @@ ALL = ["broadcast", "no broadcast", "known", "unknown", "lstm", "gru"]
 def test_all_buffers_are_equal_in_all_processes_after_every_step(groups, case):
     for results in groups.values():
         for other in results[1:]:
-            assert other[case] == results[0][case]
+            assert other.get(case) == results[0].get(case)
+    assert case in groups[2][0]
 
 
-@pytest.mark.parametrize("case", ["branch", "accumulated"])
+@pytest.mark.parametrize("case", ["branch", "accumulated", "orders", "partly", "deciding"])
 def test_so_they_are_where_processes_differ_in_what_they_run(groups, case):
     first, second = groups[2]
     assert first[case] == second[case]
+
+
+def test_what_one_process_did_or_decided_holds_in_all(groups):
+    (state, _), flags = (groups[2][0][case] for case in ("partly", "deciding"))
+    assert state["second.own_x"] == [1.0]
+    assert state["limited.max_thresh"] > 0
+    assert [any(decided) for decided in flags.values()] == [True]
 
 
 def test_a_part_that_one_process_runs_has_its_ranges_everywhere(groups):
@@ -247,28 +346,32 @@ def test_a_part_that_one_process_runs_has_its_ranges_everywhere(groups):
 
 @pytest.mark.parametrize("case", ["known", "lstm", "gru"])
 def test_the_number_of_processes_changes_no_bit_where_a_sample_knows_no_other(groups, case):
-    assert groups[1][0][case] == groups[2][0][case] == groups[4][0][case]
+    of_one, *others = (results[0][case] for results in groups.values() if case in results[0])
+    assert others
+    for other in others:
+        assert other == of_one
 
 
 @pytest.mark.parametrize("case", ["unknown", "broadcast", "no broadcast"])
 def test_the_number_of_processes_changes_no_scale(groups, case):
-    of_one, of_two, of_four = (groups[count][0][case][-1] for count in COUNTS)
+    of_one, *others = (results[0][case][-1] for results in groups.values() if case in results[0])
+    assert others
     # alpha of a free batch norm is that of each process's own batch
     scales = [name for name in of_one if ".scale_" in name and name != "free.scale_w"]
     assert len(scales) > 5
     for name in scales:
-        assert of_one[name] == of_two[name] == of_four[name], name
+        assert all(other[name] == of_one[name] for other in others), name
 
 
 def test_broadcasts_change_nothing(groups):
-    for results in groups.values():
-        assert results[0]["broadcast"] == results[0]["no broadcast"]
+    for count in (1, 2):
+        assert groups[count][0]["broadcast"] == groups[count][0]["no broadcast"]
 
 
 def test_the_first_batch_norm_learns_the_numbers_of_all_processes(groups):
-    of_one = groups[1][0]["broadcast"][0]
+    of_one = groups[1][0]["no broadcast"][0]
     for count in (2, 4):
-        other = groups[count][0]["broadcast"][0]
+        other = groups[count][0]["no broadcast"][0]
         # float32 means and variances of parts of a batch: sums of at most 8·36 numbers in another order, 288·2^-24 < 2e-5
         for name in ("conv.bn.running_mean", "conv.bn.running_var"):
             torch.testing.assert_close(torch.tensor(other[name]), torch.tensor(of_one[name]), rtol=2e-5, atol=2e-6)
@@ -314,13 +417,38 @@ class Sometimes(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.inner, self.fails = nn.Linear(8, 8), False
+        self.inner, self.fails, self.is_interrupted = nn.Linear(8, 8), False, False
 
     def forward(self, x):
         x = self.inner(x)
         if self.fails and dist.get_rank() == 1:
             raise KeyError("no such batch")
+        if self.is_interrupted:
+            raise KeyboardInterrupt
         return x
+
+
+class Around(nn.Module):
+    """A quantised model inside another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.outer = linger.init(Sometimes()), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.outer(self.part(x).dequantize())
+
+
+class Wide(nn.Module):
+    """A row that one more function makes longer than any before."""
+
+    def __init__(self):
+        super().__init__()
+        self.free, self.does_more = nn.BatchNorm1d(2034), False
+
+    def forward(self, x):
+        x = self.free(x)
+        return x + torch.sigmoid(x) if self.does_more else x
 
 
 def said(action):
@@ -341,6 +469,7 @@ def failing():
         if state == "later":
             model(x)
         found[f"{state} nan"] = said(lambda m=model: m(wrong))
+        found[f"{state} ranges"] = buffers(model)["inner.running_o"][0] > 0.0
         model.fails = True
         found[f"{state} exception"] = said(lambda m=model: m(x))
         model.fails = False
@@ -356,15 +485,40 @@ def failing():
     if is_second:
         grown.more = copy.deepcopy(grown.inner)
     found["changed"] = said(lambda: grown(x))
+    widths = linger.init(nn.Sequential(nn.Linear(8, 8)), parameter_bits=4 if is_second else 8).train()
+    found["widths"] = said(lambda: widths(x))
+    return found | more_failing(x)
+
+
+def more_failing(x):
+    is_second, found = dist.get_rank() == 1, {}
+    around = made(Around())
+    around.part.fails = True
+    found["inner exception"] = said(lambda: around(x))
+    around.part.fails = False
+    found["inner again"] = said(lambda: around(x)), buffers(around)
+    interrupted, plain = made(Sometimes()), made(Sometimes())
+    interrupted.is_interrupted = True
+    with suppress(KeyboardInterrupt):
+        interrupted(x * 100)
+    interrupted.is_interrupted = False
+    for model in (interrupted, plain):
+        model(x)
+    found["interrupted"] = buffers(interrupted), buffers(plain)
+    connections = len(dist.distributed_c10d._world.pg_map)
+    copy.deepcopy(plain)(x)
+    found["connections"] = len(dist.distributed_c10d._world.pg_map) - connections
+    wide, row, lengths = made(Wide()), torch.randn(4, 2034, generator=torch.Generator().manual_seed(1)), []
+    for wide.does_more in (False, is_second):
+        wide(row)
+        lengths.append(Group.of_all().length)
+    found["wide"] = buffers(wide), lengths
     return found
 
 
 @pytest.fixture(scope="module")
-def failures():
-    found = run_processes(failing, 2)
-    failed = [f for f in found if isinstance(f, Failed)]
-    assert not failed, failed[0]
-    return found
+def failures(pairs):
+    return [said for _, said, _ in pairs]
 
 
 NOT_FINITE = "the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
@@ -390,6 +544,33 @@ def test_an_exception_of_one_process_is_named_by_the_others_and_stays_its_own(fa
     assert second == ("KeyError", "'no such batch'")
 
 
+def test_a_failed_pass_leaves_no_range_that_was_not_there(failures):
+    assert [(results["first ranges"], results["later ranges"]) for results in failures] == [(False, True)] * 2
+
+
+def test_an_exception_in_a_model_inside_another_one_is_told_once(failures):
+    assert [results["inner exception"][0] for results in failures] == ["GroupError", "KeyError"]
+    first, second = (results["inner again"] for results in failures)
+    assert first == second
+    assert first[0] is None
+
+
+def test_an_interrupted_pass_is_forgotten(failures):
+    for results in failures:
+        assert results["interrupted"][0] == results["interrupted"][1]
+
+
+def test_all_models_share_one_connection(failures):
+    assert [results["connections"] for results in failures] == [0, 0]
+
+
+def test_rows_grow_in_all_processes_at_once(failures):
+    first, second = (results["wide"] for results in failures)
+    assert first == second
+    before, after = first[1]
+    assert before < after
+
+
 @pytest.mark.parametrize("state", ["first", "later"])
 def test_after_a_failure_training_goes_on(failures, state):
     first, second = (results[f"{state} again"] for results in failures)
@@ -401,22 +582,27 @@ def test_after_a_failure_training_goes_on(failures, state):
 @pytest.mark.parametrize(
     ("case", "difference"),
     [
-        ("models", "1 is missing in process 0 and LinearInt float32 [8, 8] float32 [8] in process 1"),
-        ("changed", "more is missing in process 0 and LinearInt float32 [8, 8] float32 [8] in process 1"),
+        ("models", "1 is missing in process 0 and LinearInt 8/8/8 bits float32 [8, 8] float32 [8] in process 1"),
+        ("changed", "more is missing in process 0 and LinearInt 8/8/8 bits float32 [8, 8] float32 [8] in process 1"),
         (
             "types",
-            "0 is LinearInt float32 [8, 8] float32 [8] in process 0 and LinearInt float64 [8, 8] float64 [8] in process 1",
+            "0 is LinearInt 8/8/8 bits float32 [8, 8] float32 [8] in process 0 and LinearInt 8/8/8 bits float64 [8, 8] float64 [8] in process 1",
+        ),
+        (
+            "widths",
+            "0 is LinearInt 8/8/8 bits float32 [8, 8] float32 [8] in process 0 and LinearInt 8/4/8 bits float32 [8, 8] float32 [8] "
+            "in process 1",
         ),
     ],
-    ids=["models", "changed later", "types"],
+    ids=["models", "changed later", "types", "widths"],
 )
 def test_models_that_differ_are_refused_in_every_process(failures, case, difference):
     first, second = (results[case] for results in failures)
     assert first == second
     assert first == (
         "GroupError",
-        f"The processes do not train one model: {difference}. Build the same model, with the same types and versions, in every "
-        "process.",
+        f"The processes do not train one model: {difference}. Build the same model, with the same types, widths and versions, "
+        "in every process.",
     )
 
 
@@ -437,25 +623,29 @@ def test_processes_end_with_a_sentence_where_one_was_killed():
         assert kind == "GroupError"
         assert message.startswith(f"Process {rank} waited for what the 3 processes have seen in a training pass")
         assert f"The time limit of the group is {limit} s" in message
-        assert "Every process must run every training pass" in message
+        assert "Every process of the default group must run every training pass" in message
 
 
 def waiting():
-    """One process skips a pass."""
+    """One process skips a pass. The limit is short only once all have started."""
     model = made(nn.Sequential(nn.Linear(8, 8)))
     model(vectors())
+    store, own = dist.distributed_c10d._get_default_store(), Group.of_all()._group
     if dist.get_rank() == 1:
-        dist.distributed_c10d._get_default_store().get("told")
+        store.get("told")
         return None
+    limit = _time_limit(own)
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), own)
     found = said(lambda: model(vectors()))
-    dist.distributed_c10d._get_default_store().set("told", "1")
-    return found
+    store.set("told", "1")
+    return *found, limit == _time_limit(dist.group.WORLD), limit.total_seconds()
 
 
-def test_no_process_waits_longer_than_the_group_allows():
-    (kind, message), _ = run_processes(waiting, 2, collective_seconds=1)
+def test_no_process_waits_longer_than_the_group_allows(pairs):
+    kind, message, is_that_of_all, limit = pairs[0][2]
     assert kind == "GroupError"
-    assert "The time limit of the group is 1 s" in message
+    assert is_that_of_all
+    assert f"The time limit of the group is {limit:g} s" in message
 
 
 # a device that is not the CPU, in a group of this process alone

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.sharding import coding
 from tests.support.processes import Failed, run_processes
 
@@ -70,7 +69,7 @@ def by_every_method(methods=METHODS):
         found.append(state_of(model))
     model = quantised()
     for data in (own[:1], own[1:]):
-        with collecting():
+        with linger.calibration():
             for x in data:
                 model(x)
     linger.choose_ranges(model, "kl")
@@ -84,7 +83,7 @@ def alone():
         return by_every_method()
 
 
-@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_scales_are_those_of_one_process(count, alone):
     found = run_processes(by_every_method, count)
     assert any(key.startswith("rare") for key in alone[0])
@@ -196,16 +195,32 @@ REFUSED = {
 }
 
 
+def look_alone():
+    """What the first process finds by functions that look at its own data, while the other one does something else."""
+    if dist.get_rank():
+        return None
+    data = [torch.randn((4, 2), generator=torch.Generator().manual_seed(0))]
+    linger.equalize(small().eval(), data)
+    return linger.sensitivity(small(), data).quantised_db > 0
+
+
 def every_refusal():
     warnings.simplefilter("ignore")
-    return [attempt(quantised(small), act) for act in REFUSED] + [by_every_method(METHODS[:1])[:1]]
+    alone = look_alone()
+    refused = [attempt(quantised(small), act) for act in REFUSED]
+    return refused, by_every_method(METHODS[:1])[:1], alone, with_warnings()
 
 
-def test_every_process_raises_the_same_sentence(alone):
-    first, second = run_processes(every_refusal, 2)
-    for act, one, two, told in zip(REFUSED, first, second, REFUSED.values(), strict=False):
+@pytest.fixture(scope="module")
+def told():
+    """What two processes say of all that follows."""
+    return run_processes(every_refusal, 2)
+
+
+def test_every_process_raises_the_same_sentence(told):
+    for act, one, two, sentence in zip(REFUSED, told[0][0], told[1][0], REFUSED.values(), strict=True):
         assert one[0] == "UsageError", (act, one)
-        assert told in one[1]
+        assert sentence in one[1]
         if act is one_fails:
             assert two[:2] == ("OSError", "no such picture")
         elif act is one_has_nan:
@@ -217,7 +232,14 @@ def test_every_process_raises_the_same_sentence(alone):
             assert one[:2] == two[:2]
         assert one[2] or act is weights_differ
         assert two[2] or act is weights_differ
-    assert first[-1] == second[-1] == alone[:1]
+
+
+def test_an_error_leaves_the_group_usable(told, alone):
+    assert told[0][1] == told[1][1] == alone[:1]
+
+
+def test_what_looks_at_its_own_data_asks_no_other_process(told):
+    assert told[0][2] is True
 
 
 def with_warnings():
@@ -236,8 +258,8 @@ def with_warnings():
     return [*found, [str(each.message).partition(",")[0] for each in told]]
 
 
-def test_the_first_process_warns_of_the_data_of_all():
-    first, second = run_processes(with_warnings, 2)
+def test_the_first_process_warns_of_the_data_of_all(told):
+    first, second = told[0][3], told[1][3]
     assert first == [
         ["calibration: 0.Quant saw nothing but zeros"],
         [],
@@ -266,11 +288,10 @@ def attempt_with(model):
 
 
 def test_a_killed_process_is_one_sentence_in_the_others():
-    found = run_processes(one_is_killed, 3)
-    assert found[1] == Failed("SIGKILL", "killed")
-    for message, is_unchanged in (found[0], found[2]):
-        assert message.startswith("calibration: another process of the group has ended, or did not come")
-        assert is_unchanged
+    (message, is_unchanged), killed = run_processes(one_is_killed, 2)
+    assert killed == Failed("SIGKILL", "killed")
+    assert message.startswith("calibration: another process of the group has ended, or did not come")
+    assert is_unchanged
 
 
 def one_stays_away():

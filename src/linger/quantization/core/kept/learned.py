@@ -20,6 +20,7 @@ from linger.numeric.fixed import as_float32, limits
 from linger.numeric.torch.learned import Grid, learn_grid
 from linger.numeric.torch.scale import Scale, scale_for_range, smallest
 from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.processes.seen import is_shared
 
 PREFIXES = {"tqt": "threshold_", "lsq": "step_"}
 """Method → what the name of the parameter begins with; the name of the range follows."""
@@ -213,7 +214,9 @@ class LearnedRange:
         if self.method == "lsq":
             size, is_negative = self._top / limits(bits)[1], self.parameter.detach() < 0.0
             per_step = size * (1.0 - 2.0 * is_negative) if isinstance(scale, Tensor) else -size if is_negative else size
-        grid = Grid(scale, bits, wanted, self.method == "tqt", per_step, **how)
+        # each process has its part of the batch, but all of the weights
+        count = torch.distributed.get_world_size() if is_shared() and not is_of_weights(self.name) else 1
+        grid = Grid(scale, bits, wanted, self.method == "tqt", per_step, processes=count, **how)
         return learn_grid(rounded, self.parameter, real, grid, factor)
 
     @property
@@ -241,10 +244,7 @@ def load_learned(layer: Learning, state_dict: dict[str, Any], prefix: str) -> li
     A checkpoint of an earlier stage has no ranges: what is here stays.
     """
     for name, method, bits in _parameters_in(layer, state_dict, prefix):
-        known = layer.learned.get(name)
-        if known is None or known.method != method:
-            if known is not None:
-                known.remove()
+        if name not in layer.learned:
             layer.learned[name] = LearnedRange(layer, name, method, bits)
     missing = [each for each in layer.learned.values() if prefix + each.key not in state_dict]
     for each in missing:

@@ -17,26 +17,28 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import as_batch_norm, running_statistics
+from linger.errors import UsageError
 from linger.quantization.core.kept.scales import not_finite
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.processes.group import (
     FUNCTION,
-    SHORTEST,
+    HELLO,
     Failure,
     Group,
     GroupError,
     agree,
     refuse_failures,
 )
+from linger.quantization.core.processes.order import order_functions
 from linger.quantization.core.processes.seen import Batch
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.statistics import QuantizedBase
@@ -73,7 +75,8 @@ class _Layout:
         constants: Buffers with integers that follow from a scale.
         deciding: Layers that decide something.
         small: How many numbers come before the means of batch norms: these are needed on the host.
-        length: That of a row, rounded up, so that processes whose models differ a little still hear each other.
+        length: That of a row.
+        widths: Those of the layers, by which a change is noticed, too.
         digest: A number that differs where the layout does.
     """
 
@@ -87,6 +90,7 @@ class _Layout:
     deciding: list[QuantizedBase]
     small: int
     length: int
+    widths: list[object]
     digest: float
 
     @classmethod
@@ -102,7 +106,8 @@ class _Layout:
         count, decisions = sum(map(len, names.values())), sum(len(layer.flags) for layer in deciding)
         small = _HEAD + (_COLUMNS + 2) * count + decisions + 2 * len(norms) + len(constants)
         length = small + 2 * sum(sizes)
-        text = repr([names, sizes, len(constants), decisions])
+        kinds = [_described(layer) for layer in layers.values()]
+        text = repr([names, sizes, len(constants), decisions, kinds])
         return cls(
             _modules_of(root),
             layers,
@@ -113,9 +118,14 @@ class _Layout:
             constants,
             deciding,
             small,
-            math.ceil(length / SHORTEST) * SHORTEST,
+            length,
+            _widths_of(layers),
             float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")),
         )
+
+
+def _widths_of(layers: Mapping[str, QuantizedBase]) -> list[object]:
+    return [getattr(layer, "widths", None) for layer in layers.values()]
 
 
 def _modules_of(root: nn.Module) -> list[nn.Module]:
@@ -132,8 +142,7 @@ class Exchange:
     def __init__(self, add_function: AddFunction) -> None:
         self._add_function = add_function
         self._layouts: WeakKeyDictionary[nn.Module, _Layout] = WeakKeyDictionary()
-        self._agreed: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-        self._group: Group | None = None
+        self._agreed: WeakKeyDictionary[nn.Module, ref[Group]] = WeakKeyDictionary()
 
     def __reduce__(self) -> Any:
         """A copy of a model has agreed with nobody."""
@@ -153,54 +162,98 @@ class Exchange:
         if not any(layer.training for layer in layout.layers.values()):
             return
         error = None if is_complete else sys.exc_info()[1]
-        if isinstance(error, GroupError):
-            return  # of a model in this one: everybody knows
         with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001 - as `settle_ranges`
             try:
-                self._exchange(root, layout, error)
-            except GroupError:
-                _forget_new(layout)
-                if error is None:  # else its own error is the one to show
-                    raise
+                self._tell(root, layout, error)
             finally:
-                for layer in layout.layers.values():
-                    layer.forget_seen()
+                _forget_seen(layout.layers.values())
+
+    def abandon(self, root: nn.Module) -> None:
+        """Forget a pass that was interrupted before it could end."""
+        layers = [module for module in root.modules() if isinstance(module, QuantizedBase)]
+        with torch.no_grad():
+            _forget_new(layers)
+            _forget_seen(layers)
+
+    def _tell(self, root: nn.Module, layout: _Layout, error: BaseException | None) -> None:
+        if _is_told(error):  # by a model in this one: everybody knows
+            _forget_new(layout.layers.values())
+            return
+        late = _follow_learned(layout) if error is None else None
+        try:
+            self._exchange(root, layout, late if error is None else error)
+        except GroupError:
+            _forget_new(layout.layers.values())
+            if error is not None:  # its own error is the one to show
+                error.__dict__[_TOLD] = True
+            elif late is None:
+                raise
+        if late is not None:
+            raise late
 
     def _layout_of(self, root: nn.Module) -> _Layout:
         layout = self._layouts.get(root)
-        if layout is None or layout.modules != _modules_of(root):
+        if layout is None or layout.modules != _modules_of(root) or layout.widths != _widths_of(layout.layers):
+            order_functions(root)  # a wrapper takes the list of buffers when its next pass begins
             layout = self._layouts[root] = _Layout.of(root)
         return layout
 
     def _exchange(self, root: nn.Module, layout: _Layout, error: BaseException | None) -> None:
-        if self._group is None or not self._group.is_valid:
-            self._group = Group()
-            self._agreed.clear()
-        group, device = self._group, Group.device_for(_device_of(layout))
-        is_first = root not in self._agreed
-        layout = self._agree(root, layout, error, device) if is_first else layout
+        group, device = Group.of_all(), Group.device_for(_device_of(layout))
+        known = self._agreed.get(root)
+        is_first = known is None or known() is not group
+        if is_first:
+            layout = self._agree(group, root, layout, error, device)
         rows, host = _gathered(group, layout, error, device)
-        if not is_first and _differ(host, error):
-            layout = self._agree(root, layout, error, device)
+        # where all have the same new functions, their digests do not differ
+        if not is_first and (_differ(host, error) or layout.length > group.length):
+            layout = self._agree(group, root, layout, error, device)
             rows, host = _gathered(group, layout, error, device)
         if _differ(host, error):
             raise GroupError(
                 "The processes do not train one model: their ranges differ. Build the same model in every process."
             )
-        self._agreed[root] = True
+        self._agreed[root] = ref(group)
         _refuse_not_finite(layout, host)
         _learn_ranges(layout, host, group.rank)
         _learn_norms(layout, rows, host)
 
-    def _agree(self, root: nn.Module, layout: _Layout, error: BaseException | None, device: torch.device) -> _Layout:
+    def _agree(
+        self, group: Group, root: nn.Module, layout: _Layout, error: BaseException | None, device: torch.device
+    ) -> _Layout:
         """Compare the models, and make the functions that only other processes have called yet."""
-        assert self._group is not None  # made by the caller
         known = {"linger": f"version {__version__}", "torch": f"version {torch.__version__}"}
         known |= {path or "the model": _described(layer) for path, layer in layout.layers.items()}
-        for path in agree(self._group, known, error, device):
+        for path in agree(group, known, error, device):
             parent, _, child = path.rpartition(".")
             self._add_function(root.get_submodule(parent), child)
-        return self._layout_of(root)
+        layout = self._layout_of(root)
+        group.lengthen(layout.length, device)
+        return layout
+
+
+_TOLD = "_linger_told"
+"""Attribute of an exception that all processes have been told of."""
+
+
+def _is_told(error: BaseException | None) -> bool:
+    """Whether all processes know of an exception, or of the one that it was raised from."""
+    while error is not None:
+        if isinstance(error, GroupError) or _TOLD in error.__dict__:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _follow_learned(layout: _Layout) -> UsageError | None:
+    """Bring learned ranges up to date in layers that other processes have run; returns what is wrong with one."""
+    try:
+        for layer in layout.layers.values():
+            if layer.learned:
+                layer.follow_learned()
+    except UsageError as error:
+        return error
+    return None
 
 
 def _described(layer: QuantizedBase) -> str:
@@ -208,7 +261,9 @@ def _described(layer: QuantizedBase) -> str:
     if not layer.is_layer:
         return f"{FUNCTION} {type(layer).__name__}"
     parameters = [f"{p.dtype} {list(p.shape)}".removeprefix("torch.") for p in layer.parameters(recurse=False)]
-    return " ".join([str(getattr(layer, "op_name", type(layer).__name__)), *parameters])
+    widths = getattr(layer, "widths", None)
+    bits = [] if widths is None else [f"{widths} bits"]
+    return " ".join([str(getattr(layer, "op_name", type(layer).__name__)), *bits, *parameters])
 
 
 def _device_of(layout: _Layout) -> torch.device:
@@ -227,8 +282,7 @@ def _gathered(
 def _row_of_failure(layout: _Layout, failure: Failure, device: torch.device) -> Tensor:
     state = _NOT_FINITE if failure.is_not_finite else _STOPPED
     text = failure.text.encode()[:_LONGEST_TEXT]
-    numbers = torch.tensor([layout.digest, state, len(text), *text], dtype=torch.float64, device=device)
-    return nn.functional.pad(numbers, (0, layout.length - len(numbers)))
+    return torch.tensor([layout.digest, state, len(text), *text], dtype=torch.float64, device=device)
 
 
 def _row(layout: _Layout, device: torch.device) -> Tensor:
@@ -254,8 +308,7 @@ def _row(layout: _Layout, device: torch.device) -> Tensor:
     counts = [cast(Tensor, norm.num_batches_tracked).reshape(1) for norm in norms]
     constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
     parts = (counts, _buffers(layout), constants, [*means, *variances])
-    found = torch.cat([head, *(_joined(part, device) for part in parts if part)])
-    return nn.functional.pad(found, (0, layout.length - len(found)))
+    return torch.cat([head, *(_joined(part, device) for part in parts if part)])
 
 
 def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
@@ -288,6 +341,8 @@ def _differ(host: Tensor, error: BaseException | None) -> bool:
         GroupError: The pass of a process has failed.
     """
     heads = host[:, :_HEAD].tolist()
+    if any(digest == HELLO for digest, _, _ in heads):
+        return True  # a failure is told when models are compared
     failures = {}
     for number, (_, state, length) in enumerate(heads):
         if state != _DONE:
@@ -315,8 +370,7 @@ def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
     count, deciding = len(layout.ranges), sum(len(layer.flags) for layer in layout.deciding)
     split = [_HEAD, _COLUMNS * count, deciding, 2 * len(layout.norms), count, count, len(layout.constants)]
     _, columns, decisions, _, runnings, scales, constants = host[:, : layout.small].split(split, dim=1)
-    for (layer, name), value in zip(layout.constants, constants[0].tolist(), strict=True):
-        layer.get_buffer(name).fill_(value)
+    _learn_constants(layout, constants, scales)
     before = list(zip(runnings[own].tolist(), scales[own].tolist(), strict=True))
     coarsest = scales.masked_fill(scales == 0.0, math.inf).amin(0)
     together = list(
@@ -336,6 +390,14 @@ def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
         layer.flags = tuple(bool(next(decided)) for _ in layer.flags)
 
 
+def _learn_constants(layout: _Layout, constants: Tensor, scales: Tensor) -> None:
+    """Give every constant the value of a process that has the coarsest scale of the input, which holds for all."""
+    places = {(layer, name): place for place, (layer, name) in enumerate(layout.ranges)}
+    for place, (layer, name) in enumerate(layout.constants):
+        own = scales[:, places[layer, "x"]]
+        layer.get_buffer(name).fill_(constants[own.masked_fill(own == 0.0, math.inf).argmin(), place].item())
+
+
 def _learn_range(layer: QuantizedBase, name: str, before: float, columns: list[float]) -> None:
     low, high, used_low, used_high, is_new, bits, bound = columns
     used = None if used_high == -math.inf else (-used_low, used_high)
@@ -345,9 +407,14 @@ def _learn_range(layer: QuantizedBase, name: str, before: float, columns: list[f
         follow(name)
 
 
-def _forget_new(layout: _Layout) -> None:
+def _forget_seen(layers: Iterable[QuantizedBase]) -> None:
+    for layer in layers:
+        layer.forget_seen()
+
+
+def _forget_new(layers: Iterable[QuantizedBase]) -> None:
     """After a failed pass, ranges that nobody had seen before it are unseen again."""
-    for layer in layout.layers.values():
+    for layer in layers:
         for name, ends in layer.seen.ends.items():
             key = f"running_{name}"
             if isinstance(ends.is_new, Tensor):

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -18,10 +19,10 @@ from torch import Tensor
 from linger.errors import UsageError, listing
 from linger.quantization.core.processes.seen import NotFiniteError
 
-SHORTEST = 4096
-"""Numbers of the shortest row. Messages of different lengths would end a process, so the first one of every kind is so long."""
+_SHORTEST = 4096
+"""Numbers of a row at first. A failure and its message fit in."""
 
-_HELLO = -1.0
+HELLO = -1.0
 """In the place of a digest: the process wants to compare models."""
 
 
@@ -32,20 +33,36 @@ class GroupError(UsageError):
 class Group:
     """The processes of the default group of torch.distributed, with connections of their own.
 
-    So a process that has gone on to something else is waited for, instead of taking its message for a row of numbers.
+    So a process that has gone on to something else is waited for, instead of taking its message for a row of numbers. All models
+    of a process share these connections.
+
+    Attributes:
+        length: Numbers of a row, whatever is told, the same in all processes at any time: messages of different lengths would end
+            a process.
     """
 
     def __init__(self) -> None:
         distributed = torch.distributed
-        self._world = distributed.group.WORLD
-        self._limit = _time_limit(self._world)
+        self._limit = _time_limit(distributed.group.WORLD)
         self.rank, self.size = int(distributed.get_rank()), int(distributed.get_world_size())
-        self._group = distributed.new_group(timeout=self._limit)
+        self.length = _SHORTEST
+        try:
+            self._group = distributed.new_group(timeout=self._limit)
+        except RuntimeError as error:  # torch's errors of stores, networks and time limits
+            raise GroupError(self._no_answer(error)) from error
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether the default group is still the same."""
-        return self._world is torch.distributed.group.WORLD
+    @classmethod
+    def of_all(cls) -> Group:
+        """That of the default group as it is now.
+
+        Raises:
+            GroupError: A process does not answer.
+        """
+        world = torch.distributed.group.WORLD
+        found = _GROUPS.get(world)
+        if found is None:
+            found = _GROUPS[world] = cls()
+        return found
 
     @staticmethod
     def device_for(own: torch.device) -> torch.device:
@@ -57,11 +74,16 @@ class Group:
         return torch.device(kind) if kind == "cpu" else torch.device(kind, torch.accelerator.current_device_index())
 
     def gather(self, row: Tensor, small: int) -> tuple[Tensor, Tensor]:
-        """The rows of all processes in their order, all of one length, and so many of their first numbers on the host.
+        """What all processes tell in their order, and so many of the first numbers on the host.
+
+        A row is sent with `length` numbers.
 
         Raises:
             GroupError: A process does not answer.
         """
+        return self._gather(torch.nn.functional.pad(row[: self.length], (0, max(self.length - len(row), 0))), small)
+
+    def _gather(self, row: Tensor, small: int) -> tuple[Tensor, Tensor]:
         rows = [torch.empty_like(row) for _ in range(self.size)]
         try:
             torch.distributed.all_gather(rows, row, group=self._group)
@@ -75,22 +97,30 @@ class Group:
         allowed = "" if limit is None else f" The time limit of the group is {limit.total_seconds():g} s."
         return (
             f"Process {self.rank} waited for what the {self.size} processes have seen in a training pass, and one did not answer "
-            f"({cause}).{allowed} Every process must run every training pass of the model: look for one that has ended, hangs or has "
-            "fewer batches, and go on from a checkpoint."
+            f"({cause}).{allowed} Every process of the default group must run every training pass of the model: look for one that has "
+            "ended, hangs, has fewer batches or trains in another group, and go on from a checkpoint."
         )
 
     def gather_text(self, text: str, device: torch.device) -> list[str]:
         """The texts of all processes in their order; waits for those that only learn now that texts are wanted."""
         own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
-        hello = torch.zeros(SHORTEST, dtype=torch.float64, device=device)
-        hello[0], hello[2] = _HELLO, float(len(own))
+        hello = torch.tensor([HELLO, 0.0, len(own)], dtype=torch.float64, device=device)
         heads: list[list[float]] = [[0.0]]
-        while any(head[0] != _HELLO for head in heads):
+        while any(head[0] != HELLO for head in heads):
             heads = self.gather(hello, 3)[1].tolist()
         lengths = [int(length) for _, _, length in heads]
         longest = max(lengths)
-        _, rows = self.gather(torch.nn.functional.pad(own, (0, longest - len(own))), longest)
+        _, rows = self._gather(torch.nn.functional.pad(own, (0, longest - len(own))), longest)
         return [bytes(line[:length].tolist()).decode() for line, length in zip(rows, lengths, strict=True)]
+
+    def lengthen(self, length: int, device: torch.device) -> None:
+        """Let rows have as many numbers as the process needs that needs most; all come here after they have agreed."""
+        _, told = self.gather(torch.tensor([HELLO, 0.0, length], dtype=torch.float64, device=device), 3)
+        self.length = max(self.length, *map(int, told[:, 2].tolist()))
+
+
+_GROUPS: WeakKeyDictionary[object, Group] = WeakKeyDictionary()
+"""By torch's default group, which is one of the whole process, too, and with which an entry goes."""
 
 
 def _time_limit(group: object) -> timedelta | None:
@@ -141,8 +171,8 @@ def refuse_failures(failures: Mapping[int, Failure], own: BaseException | None) 
 def agree(group: Group, layers: Mapping[str, str], own: BaseException | None, device: torch.device) -> set[str]:
     """Compare the models of all processes; returns the functions that some have not called yet and this one lacks.
 
-    `layers` says of each layer what it is, `own` how the pass of this process ended. What begins with `FUNCTION` may be missing elsewhere: a process makes it when it
-    first calls the function.
+    `layers` says of each layer what it is, `own` how the pass of this process ended. What begins with `FUNCTION` may be missing
+    elsewhere: a process makes it when it first calls the function.
 
     Raises:
         GroupError: The models differ, or the pass of a process has failed.
@@ -160,8 +190,8 @@ def agree(group: Group, layers: Mapping[str, str], own: BaseException | None, de
     ]
     if different:
         raise GroupError(
-            f"The processes do not train one model: {listing(different)}. Build the same model, with the same types and versions, "
-            "in every process."
+            f"The processes do not train one model: {listing(different)}. Build the same model, with the same types, widths and "
+            "versions, in every process."
         )
     return missing - set(layers)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from linger.errors import UsageError
 from linger.numeric.torch.scale import Scale, largest_of, smallest
-from linger.quantization.core.processes.sharding import refuse_mixed_precision
+from linger.quantization.core.processes.sharding import refuse_mixed_precision, refuse_sharded_functions
 
 
 def is_shared() -> bool:
@@ -24,11 +24,12 @@ def check_shards(model: nn.Module, args: object) -> None:
     """Forward pre-hook of a model: refuse what a group must not do to its parameters.
 
     Raises:
-        UsageError: FSDP computes parts in 16 bits.
+        UsageError: FSDP computes parts in 16 bits, or was given functions with learned ranges.
     """
     del args
     if is_shared():
         refuse_mixed_precision(model)
+        refuse_sharded_functions(model)
 
 
 class NotFiniteError(UsageError):

@@ -68,6 +68,25 @@ def refuse_mixed_precision(model: nn.Module) -> None:
         )
 
 
+def refuse_sharded_functions(model: nn.Module) -> None:
+    """Refuse functions with learned ranges that were sharded on their own: nothing calls them, so FSDP would never gather them.
+
+    Raises:
+        UsageError: There are such functions; all are named.
+    """
+    found = [path for path, part in sharded_parts(model).items() if _is_function(part)]
+    if found:
+        raise UsageError(
+            f"{listing(found)}: fully_shard was called on a function with a learned scale, which FSDP never gathers. Shard the "
+            "layers and the whole model, not the functions."
+        )
+
+
+def _is_function(part: nn.Module) -> bool:
+    is_function = getattr(part, "is_layer", None) is False  # of QuantizedBase
+    return is_function and next(part.parameters(), None) is not None
+
+
 def _has_other_types(part: Any) -> bool:
     policy = getattr(part._get_fsdp_state(), "_mp_policy", None)  # noqa: SLF001 - torch has no public name
     return policy is not None and (policy.param_dtype is not None or policy.output_dtype is not None)

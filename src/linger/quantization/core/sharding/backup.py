@@ -22,6 +22,7 @@ _KEPT = ("histograms", "bits_of", "method_of", "input_range", "beyond", "floor",
 class _Before:
     buffers: dict[str, Tensor | None]
     attributes: dict[str, Any]
+    learned: dict[str, Tensor]
 
 
 def _nothing(model: nn.Module) -> None:
@@ -52,7 +53,8 @@ class Backup:
                 buffers = {name: None if b is None else b.detach().clone() for name, b in layer._buffers.items()}  # noqa: SLF001 - by name, with None
                 own = layer.__dict__
                 attributes = {name: copy.copy(own[name]) for name in _KEPT if name in own}
-                self._layers[layer] = _Before(buffers, attributes)
+                learned = {name: each.parameter.detach().clone() for name, each in layer.learned.items()}
+                self._layers[layer] = _Before(buffers, attributes, learned)
 
     def restore(self) -> None:
         """Undo what passes have changed; layers of functions that they made are removed."""
@@ -61,6 +63,9 @@ class Backup:
             for name in _KEPT:
                 layer.__dict__.pop(name, None)
             layer.__dict__.update(before.attributes)
+            for name, value in before.learned.items():
+                layer.learned[name].parameter.detach().copy_(value)  # in place: an optimizer may hold it
+            layer.forget_known()
         for model in self.models:
             for module in list(model.modules()):
                 for name, child in list(module.named_children()):
@@ -69,7 +74,7 @@ class Backup:
 
     def ranges_before(self, wanted: list[tuple[QuantizedBase, str]]) -> list[float]:
         """Ranges as they were; 0 where there was none. A device is asked once."""
-        none = _Before({}, {})
+        none = _Before({}, {}, {})
         found = [self._layers.get(layer, none).buffers.get(f"running_{name}") for layer, name in wanted]
         present = [buffer for buffer in found if buffer is not None]
         values = iter(torch.cat([b.reshape(1).to(present[0].device) for b in present]).tolist() if present else [])

@@ -20,6 +20,7 @@ from linger.numeric.fixed import as_float32
 from linger.numeric.torch.scale import scale_for_range
 from linger.quantization.core.histogram import Histogram
 from linger.quantization.core.method_plan import Followed, bins_of
+from linger.quantization.core.processes.order import order_functions
 from linger.quantization.core.ranges import Kind, Range, kind_of
 from linger.quantization.core.runtime import scope_of
 from linger.quantization.core.statistics import ZEROS, QuantizedBase
@@ -192,6 +193,7 @@ def install_part(model: nn.Module, part: Part) -> list[tuple[QuantizedBase, str,
             layer.get_buffer(name).fill_(value)
         if isinstance(layer, Deciding):
             layer.take_decisions(found.decisions)
+    order_functions(model)
     return counted
 
 

@@ -1,0 +1,22 @@
+"""What two parts of a calibration become together."""
+
+import pytest
+
+from linger.quantization.core.sharding.partial import PartialLayer, PartialRange
+
+pytestmark = pytest.mark.needs_torch
+
+
+@pytest.mark.parametrize(("is_weight", "scale"), [(False, 4.0), (True, 16.0)], ids=["data", "weights"])
+def test_a_scale_is_that_of_the_widest_input(is_weight, scale):
+    # data: the coarser one. Weights that a bias bounds: scale_x·scale_w stays, so theirs is that of the coarser input
+    parts = [PartialRange(1.0, 16.0, 8), PartialRange(2.0, 4.0, 8), PartialRange(0.0, 0.0)]
+    for first, second in ((0, 1), (1, 0)):
+        found = parts[first].merged(parts[second], is_weight=is_weight).merged(parts[2], is_weight=is_weight)
+        assert (found.running, found.scale, found.bits) == (2.0, scale, 8)
+
+
+@pytest.mark.parametrize(("floors", "floor"), [((8.0, 2.0), 2.0), ((0.0, 8.0), 8.0), ((0.0, 0.0), 0.0)], ids=str)
+def test_the_coarsest_output_is_that_of_all_parts_that_have_one(floors, floor):
+    first, second = (PartialLayer({}, floor=each) for each in floors)
+    assert first.merged(second).floor == second.merged(first).floor == floor
