@@ -172,14 +172,15 @@ def show(outcomes: dict[int, Outcome], console: Console) -> bool:
     for count, one in outcomes.items():
         equal = sum(one.scales[name] == scale for name, scale in first.scales.items())
         is_same = "yes" if one.calibrated_file == first.calibrated_file else "no"
+        is_alone = len(outcomes) == 1  # torchrun runs one number of processes: there is nothing to compare with
         same.append(
             [
                 str(count),
                 "yes" if one.is_equal else "no",
                 one.calibrated_file,
-                is_same,
+                "—" if is_alone else is_same,
                 one.trained_file,
-                f"{equal} of {len(first.scales)}",
+                "—" if is_alone else f"{equal} of {len(first.scales)}",
             ]
         )
         figures = (one.calibrated, one.trained, one.in_runtime, one.seconds)
