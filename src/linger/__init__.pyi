@@ -61,6 +61,7 @@ from linger.quantization.diagnosis.sensitivity import sensitivity as sensitivity
 from linger.quantization.functions.rewrites import channel_shuffle as channel_shuffle
 from linger.quantization.setup.config import save_config as save_config
 from linger.quantization.setup.function_bits import quant_function as quant_function
+from linger.quantization.setup.learned_scales import learn_scales as learn_scales
 from linger.quantization.setup.marking import QuantMode as QuantMode
 from linger.quantization.setup.marking import disable_quant as disable_quant
 from linger.quantization.setup.marking import quant_module as quant_module

@@ -213,6 +213,9 @@ def _settle(seen: Calibration, plan: Plan, backup: _Backup) -> None:
     if seen.passes:
         plan.check_patterns(ranges)
     apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
+    for each in seen.counted:
+        if isinstance(each.layer, QuantizedBase):
+            each.layer.restart_learning(each.name)
 
 
 def _keep_counts(seen: Calibration, backup: _Backup) -> None:

@@ -30,10 +30,12 @@ def compute(
     scale_o: Scale,
     bits: int,
     real: Real | None = None,
+    learn: Callable[[Tensor], Tensor] | None = None,
 ) -> QTensor:
     """Write the op as a node, or simulate it: in training on real values, else by the exact integers.
 
-    `real` gives the values of a pass in real numbers; without it they are those of the body on real operands.
+    `real` gives the values of a pass in real numbers; without it they are those of the body on real operands. `learn` lets
+    gradients of rounded values reach the parameter of a learned range.
     """
     op, runtime = call.op, call.runtime
     full = op.complete(attributes)
@@ -45,6 +47,7 @@ def compute(
     else:
         is_training = runtime.frame is not None and runtime.frame.module.training
         values = simulate(op, operands, full, scale_o, is_exact=not is_training)
+        values = values if learn is None else learn(values)
     result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
     shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
     call.record(result, shown, attributes)

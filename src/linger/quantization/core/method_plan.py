@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol, runtime_checkable
@@ -77,8 +77,7 @@ class Plan:
 
     def choice(self, found: Range) -> Choice | None:
         """The method for a range; None: it stays as it is."""
-        path = found.key.rpartition(".")[0]
-        own = [choice for p, choice in self.layers.items() if fnmatchcase(path, p) or fnmatchcase(found.key, p)]
+        own = [choice for pattern, choice in self.layers.items() if fits(found, pattern)]
         if own:
             return own[-1]
         choice = self.kinds[found.kind]
@@ -91,15 +90,28 @@ class Plan:
         Raises:
             UsageError: All of them, each with the nearest path.
         """
-        names = sorted({*ranges, *(key.rpartition(".")[0] for key in ranges)})
-        unknown = [p for p in self.layers if not any(fnmatchcase(name, p) for name in names)]
-        if unknown:
-            near = [difflib.get_close_matches(p, names, 1) for p in unknown]
-            told = [f"{p!r}" + (f" (did you mean {n[0]!r}?)" if n else "") for p, n in zip(unknown, near, strict=True)]
-            raise UsageError(
-                f"{self.where}: layers={listing(told)}: no layer or range has such a path. "
-                f"Layers: {listing(sorted({key.rpartition('.')[0] for key in ranges}))}."
-            )
+        check_patterns(self.where, self.layers, ranges)
+
+
+def fits(found: Range, pattern: str) -> bool:
+    """Whether a range is meant by a pattern of layer paths or range keys."""
+    return fnmatchcase(found.key.rpartition(".")[0], pattern) or fnmatchcase(found.key, pattern)
+
+
+def check_patterns(where: str, patterns: Iterable[str], ranges: Mapping[str, Range]) -> None:
+    """Refuse patterns that fit no layer and no range.
+
+    Raises:
+        UsageError: All of them, each with the nearest path.
+    """
+    unknown = [p for p in patterns if not any(fits(found, p) for found in ranges.values())]
+    if unknown:
+        paths = sorted({key.rpartition(".")[0] for key in ranges})
+        near = [difflib.get_close_matches(p, sorted({*ranges, *paths}), 1) for p in unknown]
+        told = [f"{p!r}" + (f" (did you mean {n[0]!r}?)" if n else "") for p, n in zip(unknown, near, strict=True)]
+        raise UsageError(
+            f"{where}: layers={listing(told)}: no layer or range has such a path. Layers: {listing(paths)}."
+        )
 
 
 def bins_of(found: Range, histogram: Histogram) -> Bins:
@@ -150,6 +162,7 @@ def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice
             layer.method_of[name] = choice.written
         if found.kind is Kind.WEIGHT:
             layer.choose_range(name, None if choice.written == MAX else as_float32(largest) or ZEROS)
+            layer.restart_learning(name)
             continue
         if name in layer.histograms:
             layer.histograms[name] = replace(layer.histograms[name], method=choice.written)
@@ -157,6 +170,7 @@ def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice
         if value != layer.read(f"running_{name}"):
             layer.write(f"running_{name}", value)
             layer.write(f"scale_{name}", scale_for_range(value, found.bits))
+            layer.restart_learning(name)
             if isinstance(layer, Followed):
                 layer.follow_range(name)
     if changes:

@@ -59,7 +59,10 @@ class Range:
         widths: Widths | None = getattr(self.layer, "widths", None)
         if self.kind is Kind.WEIGHT and widths is not None:
             return widths.parameter
-        return self.layer.bits_of.get(self.name, _USUAL_BITS)
+        known = self.layer.bits_of.get(self.name)
+        if known is None and widths is not None:
+            return widths.data if self.kind is Kind.INPUT else widths.output
+        return _USUAL_BITS if known is None else known
 
     @property
     def scale(self) -> float:
@@ -90,6 +93,7 @@ class Range:
         else:
             self.layer.write(f"running_{self.name}", largest)
             self.layer.write(f"scale_{self.name}", scale)
+        self.layer.restart_learning(self.name)
 
     def save(self) -> Saved:
         """What `restore` needs to undo later choices."""
@@ -102,6 +106,7 @@ class Range:
         self.layer.write(f"scale_{self.name}", scale)
         if self.kind is Kind.WEIGHT:
             self.layer.choose_range(self.name, chosen)
+        self.layer.restart_learning(self.name)
 
 
 def kind_of(name: str) -> Kind | None:
@@ -119,6 +124,7 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
     for path, layer in model.named_modules():
         if not isinstance(layer, QuantizedBase):
             continue
+        layer.follow_learned()
         names = [key.removeprefix("running_") for key in layer.state_dict() if key.startswith("running_")]
         for name in names:
             kind = kind_of(name)

@@ -24,6 +24,7 @@ from linger.ops.fast.twin import accumulate, product_twin
 from linger.quantization.core.compute import compute, product_attributes
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.histogram import Histogram
+from linger.quantization.core.learned import WIDTH, LearnedRange, load_learned
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
 from linger.quantization.core.range_use import EVERYTHING, RangeUse
@@ -65,6 +66,7 @@ class QuantizedBase(nn.Module):
         self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._scales: dict[str, tuple[tuple[Scale, ...], Scale]] = {}  # what each scale followed from, and the scale
         self._uses: dict[str, RangeUse] = {}
+        self.learned: dict[str, LearnedRange] = {}  # the ranges that follow a parameter, not the data
         self.method_of: dict[str, str] = {}  # the method that found each range, where it was not the largest magnitude
         self._memory = Memory()  # of the weights of a training step
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
@@ -120,16 +122,22 @@ class QuantizedBase(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
         before = {name: b for name, b in self._buffers.items() if b is not None and self._is_range(name)}
+        learned = [(each, each.parameter.data) for each in self.learned.values()]
         super()._apply(fn, recurse)
         for name, buffer in before.items():
             now = self._buffers[name]
             if now is not None and now.dtype != buffer.dtype:
                 self._buffers[name] = buffer.to(now.device)
+        for each, data in learned:
+            each.keep_type(data)
         return self
 
     def _is_range(self, name: str) -> bool:
         """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
-        return name.startswith(("running_", "scale_", "chosen_")) and f"scale_{name.partition('_')[2]}" in self._buffers
+        return (
+            name.startswith(("running_", "scale_", "chosen_", WIDTH))
+            and f"scale_{name.partition('_')[2]}" in self._buffers
+        )
 
     @property
     def lacks_scale(self) -> bool:
@@ -148,9 +156,13 @@ class QuantizedBase(nn.Module):
     def observe(self, name: str, x: Tensor, where: str, *, is_relu: bool = False) -> Scale:
         """Let a tensor widen the range `name`; returns the tensor's own maximum.
 
-        Calibration keeps the largest value and counts all numbers; training keeps an exponential mean.
+        Calibration keeps the largest value and counts all numbers; training keeps an exponential mean, unless the range is
+        learned: then nothing is looked at, and None is returned.
         """
-        seen, calibration = self._observe(name, x, where, is_relu=is_relu), CALIBRATION.get()
+        calibration = CALIBRATION.get()
+        if calibration is None and name in self.learned:
+            return None
+        seen = self._observe(name, x, where, is_relu=is_relu)
         if calibration is not None:
             calibration.count(self, name, x)
         else:
@@ -211,7 +223,7 @@ class QuantizedBase(nn.Module):
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
         use = self._uses.get(name)
-        if use is None or not use.is_open:
+        if use is None or not use.is_open or (name in self.learned and CALIBRATION.get() is None):
             return ()
         use.watch()
         runtime.current.watched.append(use)
@@ -258,6 +270,8 @@ class QuantizedBase(nn.Module):
         Raises:
             UsageError: The range was never seen, or what was seen on a device was no number.
         """
+        if name in self.learned:
+            self.learned[name].follow()
         running = self.value(f"running_{name}")
         if isinstance(running, Tensor) or isinstance(at_most, Tensor):
             return self._new_scale(name, running, bits, where, at_most)
@@ -286,12 +300,33 @@ class QuantizedBase(nn.Module):
             return NOMINAL
         return self.scale_of(name, bits, call.name, at_most=at_most)
 
+    def follow_learned(self) -> None:
+        """Give learned ranges, and the scales that follow from them, the values that their parameters have come to."""
+        for name, each in self.learned.items():
+            each.follow()
+            if name in self._bounds and self.read(f"running_{name}"):
+                self.scale_of(name, self.bits_of[name], self.path, at_most=self._bounds[name])
+
+    def restart_learning(self, name: str) -> None:
+        """The range has got another value: where it is learned, its parameter begins there."""
+        if name in self.learned:
+            self.learned[name].begin()
+
+    def bound_of(self, name: str) -> Scale:
+        """The finest scale that the device's format allowed when a range was last used."""
+        return self._bounds.get(name, math.inf)
+
     # a range that was chosen for weights, whatever their largest magnitude is
     def chosen_range(self, name: str) -> float | None:
         """The range that weights `name` are rounded for; None where it is that of their largest magnitude."""
-        return self.read(f"chosen_{name}") if f"chosen_{name}" in self._buffers else None
+        return self.read(f"chosen_{name}") if self._has_choice(name) else None
 
-    def choose_range(self, name: str, largest: float | None) -> None:
+    def _has_choice(self, name: str) -> bool:
+        if name in self.learned:
+            self.learned[name].follow()
+        return f"chosen_{name}" in self._buffers
+
+    def choose_range(self, name: str, largest: Scale | None) -> None:
         """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""
         key = f"chosen_{name}"
         if largest is None:
@@ -337,6 +372,8 @@ class QuantizedBase(nn.Module):
             values = fake_quantize(x, scale, bits, can_saturate=may_saturate(seen, scale, bits))
         else:
             values = call.op.body(TorchKernel(device=x.device), x, **call.op.complete(attributes)) / scale
+        if not runtime.is_real:
+            values = self.learn(key, values, x, scale, bits)
         result = QTensor(values, scale, bits, runtime)
         if seen is not None:
             result.origins = self.origins(key, runtime)
@@ -359,7 +396,13 @@ class QuantizedBase(nn.Module):
                 self.observe(key, x.content, call.name)
             scale_o = self.scale_in(call, key, bits, at_most=x.scale)
         attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
-        return compute(call, [x], attributes, scale_o, bits)
+        learn = partial(self.learn, key, real=x.content, scale=scale_o, bits=bits)
+        return compute(call, [x], attributes, scale_o, bits, learn=learn if bits < x.bits else None)
+
+    def learn(self, name: str, rounded: Tensor, real: Tensor, scale: Scale, bits: int, **how: Any) -> Tensor:
+        """`real` rounded by a range; in training its gradient reaches the parameter of a learned one (`how`: see `attach`)."""
+        learned = self.learned.get(name) if self.training else None
+        return rounded if learned is None else learned.attach(rounded, real, scale, bits, **how)
 
     def adopt_range(self, q: QTensor, key: str = "x") -> None:
         """Take over the range of a quantised input, which follows from its scale: nothing is observed."""
@@ -371,14 +414,17 @@ class QuantizedBase(nn.Module):
         self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, bits: int, at: str, **how: Any
     ) -> tuple[Tensor, Scale]:
         """Weights rounded as `how` tells `quantize.round_weight`, and their scale, at which the int32 bias fits, too."""
-        how["saturates_at"] = None if self.chosen_range("w") is None else bits
+        how["saturates_at"] = bits if self._has_choice("w") else None
         fit = partial(self._fit_weight, bias, scale_x, bits, at)
         memory = self._memory if self.training else None
-        return round_weight(weight, factor, fit, stays_there=self.is_observing, memory=memory, **how)
+        rounded, scale = round_weight(weight, factor, fit, stays_there=self.is_observing, memory=memory, **how)
+        is_integer = not how.get("is_real", False)
+        return self.learn("w", rounded, weight, scale, bits, factor=factor, is_integer=is_integer), scale
 
     def _fit_weight(self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, largest: Scale) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
-        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=self.chosen_range("w"))
+        chosen = self.value("chosen_w") if self._has_choice("w") else None
+        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
         self.write("running_w", largest)
         self.write("scale_w", scale)
         self.bits_of["w"] = bits
@@ -404,9 +450,11 @@ class QuantizedBase(nn.Module):
         scale_o = self.scale_of("o", bits, call.name, at_most=q.scale * scale_w)
         is_fused = is_relu and self.training
         can_saturate = may_saturate(seen, scale_o, bits) or (is_relu and not is_fused)
+        is_owned = "o" not in self.learned
         values = fake_quantize(
-            to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=True
+            to_carrier(y, bits), scale_o, bits, is_relu=is_fused, can_saturate=can_saturate, is_owned=is_owned
         )
+        values = self.learn("o", values, y, scale_o, bits, is_relu=is_fused)
         call.note(macs=_products_in(call.op, q, y, taps))
         result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
         result.origins = self.origins("o", call.runtime)
@@ -465,12 +513,15 @@ class QuantizedBase(nn.Module):
     # checkpoints
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._load_choices(state_dict, prefix)
+        begun = load_learned(self, state_dict, prefix)
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
             if buffer is not None and self._is_range(name):
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.forget_known()
+        for each in begun:
+            each.begin()
 
     def _load_choices(self, state_dict: dict[str, Any], prefix: str) -> None:
         """Choose the ranges of weights that a checkpoint of this stage chose, and no others."""
@@ -482,7 +533,7 @@ class QuantizedBase(nn.Module):
 
 
 def weight_scale(
-    largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str, *, chosen: float | None = None
+    largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str, *, chosen: Scale | None = None
 ) -> Scale:
     """The scale of weights up to `largest`, lowered where the int32 bias at scale_x·scale_w would not fit.
 

@@ -133,7 +133,10 @@ def _run(
     if fast is None:
         result = compute(call, operands, attributes, output.scale, output.bits, output.given)
     else:
+        unrounded = _unrounded(output, layer)
         values = _fast_values(op, fast, operands, _defaults(op) | attributes, output)
+        if unrounded is not None:
+            values = layer.learn("o", values, unrounded, output.scale, output.bits)
         call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
         result = QTensor(values, output.scale, output.bits, runtime)
         if runtime.is_recorded:
@@ -190,6 +193,13 @@ def _observe_output(
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
         seen = layer.observe("o", _all_values(operands) if real is None else _reached(op, real), call.name)
     return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real)
+
+
+def _unrounded(output: _Output, layer: QuantizedBase) -> Tensor | None:
+    """The real values that the gradient of a learned range needs; a copy where rounding may write over them."""
+    if output.real is None or output.is_real or "o" not in layer.learned:
+        return None
+    return output.real if output.real.requires_grad else output.real.clone()
 
 
 def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase, bits: int) -> Scale:

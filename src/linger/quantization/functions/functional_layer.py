@@ -19,6 +19,7 @@ from torch import Tensor
 from linger.constraint.marks import FUNCTION_BITS
 from linger.dialect import Op, ops
 from linger.errors import UsageError
+from linger.ops.fast.twin import functional_twin
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
@@ -90,6 +91,8 @@ class FunctionalLayer(QuantizedBase):
         self.keeps_unseen = op is not None and op.keeps_scale_unseen
         self.may_be_finer = op is not None and op.finer_limit is not None
         self.has_fixed_output = op is not None and op.output_scale is not None
+        # an op without a twin only moves numbers that are rounded already
+        self.can_learn_output = "w" in names or (op is not None and functional_twin(op) is not None)
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
 
     @property

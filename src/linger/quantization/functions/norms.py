@@ -94,6 +94,8 @@ def run_norm(
     values = to_carrier(exact, bits)
     if real is not None and real.requires_grad:
         values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
+    if real is not None:
+        values = layer.learn("o", values, real, scale_o, bits)
     result = QTensor(values, scale_o, bits, call.runtime)
     if call.is_learning:
         result.origins = layer.origins("o", call.runtime)

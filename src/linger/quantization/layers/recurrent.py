@@ -381,9 +381,11 @@ class QuantRecurrent(QuantizedBase):
         parts = self._directions(layer, bits)
         chosen = self._chosen_ranges(layer)
         rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=self.is_observing)
-        for back, seen in enumerate(rounded.largest):
+        for back, (seen, part) in enumerate(zip(rounded.largest, parts, strict=True)):
             ends = range_suffix(layer, back)
             scales = (rounded.scale_iw[back], rounded.scale_hw[back])
+            self.learn(f"iw{ends}", rounded.w_ih, part.w_ih, scales[0], bits, part=back)  # in place, as the next one
+            self.learn(f"hw{ends}", rounded.w_hh, part.w_hh, scales[1], bits, part=back)
             for name, largest, scale in zip(("iw", "hw"), seen, scales, strict=True):
                 self.write(f"running_{name}{ends}", largest)
                 self.write(f"scale_{name}{ends}", scale)

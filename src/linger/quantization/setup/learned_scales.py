@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""learn_scales: ranges as parameters of the model, which any optimizer learns together with the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from torch import nn
+
+from linger.errors import UsageError, listing
+from linger.quantization.core.learned import PREFIXES, learn_range
+from linger.quantization.core.method_plan import check_patterns, fits
+from linger.quantization.core.ranges import Kind, Range, ranges_of
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.functions.functional_layer import FunctionalLayer
+from linger.quantization.layers.norm_layers import NormLayer
+from linger.quantization.layers.recurrent import QuantRecurrent
+
+_STATISTICS = "mom"
+"""The method that has no parameters: running statistics."""
+
+
+def learn_scales(
+    model: nn.Module, method: str = "tqt", *, layers: Sequence[str] | None = None, weights: bool = True
+) -> list[nn.Parameter]:
+    """Make ranges parameters of the model, so that an optimizer learns the scales; they stay powers of two.
+
+    Call it after calibration, before the optimizer is made and the model is wrapped. In training a learned range no longer
+    follows the data: what was rounded by it passes its parameter the gradient. The scale follows from the range by the same
+    rule as ever, in training, evaluation and export. Checkpoints hold the parameters; one that has them gives them to a model
+    that has none. A parameter with `requires_grad=False` is a fixed scale.
+
+    Learned are the ranges of inputs, weights and outputs of layers, of weights and own inputs of recurrent layers, and of
+    results of functions. The others follow the data or other ranges: outputs of recurrent layers, weights of norms, and
+    results of functions that only move numbers, as `torch.cat`.
+
+    Args:
+        model: The model that `linger.init` returned, calibrated.
+        method: "tqt": the parameter `threshold_<range>` is the binary logarithm of the range. "lsq": the parameter
+            `step_<range>` is the step between two integers, its gradient divided by √(elements·largest integer). "mom":
+            running statistics again; the parameters are removed and the ranges stay.
+        layers: Which ranges, by layer ("block.conv"), pattern ("block.*") or range ("block.conv.o"); None: all.
+        weights: Whether ranges of weights are meant, too.
+
+    Returns:
+        The parameters of these ranges, for a group of the optimizer with a rate of its own and no weight decay. Each begins
+        in the middle of the values that give the present scale. A range that is learned by this method already keeps its
+        parameter; one that is learned by another gets a new one.
+
+    Raises:
+        UsageError: The model is not quantised or not calibrated, the method or a layer is unknown, or none of these ranges
+            can be learned; the model is as it was.
+
+    >>> import linger, torch
+    >>> model = linger.init(torch.nn.Sequential(torch.nn.Linear(4, 2)))
+    >>> with linger.calibration():
+    ...     _ = model(torch.rand(8, 4))
+    >>> thresholds = linger.learn_scales(model)
+    >>> [name for name, _ in model.named_parameters()]
+    ['0.weight', '0.bias', '0.threshold_x', '0.threshold_w', '0.threshold_o']
+    """
+    wanted = _method(method)
+    if runtime_of(model) is None:
+        raise UsageError(
+            f"learn_scales: {type(model).__name__} is not quantised. Give the model that linger.init returned, calibrated."
+        )
+    chosen = _chosen(ranges_of(model), layers, weights=weights)
+    for found in chosen:
+        learn_range(found.layer, found.name, wanted, found.bits)
+    return [found.layer.learned[found.name].parameter for found in chosen if wanted is not None]
+
+
+def _method(method: str) -> str | None:
+    known = (*PREFIXES, _STATISTICS)
+    if method not in known:
+        near = get_close_matches(str(method).lower(), known, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(
+            f"learn_scales: there is no method {method!r}; choose one of {listing(map(repr, known))}.{hint}"
+        )
+    return None if method == _STATISTICS else method
+
+
+def _chosen(ranges: dict[str, Range], layers: Sequence[str] | None, *, weights: bool) -> list[Range]:
+    """The ranges that are meant and can be learned."""
+    patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else list(layers)
+    check_patterns("learn_scales", patterns, ranges)
+    meant = [
+        found
+        for found in ranges.values()
+        if any(fits(found, pattern) for pattern in patterns) and (weights or found.kind is not Kind.WEIGHT)
+    ]
+    able = [found for found in meant if _can_learn(found)]
+    if not able:
+        raise UsageError(
+            f"learn_scales: none of {listing([found.key for found in meant] or patterns)} can be learned: they follow other "
+            "ranges or the data. Choose inputs, weights or outputs of layers."
+        )
+    seen = [found for found in able if found.scale]
+    if not seen:
+        raise UsageError(
+            f"learn_scales: {listing([found.key for found in able])}: no scale is known yet. Run data through the model inside "
+            "`with linger.calibration():` first."
+        )
+    return seen
+
+
+def _can_learn(found: Range) -> bool:
+    """Whether a range has a rounding of its own whose real numbers are known in training."""
+    layer = found.layer
+    if found.kind is Kind.OUTPUT:
+        is_fixed = getattr(layer, "has_fixed_output", False) or not getattr(layer, "can_learn_output", True)
+        return not is_fixed and not isinstance(layer, QuantRecurrent)
+    if isinstance(layer, QuantRecurrent):
+        return found.kind is Kind.WEIGHT or found.name == "i"
+    if isinstance(layer, FunctionalLayer):
+        return not layer.is_shared
+    return found.kind is Kind.INPUT or not isinstance(layer, NormLayer)
