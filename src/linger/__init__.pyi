@@ -98,6 +98,7 @@ from linger.tuning.one_call.result import TuneResult as TuneResult
 from linger.tuning.one_call.tune import tune as tune
 from linger.tuning.remedy import Remedy as Remedy
 from linger.tuning.rounding import round_weights as round_weights
+from linger.tuning.schedule import Schedule as Schedule
 from linger.tuning.widths.result import BitWidths as BitWidths
 from linger.verification.devices.compare import compare as compare
 from linger.verification.devices.comparison_result import FileComparison as FileComparison

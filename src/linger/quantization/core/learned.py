@@ -134,6 +134,15 @@ class LearnedRange:
             else:
                 self.parameter.fill_(math.log2(limits(bits)[1] / scale) - _MIDDLE)
 
+    def change_width(self, bits: int) -> None:
+        """Let a step be that of another width, so that its gradient is, too; the range stays."""
+        if self.method != "lsq":
+            return
+        before = self._top
+        self.layer.write(WIDTH + self.name, float(bits))
+        with torch.no_grad():
+            self.parameter.mul_(before / self._top)
+
     # from the parameter to the range
     def follow(self) -> None:
         """Let the range be what the parameter says.

@@ -208,7 +208,8 @@ class Runtime:
         make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
             recurrent layers and no float ones.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
-        stays_real: Whether every pass computes in real numbers, as `real_copy` asks.
+        stays_real: Whether every pass computes in real numbers, as `real_copy` asks; `trains_real`: those in training mode.
+        holds_ranges: Whether ranges that are known stay as they are in training.
     """
 
     dispatch: Dispatch
@@ -231,6 +232,8 @@ class Runtime:
     announcer: Announcer[Any] | None = None
     recomputation: Any = None
     stays_real: bool = False
+    trains_real: bool = False
+    holds_ranges: bool = False
     _pass: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -364,9 +367,14 @@ class Runtime:
     def is_real(self) -> bool:
         """Whether this pass computes what the float model does: no operand, weight or result is rounded.
 
-        So it is while ranges are calibrated, which then depend on no scale, and in a model that `real_copy` made.
+        So it is while ranges are calibrated, which then depend on no scale, in a warm-up, and in what `real_copy` made.
         """
-        return self.emitter is None and (self.stays_real or CALIBRATION.get() is not None)
+        return self.emitter is None and (self.has_float_limits or CALIBRATION.get() is not None)
+
+    @property
+    def has_float_limits(self) -> bool:
+        """Whether parameters reach their limits, as in the float model; integers of few bits end a step before."""
+        return self.stays_real or (self.trains_real and bool(self.frames) and self.frames[0].module.training)
 
     @property
     def is_tracing(self) -> bool:

@@ -24,6 +24,7 @@ from linger.ops.fast.twin import accumulate, product_twin
 from linger.quantization.core.compute import compute, product_attributes
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.histogram import Histogram
+from linger.quantization.core.kept_widths import load_widths
 from linger.quantization.core.learned import WIDTH, LearnedRange, load_learned
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
@@ -55,6 +56,9 @@ class QuantizedBase(nn.Module):
 
     path = ""
     """Where it stands in the model."""
+
+    holds_ranges = False
+    """Whether ranges that are known stay as they are in training."""
 
     input_range = ""
     """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input, "stale" until then."""
@@ -162,12 +166,18 @@ class QuantizedBase(nn.Module):
         calibration = CALIBRATION.get()
         if calibration is None and name in self.learned:
             return None
+        if self.holds(name):
+            return math.inf  # anything may saturate
         seen = self._observe(name, x, where, is_relu=is_relu)
         if calibration is not None:
             calibration.count(self, name, x)
         else:
             self.histograms.pop(name, None)  # the range is no longer what was counted
         return seen
+
+    def holds(self, name: str) -> bool:
+        """Whether a range is known and does not follow the data; calibration changes it all the same."""
+        return self.holds_ranges and CALIBRATION.get() is None and self.read(f"running_{name}") > ZEROS
 
     def _observe(self, name: str, x: Tensor, where: str, *, is_relu: bool) -> Scale:
         use = self._uses.get(name) or self._uses.setdefault(name, RangeUse(self, name))
@@ -223,7 +233,7 @@ class QuantizedBase(nn.Module):
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
         use = self._uses.get(name)
-        if use is None or not use.is_open or (name in self.learned and CALIBRATION.get() is None):
+        if use is None or not use.is_open or self.holds(name) or (name in self.learned and CALIBRATION.get() is None):
             return ()
         use.watch()
         runtime.current.watched.append(use)
@@ -513,6 +523,7 @@ class QuantizedBase(nn.Module):
     # checkpoints
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._load_choices(state_dict, prefix)
+        load_widths(self, state_dict, prefix)
         begun = load_learned(self, state_dict, prefix)
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():

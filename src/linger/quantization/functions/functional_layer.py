@@ -156,7 +156,7 @@ def begin_function(
     index = holder.next_index(counter)
     call = runtime.begin(op, frame.path)
     if layer is None:
-        layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device, is_real=runtime.is_real)
+        layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device, runtime)
         if op.keeps_scale_unseen:
             layer.observed_in = runtime.current.records
     call.is_learning = layer.is_observing and not call.is_written
@@ -208,9 +208,7 @@ def _numbering(op: Op, runtime: Runtime) -> tuple[Frame, str]:
     return frame, op.name if op.has_own_counter else ""
 
 
-def functional_layer(
-    frame: Frame, key: str, where: str, device: torch.device, *, is_real: bool = False
-) -> FunctionalLayer:
+def functional_layer(frame: Frame, key: str, where: str, device: torch.device, runtime: Runtime) -> FunctionalLayer:
     """The module's functional layer of this name, made on first use in a pass that may change the model.
 
     A pass in real numbers that may not change it gets one for itself.
@@ -220,7 +218,8 @@ def functional_layer(
     if isinstance(found, FunctionalLayer):
         return found
     made = FunctionalLayer(key, device).train(frame.module.training)
-    if is_real and not made.is_observing:
+    made.holds_ranges = runtime.holds_ranges
+    if runtime.is_real and not made.is_observing:
         return made
     if not made.is_observing:
         raise UsageError(made.missing_scale(where))
@@ -237,8 +236,8 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
     Calibration and training also decide whether the largest number of each row is to be subtracted first.
     """
     calibration = CALIBRATION.get()
-    if call.runtime.is_real and calibration is None:
-        return  # a float reference loses nothing
+    if (call.runtime.is_real and not layer.is_observing) or layer.holds("o"):
+        return  # a float reference loses nothing, and what a schedule has frozen is decided
     is_training = layer.training and calibration is None
     if not _may_look(x, call.runtime, is_training=is_training):
         return

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from linger.constraint.conv_bn import fold, learning_factor, normalize_folded, per_weight
+from linger.constraint.conv_bn import LearningFactor, fold, learning_factor, normalize_folded, per_weight
 from linger.constraint.limits import Limits, clamp, exceeds
 from linger.constraint.marks import Widths
 from linger.constraint.normalized import output_padding
@@ -69,6 +69,8 @@ class QuantLayer(QuantizedBase):
     """
 
     is_layer = True
+    holds_batch_norm = False
+    """Whether a batch norm has its running statistics in training, too."""
     weight: nn.Parameter
     bias: nn.Parameter | None
     bn: nn.Module | None
@@ -334,7 +336,7 @@ class QuantLayer(QuantizedBase):
     # training
     def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         """The layer on rounded operands, its output rounded to the observed range; or in real numbers, as the pass demands."""
-        if self.bn is not None and self.bn.training and self.training:
+        if self.bn is not None and self.bn.training and self.training and not self.holds_batch_norm:
             y, scale_w = self._learn_batch_norm(q, geometry)
         else:
             y, scale_w = self._learn_product(q, geometry, *self._limited_parts())
@@ -367,9 +369,11 @@ class QuantLayer(QuantizedBase):
         assert self.bn is not None  # checked by the caller
         factor = learning_factor(self.bn)
         weight, scale_w, gain = self._weight_and_gain(factor.values, q.scale)
+        if self.runtime.is_real:  # nothing is folded, so that eps acts as in the float model
+            weight, factor = self._laid_out(self.weight), LearningFactor(torch.ones_like(factor.values), None)
         z = accumulate(self._op, geometry, q.content, weight, None)
         y = normalize_folded(z, self.bias, self.bn, factor, gain=gain)
-        limits_kept, bits = self.limited_to, self.widths.parameter
+        limits_kept, bits = self.limited_to, self._limit_bits
         if limits_kept.weight is None and limits_kept.bias is None:
             return y, scale_w
         weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor.values * gain, self.transposed_groups)
@@ -425,7 +429,7 @@ class QuantLayer(QuantizedBase):
     @property
     def _limit_bits(self) -> int:
         """The width whose integers keep the limits of parameters; a float reference reaches the limits themselves."""
-        return BIAS_BITS if self.runtime.stays_real else self.widths.parameter
+        return BIAS_BITS if self.runtime.has_float_limits else self.widths.parameter
 
     def _real_weight(
         self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale

@@ -121,7 +121,7 @@ class BatchNormLayer(QuantLayer):
     def _learn_product(
         self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, float]:
-        if self.training and q.content.numel():
+        if self.training and q.content.numel() and not self.holds_batch_norm:
             mean, var = batch_statistics(q.content)
             self._learn_statistics(mean.detach(), var.detach(), count=q.content.numel() // len(mean))
             weight, bias = self._affine(mean, var)

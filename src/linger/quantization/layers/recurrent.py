@@ -218,7 +218,7 @@ class QuantRecurrent(QuantizedBase):
     ) -> LayerResult:
         """The layer in real numbers, by torch; where ranges are learned, those of the output and of the weights."""
         q, bits, runtime = sequences.x, self.widths.output, self.runtime
-        limit_bits = BIAS_BITS if runtime.stays_real else self.widths.parameter
+        limit_bits = BIAS_BITS if runtime.has_float_limits else self.widths.parameter
         starts = None if states is None else [unwrap(s).float() for s in states]
         real, h, *c = run_real(self._op, sequences, starts, self._directions(layer, limit_bits))
         real, scale = clamp(real, self.limited_to.output), NOMINAL
@@ -242,8 +242,7 @@ class QuantRecurrent(QuantizedBase):
             limit = largest_of([limit, largest_magnitude(starts[0])])
             self.observe(f"o{end}", starts[0], where)
         self.observe(f"o{end}", torch.clamp(out, -limit, limit), where)
-        self.scale_of(f"o{end}", self.widths.output, where)
-        self.follow_range(f"o{end}")
+        self._follow_output(layer)
 
     def _output_scale(self, end: str, where: str) -> Scale:
         """The scale of the range so far; in a first pass the coarsest one that can be needed."""
@@ -285,11 +284,14 @@ class QuantRecurrent(QuantizedBase):
         x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
         self._refuse_nan(x, *starts)
         plan = rounded.plan(self._op, formats)
+        wants_reach = self.is_observing and not self.holds(f"o{range_suffix(layer, 0)}")
         found = recurrent_twin(self._op).run(
-            x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=self.is_observing, known=plan
+            x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=wants_reach, known=plan
         )
-        if self.is_observing:
+        if wants_reach:
             self._widen_output(layer, found.reach, states)
+        if self.is_observing:
+            self._follow_output(layer)
         content = found.out.transpose(0, 1) if sequences.is_batch_first else found.out
         out = QTensor(content, scale_h, bits, self.runtime)
         return LayerResult(out, found.h, None, getattr(found, "c", None))
@@ -315,7 +317,11 @@ class QuantRecurrent(QuantizedBase):
         if states is not None:
             seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
         self.widen(f"o{end}", over_all_processes(seen, self._parameter("weight_ih", layer, 0)), where)
-        self.scale_of(f"o{end}", self.widths.output, where)
+
+    def _follow_output(self, layer: int) -> None:
+        """Find the scale of the output's range, and what follows from it."""
+        end = range_suffix(layer, 0)
+        self.scale_of(f"o{end}", self.widths.output, f"{self.path}.{self.op_name}")
         self.follow_range(f"o{end}")
 
     def follow_range(self, name: str) -> None:

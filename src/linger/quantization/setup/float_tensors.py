@@ -133,7 +133,7 @@ class InputQuantizer:
             assert frame is not None  # the scope's hook came first
             assert policy is not None  # init made both
             where = f"{frame.path}.{name}".lstrip(".")
-            layer = functional_layer(frame, f"{INPUT_KEY}{name}", where, value.device, is_real=runtime.is_real)
+            layer = functional_layer(frame, f"{INPUT_KEY}{name}", where, value.device, runtime)
             real = value.dequantize() if isinstance(value, QTensor) else value
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - other interceptors of the model's functions see none here
                 made[id(value)] = layer.quantize(real, policy.widths_in(module).data, runtime, frame.path)

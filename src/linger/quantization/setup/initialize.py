@@ -23,6 +23,7 @@ from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
 from linger.quantization.core.frozen import limits_of_rows
+from linger.quantization.core.kept_widths import widths_in
 from linger.quantization.core.packing import Unpacked
 from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
@@ -438,6 +439,9 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
         child = KEY_PREFIX + name
         if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
             module.add_module(child, FunctionalLayer(name, device_of(module)).train(module.training))
+        widths = widths_in(state_dict, f"{prefix}{child}.")
+        if widths is not None:  # of products that the module calls
+            QUANTIZATION.put(module, QuantChoice(widths=widths))
     if not prefix and any(key.endswith(".running_o") for key in state_dict):
         _forget_unknown_ranges(module, state_dict)
 

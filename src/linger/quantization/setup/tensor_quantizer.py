@@ -75,13 +75,10 @@ def _quantized(x: Tensor, bits: int, key: str, where: str, module: nn.Module, sc
     owner = Frame(scope.path, module)
     if not isinstance(x, QTensor) or x.scale is None:
         real = x.dequantize() if isinstance(x, QTensor) else x
-        layer = functional_layer(owner, key, where, x.device, is_real=scope.runtime.is_real)
+        layer = functional_layer(owner, key, where, x.device, scope.runtime)
         return layer.quantize(real, bits, scope.runtime, scope.path)
     # only what becomes narrower needs a range
-    if bits < x.bits:
-        layer = functional_layer(owner, key, where, x.device, is_real=scope.runtime.is_real)
-    else:
-        layer = FunctionalLayer(key)
+    layer = functional_layer(owner, key, where, x.device, scope.runtime) if bits < x.bits else FunctionalLayer(key)
     return layer.requantize(x, bits, scope.runtime, scope.path)
 
 

@@ -37,8 +37,8 @@ class ChipWidths:
             return True
         ops = [find_op(name) for name in sorted(unit.reading_ops)]
         if unit.what == WEIGHTS:
-            return bits in self._product(find_op(unit.op)).weight_bits and all(self._reads(op, bits) for op in ops)
-        return self._makes(unit, bits) and all(self._reads(op, bits) for op in ops)
+            return bits in self._product(find_op(unit.op)).weight_bits and all(self.reads(op, bits) for op in ops)
+        return self._makes(unit, bits) and all(self.reads(op, bits) for op in ops)
 
     @property
     def _windows(self) -> WindowLimits:
@@ -61,10 +61,10 @@ class ChipWidths:
         if op.is_transposed:
             return bits in self._windows.transposed_output_bits
         if op.weight_axes is None:
-            return unit.is_function or self._reads(op, bits)  # a pool gives the width that it takes
+            return unit.is_function or self.reads(op, bits)  # a pool gives the width that it takes
         return bits in self._product(op).output_bits
 
-    def _reads(self, op: Op, bits: int) -> bool:
+    def reads(self, op: Op, bits: int) -> bool:
         """Whether an op takes an input of this width."""
         assert self.target is not None
         limits, operands = op.chip_limits, filled(OperandLimits, self.target.limits["operands"])

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedule: what changes while a quantised model trains. Warm-up in float, frozen ranges and batch norms, fewer bits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.hooks import RemovableHandle
+
+from linger.errors import UsageError, listing
+from linger.numeric.torch.quantize import max_abs
+from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.runtime import Runtime, runtime_of
+from linger.quantization.core.statistics import ZEROS, QuantizedBase
+from linger.quantization.layers.layer import QuantLayer
+from linger.quantization.layers.norm_layers import BatchNormLayer
+from linger.tuning.plateau import PLATEAU, Plateau
+from linger.tuning.widths.stages import Stages, Wish, read_wishes
+
+logger = logging.getLogger(__name__)
+
+_KEYS = ("step", "best", "waited", "plateau_at")
+
+
+class Event(NamedTuple):
+    """Something that a schedule changed: after how many steps, and what."""
+
+    step: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"step {self.step}: {self.what}"
+
+
+class Schedule:
+    """What changes while a quantised model trains. Call `step` after each step of the optimizer; nothing else is needed.
+
+        schedule = linger.Schedule(model, float_steps=100, widths={0: 16, 300: 8, 600: 4}, freeze_ranges=800)
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+            schedule.step()
+
+    What belongs to step n happens once `step` was called n times; what belongs to 0 at once. Evaluation and export compute
+    integers at any time, by the ranges and widths of that moment, which the model's checkpoint holds. A frozen
+    range is one that was seen: others are seen first.
+
+    Args:
+        model: A quantised model, as it is or inside DistributedDataParallel.
+        float_steps: So many steps train in real numbers, as the float model does, and observe ranges.
+        widths: By step, the bits of weights (`{0: 16, 200: 8}`), or those of input, weights and output (`{0: "16/16/16"}`), or
+            either by the path or pattern of layers (`{200: {"block.*": 8, "head": "8/8/16"}}`). Functions return the width of
+            their widest operand, or what `quant_function` chose. The last widths must be ones that the model's chip has.
+        freeze_ranges: From this step on, ranges of inputs and outputs stay as they are; `"plateau"`: once the metric has
+            not improved for `patience` metrics.
+        freeze_weights: Then the ranges of weights stay, too: weights beyond saturate.
+        freeze_batch_norms: From this step on, or at the plateau, batch norms have their running statistics in training, too.
+        patience: Metrics without an improvement that make a plateau. Those before the last change of arithmetic do not count.
+        mode: Whether a "min" or a "max" of the metric is wanted.
+
+    Raises:
+        UsageError: The model is not quantised, or an option is wrong; all that is wrong is told, and nothing is changed.
+
+    >>> import linger, torch
+    >>> model = linger.init(torch.nn.Sequential(torch.nn.Linear(4, 2)))
+    >>> linger.Schedule(model, float_steps=2, widths={0: 16, 4: 8})
+    Schedule(step 0: trains in real numbers, weights of 16 bits; next: integers at step 2)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        float_steps: int = 0,
+        widths: Mapping[int, Wish | Mapping[str, Wish]] | None = None,
+        freeze_ranges: int | str | None = None,
+        freeze_weights: bool = False,
+        freeze_batch_norms: int | str | None = None,
+        patience: int = 5,
+        mode: str = "min",
+    ) -> None:
+        self._model, self._runtime = _quantized(model)
+        wishes, problems = read_wishes(widths)
+        self._stages = Stages(self._model, self._runtime, wishes)
+        numbers = {"float_steps": float_steps, "patience": patience - 1 if isinstance(patience, int) else patience}
+        problems += [f"{name}={given!r} (a number of steps)" for name, given in numbers.items() if not _is_count(given)]
+        freezes = {"freeze_ranges": freeze_ranges, "freeze_batch_norms": freeze_batch_norms}
+        problems += [
+            f"{name}={given!r} (a step, or {PLATEAU!r})"
+            for name, given in freezes.items()
+            if given is not None and given != PLATEAU and not _is_count(given)
+        ]
+        if mode not in ("min", "max"):
+            problems.append(f"mode={mode!r} ('min' or 'max')")
+        if freeze_weights and freeze_ranges is None:
+            problems.append("freeze_weights=True without freeze_ranges (say when)")
+        problems += self._stages.problems()
+        problems += _refused_by_processes(model, self._model, freezes=freeze_ranges is not None or float_steps != 0)
+        if problems:
+            raise UsageError(f"Schedule: {listing(problems)}.")
+        self._float_steps, self._freezes, self._freezes_weights = float_steps, freezes, freeze_weights
+        begins = max([float_steps, *self._stages.steps])
+        self._plateau = Plateau(begins, patience, mode) if PLATEAU in freezes.values() else None
+        self._steps = 0
+        self._chosen: list[tuple[QuantizedBase, str]] = []
+        self._fixed: list[nn.Parameter] = []
+        self._hooks: list[RemovableHandle] = []
+        self._apply()
+
+    @property
+    def steps(self) -> int:
+        """How often `step` was called."""
+        return self._steps
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What has happened so far, in order."""
+        return tuple(event for event in self._plan() if event.step <= self._steps)
+
+    def __repr__(self) -> str:
+        now: dict[str, str] = {}
+        for event in self.events:
+            now["arithmetic" if event.what in (_REAL, _INTEGERS) else _kind(event.what)] = event.what
+        told = ", ".join(what for what in now.values() if what != _INTEGERS)
+        coming = next((event for event in self._plan() if event.step > self._steps), None)
+        ahead = "" if coming is None else f"; next: {coming.what} at step {coming.step}"
+        return f"Schedule(step {self._steps}{f': {told}' if told else ''}{ahead})"
+
+    def step(self, metric: float | Tensor | None = None) -> None:
+        """Count a step of the optimizer and change what is due.
+
+        Where a plateau is waited for, every process of a group calls this equally often; the metric is the mean of those given.
+
+        Args:
+            metric: A figure of this moment, a loss or an accuracy, where one is known.
+
+        Raises:
+            UsageError: The metric is no number; processes are at different steps. Nothing is counted.
+        """
+        value = _number(metric)
+        is_found = self._plateau is not None and self._plateau.sees(value, self._steps)
+        self._steps += 1
+        if is_found and self._plateau is not None:
+            self._plateau.found_at = self._steps
+        due = [event for event in self._plan() if event.step == self._steps]
+        if due:
+            self._apply()
+            for event in due:
+                logger.info("Schedule: %s", event)
+
+    # checkpoints
+    def state_dict(self) -> dict[str, float | None]:
+        """Plain numbers, from which `load_state_dict` goes on; the model's ranges and widths are in its own."""
+        plateau = self._plateau
+        if plateau is None:
+            return {"step": self._steps, "best": None, "waited": 0, "plateau_at": None}
+        return {"step": self._steps, "best": plateau.best, "waited": plateau.waited, "plateau_at": plateau.found_at}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another schedule of the same options was.
+
+        Raises:
+            UsageError: Keys are missing or unknown, or a value is no number; nothing is changed.
+        """
+        keys = set(state) if isinstance(state, Mapping) else set()
+        problems = [f"{key!r} is missing" for key in _KEYS if key not in keys]
+        problems += [f"{key!r} is unknown" for key in sorted(map(str, keys - set(_KEYS)))]
+        optional = {key: state[key] for key in ("best", "plateau_at") if key in keys and state[key] is not None}
+        problems += [
+            f"{key}={state[key]!r} is no step" for key in ("step", "waited") if not _is_count(state.get(key, 0))
+        ]
+        problems += [f"{key}={value!r} is no number" for key, value in optional.items() if not _is_number(value)]
+        if problems:
+            raise UsageError(f"Schedule.load_state_dict: {listing(problems)}. Give what state_dict returned.")
+        self._steps = int(state["step"])
+        if self._plateau is not None:
+            self._plateau.restore(state["best"], int(state["waited"]), state["plateau_at"])
+        self._apply()
+
+    # what is due
+    def _plan(self) -> Iterator[Event]:
+        """All events whose step is known, in order."""
+        found = [Event(step, self._stages.told(step)) for step in self._stages.steps]
+        if self._float_steps:
+            found += [Event(0, _REAL), Event(self._float_steps, _INTEGERS)]
+        for name, what in (("freeze_ranges", _RANGES), ("freeze_batch_norms", _BATCH_NORMS)):
+            step = self._freezes_at(name)
+            if step is not None:
+                is_all = name == "freeze_ranges" and self._freezes_weights
+                found.append(Event(step, f"{what}{_OF_WEIGHTS if is_all else ''} frozen"))
+        return iter(sorted(found, key=lambda event: (event.step, event.what != _REAL)))
+
+    def _freezes_at(self, name: str) -> int | None:
+        given = self._freezes[name]
+        if given == PLATEAU:
+            return None if self._plateau is None else self._plateau.found_at
+        return None if given is None else int(given)
+
+    def _is_frozen(self, name: str) -> bool:
+        step = self._freezes_at(name)
+        return step is not None and self._steps >= step
+
+    def _apply(self) -> None:
+        """Give the model what it has after so many steps, whatever it has now."""
+        self._runtime.trains_real = self._steps < self._float_steps
+        self._stages.apply(self._steps)
+        self._hold_ranges(is_held=self._is_frozen("freeze_ranges"))
+        self._hold_batch_norms(is_held=self._is_frozen("freeze_batch_norms"))
+        for layer in self._layers():
+            if layer.input_range == "adopted":
+                layer.input_range = "stale"  # the next pass shows the scale that its input has now
+
+    def _layers(self) -> Iterator[QuantizedBase]:
+        return (module for module in self._model.modules() if isinstance(module, QuantizedBase))
+
+    def _hold_ranges(self, *, is_held: bool) -> None:
+        self._runtime.holds_ranges = is_held
+        for layer in self._layers():
+            layer.holds_ranges = is_held
+        self._hold_learned(is_held=is_held)
+        if not (is_held and self._freezes_weights):
+            while self._chosen:
+                layer, name = self._chosen.pop()
+                layer.choose_range(name, None)
+            return
+        for found in ranges_of(self._model).values():
+            if found.kind is Kind.WEIGHT and found.layer.chosen_range(found.name) is None:
+                largest = _largest_weight(found.layer, found.name)
+                if largest > ZEROS:
+                    found.layer.choose_range(found.name, largest)
+                    self._chosen.append((found.layer, found.name))
+
+    def _hold_learned(self, *, is_held: bool) -> None:
+        """A learned range is frozen by its parameter: what has no gradient stays."""
+        while self._fixed and not is_held:
+            self._fixed.pop().requires_grad_()
+        for found in ranges_of(self._model).values() if is_held else ():
+            learned = found.layer.learned.get(found.name)
+            is_meant = found.kind is not Kind.WEIGHT or self._freezes_weights
+            if learned is not None and is_meant and learned.parameter.requires_grad:
+                learned.parameter.requires_grad_(False).grad = None  # noqa: FBT003 - torch's own name says it
+                self._fixed.append(learned.parameter)
+
+    def _hold_batch_norms(self, *, is_held: bool) -> None:
+        """Quantised layers have a switch; a batch norm that is torch's own is put in evaluation mode before each run."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        fused: set[nn.Module] = set()
+        for module in self._model.modules():
+            if isinstance(module, QuantLayer) and (module.bn is not None or isinstance(module, BatchNormLayer)):
+                module.holds_batch_norm = is_held
+                fused |= set() if module.bn is None else {module.bn}
+            elif is_held and isinstance(module, _BatchNorm) and module not in fused and module.running_mean is not None:
+                self._hooks.append(module.register_forward_pre_hook(_use_running_statistics))
+
+
+_REAL = "trains in real numbers"
+_INTEGERS = "integers"
+_RANGES = "ranges"
+_OF_WEIGHTS = " and those of weights"
+_BATCH_NORMS = "batch norms"
+
+
+def _kind(what: str) -> str:
+    """Events of one kind replace each other in what is true now."""
+    return what if what.endswith("frozen") else "widths"
+
+
+def _quantized(model: nn.Module) -> tuple[nn.Module, Runtime]:
+    """The quantised model that is given, or that a wrapper holds."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        runtime = runtime_of(module)
+        if runtime is not None:
+            return module, runtime
+    raise UsageError(f"Schedule: {type(model).__name__} is not quantised. Give the model that linger.init returned.")
+
+
+def _refused_by_processes(given: nn.Module, model: nn.Module, *, freezes: bool) -> list[str]:
+    """What torch would stumble over: it waits for the gradient of every parameter, and some have none for a time."""
+    is_waiting = isinstance(given, nn.parallel.DistributedDataParallel) and not given.find_unused_parameters
+    layers = [module for module in model.modules() if isinstance(module, QuantizedBase)]
+    if not (freezes and is_waiting and any(layer.learned for layer in layers)):
+        return []
+    return [
+        "learned scales have no gradient for some steps (DistributedDataParallel needs find_unused_parameters=True)"
+    ]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(metric: object) -> float | None:
+    if metric is None or _is_number(metric):
+        return None if metric is None else float(metric)  # type: ignore[arg-type]  # just asked
+    if isinstance(metric, Tensor) and metric.numel() == 1:
+        return float(metric.detach())
+    try:
+        return float(metric)  # type: ignore[arg-type]  # a number of numpy
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"Schedule.step: metric={metric!r} is no number. Give one figure, or nothing.") from error
+
+
+def _largest_weight(layer: QuantizedBase, name: str) -> float:
+    """The largest magnitude of weights as they are now; of a product in a forward, as its last pass saw them."""
+    weights = getattr(layer, "range_weights", dict[str, Tensor])()
+    return max_abs(weights[name]) if name in weights else layer.read(f"running_{name}")
+
+
+def _use_running_statistics(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Forward pre-hook of a frozen batch norm: `model.train()` does not thaw it."""
+    del args
+    module.training = False
