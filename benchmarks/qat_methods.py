@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from accuracy_page import spread
@@ -31,8 +32,9 @@ import linger
 CACHE = Path.home() / ".cache" / "linger-accuracy" / "qat"
 SEEDS = (0, 1, 2)
 CHOICE_SEEDS = (100, 101)
-CHOSEN_RATES = {"tqt": 0.01, "lsq": 0.01}
-"""Learning rates of learned scales, found by --choose."""
+CHOSEN_RATES = {"tqt": 0.01, "lsq": 0.0003}
+"""Learning rates of learned scales, found by --choose among these:"""
+TRIED_RATES = {"tqt": (0.003, 0.01, 0.03), "lsq": (0.0001, 0.0003, 0.001)}
 
 
 @dataclass(frozen=True)
@@ -71,27 +73,35 @@ def calibrated(task: Task, model: nn.Module, widths: Widths, seed: int, rate: fl
     return quantised(task, model, widths, "mse" if widths.weights < 8 else "max")
 
 
-def running(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
-    """Ranges follow the data and the largest weights."""
-    del rate
-    made = quantised(task, model, widths)
-    train(made, task, seed, task.epochs[1], [{"params": list(made.parameters()), "lr": task.rate[1]}])
+def steps_of(task: Task) -> int:
+    """Steps of training as integers."""
+    return task.epochs[1] * sum(1 for _ in task.batches(torch.Generator().manual_seed(0)))
+
+
+def trained(task: Task, made: nn.Module, seed: int, scales: list[nn.Parameter], rate: float, **when: Any) -> nn.Module:
+    """Train a quantised model; in the second half its batch norms keep their statistics."""
+    schedule = linger.Schedule(made, freeze_batch_norms=steps_of(task) // 2 if task.is_fused else None, **when)
+    learned = {id(scale) for scale in scales}
+    own = [parameter for parameter in made.parameters() if id(parameter) not in learned]
+    groups = [{"params": own, "lr": task.rate[1]}, *([{"params": scales, "lr": rate}] if scales else [])]
+    train(made, task, seed, task.epochs[1], groups, schedule.step)
     return made
+
+
+def running(weights: str) -> Method:
+    """Ranges follow the data; those of weights their largest magnitude ("max"), or they stay as calibration found them."""
+
+    def run(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
+        return trained(task, quantised(task, model, widths, weights), seed, [], rate)
+
+    return run
 
 
 def stepwise(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
-    """As `running`, with weights of 16 bits in the first third, then 8, then 4 (activations likewise)."""
-    del rate
-    made = quantised(task, model, Widths(max(8, widths.data), 16))
-    steps = task.epochs[1] * sum(1 for _ in task.batches(torch.Generator().manual_seed(seed)))
-    at = {0: 16, steps // 3: 8, 2 * steps // 3: widths.weights}
-    data = {step: max(bits, widths.data) if widths.data < 8 else 8 for step, bits in at.items()}
-    schedule = linger.Schedule(
-        made, widths={step: f"{min(8, data[step])}/{bits}/{min(8, data[step])}" for step, bits in at.items()}
-    )
-    groups = [{"params": list(made.parameters()), "lr": task.rate[1]}]
-    train(made, task, seed, task.epochs[1], groups, schedule.step)
-    return made
+    """As `running`, with weights of 16 bits in the first sixth, then of 8 bits, in the last two thirds of 4."""
+    made, steps = quantised(task, model, Widths(8, 16)), steps_of(task)
+    last = f"{widths.data}/{widths.weights}/{widths.data}"
+    return trained(task, made, seed, [], rate, widths={0: "8/16/8", steps // 6: "8/8/8", steps // 3: last})
 
 
 def learned(method: str) -> Method:
@@ -99,18 +109,15 @@ def learned(method: str) -> Method:
 
     def run(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
         made = quantised(task, model, widths, "mse")
-        own = list(made.parameters())
-        scales = linger.learn_scales(made, method)
-        groups = [{"params": own, "lr": task.rate[1]}, {"params": scales, "lr": rate}]
-        train(made, task, seed, task.epochs[1], groups)
-        return made
+        return trained(task, made, seed, linger.learn_scales(made, method), rate)
 
     return run
 
 
 METHODS: dict[str, Method] = {
     "calibrated": calibrated,
-    "running": running,
+    "running": running("max"),
+    "running, mse": running("mse"),
     "16 → 8 → 4": stepwise,
     "tqt": learned("tqt"),
     "lsq": learned("lsq"),
@@ -158,7 +165,7 @@ def choose(options: argparse.Namespace) -> None:
         in_float = [task.judge(task.float_model(seed, CACHE / "choice")) for seed in CHOICE_SEEDS]
         print(f"{task.title}: float {spread(in_float)}", flush=True)
         for widths, method in product(WIDTHS, options.methods):
-            for rate in (0.003, 0.01, 0.03, 0.1) if method in CHOSEN_RATES else (0.0,):
+            for rate in TRIED_RATES.get(method, (0.0,)):
                 found = measure(task, widths, method, CHOICE_SEEDS, CACHE / "choice", rate)
                 print(f"  {widths} {method} {rate:g}: {spread(found)}", flush=True)
 

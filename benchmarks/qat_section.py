@@ -28,9 +28,12 @@ three seeds and half the distance between the largest and the smallest. *step* i
 the float network.
 
 - *calibrated*: no training; narrow weights have the range of least squared error.
-- *running*: ranges follow the data, weights their largest magnitude (`MOM`).
+- *running*: ranges follow the data, those of weights the largest magnitude (`MOM`). *running, mse*: those of weights stay as
+  calibration found them.
 - *16 → 8 → 4*: as *running*, with `linger.Schedule` making weights narrower in two steps.
-- *tqt*, *lsq*: `linger.learn_scales`.
+- *tqt*, *lsq*: `linger.learn_scales`, from the ranges of *calibrated*.
+
+All that train keep their batch norms' statistics in the second half of the steps (`Schedule(freeze_batch_norms=…)`).
 """
 
 Cell = dict[str, Any]

@@ -141,9 +141,9 @@ def _digits(cache: Path, *, is_choice: bool) -> Task:
 
 
 def _depthwise(cache: Path, *, is_choice: bool) -> Task:
-    x, y = (part[:12_000] for part in mnist.pictures("train", cache))
+    x, y = (part[:16_000] for part in mnist.pictures("train", cache))
     data = _split(x, y, mnist.pictures("t10k", cache), is_choice=is_choice)
-    return _pictures("mnist", "MNIST depthwise CNN", mnist.DepthwiseNet, data, 2, (4, 2), (4e-3, 1e-3))
+    return _pictures("mnist", "MNIST depthwise CNN", mnist.DepthwiseNet, data, 2, (6, 4), (4e-3, 1e-3))
 
 
 def _vowels(kind: str, cache: Path, *, is_choice: bool) -> Task:
