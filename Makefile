@@ -11,6 +11,7 @@ DEPLOY_TESTS := tests/graph tests/checks tests/runtime tests/verification tests/
 LOWEST_VENV := .venv-lowest
 LOWEST_STAMP := $(LOWEST_VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
+TRAINERS_STAMP := $(VENV)/.installed-trainers
 # the theme's advertisement of its successor is no warning about these pages
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 RIVAL_VENVS := .venv-rivals
@@ -37,13 +38,14 @@ BROWSER_PACKAGES := chromium
 HAS_ALL := sh -c 'for tool; do command -v "$$tool" > /dev/null || exit 1; done' sh
 APT_INSTALL := apt-get install --yes --quiet --no-install-recommends
 
-.PHONY: help setup demo test test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 browser fuzz check bench accuracy docs docs-serve clean
+.PHONY: help setup demo test test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 browser trainers fuzz check bench accuracy docs docs-serve clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
 	@echo "make test       lint, types, import contracts, tests"
 	@echo "make test-fast  the inner loop: two cases of every cheap test, in about a minute"
 	@echo "make test-slow  the slow suites, in any order, and a random search by the property tests"
+	@echo "make trainers   install what examples/trainers use (make test-slow does it by itself)"
 	@echo "make test-devices  exported C on emulated microcontrollers, under sanitizers, valgrind and cppcheck"
 	@echo "make test-deploy  the deployment side in an environment of its own, without torch"
 	@echo "make test-cpus  the tests that run models, on older instruction sets and on an emulated CPU without VNNI"
@@ -99,7 +101,14 @@ test-devices: $(STAMP)
 test-fast: $(DOCS_STAMP)
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices" --fast
 
-test-slow: $(DOCS_STAMP)
+# trainers of others, for the examples that use them; some 100 MB that `make test` does without
+$(TRAINERS_STAMP): requirements-trainers.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-trainers.txt
+	touch $(TRAINERS_STAMP)
+
+trainers: $(TRAINERS_STAMP)
+
+test-slow: $(DOCS_STAMP) $(TRAINERS_STAMP)
 	$(BIN)/python -m pytest --hypothesis-profile=search -m "slow or hypothesis"
 
 # an environment that has never seen torch; the package itself without its dependencies

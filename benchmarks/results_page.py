@@ -12,6 +12,7 @@ from rows import Row, shown
 TITLES: Mapping[str, str] = {
     "qat_step": "Training and exact evaluation of a convolutional network",
     "qat_rnn": "Recurrent layers",
+    "ddp": "Training on two processes",
     "onnx_file": "Files in ONNX Runtime",
     "c_speed": "Networks as C",
     "export_time": "Export",

@@ -47,6 +47,7 @@ class Script:
 SCRIPTS = (
     Script("qat_step", is_torch=True, rivals=("torchao", "aimet", "brevitas", "modelopt")),
     Script("qat_rnn", is_torch=True, rivals=("brevitas",)),
+    Script("ddp", is_torch=True),
     Script("onnx_file", rivals=("onnxruntime_static",)),
     Script("c_speed"),
     Script("export_time"),

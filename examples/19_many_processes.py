@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on several processes: the digits network in two halves, with the same ranges everywhere, and one proven file.
+"""Training on many processes: 1, 2 and 4 of them give the same scales, the same calibrated file, and equal numbers everywhere.
 
     torchrun --nproc-per-node 2 examples/19_many_processes.py
 
-or, which starts the processes by itself, `python examples/19_many_processes.py`. Each process sees pictures of its own,
-in float training, calibration and training as integers (DistributedDataParallel, gloo, CPU). The first table shows, by
-digests, what is equal on all processes and when. Ranges and scales always are: linger takes the largest value that any process
-saw, and weights are rounded with the batch-norm statistics of process 0, which DistributedDataParallel gives to everybody
-before each pass. (It does so unless told `broadcast_buffers=False`; then weights that hold a batch norm would differ.) In
-between, each process has learnt statistics of its own. Process 0 then writes demo-output/digits_processes.onnx and proves it;
-the second table has the accuracies. Needs the extra `demo`.
+or `python examples/19_many_processes.py`, which runs 1, 2 and 4 processes one after the other and compares them. A digits network
+is trained in float once. Then every process calibrates it, and trains it as integers by DistributedDataParallel (gloo, CPU), on its
+own part of each batch. Ranges and batch-norm statistics are those of all processes, so their digests are equal on all of them.
+The calibrated file has the same bytes for any number of processes: its weights are those of the float network, and its scales follow
+from all pictures. The trained files differ, as float networks trained like this do: each process normalises its part of a batch by
+that part's mean and variance, and gradients are added up in another order. Their scales, which are powers of two, seldom differ.
+Writes digits_float.pt and, for each number of processes, two ONNX files into demo-output. Needs the extra `demo`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import argparse
 import copy
 import hashlib
 import importlib
-import subprocess
-import sys
+import multiprocessing
+import tempfile
+import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
-import onnxruntime
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -35,138 +38,190 @@ from torch.nn.parallel import DistributedDataParallel
 
 import linger
 from linger.reporting.tables import table
+from linger.workflow.demo import BATCH, DigitsNet, accuracy_of_file, digits, evaluate, export_digits, train
 
-digits_example = importlib.import_module("01_digits")
-KINDS = {
-    "ranges and scales": ("running_x", "running_w", "running_o", "scale_x", "scale_w", "scale_o"),
-    "weights": ("weight", "bias"),
-    "batch-norm statistics": ("running_mean", "running_var"),
-}
-Digests = list[dict[str, str]]
+LIMIT = timedelta(minutes=2)
+"""How long a process waits for the others."""
 
 
-def join_the_others(options: argparse.Namespace) -> list[subprocess.Popen[bytes]]:
-    """Become one of the processes. Without torchrun this one is the first, and starts the others; they are returned."""
-    if dist.is_torchelastic_launched():
-        dist.init_process_group("gloo")
-        return []
-    count, rank = options.processes, options.rank
-    store = dist.TCPStore("127.0.0.1", options.port, count, is_master=rank == 0, wait_for_workers=False)
-    command = [sys.executable, *sys.argv, "--port", str(store.port)]
-    others = [subprocess.Popen([*command, "--rank", str(r)]) for r in range(1, count if rank == 0 else 0)]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
-    return others
+@dataclass(frozen=True)
+class Outcome:
+    """What the first process found."""
+
+    is_equal: bool
+    scales: dict[str, float]
+    calibrated_file: str
+    trained_file: str
+    calibrated: float
+    trained: float
+    in_runtime: float
+    differing: int
+    seconds: float
 
 
-def own_part(x: Tensor, y: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch: everybody shuffles alike and takes other pictures, in batches that are as many everywhere."""
-    order = torch.randperm(len(x), generator=generator)
-    share = len(x) // dist.get_world_size()
-    own = order[dist.get_rank() * share :][:share]
-    for chosen in own.split(digits_example.BATCH // dist.get_world_size()):
-        yield x[chosen], y[chosen]
+def make_float_model(options: argparse.Namespace) -> None:
+    """Train in float, in one process, and keep the weights."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = DigitsNet()
+    train(model, *digits()[:2], epochs=options.epochs, rate=4e-3, seed=0)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), options.folder / "digits_float.pt")
 
 
-def train(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, rate: float) -> DistributedDataParallel:
-    """Train on all processes; the model itself is trained, and returned in its wrapper."""
+def own_parts(x: Tensor, y: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch: everybody shuffles alike and takes its part of each batch."""
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    for batch in order[: len(x) // BATCH * BATCH].split(BATCH):
+        own = batch.chunk(dist.get_world_size())[dist.get_rank()]
+        yield x[own], y[own]
+
+
+def train_together(model: nn.Module, x: Tensor, y: Tensor, epochs: int) -> float:
+    """Train as integers; returns the seconds of an epoch."""
     together = DistributedDataParallel(model).train()
-    generator = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-4)
+    begin = time.perf_counter()
     for epoch in range(epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * (1 - epoch / epochs)
-        for pictures, labels in own_part(x, y, generator):
+        for pictures, labels in own_parts(x, y, epoch):
             optimizer.zero_grad()
             F.cross_entropy(together(pictures), labels).backward()
             optimizer.step()
-    return together
+    return (time.perf_counter() - begin) / epochs
 
 
-def digests(model: nn.Module) -> Digests:
-    """For every process, what the tensors of each kind hold, as eight digits."""
-    found = {kind: hashlib.sha256() for kind in KINDS}
+def digest(model: nn.Module) -> str:
+    """Of all that a model holds: weights, ranges, scales, statistics."""
+    found = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        for kind, endings in KINDS.items():
-            if name.rpartition(".")[2] in endings:
-                found[kind].update(name.encode() + tensor.numpy().tobytes())
-    everybody: Digests = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(everybody, {kind: digest.hexdigest()[:8] for kind, digest in found.items()})
-    return everybody
+        found.update(name.encode() + tensor.numpy().tobytes())
+    return found.hexdigest()
 
 
-def rows_of(when: str, everybody: Digests) -> list[list[str]]:
-    return [
-        [when, kind, *(own[kind] for own in everybody), "yes" if len({own[kind] for own in everybody}) == 1 else "no"]
-        for kind in KINDS
-    ]
+def is_equal_everywhere(model: nn.Module) -> bool:
+    everybody: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(everybody, digest(model))
+    return len(set(everybody)) == 1
 
 
-def run(options: argparse.Namespace) -> bool:
-    """Everything, on every process; the first one prints. Whether the ranges are equal and the file is proven."""
+def work(options: argparse.Namespace) -> Outcome | None:
+    """One process of a group: calibrate, train, and in the first process export and prove."""
+    # of torch's own gradient of a convolution with one input channel: an axis of size 1 has any stride
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    console = Console(quiet=dist.get_rank() != 0)
-    train_x, train_y, test_x, test_y = digits_example.digits()
+    train_x, train_y, test_x, test_y = digits()
     test_x, test_y = test_x[: options.images], test_y[: options.images]
-    model = digits_example.DigitsNet()
-    together = train(model, train_x, train_y, epochs=options.epochs, rate=4e-3)
-    in_float = digits_example.evaluate(together, test_x, test_y)
-
-    quantised = linger.init(linger.trace_layers(copy.deepcopy(model), test_x[:1])).eval()
-    with linger.calibration():  # each process on its own pictures; the counts are added up at the end
-        for pictures, _ in list(own_part(train_x, train_y, torch.Generator().manual_seed(1)))[:8]:
+    model = DigitsNet()
+    model.load_state_dict(torch.load(options.folder / "digits_float.pt"))
+    model.drop = nn.Dropout(0.0)  # its random numbers would depend on the number of processes
+    quantised = linger.init(linger.trace_layers(model, test_x[:1])).eval()
+    with linger.calibration():  # each process on its own pictures; the scales are those of all
+        for pictures, _ in list(own_parts(train_x, train_y, seed=0))[:8]:
             quantised(pictures)
-    steps = {"after calibration": digests(quantised)}
-    calibrated = digits_example.evaluate(quantised, test_x, test_y)
-    together = train(quantised, train_x, train_y, epochs=max(1, options.epochs // 5), rate=4e-4)
-    steps["after training"] = digests(quantised)
-    trained = digits_example.evaluate(together, test_x, test_y)  # its first pass brings the statistics of process 0
-    steps["after the next pass"] = digests(quantised)
-    columns = ("when", "what", *(f"process {rank}" for rank in range(dist.get_world_size())), "equal")
-    rows = [row for when, everybody in steps.items() for row in rows_of(when, everybody)]
-    console.print(table("digests of what every process holds", columns, rows))
-    is_same = all(row[-1] == "yes" for row in rows if row[1] == "ranges and scales")
+    is_equal, calibrated = is_equal_everywhere(quantised), copy.deepcopy(quantised)
+    seconds = train_together(quantised, train_x, train_y, max(1, options.epochs // 5))
+    is_equal = is_equal_everywhere(quantised) and is_equal
     if dist.get_rank() != 0:
-        return is_same
+        return None
 
-    options.folder.mkdir(parents=True, exist_ok=True)
-    path = options.folder / "digits_processes.onnx"
-    axes = {"image": {0: "batch"}, "scores": {0: "batch"}}
-    names = {"input_names": ["image"], "output_names": ["scores"]}
-    linger.onnx.export(quantised, (test_x[:1],), path, dynamic_axes=axes, **names)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    in_runtime = digits_example.accuracy(session.run(None, {"image": test_x.numpy()})[0], test_y)
-    proof = linger.verify(quantised, path, list(test_x.split(90)))
-    console.print(proof.summary())
-    accuracies = [f"{a:.2f}" for a in (in_float, calibrated, trained, in_runtime)]
-    columns = ("float %", "calibrated %", "trained as integers %", "ONNX Runtime %")
-    console.print(table(f"digits, {len(test_x)} test images", columns, [accuracies]))
-    return is_same and proof.ok
+    paths = [options.folder / f"digits_{kind}_{dist.get_world_size()}.onnx" for kind in ("calibrated", "trained")]
+    for each, path in zip((calibrated, quantised), paths, strict=True):
+        evaluate(each, test_x[:1], test_y[:1])
+        export_digits(each, test_x[:1], path)
+    proofs = [
+        linger.verify(each, p, list(test_x.split(90))) for each, p in zip((calibrated, quantised), paths, strict=True)
+    ]
+    return Outcome(
+        is_equal,
+        {name: float(value) for name, value in quantised.state_dict().items() if ".scale_" in name},
+        *(hashlib.sha256(path.read_bytes()).hexdigest()[:8] for path in paths),
+        evaluate(calibrated, test_x, test_y),
+        evaluate(quantised, test_x, test_y),
+        accuracy_of_file(paths[1], test_x, test_y),
+        sum(proof.differing for proof in proofs) if all(proof.ok for proof in proofs) else -1,
+        seconds,
+    )
+
+
+def work_as(rank: int, count: int, meeting: str, options: argparse.Namespace) -> Outcome | None:
+    """One process of those that this example starts by itself."""
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=count, timeout=LIMIT)
+    try:
+        return work(options)
+    finally:
+        dist.destroy_process_group()
+
+
+def start(count: int, options: argparse.Namespace) -> Outcome:
+    """Run so many processes; they are forked from one that has imported torch already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "linger.pipeline", "numpy"])
+    function = importlib.import_module(Path(__file__).stem).work_as  # under a name that the processes can import
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(count, context) as pool:
+        meeting = str(Path(folder) / "meeting")
+        found = [pool.submit(function, rank, count, meeting, options) for rank in range(count)]
+        outcome, *_ = [each.result() for each in found]
+    assert outcome is not None  # the first process has one
+    return outcome
+
+
+def show(outcomes: dict[int, Outcome], console: Console) -> bool:
+    """Print both tables. Whether everything that must be equal is."""
+    first = next(iter(outcomes.values()))
+    same, exact = [], []
+    for count, one in outcomes.items():
+        equal = sum(one.scales[name] == scale for name, scale in first.scales.items())
+        is_same = "yes" if one.calibrated_file == first.calibrated_file else "no"
+        same.append(
+            [
+                str(count),
+                "yes" if one.is_equal else "no",
+                one.calibrated_file,
+                is_same,
+                one.trained_file,
+                f"{equal} of {len(first.scales)}",
+            ]
+        )
+        figures = (one.calibrated, one.trained, one.in_runtime, one.seconds)
+        exact.append([str(count), *(f"{figure:.2f}" for figure in figures), str(one.differing)])
+    columns = (
+        "processes",
+        "equal on all of them",
+        "calibrated file",
+        "as the first",
+        "trained file",
+        "its scales as the first",
+    )
+    console.print(table("what is equal", columns, same))
+    columns = ("processes", "calibrated %", "trained %", "file %", "seconds per epoch", "integers that differ")
+    console.print(table("accuracy and speed", columns, exact))
+    return all(
+        o.is_equal and o.differing == 0 and o.calibrated_file == first.calibrated_file for o in outcomes.values()
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=2, help="how many to start; torchrun knows by itself")
+    parser.add_argument(
+        "--processes", type=int, nargs="+", default=[1, 2, 4], help="without torchrun: how many to start"
+    )
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--images", type=int, default=540, help="how many test pictures are judged and proven")
-    parser.add_argument("--folder", type=Path, default=Path("demo-output"), help="where the ONNX file goes")
-    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, default=Path("demo-output"), help="where the files go")
     options = parser.parse_args()
-    # of torch's own gradient of a convolution with one input channel: an axis of size 1 has any stride
-    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     need("sklearn")
-    others = join_the_others(options)
-    try:
-        is_good = run(options)
-        dist.barrier()
-    except BaseException:
-        for other in others:
-            other.kill()
-            other.wait()
-        raise
+    console = Console()
+    if not dist.is_torchelastic_launched():
+        make_float_model(options)
+        return 0 if show({count: start(count, options) for count in options.processes}, console) else 1
+    dist.init_process_group("gloo", timeout=LIMIT)
+    if dist.get_rank() == 0:
+        make_float_model(options)
+    dist.barrier()
+    outcome, count = work(options), dist.get_world_size()
+    dist.barrier()
     dist.destroy_process_group()
-    return 0 if is_good and not any(other.wait() for other in others) else 1
+    return 0 if outcome is None or show({count: outcome}, console) else 1
 
 
 if __name__ == "__main__":

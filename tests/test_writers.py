@@ -94,6 +94,11 @@ def _(path, folder):
     linger.onnx.export(model, (x,), path)
 
 
+@writer("save_statistics", "", TORCH)
+def _(path, folder):
+    linger.save_statistics(_network()[0], path)
+
+
 @writer("wb_analyse", "", TORCH)
 def _(path, folder):
     linger.wb_analyse(_network()[0], path)

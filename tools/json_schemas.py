@@ -530,7 +530,12 @@ def schemas() -> dict[str, Schema]:
                 "The outputs; with --all every tensor.",
             ),
         ),
-        command("schema", "The commands whose JSON has a schema.", commands=(listed(TEXT), "Their names.")),
+        command(
+            "schema",
+            "What has a schema.",
+            commands=(listed(TEXT), "The commands whose JSON has one."),
+            files=(listed(TEXT), "The files of users that have one."),
+        ),
         command(
             "targets",
             "Chips and their limits.",

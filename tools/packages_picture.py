@@ -16,7 +16,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 PICTURE = REPOSITORY / "docs" / "packages.svg"
 WIDTH, GAP, LINE, LETTER = 1120, 8, 16, 6.6
-TORCH_SIDE = {"onnx", "simulation", "quantization", "constraint", "analysis"}
+TORCH_SIDE = {"onnx", "simulation", "compatibility", "quantization", "constraint", "analysis"}
 STYLE = """
 text { font: 12px sans-serif; fill: #1f2328 } .name { font-weight: bold; font-size: 14px } .part { fill: #57606a }
 rect { stroke: #8c959f; rx: 6 } .torch { fill: #fff1e5 } .plain { fill: #ddf4ff }

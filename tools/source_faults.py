@@ -61,8 +61,8 @@ FAULTS = (
     Fault(
         "running statistics",
         "constraint/conv_bn.py",
-        "_learn_statistics(bn, mean_u, var / (divisor * divisor))",
-        "_learn_statistics(bn, mean_u, var / divisor)",
+        "learn(module, mean_u, var / (divisor * divisor))",
+        "learn(module, mean_u, var / divisor)",
     ),
     Fault(
         "frozen biases",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings as frozen objects, the documented setters, and the only place that reads the environment.
+"""Settings as frozen objects, what the documented setters keep, and the only place that reads the environment.
 
 Each setter changes one switch for the models that this thread or task initialises afterwards; a model that is initialised
 keeps what it got. `linger.init(model, switches=linger.Switches(…))` says the same for one model, and changes nothing else.
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from linger.errors import UsageError
 
@@ -99,6 +101,33 @@ def chosen_switches() -> Switches:
 def choose(**changes: bool) -> None:
     """Change switches of this context; models that are initialised already keep theirs."""
     _CHOSEN.set(replace(chosen_switches(), **changes))
+
+
+Content = Mapping[str, Any]
+"""Settings in the words of a configuration file of linger 3.x: its keys, each with its value or a mapping."""
+
+_NEWER: ContextVar[Content] = ContextVar("linger_newer_settings", default=MappingProxyType({}))
+_KEPT_FLOAT: ContextVar[tuple[type, ...]] = ContextVar("linger_kept_float", default=())
+
+
+def newer_settings() -> Content:
+    """What `QUANT_CONFIGS` was given in this context: only the keys that were set."""
+    return _NEWER.get()
+
+
+def choose_newer(content: Content) -> None:
+    """Replace what `QUANT_CONFIGS` holds in this context; the caller has checked it."""
+    _NEWER.set(MappingProxyType(dict(content)))
+
+
+def kept_float() -> tuple[type, ...]:
+    """The layer types that `disable_quant_ops` keeps float in this context."""
+    return _KEPT_FLOAT.get()
+
+
+def keep_float(types: tuple[type, ...]) -> None:
+    """Keep layers of these types float, too, in the models that this context initialises next."""
+    _KEPT_FLOAT.set((*_KEPT_FLOAT.get(), *types))
 
 
 class PlatFormQuant(Enum):

@@ -122,6 +122,7 @@ def test_a_copy_trains_like_its_source():
     expected = trained(model, steps=3)
     torch.manual_seed(1)
     assert trained(clone, steps=3) == expected
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in clone.state_dict().items())
 
 
 def test_evaluation_between_steps_changes_nothing():

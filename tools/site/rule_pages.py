@@ -15,7 +15,7 @@ from linger.checks.repair_rules import RepairRule
 from linger.constraint.limits import Limits
 from linger.constraint.marks import Widths
 from linger.graph.core.check_rules import CheckRule
-from linger.quantization.setup.config_file import ChannelLimit, Config, FunctionConfig, Fused, LayerConfig
+from linger.quantization.setup.config_file import ChannelLimit, Config, Constraint, FunctionConfig, Fused, LayerConfig
 from linger.settings import Switches
 from tools.site.docstrings import read
 from tools.site.markdown import code, page, plain, section, table
@@ -87,12 +87,13 @@ def _pass(rule: RepairRule) -> str:
 
 _PARTS = (
     (Config, "The file", ""),
-    (LayerConfig, "A layer", "An entry of `layers`, by the layer's path."),
+    (LayerConfig, "A layer", "An entry of `layers`, by the layer's path or a pattern."),
     (
         FunctionConfig,
         "A function",
         "An entry of `functions`, by the path of the module and the number of the call in it.",
     ),
+    (Constraint, "Limits before training", "An entry of `constrain`, by path or pattern."),
     (Fused, "A fused pair", "An entry of the list `fused`."),
     (ChannelLimit, "Limits of channels", "An entry of `channel_limits`, by the module's path."),
     (Limits, "Limits", "An entry of `limits`, by the layer's path, or the value of `limits` of a layer."),
@@ -111,7 +112,8 @@ def configuration() -> str:
         "# Configuration",
         "The keys of the YAML file that `linger.save_config(model, path)` writes and `linger.init(model, config_file=path)` "
         "reads: everything that was decided about a quantised model, but its weights. A file by hand needs only what differs "
-        "from the defaults. Scales are written `2^n`. Unknown keys, layers and types are errors that name the nearest one.",
+        "from the defaults. Scales are written `2^n`. Unknown keys, layers and types are errors that name the nearest one. "
+        "How it is used, what files of linger 3.x mean, and the schema for editors: [One configuration](../configuration.md).",
         *parts,
     )
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import (
-    BatchNorm,
     LimitedBatchNorm,
     as_batch_norm,
     batch_momentum,
@@ -95,33 +94,50 @@ def learning_factor(bn: nn.Module) -> LearningFactor:
         return LearningFactor(factor, factor.sign())
 
 
-def normalize_folded(
-    z: Tensor, bias: Tensor | None, module: nn.Module, factor: LearningFactor, gain: float = 1.0
-) -> Tensor:
-    """Batch norm of z = gain·conv(x, w·factor), as if it had been conv(x, w): one convolution, true batch statistics.
-
-    With u = z/(factor·gain), BN(u) = γ·sign(factor)·(z − mean z)/std z + β; the running statistics learn mean u and var u.
-    eps acts on the folded variance instead of u's, which matters only for channels whose variance is near eps.
-    """
+def learn_statistics(module: nn.Module, mean: Tensor, var: Tensor) -> None:
+    """Let a batch's mean and unbiased variance move the running ones."""
     bn = as_batch_norm(module)
-    gamma = bn.weight if bn.weight is None or factor.signs is None else bn.weight * factor.signs
-    mean, var = (torch.zeros_like(running) for running in running_statistics(bn))
-    y = F.batch_norm(z, mean, var, gamma, bn.bias, training=True, momentum=1.0, eps=bn.eps * gain * gain)
-    with torch.no_grad():
-        # not in place: the gradient has kept both. A gain is a power of two, so no order of these products rounds otherwise
-        divisor = factor.values * gain
-        mean_u = mean / divisor if bias is None else (mean / divisor).add_(bias)
-        _learn_statistics(bn, mean_u, var / (divisor * divisor))
-    return y
-
-
-def _learn_statistics(bn: BatchNorm, mean: Tensor, var: Tensor) -> None:
     running_mean, running_var = running_statistics(bn)
     assert bn.num_batches_tracked is not None  # torch keeps it with the statistics
     bn.num_batches_tracked.add_(1)
     momentum = batch_momentum(bn.momentum, bn.num_batches_tracked, running_mean.dtype)
-    running_mean.lerp_(mean, momentum)
-    running_var.lerp_(var, momentum)
+    running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+    running_var.lerp_(var.to(running_var.dtype), momentum)
+
+
+Learn = Callable[[nn.Module, Tensor, Tensor], None]
+"""Takes a batch norm, and a batch's mean and unbiased variance."""
+
+
+def normalize_folded(
+    z: Tensor,
+    bias: Tensor | None,
+    module: nn.Module,
+    factor: LearningFactor,
+    gain: float = 1.0,
+    learn: Learn = learn_statistics,
+    *,
+    reaches_bias: bool = False,
+) -> Tensor:
+    """Batch norm of z = gain·conv(x, w·factor), as if it had been conv(x, w): one convolution, true batch statistics.
+
+    With u = z/(factor·gain), BN(u) = γ·sign(factor)·(z − mean z)/std z + β; the running statistics learn mean u and var u.
+    eps acts on the folded variance instead of u's, which matters only for channels whose variance is near eps. `reaches_bias`: the
+    bias of the convolution, which no output depends on, gets a gradient of zeros instead of none.
+    """
+    bn, beta = as_batch_norm(module), as_batch_norm(module).bias
+    if reaches_bias and bias is not None and bias.requires_grad:
+        nothing = bias * torch.zeros_like(bias)
+        beta = nothing if beta is None else beta + nothing
+    gamma = bn.weight if bn.weight is None or factor.signs is None else bn.weight * factor.signs
+    mean, var = (torch.zeros_like(running) for running in running_statistics(bn))
+    y = F.batch_norm(z, mean, var, gamma, beta, training=True, momentum=1.0, eps=bn.eps * gain * gain)
+    with torch.no_grad():
+        # not in place: the gradient has kept both. A gain is a power of two, so no order of these products rounds otherwise
+        divisor = factor.values * gain
+        mean_u = mean / divisor if bias is None else (mean / divisor).add_(bias)
+        learn(module, mean_u, var / (divisor * divisor))
+    return y
 
 
 class ConvBN(Normalized):
@@ -253,6 +269,11 @@ class NormalizeConvTransposeBN2d(_BuiltPair):
     """ConvTranspose2d and BatchNorm2d as one layer."""
 
     _parts = (nn.ConvTranspose2d, nn.BatchNorm2d)
+
+
+ConvBN1d = CConvBN1d = NormalizeConvBN1d
+ConvBN2d = NormalizeConvBN2d
+"""The names of linger 3.x: a layer without limits and one with limits are the same class."""
 
 
 class EmptyBatchNorm(nn.Module):

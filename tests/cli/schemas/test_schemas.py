@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from linger.cli import COMMANDS
-from linger.cli.schemas import described_commands
+from linger.cli.schemas import FILES, described_commands
 from linger.graph.files.model_io import save
 from linger.reporting.facts import Block, MemoryFacts, Proof, Quality, Run, TensorFacts
 from tests.support.c_compiler import require_compiler
@@ -44,10 +44,10 @@ def written(command, *arguments, folder, code=0):
 def test_every_command_has_a_schema(tmp_path):
     assert set(described_commands()) == set(COMMANDS)
     listed = run("schema", cwd=tmp_path)
-    assert listed.stdout.split() == described_commands()
+    assert listed.stdout.split() == [*described_commands(), *FILES]
 
 
-@pytest.mark.parametrize("command", described_commands())
+@pytest.mark.parametrize("command", [*described_commands(), *FILES])
 def test_schemas_are_sound_and_describe_every_key(command, tmp_path):
     schema = schema_of(command, tmp_path)
     jsonschema.Draft202012Validator.check_schema(schema)

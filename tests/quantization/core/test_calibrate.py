@@ -266,3 +266,37 @@ def test_inference_mode_calibrates_too():
         assert torch.equal(model(picture()).integers(), reference(picture()).integers())
     model.train()(picture()).sum().backward()
     assert model.conv.weight.grad is not None
+
+
+class Decides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.softmax(self.scores(x).clamp(*((-2.0, 300.0) if float(x.max()) > 50 else (-1.0, 1.0))), -1)
+
+
+def test_an_error_undoes_methods_uses_and_decisions():
+    torch.manual_seed(0)
+    model = init(Decides()).eval()
+    with calibration("mse"):
+        model(torch.randn(3, 4))
+    layer, function = model.scores, model.get_submodule("_linger_round_tensor_SoftmaxInt_0")
+
+    def found():
+        uses = layer.used_interval("o"), layer.format_of("o")
+        return uses, dict(layer.method_of), dict(layer.histograms), function.decisions(), model.state_dict().keys()
+
+    def run():
+        with calibration(layers={"nowhere": "max"}):
+            model(3000 * torch.rand(3, 4))
+            seen.append(found())
+
+    before, seen = found(), []
+    with pytest.raises(UsageError, match="nowhere"):
+        run()
+    assert seen != [before]
+    assert found() == before
+    assert seen[0][0][0] == (-2.0, 300.0) != before[0][0]
+    assert seen[0][3] != before[3]

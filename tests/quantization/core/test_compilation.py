@@ -9,7 +9,7 @@ from torch import nn
 import linger
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.runtime import not_traced, pause, resume
+from linger.quantization.core.surroundings import not_traced, pause, resume
 
 # torch's compiler uses what torch itself has deprecated, and warns of functions that it does not look into
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "UserWarning")]

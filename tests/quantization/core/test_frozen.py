@@ -129,3 +129,17 @@ def test_rounding_is_folded_into_one_number_per_output_channel():
     assert ready.is_rounding_folded
     assert ready.bias.tolist() == [0.5] * 6
     assert make_ready(frozen, 8.0, 4.0, 8, 8, is_nonnegative=False).bias.tolist() == [0.5] * 4
+
+
+def test_memory_that_others_write_is_watched_whole_and_stays_resizable():
+    memory = torch.zeros(128 * 64)
+    weight = torch.nn.Parameter(memory.as_strided((64, 128), (128, 1)))  # as FSDP gathers its parameters
+    watchman = Watchman()
+    assert watchman.has_changed([weight], is_thorough=False)
+    for column in (5, 40, 70, 120):  # each in another part of the weight
+        assert not watchman.has_changed([weight], is_thorough=False)
+        memory[column] = 1.0
+        assert watchman.has_changed([weight], is_thorough=False)
+    small = torch.nn.Parameter(memory[:8])
+    watchman.has_changed([small], is_thorough=False)
+    assert memory.untyped_storage().resizable()

@@ -185,3 +185,22 @@ def test_evaluation_with_gradients_goes_through_a_function_too():
     net.eval()(x).sum().backward()
     assert x.grad.any()
     assert net.first.weight.grad.any()
+
+
+def test_the_input_of_a_function_that_returns_it_is_used_again():
+    """As FSDP does ahead of a part that it has sharded; a residual connection then reads the input."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(5, 5), nn.Linear(5, 5)
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x):
+            h = self.first(x)
+            return h + self.second(Same.apply(h))
+
+    model = linger.init(Residual()).train()
+    model(torch.randn(6, 5)).dequantize().sum().backward()
+    assert model.first.weight.grad.abs().sum() > 0

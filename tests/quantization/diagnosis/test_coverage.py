@@ -133,6 +133,13 @@ def test_calibration_sees_float_ops_that_no_quantised_tensor_reaches():
     assert [op.op for op in coverage(quantise(model, picture())).float_ops] == ["exp", "sub"]
 
 
+def test_calibration_in_training_mode_notes_nothing_of_its_own():
+    model = init(Wired(lambda m, x: m.conv(x))).train()
+    with linger.calibration():
+        model(picture())
+    assert not coverage(model).float_ops
+
+
 def test_a_layer_kept_float_by_a_mark_says_so():
     model = nn.Sequential(nn.Linear(3, 4), linger.disable_quant(nn.Linear(4, 4)))
     (record,) = coverage(quantise(model, torch.randn(5, 3))).float_ops

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.calibrate import merge_histograms
 
 LOWEST, HIGHEST = -16.0, 10.0
 """Ends of what the layer before the activation computes from `data()`, exactly."""
@@ -162,14 +161,18 @@ def test_one_range_for_all_batches_and_blocks() -> None:
     assert range_of(model.before) == 6.0
 
 
-def test_copies_on_shards_of_the_data_join_their_uses() -> None:
-    first = linger.init(Twice(lambda net, y: net.other(y.clamp(-2.0, 8.0))))
-    second = linger.init(Twice(lambda net, y: net.other(y.clamp(-9.0, 7.0))))
-    with linger.calibration():
-        first(data())
-        second(data())
-    merge_histograms(first, second)
-    assert first.before.used_interval("o") == (-9.0, 8.0)
+def test_shards_of_the_data_join_their_uses(tmp_path) -> None:
+    copies = [
+        linger.init(Twice(lambda net, y, ends=ends: net.other(y.clamp(*ends)))) for ends in ((-2.0, 8.0), (-9.0, 7.0))
+    ]
+    for copy_ in copies[1:]:
+        copy_.load_state_dict(copies[0].state_dict())
+    for number, model in enumerate(copies):
+        with linger.calibration():
+            model(data() / (1 + number))
+        linger.save_statistics(model, tmp_path / f"{number}")
+    linger.merge_statistics(copies[0], [tmp_path / "0", tmp_path / "1"])
+    assert copies[0].before.used_interval("o") == (-9.0, 8.0)
 
 
 # curves that end

@@ -13,24 +13,28 @@ from linger.constraint.marks import Widths
 from linger.quantization.setup.config_file import (
     ChannelLimit,
     Config,
+    Constraint,
     FunctionConfig,
     Fused,
     LayerConfig,
     as_text,
-    read_config,
     write_config,
 )
+from linger.quantization.setup.config_reader import read_config
 
 EVERYTHING = Config(
     complete=True,
     target="venus",
     parameter_bits=4,
     types=("Conv2d", "Linear"),
+    scales="lsq",
+    calibration={"inputs": "topk:5", "weights": "mse"},
     switches={"add": False, "freezes_batch_norm": True},
     stays_float=("head", "odd: name"),
     stays_float_alone=("block",),
     channel_limits={"a.conv": ChannelLimit(6.0, (8, 1, 1))},
     fused=(Fused("a.conv", "a.bn"), Fused("b.conv", "b.bn", folded=True)),
+    constrain={"*": Constraint(bias=2.0, output=8.0, weight_factor=7.0)},
     limits={"head": Limits(output=8.0)},
     parts={"attention": Widths(8, 4, 16)},
     layers={
@@ -76,6 +80,10 @@ def test_a_reader_sees_powers_of_two_and_widths() -> None:
         ("layers: {conv: {scales: {o: 32}}}", "32 is no scale"),
         ("layers: {conv: {limits: {weight: -1}}}", "-1 is no positive number"),
         ("layers: {conv: {relu_ahead: 1}}", "true or false is expected, not 1"),
+        ("scales: tqt2", "scales: 'tqt2' is unknown (is tqt meant?)"),
+        ("calibration: {inputs: msee}", "calibration.inputs: 'msee' is no method of calibration. Did you mean 'mse'?"),
+        ("calibration: {output: max}", "calibration.output: 'output' is unknown (is outputs meant?)"),
+        ("constrain: {'*': {weight_factors: 7}}", "'weight_factors' is unknown (is weight_factor meant?)"),
         ("layers: [conv]", "layers: a mapping from paths to settings is expected"),
         ("layers: {conv: 8}", "layers.conv: a mapping with keys among"),
         ("target: venos", "target: 'venos' is unknown (is venus meant?)"),

@@ -126,3 +126,14 @@ def test_a_mark_after_init_is_refused():
     with pytest.raises(UsageError, match=r"^disable_quant: Sequential, 0 is quantised already.*before linger\.init"):
         disable_quant(model[1])
     assert QUANTIZATION.of(model[1]) is None
+
+
+def test_the_newer_keywords_work_after_init_and_limits_say_that_they_have_no_effect():
+    model = linger.init(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+    linger.restore()
+    with pytest.warns(UserWarning, match=r"quant_module: c_activation_val, c_weight_val has no effect"):
+        quant_module(model[0], c_activation_val=8.0, c_weight_val=8.0, data_bits=16, weight_bits=4, out_bits=16)
+    linger.quant_module_by_type(model[1], (nn.Linear,), parameter_bits=16, out_bits=32)
+    assert [str(layer.widths) for layer in model] == ["16/4/16", "8/16/32"]
+    with pytest.raises(UsageError, match="unknown argument weight_bit"):
+        quant_module(model, weight_bit=4)

@@ -28,7 +28,7 @@ class Grid:
         bits: Width of the integers.
         wanted: The scale that the parameter asks for; the device's format may allow only another one.
         is_logarithm: Whether the parameter is the binary logarithm of a range, else it is a step.
-        per_step: Of a step, by how much the grid's own step moves with it.
+        per_step: Of a step, by how much the grid's own step grows with it; its sign is that of the parameter.
         is_relu: Whether negative numbers became zero.
         is_integer: Whether the rounded tensor holds the integers themselves, not their real values.
         part: The only part that was rounded to this grid: a place on the first axis; None: all of it.
@@ -38,7 +38,7 @@ class Grid:
     bits: int
     wanted: Scale
     is_logarithm: bool
-    per_step: float = 1.0
+    per_step: Scale = 1.0
     is_relu: bool = False
     is_integer: bool = False
     part: int | None = None
@@ -50,18 +50,19 @@ class Grid:
         if self.is_relu:
             steps = steps.clamp_(min=0.0)
         whole = (steps + 0.5).floor_()
-        held = whole.clamp(low, high)
-        return torch.where(whole == held, whole - steps, held)
+        held: Tensor = whole.clamp(low, high)
+        held -= steps.mul_(whole == held)  # in place: new memory costs more than the arithmetic
+        return held
 
     def factor(self, count: int) -> Scale:
         """From the sum over gradient·∂y/∂s to the gradient of the parameter; `count` elements were rounded."""
         unit = self.scale if self.is_integer else 1.0
         if self.is_logarithm:
             return math.log(2.0) * unit / self.scale
-        return self.per_step * unit / math.sqrt(max(count, 1) * limits(self.bits)[1])
+        return unit / math.sqrt(max(count, 1) * limits(self.bits)[1])
 
     def inward(self, gradient: Tensor) -> Tensor:
-        """A gradient, unless it would lead further away from the grids that the device allows: those are no use."""
+        """A gradient by the size of the step, unless it would lead further away from the grids that the device allows: those are no use."""
         if isinstance(self.scale, Tensor) or isinstance(self.wanted, Tensor):
             is_finer, is_coarser = self.wanted > self.scale, self.wanted < self.scale
             return gradient.masked_fill((is_finer & (gradient > 0)) | (is_coarser & (gradient < 0)), 0.0)
@@ -88,9 +89,9 @@ class _Learn(torch.autograd.Function):
         own = gradient if grid.part is None else gradient[grid.part]
         real = real.to(own.dtype)
         found = grid.derivative(real if factor is None else real * factor)
-        total = (own * found).sum() * grid.factor(found.numel())
+        total = found.mul_(own).sum() * grid.factor(found.numel())
         shape, dtype = ctx.like
-        return gradient, grid.inward(total).to(dtype).reshape(shape), None, None, None
+        return gradient, (grid.inward(total) * grid.per_step).to(dtype).reshape(shape), None, None, None
 
 
 def learn_grid(rounded: Tensor, parameter: Tensor, real: Tensor, grid: Grid, factor: Tensor | None = None) -> Tensor:

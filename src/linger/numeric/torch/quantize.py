@@ -130,7 +130,12 @@ class Memory:
             kept = self._kept.pop()  # taken out first, so that two threads never share it
         except IndexError:
             kept = torch.empty_like(t)
-        if kept.shape != t.shape or kept.stride() != t.stride() or kept.dtype != t.dtype or not _is_alone(kept):
+        if (
+            kept.shape != t.shape
+            or kept.stride() != t.stride()
+            or kept.dtype != t.dtype
+            or holders_of_memory(kept) != 1
+        ):
             kept = torch.empty_like(t)
         result = kept.detach()
         self._kept.append(kept)
@@ -141,11 +146,11 @@ class Memory:
         self._kept.clear()
 
 
-def _is_alone(t: Tensor) -> bool:
-    """Whether no other tensor, nor anything that autograd has saved, uses a tensor's memory; False where torch does not tell."""
+def holders_of_memory(t: Tensor) -> int | None:
+    """How many tensors, and things that autograd has saved, use a tensor's memory; None where torch does not tell."""
     count = getattr(torch._C, "_storage_Use_Count", None)  # noqa: SLF001 - torch has no public one
     storage = t.untyped_storage()
-    return count is not None and bool(count(storage._cdata) == 2)  # noqa: SLF001 - t and `storage` themselves
+    return None if count is None else int(count(storage._cdata)) - 1  # noqa: SLF001 - without `storage` itself
 
 
 class _RoundWeight(torch.autograd.Function):

@@ -57,6 +57,7 @@ from linger.onnx.exporter.tracing import (
 )
 from linger.onnx.operators.operator import attach_bodies, translation_table, with_bodies
 from linger.proof import verify as prove
+from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 from linger.reporting.tree import print_listing
@@ -179,6 +180,7 @@ def export(
         example_outputs=example_outputs,
     )
     check_keywords(torch_keywords)
+    refuse_sharded(model, "export")
     runtime = runtime_of(model) if isinstance(model, nn.Module) else None
     own_target = None if runtime is None else runtime.target
     options = ExportOptions(
@@ -317,10 +319,12 @@ def _refuse_parts(model: object, *, is_quantized: bool) -> None:
     """Refuse a module that only holds quantised layers: the model that `init` returned knows how to write them."""
     parts = [] if is_quantized or not isinstance(model, nn.Module) else list(model.named_modules())
     found = [path or type(module).__name__ for path, module in parts if isinstance(module, QuantizedBase)]
+    inside = [path for path, module in parts if runtime_of(module) is not None]
     if found:
+        wrapped = f" If it is a wrapper for training, export model.{inside[0]}." if len(inside) == 1 else ""
         raise UsageError(
             f"export: {listing(found)} of this model is quantised, the model as a whole is not. "
-            "Call linger.init on the whole model and export what it returns."
+            f"Call linger.init on the whole model and export what it returns.{wrapped}"
         )
 
 

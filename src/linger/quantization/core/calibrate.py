@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from linger.errors import UsageError, listing
 from linger.quantization.core.histogram import Histogram, histograms_of
@@ -19,12 +17,14 @@ from linger.quantization.core.method_plan import Plan, apply_ranges, find_ranges
 from linger.quantization.core.observation import CALIBRATION, Calibration
 from linger.quantization.core.ranges import Kind, Range, kind_of, ranges_of
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.statistics import ZEROS, QuantizedBase
+from linger.quantization.core.sharding.backup import Backup
+from linger.quantization.core.sharding.group import Counts, Group
+from linger.quantization.core.statistics import QuantizedBase
 
 
 @contextmanager
 def calibration(
-    method: str = "max",
+    method: str | None = None,
     *,
     inputs: str | None = None,
     weights: str | None = None,
@@ -37,9 +37,13 @@ def calibration(
     any order. Gradients are off. A second block adds to what the first one found. An error inside the block leaves all ranges
     as they were.
 
+    In a process group (torch.distributed) each process runs its own data, and at the end of the block all of them exchange
+    what was counted: every one has the ranges of all data, and rank 0 gives the warnings. Every process needs the block.
+
     Args:
         method: How a range follows from the numbers that were seen: "max" (nothing saturates), "percentile", "mse", "kl",
-            "topk", or a method registered with `calibration_method`. An option follows a colon: "percentile:99.9".
+            "topk", or a method registered with `calibration_method`. An option follows a colon: "percentile:99.9". None:
+            "max", or, where no method at all is given, those of the model's configuration.
         inputs: Another method for the ranges of inputs.
         weights: Another method for those of weights; what it finds is kept in the checkpoint. `max` as the method of
             everything leaves such choices alone; given here it removes them.
@@ -50,15 +54,18 @@ def calibration(
     where a chip lets pass what the float network cuts (ReLU6).
 
     Raises:
-        UsageError: A method or a layer is unknown; the data hold NaN.
+        UsageError: A method or a layer is unknown; the data hold NaN; a process of the group has failed, had no data, has
+            another model or does not come within the group's time limit.
 
     >>> import linger, torch
     >>> model = linger.init(torch.nn.Sequential(torch.nn.Linear(4, 2)))
     >>> with linger.calibration("mse", layers={"0.x": "percentile:99.9"}):
     ...     _ = model(torch.rand(8, 4))
     """
+    is_open = all(given is None for given in (method, inputs, weights, outputs))
+    method = "max" if method is None else method
     plan = Plan.read("calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    with _block(plan) as seen:
+    with _block(replace(plan, is_open=is_open)) as seen:
         yield
     for sentence in seen.findings():
         warnings.warn(sentence, stacklevel=3)
@@ -98,7 +105,7 @@ def choose_ranges(
             is as it was.
     """
     plan = Plan.read("choose_ranges", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    ranges = _ranges(model, "choose_ranges")
+    ranges = quantized_ranges(model, "choose_ranges")
     plan.check_patterns(ranges)
     missing = uncounted(ranges, plan)
     if missing:
@@ -109,116 +116,49 @@ def choose_ranges(
     apply_ranges(ranges, find_ranges(ranges, plan, is_settled=False))
 
 
-def merge_histograms(model: nn.Module, *others: nn.Module) -> None:
-    """Add what calibration has counted in copies of a model, each on a shard of the data; then `choose_ranges` finds the ranges.
+def quantized_ranges(model: nn.Module, where: str) -> dict[str, Range]:
+    """The ranges of a quantised model.
 
     Raises:
-        UsageError: A model is not quantised, or is no copy: its ranges are others.
+        UsageError: It is not quantised.
     """
-    ranges = _ranges(model, "merge_histograms")
-    for other in others:
-        found = _ranges(other, "merge_histograms")
-        different = sorted({*ranges} ^ {*found})
-        if different:
-            raise UsageError(
-                f"merge_histograms: {listing(different)}: only one of two models has these ranges. Merge copies of one model "
-                "that ran the same layers."
-            )
-        for key, own in ranges.items():
-            theirs = found[key]
-            counted = theirs.layer.histograms.get(theirs.name)
-            if counted is not None:
-                before = own.layer.histograms.get(own.name)
-                own.layer.histograms[own.name] = counted if before is None else before.merged(counted)
-                own.layer.join_use(own.name, theirs.layer)
-    for path, layer in model.named_modules():
-        merge = getattr(layer, "merge_decisions", None)
-        if merge is not None:
-            for other in others:
-                merge(other.get_submodule(path))
-
-
-def _ranges(model: nn.Module, where: str) -> dict[str, Range]:
     if runtime_of(model) is None:
         raise UsageError(f"{where}: {type(model).__name__} is not quantised. Give the model that linger.init returned.")
     return ranges_of(model)
 
 
 # one block
-@dataclass
-class _Backup:
-    """The ranges of every model that ran in a block, as they were before."""
-
-    models: list[nn.Module] = field(default_factory=list)
-    _layers: dict[QuantizedBase, tuple[dict[str, Tensor | None], dict[str, Any]]] = field(default_factory=dict)
-
-    def keep(self, model: nn.Module) -> None:
-        """Copy what a pass of this model may change."""
-        if any(model is known for known in self.models):
-            return
-        self.models.append(model)
-        for layer in model.modules():
-            if isinstance(layer, QuantizedBase) and layer not in self._layers:
-                buffers = {name: None if b is None else b.detach().clone() for name, b in layer._buffers.items()}  # noqa: SLF001 - by name, with None
-                others = {"histograms": dict(layer.histograms), "bits_of": dict(layer.bits_of)}
-                self._layers[layer] = buffers, others | {"input_range": layer.input_range}
-
-    def restore(self) -> None:
-        """Undo what passes have changed; layers of functions that they made are removed."""
-        for layer, (buffers, others) in self._layers.items():
-            layer._buffers.clear()  # noqa: SLF001 - setattr would ask for a registration again
-            layer._buffers.update(buffers)  # noqa: SLF001 - as above
-            layer.__dict__.update(others)
-            layer.forget_known()
-        for model in self.models:
-            for module in list(model.modules()):
-                for name, child in list(module.named_children()):
-                    if isinstance(child, QuantizedBase) and child not in self._layers:
-                        delattr(module, name)
-
-    def ranges_before(self, wanted: list[tuple[QuantizedBase, str]]) -> list[float]:
-        """Ranges as they were; 0 where there was none. A device is asked once."""
-        found = [self._layers.get(layer, ({}, {}))[0].get(f"running_{name}") for layer, name in wanted]
-        present = [buffer for buffer in found if buffer is not None]
-        values = iter(torch.cat([b.reshape(1).to(present[0].device) for b in present]).tolist() if present else [])
-        numbers = [0.0 if buffer is None else float(next(values)) for buffer in found]
-        return [number if math.isfinite(number) and number > ZEROS else 0.0 for number in numbers]
-
-
 @contextmanager
 def _block(plan: Plan) -> Iterator[Calibration]:
-    backup, around = _Backup(), CALIBRATION.get()
+    around, group = CALIBRATION.get(), Group.around(plan)
+    backup = Backup() if group is None else Backup(first_seen=group.begin)
     made = Calibration(begin=backup.keep)
-    token = CALIBRATION.set(made)
     try:
-        try:
-            with torch.no_grad():
-                yield made
-        finally:
-            CALIBRATION.reset(token)
-            if around is not None:
-                around.passes += made.passes
-        _settle(made, plan, backup)
+        with nullcontext() if group is None else group.told():
+            token = CALIBRATION.set(made)
+            try:
+                with torch.no_grad():
+                    yield made
+            finally:
+                CALIBRATION.reset(token)
+                if around is not None:
+                    around.passes += made.passes
+            counts = _counts(made, backup)
+            parts = None if group is None else group.collect(made, counts)
+        if group is not None and parts is not None:
+            counts = group.merge(made, parts)
+        _settle(made, plan, backup, counts)
     except BaseException:
         backup.restore()
         raise
 
 
-def _settle(seen: Calibration, plan: Plan, backup: _Backup) -> None:
-    """Keep what was counted with the layers, and find the ranges by their methods."""
-    _keep_counts(seen, backup)
-    ranges: dict[str, Range] = {}
-    for model in backup.models:
-        ranges |= ranges_of(model)
-    if seen.passes:
-        plan.check_patterns(ranges)
-    apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
-    for each in seen.counted:
-        if isinstance(each.layer, QuantizedBase):
-            each.layer.restart_learning(each.name)
+def _counts(seen: Calibration, backup: Backup) -> Counts:
+    """What was counted in the block, with the ranges before it.
 
-
-def _keep_counts(seen: Calibration, backup: _Backup) -> None:
+    Raises:
+        UsageError: There is NaN or infinity in it.
+    """
     counted = [(each, each.layer) for each in seen.counted if isinstance(each.layer, QuantizedBase)]
     histograms = histograms_of([each.counter for each, _ in counted])
     wrong = [
@@ -229,14 +169,30 @@ def _keep_counts(seen: Calibration, backup: _Backup) -> None:
             f"calibration: {listing(wrong)}: the data or the weights hold NaN or infinity, so no scale can be chosen. "
             "Check both; all ranges are as they were."
         )
-    new = [(layer, each.name) for each, layer in counted if each.name not in layer.histograms]
-    earlier = dict(zip(((id(layer), name) for layer, name in new), backup.ranges_before(new), strict=True))
-    for (each, layer), histogram in zip(counted, histograms, strict=True):
-        layer.histograms[each.name] = _added(layer, each.name, histogram, earlier.get((id(layer), each.name), 0.0))
+    earlier = backup.ranges_before([(layer, each.name) for each, layer in counted])
+    return [
+        (layer, each.name, replace(histogram, earlier=before))
+        for (each, layer), histogram, before in zip(counted, histograms, earlier, strict=True)
+    ]
 
 
-def _added(layer: QuantizedBase, name: str, histogram: Histogram, earlier: float) -> Histogram:
+def _settle(seen: Calibration, plan: Plan, backup: Backup, counts: Counts) -> None:
+    """Keep what was counted with the layers, and find the ranges by their methods."""
+    for layer, name, histogram in counts:
+        layer.histograms[name] = _added(layer, name, histogram)
+    for layer, name, _ in counts:  # before anything looks at the ranges, which follow their parameters again
+        layer.restart_learning(name)
+    ranges: dict[str, Range] = {}
+    for model in backup.models:
+        ranges |= ranges_of(model)
+    if seen.passes:
+        plan.check_patterns(ranges)
+    apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
+
+
+def _added(layer: QuantizedBase, name: str, histogram: Histogram) -> Histogram:
     before = layer.histograms.get(name)
     if kind_of(name) is Kind.WEIGHT:
-        return histogram  # of all of them
-    return replace(histogram, earlier=earlier) if before is None else before.merged(histogram)
+        return replace(histogram, earlier=0.0)  # of all of them
+    # what an earlier block has counted says more than the range that it left
+    return histogram if before is None else before.merged(replace(histogram, earlier=0.0))

@@ -20,7 +20,7 @@ from linger.constraint.limits import Limits, clamp
 from linger.numeric.fixed import BIAS_BITS, is_power_of_two, limits
 from linger.numeric.torch.exact import SplitPlan, plan_product, split_weight
 from linger.numeric.torch.kernel import carrier, integer_type
-from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.quantize import fake_quantize, holders_of_memory
 from linger.numeric.torch.scale import Scale
 
 _SMALL = 4096
@@ -193,12 +193,12 @@ PARTS = 4
 
 View = Any
 """A part of a tensor: the bytes of a small one as an array, the bits of a large one as a tensor of integers, or a function
-that copies these, where they do not lie in a row on the CPU."""
+that copies these, where they do not lie in a row on the CPU, or in memory that others use too."""
 
 
 def views_of(t: Tensor) -> list[View]:
     """The parts of a tensor, output channels first: one of a small tensor, PARTS of a large one."""
-    if not (t.is_cpu and t.is_contiguous()):
+    if not (t.is_cpu and t.is_contiguous()) or _is_held_elsewhere(t):
         return [partial(_copied, t.detach(), part) for part in range(PARTS if t.numel() > _SMALL else 1)]
     rows = t.detach().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
     if rows.numel() <= _SMALL:
@@ -209,7 +209,16 @@ def views_of(t: Tensor) -> list[View]:
 
 
 def _copied(t: Tensor, part: int) -> View:
-    return views_of(t.cpu().contiguous())[part]
+    return views_of(torch.empty(t.shape, dtype=t.dtype).copy_(t))[part]
+
+
+def _is_held_elsewhere(t: Tensor) -> bool:
+    """Whether another tensor uses the same memory: what is written through that one, torch does not count here.
+
+    So does FSDP, which frees the memory of parameters between passes and fills it again. An array would forbid that.
+    """
+    holders = holders_of_memory(t)
+    return holders is not None and holders > (2 if t._is_view() else 1)  # noqa: SLF001 - torch has no public name
 
 
 def _as_integers(block: Tensor, *, is_even: bool) -> Tensor:
@@ -240,12 +249,15 @@ class Watchman:
 
     Everything that torch counts is noticed at once, and so is what changes a tensor as a whole through `.data` (which
     torch does not count). An edit of a few elements through `.data` is noticed by the next thorough look: before an
-    export or a recording and after a change of mode; else within four passes.
+    export or a recording and after a change of mode; else within four passes. Every look is thorough where other tensors
+    use the memory, too.
     """
 
     known: list[tuple[Any, ...]] | None = None
     """Of each tensor, where its numbers are and how often torch has written them."""
     passes: int = 0
+    is_shared: bool = False
+    """Whether others use the memory of a tensor."""
     _looks: list[list[tuple[Callable[[], bytes], bytes]]] = field(default_factory=list)
     """For each part, how its checksums are found, and what they were. Views are kept: making them costs more than a look."""
 
@@ -253,8 +265,10 @@ class Watchman:
         """Whether a tensor differs from the last time; remembers the present state."""
         identity = [(t.data_ptr(), t._version, t.shape, t.stride()) for t in tensors]  # noqa: SLF001 - no public counter
         self.passes += 1
-        if self.known == identity and not self._sees_change(self._looks if is_thorough else ()):
+        if self.known == identity and not self._sees_change(self._looks if is_thorough or self.is_shared else ()):
             return False
+        self._looks.clear()  # its views use the memory, too
+        self.is_shared = any(map(_is_held_elsewhere, tensors))
         looks = [[_look_at(view) for view in views_of(t)] for t in tensors]
         known = [[(look, look()) for look in each] for each in looks]
         self.known = identity

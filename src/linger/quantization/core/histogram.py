@@ -22,6 +22,9 @@ _DROPPED = 23 - _MANTISSA_BITS
 _HALF = 1 << (8 + _MANTISSA_BITS)
 """Bins of each sign; the last ones of each hold infinity and NaN."""
 
+PLACES = 2 * _HALF
+"""Bins of both signs."""
+
 _FIRST_NOT_FINITE = 255 << _MANTISSA_BITS
 
 Numbers = NDArray[np.float64]
@@ -138,7 +141,7 @@ class Counter:
     """Counts the numbers of tensors where they are: a device is asked for what it has counted once, by `histograms_of`."""
 
     def __init__(self) -> None:
-        self.counts = torch.zeros(3, 2 * _HALF, dtype=torch.int64)
+        self.counts = torch.zeros(3, PLACES, dtype=torch.int64)
         self.ends = torch.tensor([math.inf, -math.inf])
 
     def add(self, x: Tensor) -> None:
@@ -157,14 +160,14 @@ class Counter:
 def _count(numbers: Tensor) -> Tensor:
     places = (numbers.view(torch.int32) >> _DROPPED) + _HALF  # the sign bit is the sign of the integer
     if places.is_cpu:
-        return torch.bincount(places, minlength=2 * _HALF)
+        return torch.bincount(places, minlength=PLACES)
     # bincount would ask the device how large its result is
     ones = torch.ones_like(places, dtype=torch.int64)
-    return torch.zeros(2 * _HALF, dtype=torch.int64, device=places.device).index_add_(0, places, ones)
+    return torch.zeros(PLACES, dtype=torch.int64, device=places.device).index_add_(0, places, ones)
 
 
 def histograms_of(counters: Sequence[Counter]) -> list[Histogram]:
-    """What was counted, by all processes of a distributed run together; every device is asked twice, for all counters."""
+    """What was counted; every device is asked twice, for all counters."""
     found: dict[int, Histogram] = {}
     by_device: dict[torch.device, list[int]] = {}
     for number, counter in enumerate(counters):
@@ -172,18 +175,7 @@ def histograms_of(counters: Sequence[Counter]) -> list[Histogram]:
     for numbers in by_device.values():
         counts = torch.stack([counters[n].counts for n in numbers])
         ends = torch.stack([counters[n].ends for n in numbers])
-        _add_other_processes(counts, ends)
         for number, own, (low, high) in zip(numbers, counts.cpu(), ends.tolist(), strict=True):
             places = own[0].nonzero().reshape(-1)
             found[number] = Histogram(places, own[:, places], low, high)
     return [found[number] for number in range(len(counters))]
-
-
-def _add_other_processes(counts: Tensor, ends: Tensor) -> None:
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return
-    distributed.all_reduce(counts)
-    ends[:, 0].neg_()
-    distributed.all_reduce(ends, op=distributed.ReduceOp.MAX)
-    ends[:, 0].neg_()

@@ -16,6 +16,7 @@ from linger.numeric.fixed import as_float32
 from linger.numeric.torch.scale import scale_for_range
 from linger.quantization.core.histogram import Bins, Histogram
 from linger.quantization.core.methods import Choice
+from linger.quantization.core.processes.sharding import gathered
 from linger.quantization.core.ranges import Kind, Range
 from linger.quantization.core.statistics import ZEROS
 
@@ -47,12 +48,14 @@ class Plan:
         kinds: The method of each kind; None leaves its ranges as they are.
         layers: Methods by a pattern of layer paths or range keys; the last one that fits counts.
         keeps_weights: Whether `max` leaves the choices of weight ranges alone, since it was not asked for them.
+        is_open: Whether the call named no method for any kind, so that the configuration of a model may (`Range.usual`).
     """
 
     where: str
     kinds: Mapping[Kind, Choice | None]
     layers: Mapping[str, Choice]
     keeps_weights: bool
+    is_open: bool = False
 
     @classmethod
     def read(
@@ -75,11 +78,20 @@ class Plan:
         kinds = {kind: None if name is None else Choice(name, where) for kind, name in asked.items()}
         return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()}, weights is None)
 
+    @property
+    def written(self) -> dict[str, str | None]:
+        """All methods as a user writes them, so that the plans of several processes can be compared."""
+        kinds = {kind.value: None if choice is None else choice.written for kind, choice in self.kinds.items()}
+        own = {f"layers {pattern}": choice.written for pattern, choice in self.layers.items()}
+        return kinds | own | {"keeps_weights": str(self.keeps_weights)}
+
     def choice(self, found: Range) -> Choice | None:
         """The method for a range; None: it stays as it is."""
         own = [choice for pattern, choice in self.layers.items() if fits(found, pattern)]
         if own:
             return own[-1]
+        if self.is_open and found.usual is not None:
+            return Choice(found.usual, self.where)
         choice = self.kinds[found.kind]
         is_kept = found.kind is Kind.WEIGHT and self.keeps_weights and choice is not None and choice.written == MAX
         return None if is_kept else choice
@@ -127,8 +139,11 @@ def bins_of(found: Range, histogram: Histogram) -> Bins:
 def histogram_of(found: Range) -> Histogram | None:
     """What is known of the numbers of a range: the weights themselves, or what calibration has counted."""
     layer = found.layer
+    if getattr(layer, "is_shared", False):
+        return None  # several calls had this range, so it is not used
     if found.kind is Kind.WEIGHT and isinstance(layer, Weighted):
-        weight = layer.range_weights().get(found.name)
+        with gathered(layer):
+            weight = layer.range_weights().get(found.name)
         return None if weight is None else Histogram.of(weight)
     return layer.histograms.get(found.name)
 

@@ -155,6 +155,8 @@ class QTensor(Tensor):
     _make: Callable[[], Tensor] | None
     _writes: list[int]
     _writes_known: int
+    _copied_at: int | None = None
+    """Writes into the memory of a copy that took the content's place in the graph; None where there is none."""
 
     @staticmethod
     def __new__(cls, content: Tensor, *_: object, **__: object) -> QTensor:
@@ -227,7 +229,8 @@ class QTensor(Tensor):
         Raises:
             UnsupportedError: A view of this tensor, or the tensor it is a view of, was changed in place since.
         """
-        if self._writes_known != self._writes[0] or self._writes[1] != _version(self._content):
+        agreed = self._writes[1] if self._copied_at is None else self._copied_at
+        if self._writes_known != self._writes[0] or agreed != _version(self._content):
             raise UnsupportedError(
                 f"{self.runtime.path or 'model'}: a quantised tensor is used after another one that shares its memory "
                 "(a view or slice) was changed in place. Write x = x + y instead of x += y, or clone() first."
@@ -239,7 +242,7 @@ class QTensor(Tensor):
             self._writes[1] = _version(self._content)
         if torch.is_grad_enabled() and self._content.grad_fn is None and lacks_place(self._content, self):
             self._content = content_behind(self, self._content)
-            self._writes[1] = _version(self._content)
+            self._copied_at = _version(self._content)  # tensors that share the memory before still have that one
         if self.runtime.announcer is not None and self.is_integer:
             return self.runtime.announcer.integers(self)
         return self._content
@@ -322,7 +325,7 @@ class QTensor(Tensor):
         if self.origins:
             made.origins = self.origins
         if _share_memory(content, self._content):
-            made._writes, made._writes_known = self._writes, self._writes_known
+            made._writes, made._writes_known, made._copied_at = self._writes, self._writes_known, self._copied_at
         return made
 
     def overwrite(self, other: Tensor) -> QTensor:
@@ -333,7 +336,7 @@ class QTensor(Tensor):
         content = other.moved_content if isinstance(other, QTensor) else other
         if not (isinstance(other, QTensor) and content is self._content):  # else the memory itself was written
             self._writes[0] += 1
-            self._writes, self._writes_known = [0, _version(content)], 0
+            self._writes, self._writes_known, self._copied_at = [0, _version(content)], 0, None
         self._content = content
         if isinstance(other, QTensor):
             self.scale, self.bits, self.origins = other.scale, other.bits, other.origins
@@ -347,7 +350,10 @@ class QTensor(Tensor):
 
     def accept_write(self) -> None:
         """Accept a write into the memory that left every value a multiple of 1/scale: tensors that share it stay readable."""
-        self._writes[1] = _version(self._content)
+        if self._copied_at is None:
+            self._writes[1] = _version(self._content)
+        else:
+            self._copied_at = _version(self._content)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]  # torch leaves it open
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
@@ -389,6 +395,10 @@ class QTensor(Tensor):
                 f"{args[0].runtime.path or 'model'}: {func} writes over a quantised tensor unseen. Make a new one instead."
             )
         return func(*unwrap(args), **unwrap(dict(kwargs or {})))
+
+
+IQTensor = QTensor
+"""The name of linger 1.x."""
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import nn
 from linger.constraint.marks import Widths
 from linger.errors import UsageError
 from linger.numeric.fixed import is_power_of_two, limits
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 
 _USUAL_BITS = 8
@@ -46,12 +47,14 @@ class Range:
         layer: The layer that keeps it.
         name: Its name there: x, w, o; of a recurrent layer i, iw, hw, o with the suffix of torch.
         kind: Input, weight or output.
+        usual: The method of calibration that the model's configuration names for ranges of this kind; None: it names none.
     """
 
     key: str
     layer: QuantizedBase
     name: str
     kind: Kind
+    usual: str | None = None
 
     @property
     def bits(self) -> int:
@@ -121,6 +124,8 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
     `with_adopted` asks for it.
     """
     found: dict[str, Range] = {}
+    runtime = runtime_of(model)
+    methods = {} if runtime is None else runtime.methods
     for path, layer in model.named_modules():
         if not isinstance(layer, QuantizedBase):
             continue
@@ -132,7 +137,7 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
             if kind is None or (is_adopted and not with_adopted):
                 continue
             key = f"{path}.{name}".lstrip(".")
-            found[key] = Range(key, layer, name, kind)
+            found[key] = Range(key, layer, name, kind, methods.get(f"{kind.value}s"))
     return found
 
 

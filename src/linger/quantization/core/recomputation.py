@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_leaves
 
 from linger.errors import UnsupportedError
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, Runtime, TorchFunction, is_in_backward, scope_of
+from linger.quantization.core.runtime import Frame, Runtime, TorchFunction, scope_of
 from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.surroundings import is_in_backward
 
 _KEPT_CALLS = 32
 """Calls of one module that are remembered: as many may lie between a forward pass and its backward pass."""
@@ -158,7 +159,7 @@ def _other_input(what: str) -> UnsupportedError:
 
 def _described(args: Any) -> list[tuple[tuple[int, ...], Tensor]]:
     """Shape and sum of every tensor."""
-    with torch.no_grad():
+    with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001 - no computation of the model: none is noted
         contents = [
             x.moved_content if isinstance(x, QTensor) else x for x in tree_leaves(args) if isinstance(x, Tensor)
         ]

@@ -12,19 +12,17 @@ mode, and gain nothing.
 from __future__ import annotations
 
 import copy
-import sys
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch._C._dynamo import eval_frame
 from torch.compiler import is_exporting
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -33,6 +31,16 @@ from linger.dialect import Op
 from linger.errors import UsageError
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.processes.seen import is_shared
+from linger.quantization.core.surroundings import (
+    is_in_backward,
+    may_be_repeated,
+    not_traced,
+    pause,
+    put_autocast_aside,
+    resume,
+    take_autocast_up,
+)
 from linger.settings import Switches
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
@@ -40,11 +48,6 @@ RUN_FIRST = "torch.export needs the scales and integer weights of a pass before 
 
 _RUNTIME = "_linger_runtime"
 _SCOPE = "_linger_scope"
-_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
-_NOT_COMPILED = (
-    "a model quantised by linger runs as it is inside torch.compile, with the same integers. Leave fullgraph=True out, or "
-    "compile what stands before and after the model"
-)
 
 TorchFunction = Callable[..., Any]
 """A function of torch, or a method of its tensors."""
@@ -201,13 +204,17 @@ class Runtime:
     Attributes:
         dispatch: Runs the torch functions that meet this model's tensors.
         target: The chip whose arithmetic is simulated.
+        methods: Methods of calibration by the kind of range, where `calibration()` is called without one.
+        scales: How scales are to be found in training, as the model's configuration says.
         reasons: Why modules stay float, by their path.
         last_pass: What the last pass with values has found under the names of its ops; `recall` gives it to a trace.
         has_open_sizes: Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is
             computed from it.
         make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
             recurrent layers and no float ones.
+        make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
+        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`).
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks; `trains_real`: those in training mode.
         holds_ranges: Whether ranges that are known stay as they are in training.
     """
@@ -215,6 +222,8 @@ class Runtime:
     dispatch: Dispatch
     target: str | None = None
     switches: Switches = field(default_factory=Switches)
+    methods: Mapping[str, str] = field(default_factory=dict)
+    scales: str = "running"
     emitter: Emitter | None = None
     recorder: Recorder | None = None
     observers: list[Observer] = field(default_factory=list)
@@ -230,7 +239,9 @@ class Runtime:
     is_watched: bool = False
     make_unpacking: Callable[[], AbstractContextManager[Any]] | None = None
     announcer: Announcer[Any] | None = None
+    make_function: Callable[[nn.Module, str], nn.Module] | None = None
     recomputation: Any = None
+    exchange: Any = None
     stays_real: bool = False
     trains_real: bool = False
     holds_ranges: bool = False
@@ -241,7 +252,7 @@ class Runtime:
         return {k: v for k, v in self.__dict__.items() if k != "_pass"} | _FRESH
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update({"methods": {}} | state)  # a file of an older linger has none
         self._pass = _Pass()
 
     # the pass
@@ -454,69 +465,6 @@ class OpCall:
         self.runtime.record(self.name, result, self.op, operands, attributes)
 
 
-# what is switched off around a module
-def put_autocast_aside() -> tuple[str, ...]:
-    """Switch autocast off; returns where it was on."""
-    # one question instead of four, but it leaves mps out
-    if not torch._C._is_any_autocast_enabled() and not torch.is_autocast_enabled("mps"):  # noqa: SLF001 - as torch.compile asks
-        return ()
-    found = tuple([device for device in _AUTOCAST_DEVICES if torch.is_autocast_enabled(device)])
-    for device in found:
-        torch.set_autocast_enabled(device, False)  # noqa: FBT003 - torch takes it by position only
-    return found
-
-
-def take_autocast_up(devices: tuple[str, ...]) -> None:
-    """Switch autocast on again where it was."""
-    for device in devices:
-        torch.set_autocast_enabled(device, True)  # noqa: FBT003 - as above
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Without autocast inside the block."""
-    devices = put_autocast_aside()
-    try:
-        yield
-    finally:
-        take_autocast_up(devices)
-
-
-_F = TypeVar("_F", bound=TorchFunction)
-
-
-def pause() -> Any:
-    """Let what follows in this thread run uncompiled; returns what `resume` takes."""
-    # before torch's compiler was ever loaded there is nothing to pause
-    return eval_frame.set_eval_frame(None) if "torch._dynamo" in sys.modules else None
-
-
-def resume(before: Any) -> None:
-    """Go on compiling where `pause` stopped it."""
-    if before is not None:
-        eval_frame.set_eval_frame(before)
-
-
-def not_traced(function: _F) -> _F:
-    """Mark a function as one that torch's compiler calls instead of looking into it (`torch.compiler.disable` loads it)."""
-    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001 - the marks that it sets
-    function._torchdynamo_disable_msg = _NOT_COMPILED  # type: ignore[attr-defined]  # noqa: SLF001
-    return function
-
-
-def is_in_backward() -> bool:
-    """Whether torch computes gradients in this thread: a forward pass now is a second one."""
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch's checkpoint asks so too
-
-
-def may_be_repeated() -> bool:
-    """Whether a checkpoint may be at work: it runs its function without gradients, or keeps what gradients need."""
-    if not torch.is_grad_enabled():
-        return True
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - torch has no public question
-    return hooks(True) is not None  # noqa: FBT003 - its signature
-
-
 class Scope:
     """The hooks of one module: they tell the runtime when its forward begins and ends."""
 
@@ -537,11 +485,16 @@ class Scope:
         if is_in_backward():
             runtime.recomputation.leave(module)
         current = runtime.current
-        if current.watched and len(current.frames) == 1:
+        is_last = len(current.frames) == 1
+        if is_last and current.watched:
             self._use_results(output)
         frame = runtime.leave(module)
-        if frame is not None and frame.compiler is not None:
-            resume(frame.compiler)
+        try:
+            if is_last and is_shared():
+                runtime.exchange.finish(runtime, module, is_complete=output is not None)
+        finally:
+            if frame is not None and frame.compiler is not None:
+                resume(frame.compiler)
         return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
 
     def _use_results(self, output: Any) -> None:

@@ -15,21 +15,25 @@ from torch.compiler import is_exporting
 from linger.constraint.marks import Widths
 from linger.dialect import Interval, Op, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS, as_float32, limits
+from linger.numeric.fixed import as_float32, is_power_of_two, limits
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.kernel import TorchKernel, carrier
-from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, max_abs, round_weight
+from linger.numeric.torch.quantize import Memory, ends_of, fake_quantize, largest_magnitude, round_weight
 from linger.numeric.torch.scale import Scale, magnitude_within, may_saturate, scale_for_range, smallest
 from linger.ops.fast.twin import accumulate, product_twin
 from linger.quantization.core.compute import compute, product_attributes
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.histogram import Histogram
-from linger.quantization.core.kept_widths import load_widths
-from linger.quantization.core.learned import WIDTH, LearnedRange, load_learned
+from linger.quantization.core.kept.buffers import RangeBuffers
+from linger.quantization.core.kept.learned import LearnedRange, load_learned
+from linger.quantization.core.kept.scales import not_finite, weight_scale
+from linger.quantization.core.kept.use import EVERYTHING, RangeUse, loads_own_input
+from linger.quantization.core.kept.widths import load_widths
 from linger.quantization.core.observation import CALIBRATION
+from linger.quantization.core.processes.seen import NotFiniteError, Seen, is_shared
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
-from linger.quantization.core.range_use import EVERYTHING, RangeUse
-from linger.quantization.core.runtime import RUN_FIRST, OpCall, Runtime, is_in_backward
+from linger.quantization.core.runtime import OpCall, Runtime
+from linger.quantization.core.surroundings import is_in_backward
 
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not looked at: nothing is rounded to it."""
@@ -44,12 +48,8 @@ MOMENTUM = 0.1
 """Weight of the newest batch in a running range during training; the mean starts at the first one."""
 
 
-class QuantizedBase(nn.Module):
-    """Buffers `running_<name>` (0 = never seen) and `scale_<name>`, read and written as Python floats.
-
-    A pass that changes the ranges of a model on another device leaves them there, because reading one would stall the
-    device: scales are tensors without axes then, and numbers on the CPU.
-    """
+class QuantizedBase(RangeBuffers):
+    """A module with ranges: they follow its tensors, its scales follow from them, and tensors are rounded by these."""
 
     is_layer = False
     """Whether it stands for a layer of the float model."""
@@ -57,15 +57,20 @@ class QuantizedBase(nn.Module):
     path = ""
     """Where it stands in the model."""
 
+    constant_names: tuple[str, ...] = ()
+    """Buffers that hold integers which follow from a scale."""
+
     holds_ranges = False
     """Whether ranges that are known stay as they are in training."""
 
     input_range = ""
     """Where the range of a layer's input comes from: "own" observation, "adopted" from a quantised input, "stale" until then."""
 
+    floor: Scale = 0.0
+    """The coarsest scale of the output: that of the input, of a function which is never coarser; else 0."""
+
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
-        super().__init__()
-        self._known: dict[str, tuple[int, float]] = {}
+        super().__init__(names, device)
         self.bits_of: dict[str, int] = {}  # the width that each range was last used for
         self._bounds: dict[str, Scale] = {}  # and the finest scale that the device's format allowed then
         self._scales: dict[str, tuple[tuple[Scale, ...], Scale]] = {}  # what each scale followed from, and the scale
@@ -73,59 +78,12 @@ class QuantizedBase(nn.Module):
         self.learned: dict[str, LearnedRange] = {}  # the ranges that follow a parameter, not the data
         self.method_of: dict[str, str] = {}  # the method that found each range, where it was not the largest magnitude
         self._memory = Memory()  # of the weights of a training step
+        self.seen = Seen()  # by this process in the pass at work, where others train with it
         self.histograms: dict[str, Histogram] = {}  # of the ranges that were calibrated; no part of a checkpoint
-        with torch.inference_mode(mode=False):  # a layer made in an inference pass can be trained later
-            for name in names:
-                self.register_buffer(f"running_{name}", torch.zeros(1, device=device))
-                self.register_buffer(f"scale_{name}", torch.zeros(1, device=device))
-
-    def read(self, name: str) -> float:
-        """A buffer's value, read again only where its version counter shows that other code has written it."""
-        buffer = self._buffers[name]
-        assert buffer is not None  # buffers of this class are never None
-        known = self._known.get(name)
-        if is_exporting():
-            if known is None:
-                raise UsageError(RUN_FIRST)
-            return known[1]  # a traced buffer has no value
-        if known is None or known[0] != buffer._version:  # noqa: SLF001 - torch's public name is missing
-            known = (buffer._version, float(buffer))  # noqa: SLF001
-            self._known[name] = known
-        return known[1]
-
-    def value(self, name: str) -> Scale:
-        """A buffer's value: a number, or where this pass leaves ranges on a device, a tensor without axes."""
-        buffer = self._buffers[name]
-        assert buffer is not None
-        stays_there = not buffer.is_cpu and self.is_observing
-        return buffer.detach().double().squeeze(0) if stays_there else self.read(name)
-
-    def write(self, name: str, value: Scale) -> None:
-        """Set a buffer."""
-        buffer = self._buffers[name]
-        assert buffer is not None
-        if isinstance(value, Tensor):
-            with torch.no_grad():
-                buffer.copy_(value)
-        elif (self.read(name) if buffer.is_cpu else self._last_known(name)) != value:
-            buffer.fill_(value)
-            self._known[name] = (buffer._version, as_float32(value))  # noqa: SLF001
-
-    def _last_known(self, name: str) -> float | None:
-        """A buffer's value as far as it is known without reading the device."""
-        if is_exporting():
-            return self.read(name)
-        buffer, known = self._buffers[name], self._known.get(name)
-        assert buffer is not None
-        return known[1] if known is not None and known[0] == buffer._version else None  # noqa: SLF001
-
-    def forget_known(self) -> None:
-        """Discard the values that were read before: the buffers have been replaced."""
-        self._known.clear()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
-        before = {name: b for name, b in self._buffers.items() if b is not None and self._is_range(name)}
+        before = {name: b for name, b in self._buffers.items() if b is not None and self.is_range(name)}
         learned = [(each, each.parameter.data) for each in self.learned.values()]
         super()._apply(fn, recurse)
         for name, buffer in before.items():
@@ -136,12 +94,17 @@ class QuantizedBase(nn.Module):
             each.keep_type(data)
         return self
 
-    def _is_range(self, name: str) -> bool:
-        """Whether a buffer belongs to a range; running_mean of a batch norm does not."""
-        return (
-            name.startswith(("running_", "scale_", "chosen_", WIDTH))
-            and f"scale_{name.partition('_')[2]}" in self._buffers
-        )
+    # ranges as one part of a calibration finds them, and as all parts together set them
+    def format_of(self, name: str) -> tuple[int, float]:
+        """The width that a range was last used for (0: none), and the finest scale that the device's format allowed then."""
+        return self.bits_of.get(name, 0), float(self._bounds.get(name, math.inf))
+
+    def set_range(self, name: str, running: float, scale: float, bits: int, bound: float) -> None:
+        """Set a range, its scale, and its format where that is known."""
+        self.write(f"running_{name}", running)
+        self.write(f"scale_{name}", scale)
+        if bits:
+            self.bits_of[name], self._bounds[name] = bits, bound
 
     @property
     def lacks_scale(self) -> bool:
@@ -149,9 +112,22 @@ class QuantizedBase(nn.Module):
         return False
 
     @property
-    def is_observing(self) -> bool:
-        """Whether this pass changes the ranges."""
-        return self.training or CALIBRATION.get() is not None
+    def learning_norm(self) -> nn.Module | None:
+        """The batch norm whose statistics learn when this layer runs."""
+        return None
+
+    @property
+    def flags(self) -> tuple[bool, ...]:
+        """What the layer has decided from the numbers it saw."""
+        return ()
+
+    @flags.setter
+    def flags(self, decided: tuple[bool, ...]) -> None:
+        """Decide what one of several processes has."""
+
+    def bound_of(self, name: str) -> Scale:
+        """The finest scale that the device's format allowed when a range was last used."""
+        return self._bounds.get(name, math.inf)
 
     def largest_range(self, name: str) -> float:  # noqa: ARG002 - for those that override it
         """The upper bound of a range; a layer within limits has a finite one."""
@@ -168,7 +144,7 @@ class QuantizedBase(nn.Module):
             return None
         if self.holds(name):
             return math.inf  # anything may saturate
-        seen = self._observe(name, x, where, is_relu=is_relu)
+        seen = (self._observe_shared if self.is_sharing else self._observe)(name, x, where, is_relu=is_relu)
         if calibration is not None:
             calibration.count(self, name, x)
         else:
@@ -179,6 +155,35 @@ class QuantizedBase(nn.Module):
         """Whether a range is known and does not follow the data; calibration changes it all the same."""
         return self.holds_ranges and CALIBRATION.get() is None and self.read(f"running_{name}") > ZEROS
 
+    @property
+    def is_sharing(self) -> bool:
+        """Whether what this pass sees changes nothing until all processes of a group have exchanged it (`exchange`)."""
+        return self.training and is_shared() and CALIBRATION.get() is None
+
+    def _observe_shared(self, name: str, x: Tensor, where: str, *, is_relu: bool) -> Scale:
+        if not x.numel():
+            return 0.0
+        use = self._uses.get(name) or self._uses.setdefault(name, RangeUse(self, name))
+        low, high = ends_of(x, is_relu=is_relu)
+        self._share(name, low, high, where, use.apply())
+        use.is_shared = not is_in_backward()
+        return magnitude_within(low, high, EVERYTHING)
+
+    def _share(self, name: str, low: Scale, high: Scale, where: str, interval: Interval) -> None:
+        """Keep the ends of a tensor for the exchange; a range that was never seen is that of this process until then."""
+        is_there = isinstance(high, Tensor)
+        if not is_there and not (math.isfinite(low) and math.isfinite(high)):
+            raise NotFiniteError(not_finite(where))
+        if is_there:
+            self._follow_device(f"running_{name}", high)
+        before = self.value(f"running_{name}")
+        is_new = before <= ZEROS
+        if is_there or is_new:
+            own = self.widened(name, before, magnitude_within(low, high, interval), is_calibrating=True)
+            self.write(f"running_{name}", torch.where(is_new, own, before) if is_there else own)
+        if not is_in_backward():
+            self.seen.add(name, low, high, is_new)
+
     def _observe(self, name: str, x: Tensor, where: str, *, is_relu: bool) -> Scale:
         use = self._uses.get(name) or self._uses.setdefault(name, RangeUse(self, name))
         interval = use.apply()
@@ -186,22 +191,45 @@ class QuantizedBase(nn.Module):
         if (is_limited or use.known is None) and x.numel():
             return self._observe_used(use, x, where, interval, is_relu=is_relu)
         found = largest_magnitude(x, is_relu=is_relu)
-        seen = over_all_processes(found if self.is_observing else float(found), x)
+        seen = found if self.is_observing else float(found)
         if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
-            self.widen(name, seen, where)
+            self._widen(name, seen, where)
         return seen
 
     def _observe_used(self, use: RangeUse, x: Tensor, where: str, interval: Interval, *, is_relu: bool) -> Scale:
         """`observe` by the numbers within an interval; remembers the ends, as the users of this pass come later."""
         low, high = ends_of(x, is_relu=is_relu)
-        low, high = -over_all_processes(-low, x), over_all_processes(high, x)
         before = self.value(f"running_{use.name}")
         own = magnitude_within(low, high, EVERYTHING)
         is_finite = isinstance(own, Tensor) or (math.isfinite(low) and math.isfinite(high))
-        self.widen(use.name, magnitude_within(low, high, interval) if is_finite else math.nan, where)
+        self._widen(use.name, magnitude_within(low, high, interval) if is_finite else math.nan, where)
         if not is_in_backward():
             use.last = low, high, before.clone() if isinstance(before, Tensor) else before
         return own
+
+    def use_so_far(self, name: str) -> Interval | None:
+        """Which numbers of a range are used as far as this process knows, the pass at work included."""
+        use = self._uses.get(name)
+        return None if use is None else use.so_far
+
+    def forget_seen(self) -> None:
+        """What the pass has seen was told to all processes."""
+        self.seen.clear()
+        for use in self._uses.values():
+            use.forget()
+
+    def learn_range(
+        self, name: str, before: float, ends: Interval, used: Interval | None, bits: int, at_most: float
+    ) -> None:
+        """Let what all processes have seen and use widen a range, and choose its scale."""
+        if used is not None:
+            self._uses.setdefault(name, RangeUse(self, name)).join(used)
+        seen = magnitude_within(*ends, used or EVERYTHING)
+        running = self.widened(name, before, seen, is_calibrating=False)
+        self.write(f"running_{name}", running)
+        if bits:
+            scale = self._new_scale(name, running, bits, self.path, at_most)
+            self._scales[name] = (running, self.largest_range(name), bits, at_most), scale
 
     def observe_again(
         self,
@@ -214,7 +242,7 @@ class QuantizedBase(nn.Module):
     ) -> None:
         """Set a range to what it would be, had the tensors since `before` been observed by this interval."""
         for low, high in seen:
-            before = self._widened(name, before, magnitude_within(low, high, interval), is_calibrating=is_calibrating)
+            before = self.widened(name, before, magnitude_within(low, high, interval), is_calibrating=is_calibrating)
         if seen:
             self.write(f"running_{name}", before)
             self.scale_of(name, self.bits_of[name], self.path, at_most=self._bounds[name])
@@ -224,11 +252,14 @@ class QuantizedBase(nn.Module):
         use = self._uses.get(name)
         return EVERYTHING if use is None or use.known is None else use.known
 
-    def join_use(self, name: str, other: QuantizedBase) -> None:
-        """Use as much of a range as another copy of this layer does, which ran on other data."""
-        low, high = other.used_interval(name)
-        use = self._uses.setdefault(name, RangeUse(self, name))
-        use.known = (low, high) if use.known is None else (min(low, use.known[0]), max(high, use.known[1]))
+    def known_use(self, name: str) -> Interval | None:
+        """`used_interval`; None where no pass has shown it yet."""
+        use = self._uses.get(name)
+        return None if use is None else use.known
+
+    def set_use(self, name: str, interval: Interval | None) -> None:
+        """Set what the users of a range look at, as passes over other data have shown it."""
+        self._uses.setdefault(name, RangeUse(self, name)).set(interval)
 
     def origins(self, name: str, runtime: Runtime) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to an observed range; none where its users need not be watched."""
@@ -244,20 +275,28 @@ class QuantizedBase(nn.Module):
 
         What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
         """
+        if self.is_sharing:
+            self._share(name, -seen, seen, where, EVERYTHING)
+        else:
+            self._widen(name, seen, where)
+
+    def _widen(self, name: str, seen: Scale, where: str) -> None:
         key = f"running_{name}"
         if not isinstance(seen, Tensor):
             if not math.isfinite(seen):
-                raise UsageError(_not_finite(where))
+                raise UsageError(not_finite(where))
             before: Scale = self.read(key)
         else:
-            running = self._buffers[key]
-            assert running is not None
-            if running.device != seen.device:  # the model was moved since, or runs on several devices
-                self.to(seen.device)
+            self._follow_device(key, seen)
             before = self.get_buffer(key).double().squeeze(0)
-        self.write(key, self._widened(name, before, seen, is_calibrating=CALIBRATION.get() is not None))
+        self.write(key, self.widened(name, before, seen, is_calibrating=CALIBRATION.get() is not None))
 
-    def _widened(self, name: str, before: Scale, seen: Scale, *, is_calibrating: bool) -> Scale:
+    def _follow_device(self, key: str, seen: Tensor) -> None:
+        """Have the ranges where a tensor is: the model was moved since, or runs on several devices."""
+        if self.get_buffer(key).device != seen.device:
+            self.to(seen.device)
+
+    def widened(self, name: str, before: Scale, seen: Scale, *, is_calibrating: bool) -> Scale:
         """A range with one more tensor: the largest magnitude of all in calibration, else a running mean."""
         if isinstance(seen, Tensor):
             kept = seen.clamp(max=self.largest_range(name)).masked_fill(~seen.isfinite(), math.nan)
@@ -297,7 +336,7 @@ class QuantizedBase(nn.Module):
             if running == 0.0:
                 raise UsageError(self.missing_scale(where))
             if not math.isfinite(running):
-                raise UsageError(_not_finite(where))
+                raise UsageError(not_finite(where))
         # a checkpoint of a model without limits may hold a larger range
         scale = smallest([scale_for_range(smallest([running, self.largest_range(name)]), bits), at_most])
         self.bits_of[name], self._bounds[name] = bits, at_most
@@ -322,14 +361,14 @@ class QuantizedBase(nn.Module):
         if name in self.learned:
             self.learned[name].begin()
 
-    def bound_of(self, name: str) -> Scale:
-        """The finest scale that the device's format allowed when a range was last used."""
-        return self._bounds.get(name, math.inf)
-
     # a range that was chosen for weights, whatever their largest magnitude is
     def chosen_range(self, name: str) -> float | None:
         """The range that weights `name` are rounded for; None where it is that of their largest magnitude."""
         return self.read(f"chosen_{name}") if self._has_choice(name) else None
+
+    def chosen_value(self, name: str) -> Scale | None:
+        """The same; a tensor where this pass leaves ranges on a device."""
+        return self.value(f"chosen_{name}") if self._has_choice(name) else None
 
     def _has_choice(self, name: str) -> bool:
         if name in self.learned:
@@ -414,6 +453,11 @@ class QuantizedBase(nn.Module):
         learned = self.learned.get(name) if self.training else None
         return rounded if learned is None else learned.attach(rounded, real, scale, bits, **how)
 
+    def is_foreign(self, name: str) -> bool:
+        """Whether other code has written a scale that no range gives, such as the mean of several scales."""
+        scale = self.read(f"scale_{name}")
+        return scale != 0.0 and not is_power_of_two(scale)
+
     def adopt_range(self, q: QTensor, key: str = "x") -> None:
         """Take over the range of a quantised input, which follows from its scale: nothing is observed."""
         self.write(f"running_{key}", limits(q.bits)[1] / q.scale)
@@ -433,8 +477,7 @@ class QuantizedBase(nn.Module):
 
     def _fit_weight(self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, largest: Scale) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
-        chosen = self.value("chosen_w") if self._has_choice("w") else None
-        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
+        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=self.chosen_value("w"))
         self.write("running_w", largest)
         self.write("scale_w", scale)
         self.bits_of["w"] = bits
@@ -527,7 +570,7 @@ class QuantizedBase(nn.Module):
         begun = load_learned(self, state_dict, prefix)
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for name, buffer in self._buffers.items():
-            if buffer is not None and self._is_range(name):
+            if buffer is not None and self.is_range(name):
                 state_dict.setdefault(prefix + name, buffer.detach().clone())
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.forget_known()
@@ -535,45 +578,16 @@ class QuantizedBase(nn.Module):
             each.begin()
 
     def _load_choices(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Choose the ranges of weights that a checkpoint of this stage chose, and no others."""
+        """Choose the ranges of weights that a checkpoint of this stage chose, and no others; use of the others what it used."""
+        if loads_own_input(self, state_dict, prefix):
+            self.input_range = "own"
         for name in [key.removeprefix("running_") for key in self._buffers if key.startswith("running_")]:
             if prefix + f"running_{name}" in state_dict:
                 self.histograms.pop(name, None)
                 chosen = state_dict.get(prefix + f"chosen_{name}")
                 self.choose_range(name, None if chosen is None else float(chosen))
-
-
-def weight_scale(
-    largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str, *, chosen: Scale | None = None
-) -> Scale:
-    """The scale of weights up to `largest`, lowered where the int32 bias at scale_x·scale_w would not fit.
-
-    `chosen` is the range to take instead; weights beyond it saturate.
-
-    Raises:
-        UsageError: The weights hold NaN or infinity; on a device, whose values are not read, both become NaN.
-    """
-    if not isinstance(largest, Tensor) and not math.isfinite(largest):
-        raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
-    scale = scale_for_range(largest if chosen is None else chosen, bits)
-    if bias is None or not bias.numel():
-        return scale
-    offset = largest_magnitude(bias) if isinstance(largest, Tensor) else max_abs(bias)
-    return smallest([scale, scale_for_range(offset * scale_x, BIAS_BITS)])
-
-
-def _not_finite(where: str) -> str:
-    return f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
-
-
-def over_all_processes(value: Scale, x: Tensor) -> Scale:
-    """The largest value among the processes of a distributed training."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return value
-    everywhere = torch.as_tensor(value, device=x.device)
-    distributed.all_reduce(everywhere, op=distributed.ReduceOp.MAX)
-    return everywhere if isinstance(value, Tensor) else float(everywhere)
+            if prefix + f"used_{name}" in state_dict:
+                self._uses.setdefault(name, RangeUse(self, name)).load(state_dict[prefix + f"used_{name}"])
 
 
 def _products_in(op: Op, q: QTensor, y: Tensor, taps: int) -> int:

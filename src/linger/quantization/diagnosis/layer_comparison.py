@@ -21,9 +21,9 @@ from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_ri
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.errors import UsageError, listing
 from linger.progress import progress
+from linger.quantization.core.kept.use import EVERYTHING
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.qtensor import QTensor, unwrap
-from linger.quantization.core.range_use import EVERYTHING
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.noise_bench import working_copy

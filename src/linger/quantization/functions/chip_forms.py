@@ -20,9 +20,9 @@ from linger.numeric.fixed import limits, scale_for
 from linger.numeric.torch.scale import Scale, largest_of
 from linger.quantization.core.compute import Real, compute
 from linger.quantization.core.frozen import integer_bound
+from linger.quantization.core.kept.use import RangeUse
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import QTensor, unwatched
-from linger.quantization.core.range_use import RangeUse
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.constants import number_constant
 from linger.targets import Status, find_target

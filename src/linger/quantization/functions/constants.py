@@ -15,7 +15,7 @@ from enum import Enum
 from fractions import Fraction
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
@@ -24,11 +24,15 @@ from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_
 from linger.numeric.torch.scale import Scale, scale_for_range
 from linger.quantization.core.frozen import kept
 from linger.quantization.core.observation import is_calibrating
+from linger.quantization.core.processes.sharding import is_sharded
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 
 CONSTANT_BITS = 8
 PARAMETER_BITS = 16
+
+_SHARDS = -1
+"""Stands, among addresses of memory, for whether parameters were sharded when these were looked up."""
 
 
 class Kind(Enum):
@@ -48,12 +52,20 @@ def kind_of(value: object, runtime: Runtime) -> Kind | None:
         return None
     if not runtime.frames:
         return None
-    if runtime.current.state_memory is None:
+    known = runtime.current.state_memory
+    if known is None:
         root = runtime.frames[0].module
-        parameters = {_memory(p): Kind.LEARNT if p.requires_grad else Kind.FROZEN for p in root.parameters()}
-        runtime.current.state_memory = dict.fromkeys(map(_memory, root.buffers()), Kind.BUFFER) | parameters
-    found: Kind | None = runtime.current.state_memory.get(_memory(value))
+        known = runtime.current.state_memory = {**_kinds_in(root), _SHARDS: any(map(is_sharded, root.parameters()))}
+    found: Kind | None = known.get(_memory(value))
+    if found is None and known[_SHARDS]:  # the module at work has its parameters in memory since then
+        found = _kinds_in(runtime.frames[-1].module).get(_memory(value))
     return found
+
+
+def _kinds_in(module: nn.Module) -> dict[int, Kind]:
+    """The kind of every parameter and buffer by its memory."""
+    parameters = {_memory(p): Kind.LEARNT if p.requires_grad else Kind.FROZEN for p in module.parameters()}
+    return dict.fromkeys(map(_memory, module.buffers()), Kind.BUFFER) | parameters
 
 
 def is_state(value: object, runtime: Runtime) -> bool:

@@ -17,15 +17,9 @@ from linger.errors import UnsupportedError, UsageError
 from linger.quantization.core import packing
 from linger.quantization.core.qtensor import QTensor, follow, has_place, is_quantized, runtime_among, unwrap
 from linger.quantization.core.recomputation import is_repeating
-from linger.quantization.core.runtime import (
-    Frame,
-    OpRecord,
-    Runtime,
-    TorchFunction,
-    full_precision,
-    may_be_repeated,
-)
+from linger.quantization.core.runtime import Frame, OpRecord, Runtime, TorchFunction
 from linger.quantization.core.supported import NO_INTEGER_FORM
+from linger.quantization.core.surroundings import full_precision, may_be_repeated
 from linger.quantization.core.switched import SHUFFLES, SWITCHES, reason_of, why_off
 from linger.quantization.functions import passthrough, rewrites
 from linger.quantization.functions.attention import ATTENTION

@@ -20,9 +20,9 @@ from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, largest_of, limit_of, may_saturate
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
 from linger.quantization.core.compute import Operand, Real, compute, simulate
+from linger.quantization.core.kept.use import EVERYTHING
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier, unwatched
-from linger.quantization.core.range_use import EVERYTHING
 from linger.quantization.core.runtime import OpCall, Runtime
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.chip_forms import is_saturation, saturate
@@ -214,7 +214,8 @@ def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBas
     assert limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
     scale = layer.scale_in(call, "o", bits, at_most=limit_of(limit, scales))
     if op.keeps_scale_unseen:
-        scale = largest_of([scale, *scales])
+        layer.floor = largest_of(scales)
+        scale = largest_of([scale, layer.floor])
         layer.write("scale_o", scale)
     return scale
 

@@ -8,8 +8,10 @@ beyond. The scale of a quantised tensor bounds its numbers; they are looked at o
 
 from __future__ import annotations
 
+import math
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, cast
 
@@ -23,7 +25,7 @@ from linger.ops.fast.twin import functional_twin
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
-from linger.quantization.core.statistics import QuantizedBase, over_all_processes
+from linger.quantization.core.statistics import QuantizedBase
 from linger.targets import find_target
 
 KEY_PREFIX = "_linger_round_tensor_"
@@ -34,6 +36,8 @@ INPUT_KEY = "iq_tensor_quant_"
 
 _BELOW_MAX = "below_max"
 _FINER = "finer"
+_SHARED, _BEYOND = "shared", "beyond"
+_DECISIONS = (_BELOW_MAX, _FINER, _SHARED)
 
 SUBTRACTION = "iqSubMax"
 
@@ -72,8 +76,6 @@ class FunctionalLayer(QuantizedBase):
     a product has those of a layer; the quantiser of an input has that input's alone.
     """
 
-    is_shared = False
-    """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
     observed_in: object = None
     """The records of the pass that used it last."""
     out_bits: int | None = None
@@ -88,6 +90,7 @@ class FunctionalLayer(QuantizedBase):
         else:
             names = ("o",) if op is None or op.input_bits is None else ("x", "o")
         super().__init__(names, device)
+        self.function_op = "" if op is None else op.name
         self.keeps_unseen = op is not None and op.keeps_scale_unseen
         self.may_be_finer = op is not None and op.finer_limit is not None
         self.has_fixed_output = op is not None and op.output_scale is not None
@@ -113,6 +116,16 @@ class FunctionalLayer(QuantizedBase):
         """Allow the finer scale; a checkpoint has the buffer only then, and older ones keep their scales."""
         self._decide(_FINER, is_wanted=True)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
+        return _SHARED in self._buffers
+
+    def share(self) -> None:
+        """Use the range no longer; a checkpoint has the buffer only then."""
+        self._decide(_SHARED, is_wanted=True)
+        self.forget_range()
+
     def _decide(self, key: str, *, is_wanted: bool) -> None:
         """Have a buffer, or not."""
         if not is_wanted:
@@ -121,15 +134,44 @@ class FunctionalLayer(QuantizedBase):
             with torch.inference_mode(mode=False):
                 self.register_buffer(key, torch.ones_like(self.get_buffer("running_o")))
 
-    def merge_decisions(self, other: FunctionalLayer) -> None:
-        """Take over what a copy of the model has decided on another shard of the data."""
-        for key in (_BELOW_MAX, _FINER):
-            if key in other._buffers:
-                self._decide(key, is_wanted=True)
-        self.beyond = self.beyond if other.beyond is None else other.beyond.joined(self.beyond)
+    @property
+    def flags(self) -> tuple[bool, ...]:
+        """Subtract the largest number, allow the finer scale, leave a range unused that several calls share."""
+        return tuple(key in self._buffers for key in _DECISIONS)
+
+    @flags.setter
+    def flags(self, decided: tuple[bool, ...]) -> None:
+        for key, is_wanted in zip(_DECISIONS, decided, strict=True):
+            self._decide(key, is_wanted=is_wanted)
+        if self.is_shared:
+            self.forget_range()
+
+    def decisions(self) -> dict[str, Any]:
+        """What it has decided by its data, for a copy of the model that has seen other data."""
+        beyond = None if self.beyond is None else asdict(self.beyond)
+        return dict(zip(_DECISIONS, self.flags, strict=True)) | {_BEYOND: beyond}
+
+    def take_decisions(self, found: Sequence[Mapping[str, Any]]) -> None:
+        """Decide what follows from the decisions of copies of the model, which have seen all data between them."""
+        self.flags = tuple(any(each[key] for each in found) for key in _DECISIONS)
+        self.beyond = None
+        for each in found:
+            if each[_BEYOND] is not None:
+                self.beyond = Beyond(**each[_BEYOND]).joined(self.beyond)
+
+    def observe_again(self, name: str, *seen: Any, **how: Any) -> None:
+        """As of any layer, unless the range is not used."""
+        if not self.is_shared:
+            super().observe_again(name, *seen, **how)
+
+    def forget_range(self) -> None:
+        """Have no range of the output: several calls of one pass would share it."""
+        self.write("running_o", 0.0)
+        self.write("scale_o", 0.0)
+        self.set_use("o", None)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for key in (_BELOW_MAX, _FINER):
+        for key in _DECISIONS:
             if prefix + "running_o" in state_dict:  # else it is a checkpoint of an earlier stage, which decides nothing
                 self._decide(key, is_wanted=prefix + key in state_dict)
             elif key in self._buffers:
@@ -186,8 +228,7 @@ def is_unseen(op: Op, runtime: Runtime) -> bool:
     found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
     is_observing = frame.module.training or CALIBRATION.get() is not None
     if isinstance(found, FunctionalLayer) and is_observing and found.observed_in is runtime.current.records:
-        found.is_shared = True
-        found.write("running_o", 0.0)
+        found.share()
     is_known = isinstance(found, FunctionalLayer) and not found.is_shared
     if runtime.is_real and not is_observing:
         return False
@@ -264,6 +305,8 @@ def _may_look(x: QTensor, runtime: Runtime, *, is_training: bool) -> bool:
 def _beyond(op: Op, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
     """What leaves the device's format: judged by the scale in training with 8 bits, else by the numbers."""
     assert op.input_end is not None  # checked by the caller
+    if CALIBRATION.get() is not None:  # its scale may be that of other data, of which less is used
+        return None if layer.subtracts_max else _look(op, x)
     reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
     if reach <= op.input_end:
         return None
@@ -284,18 +327,19 @@ def loss_of(layer: QuantizedBase) -> str:
 def _look(op: Op, x: QTensor) -> Beyond | None:
     """The range of an input if numbers are lost; the tensor is read once.
 
-    A row that stays below +64 loses nothing as long as its largest number is far enough above −64.
+    A row that stays below +64 loses nothing as long as all of it, or its largest number by far, is above −64. Whether it does
+    is a matter of its numbers alone: the scale, which other data have set, does not count.
     """
     end, values = op.input_end, x.content.detach()
     assert end is not None  # checked by the caller
     if not values.numel():
         return None
     is_by_rows, is_masked = op.last_axis is not None, x.own_bits != x.bits
-    tops = values.amax(-1) if is_by_rows else values
-    lowest, low, high = torch.stack([values.amin(), tops.amin(), tops.amax()]).tolist()
-    is_too_low = is_by_rows and not is_masked and low < _VISIBLE - end
-    is_lost = over_all_processes(float(high > end or is_too_low), values)
-    return Beyond(low if is_masked else lowest, high, end) if is_lost else None
+    tops, bottoms = (values.amax(-1), values.amin(-1)) if is_by_rows else (values, values)
+    of_cut = torch.where(bottoms < -end, tops, math.inf)
+    lowest, low, high, low_of_cut = torch.stack([values.amin(), tops.amin(), tops.amax(), of_cut.amin()]).tolist()
+    is_too_low = is_by_rows and not is_masked and low_of_cut < _VISIBLE - end
+    return Beyond(low if is_masked else lowest, high, end) if high > end or is_too_low else None
 
 
 def _has_subtraction(runtime: Runtime) -> bool:

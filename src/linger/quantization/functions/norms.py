@@ -21,9 +21,10 @@ from linger.numeric.torch.quantize import round_weight
 from linger.numeric.torch.scale import Scale
 from linger.ops.fast.twin import RealTwin
 from linger.quantization.core.frozen import Frozen, kept, make_frozen
+from linger.quantization.core.kept.scales import weight_scale
 from linger.quantization.core.qtensor import QTensor, to_carrier
 from linger.quantization.core.runtime import OpCall
-from linger.quantization.core.statistics import QuantizedBase, weight_scale
+from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.functional_layer import begin_function, output_bits
 
 SCALE = 2.0**FRACTION

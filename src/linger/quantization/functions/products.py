@@ -201,7 +201,9 @@ def _input(x: Tensor, layer: QuantizedBase, bits: int, call: OpCall) -> QTensor:
     if not is_quantized(x):
         return layer.quantize(unwrap(x), bits, call.runtime, call.path)
     q = layer.requantize(x, bits, call.runtime, call.path)
-    is_due = call.is_learning or (layer.input_range == "stale" and not call.runtime.is_tracing)
+    is_due = call.is_learning or (
+        not call.runtime.is_tracing and (layer.input_range == "stale" or layer.is_foreign("x"))
+    )
     if x.bits <= bits and is_due:
         layer.input_range = "adopted"
         layer.adopt_range(q)  # as of a layer

@@ -16,7 +16,14 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from linger.constraint.conv_bn import LearningFactor, fold, learning_factor, normalize_folded, per_weight
+from linger.constraint.conv_bn import (
+    LearningFactor,
+    fold,
+    learn_statistics,
+    learning_factor,
+    normalize_folded,
+    per_weight,
+)
 from linger.constraint.limits import Limits, clamp, exceeds
 from linger.constraint.marks import Widths
 from linger.constraint.normalized import output_padding
@@ -38,20 +45,19 @@ from linger.quantization.core.frozen import (
     make_ready,
     round_bias,
 )
+from linger.quantization.core.kept.use import keep_own_input
+from linger.quantization.core.kept.widths import HasWidths
+from linger.quantization.core.processes.seen import Batch
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
 from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.surroundings import is_in_backward
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional
 from linger.quantization.functions.resizing import ADAPTIVE
 
 _NO_INPUT_SCALE = 1.0
 """Stands for the scale of indices, which have none, in the keys of frozen parameters."""
-
-_ROW = -2
-"""The axis of size 1 that makes a signal a picture."""
-
-_BESIDE_THE_SIGNAL = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 
 
 def range_names(op: Op) -> tuple[str, ...]:
@@ -61,7 +67,7 @@ def range_names(op: Op) -> tuple[str, ...]:
     return ("x", "o") if op.limit or op.has_attribute("scale_o") else ("x",)
 
 
-class QuantLayer(QuantizedBase):
+class QuantLayer(HasWidths, QuantizedBase):
     """A torch layer computed as integers; its parameters are those of the layer it replaced.
 
     Training: parameters and activations are rounded with straight-through gradients, batch norm is folded into the
@@ -102,6 +108,7 @@ class QuantLayer(QuantizedBase):
             self.weight = cast(nn.Parameter, source.weight)
             self.bias = cast("nn.Parameter | None", getattr(source, "bias", None))
             self._had_bias = self.bias is not None
+        self.constant_names = op.constant_names
         for name in op.constant_names:
             self.register_buffer(name, torch.zeros((), dtype=integer_type(widths.data)))
         self.train(source.training)
@@ -265,8 +272,8 @@ class QuantLayer(QuantizedBase):
             self._own_input_range()  # what is too wide gets a scale that fits its values
         q = x if x.bits == bits else self.requantize(x, bits, runtime, self.path)
         # a layer that also gets float inputs (it may be called twice) keeps their range
-        is_due = self.input_range != "own" and (self.input_range == "stale" or self.is_observing)
-        if is_due and not runtime.is_tracing:
+        may_adopt = self.input_range != "own" and not runtime.is_tracing
+        if may_adopt and (self.input_range == "stale" or self.is_observing or self.is_foreign("x")):
             self.input_range = "adopted"
             self.adopt_range(q)
         return q
@@ -274,6 +281,7 @@ class QuantLayer(QuantizedBase):
     def _own_input_range(self) -> None:
         if self.input_range in ("adopted", "stale") and self.is_observing:
             self.write("running_x", 0.0)
+            keep_own_input(self)
         self.input_range = "own"
 
     def _pad(self, q: QTensor) -> QTensor:
@@ -372,7 +380,9 @@ class QuantLayer(QuantizedBase):
         if self.runtime.is_real:  # nothing is folded, so that eps acts as in the float model
             weight, factor = self._laid_out(self.weight), LearningFactor(torch.ones_like(factor.values), None)
         z = accumulate(self._op, geometry, q.content, weight, None)
-        y = normalize_folded(z, self.bias, self.bn, factor, gain=gain)
+        learn = partial(self._learn_statistics, z.numel())
+        # a group of processes waits for a gradient of each parameter
+        y = normalize_folded(z, self.bias, self.bn, factor, gain, learn, reaches_bias=self.is_sharing)
         limits_kept, bits = self.limited_to, self._limit_bits
         if limits_kept.weight is None and limits_kept.bias is None:
             return y, scale_w
@@ -382,6 +392,18 @@ class QuantLayer(QuantizedBase):
         if exceeds((widest, bound), (weight, bound), (bias, limits_kept.bias)):
             return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias))
         return y, scale_w
+
+    @property
+    def learning_norm(self) -> nn.Module | None:
+        """The folded batch norm."""
+        return self.bn
+
+    def _learn_statistics(self, numbers: int, bn: nn.Module, mean: Tensor, var: Tensor) -> None:
+        """Let a batch move the statistics of a batch norm, or keep it for the exchange of all processes."""
+        if not self.is_sharing:
+            learn_statistics(bn, mean, var)
+        elif not is_in_backward():
+            self.seen.batches.append(Batch(numbers // len(mean), mean, var))
 
     def _weight_and_gain(self, factor: Tensor, scale_x: Scale) -> tuple[Tensor, Scale, Scale]:
         """Weights ahead of a batch norm, their scale, and how much larger than the real weights they are."""
@@ -534,6 +556,7 @@ class QuantLayer(QuantizedBase):
         if mode != self.training:
             self._watchman.forget()
             self._memory.release()
+        self.follow_widths()
         return super().train(mode)
 
     # checkpoints
@@ -545,7 +568,7 @@ class QuantLayer(QuantizedBase):
             self._load_batch_norm(state_dict, prefix)
         elif self.can_shift and not self._had_bias:
             self._load_made_bias(state_dict, prefix)
-        for name in self._op.constant_names:
+        for name in self.constant_names:
             state_dict.setdefault(prefix + name, self._buffers[name])
         self._thaw()
         self._watchman.forget()
@@ -568,23 +591,3 @@ class QuantLayer(QuantizedBase):
             self.bias.requires_grad_()
         else:
             state_dict.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
-
-
-class TransposedSignalLayer(QuantLayer):
-    """nn.ConvTranspose1d as integers: that of a picture of one row, which is the op that devices have."""
-
-    def __init__(
-        self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
-    ) -> None:
-        super().__init__(op, source, geometry, widths, runtime)
-        for name, value in _BESIDE_THE_SIGNAL.items():  # as of the picture, from which an output_size is computed
-            setattr(self, name, (value, *getattr(source, name)))
-
-    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """The layer on a picture of one row, which then is a signal again."""
-        size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
-        return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
-
-    def _laid_out(self, weight: Tensor) -> Tensor:
-        """[in, out/groups, length], with a row."""
-        return weight.unsqueeze(_ROW)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import batch_momentum, batch_statistics
+from linger.constraint.batch_norm import batch_statistics
 from linger.constraint.limits import clamp
 from linger.constraint.marks import Widths
 from linger.dialect import Op
@@ -43,14 +43,9 @@ class NormLayer(QuantLayer):
         self.register_buffer("running_normal", torch.full((1,), (2.0 ** (NORMAL_BITS - 1) - 1) / SCALE))
         self.register_buffer("scale_normal", torch.full((1,), SCALE))
 
-    @property
-    def widths(self) -> Widths:
+    def possible_widths(self, wanted: Widths) -> Widths:
         """Bits of input and output; those of the weight are fixed."""
-        return self._widths
-
-    @widths.setter
-    def widths(self, wanted: Widths) -> None:
-        self._widths = replace(wanted, parameter=PARAMETER_BITS)
+        return replace(wanted, parameter=PARAMETER_BITS)
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """Integers in, integers out; an instance norm also takes one picture without a batch."""
@@ -123,7 +118,7 @@ class BatchNormLayer(QuantLayer):
     ) -> tuple[Tensor, float]:
         if self.training and q.content.numel() and not self.holds_batch_norm:
             mean, var = batch_statistics(q.content)
-            self._learn_statistics(mean.detach(), var.detach(), count=q.content.numel() // len(mean))
+            self._learn_batch(mean.detach(), var.detach(), count=q.content.numel() // len(mean))
             weight, bias = self._affine(mean, var)
         return super()._learn_product(q, geometry, weight, factor, bias)
 
@@ -140,17 +135,19 @@ class BatchNormLayer(QuantLayer):
         bound = integer_bound(self.limited_to.weight, self._limit_bits)
         return clamp(alpha, bound), clamp(offset, self.limited_to.bias)
 
-    def _learn_statistics(self, mean: Tensor, var: Tensor, *, count: int) -> None:
+    @property
+    def learning_norm(self) -> nn.Module:
+        """Itself."""
+        return self
+
+    def _learn_batch(self, mean: Tensor, var: Tensor, *, count: int) -> None:
         """The running statistics as torch's batch norm learns them, by the unbiased variance."""
         if count == 1:
             raise UsageError(
                 f"{self.path}: one value per channel has no variance. Train with a larger batch, or put the layer in eval()."
             )
         with torch.no_grad():
-            self.num_batches_tracked += 1
-            momentum = batch_momentum(self.momentum, self.num_batches_tracked, self.running_mean.dtype)
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-            self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), momentum)
+            self._learn_statistics(count * len(mean), self, mean, var * (count / (count - 1)))
 
     def _make_frozen(self, scale_x: float) -> Frozen:
         statistics = tuple(t.detach().float().clone() for t in (self.running_mean, self.running_var))

@@ -28,10 +28,11 @@ from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
 from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import Watchman, integer_bound, kept
+from linger.quantization.core.kept.widths import HasWidths
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import OpCall, OpRecord, Runtime
-from linger.quantization.core.statistics import NOMINAL, QuantizedBase, over_all_processes
+from linger.quantization.core.statistics import NOMINAL, QuantizedBase
 from linger.quantization.functions import passthrough
 from linger.quantization.layers.recurrent_operands import (
     ROLES,
@@ -60,7 +61,7 @@ States = Tensor | tuple[Tensor, ...]
 """h of a GRU, or h and c of an LSTM."""
 
 
-class QuantRecurrent(QuantizedBase):
+class QuantRecurrent(HasWidths, QuantizedBase):
     """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
 
     is_layer = True
@@ -167,8 +168,8 @@ class QuantRecurrent(QuantizedBase):
         key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
         if isinstance(x, QTensor) and (x.scale if self.is_observing else x.scale_on_host) is not None:
             q = self.requantize(x, self.widths.data, runtime, self.path, key=key)
-            is_due = self.is_observing or (layer == 0 and self.input_range == "stale")
-            if is_due and not runtime.is_tracing:
+            is_stale = layer == 0 and self.input_range == "stale"
+            if not runtime.is_tracing and (self.is_observing or is_stale or self.is_foreign(key)):
                 self.input_range = "adopted" if layer == 0 else self.input_range
                 self.adopt_range(q, key)
             return q
@@ -316,7 +317,7 @@ class QuantRecurrent(QuantizedBase):
         seen = smallest([reach, self._largest_output])
         if states is not None:
             seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
-        self.widen(f"o{end}", over_all_processes(seen, self._parameter("weight_ih", layer, 0)), where)
+        self.widen(f"o{end}", seen, where)
 
     def _follow_output(self, layer: int) -> None:
         """Find the scale of the output's range, and what follows from it."""
@@ -417,10 +418,10 @@ class QuantRecurrent(QuantizedBase):
                     found |= {f"iw{end}": part.w_ih, f"hw{end}": part.w_hh}
         return found
 
-    def _chosen_ranges(self, layer: int) -> tuple[tuple[float | None, float | None], ...]:
+    def _chosen_ranges(self, layer: int) -> tuple[tuple[Scale | None, Scale | None], ...]:
         """Of each direction, the ranges that its weights of the input and of the state are rounded for."""
         ends = [range_suffix(layer, back) for back in range(len(self.suffixes[layer]))]
-        return tuple((self.chosen_range(f"iw{end}"), self.chosen_range(f"hw{end}")) for end in ends)
+        return tuple((self.chosen_value(f"iw{end}"), self.chosen_value(f"hw{end}")) for end in ends)
 
     def _attributes(
         self, sequences: Sequences, scale_i: Scale, scale_h: Scale, rounded: RoundedWeights, layer: int, back: int
@@ -509,6 +510,7 @@ class QuantRecurrent(QuantizedBase):
         """Switch the mode; what was rounded is made anew."""
         if mode != self.training:
             self._watchman.forget()
+        self.follow_widths()
         return super().train(mode)
 
     def flatten_parameters(self) -> None:

@@ -23,8 +23,8 @@ from linger.numeric.torch.scale import Scale, largest_of, smallest
 from linger.numeric.torch.timeline import Timeline
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import integer_bound, kept
+from linger.quantization.core.kept.scales import weight_scale
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.statistics import weight_scale
 
 _USUAL_BITS = 8
 _SEQUENCE_AXES = 3
@@ -233,7 +233,7 @@ class _Rounding:
     scale_x: Scale
     bits: int
     where: str
-    chosen: Sequence[float | None]
+    chosen: Sequence[Scale | None]
     stays_there: bool
     scales: list[Scale] = field(default_factory=list)
     """What was chosen for each direction."""
@@ -314,7 +314,7 @@ def round_parameters(
     scale_h: Scale,
     bits: int,
     where: str,
-    chosen: Sequence[tuple[float | None, float | None]] | None = None,
+    chosen: Sequence[tuple[Scale | None, Scale | None]] | None = None,
     *,
     stays_there: bool = False,
 ) -> RoundedWeights:

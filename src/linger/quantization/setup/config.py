@@ -60,6 +60,8 @@ def config_of(model: nn.Module) -> Config:
         target=runtime.target,
         parameter_bits=runtime.products.widths.parameter,
         types=_types_of(runtime.products.ops),
+        scales=runtime.scales,
+        calibration=dict(runtime.methods),
         switches=_unusual(runtime.switches),
         stays_float=whole,
         stays_float_alone=alone,

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from torch import nn
 
 from linger.constraint.channel_limits import limit_channels
 from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import Normalized
-from linger.constraint.marks import QUANTIZATION, QuantChoice, Types
+from linger.constraint.marks import QUANTIZATION, QuantChoice, Types, Widths
 from linger.constraint.normalize import NORMALIZED
 from linger.constraint.tracing import fuse, replace_everywhere
 from linger.errors import UsageError
@@ -20,28 +18,34 @@ from linger.quantization.functions.functional_layer import KEY_PREFIX, Functiona
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.config import follows, width_of
-from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig, joined, read_config, unknown
+from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig, joined, unknown
 from linger.quantization.setup.config_fit import misfits
 from linger.quantization.setup.marking import types_by_name
+from linger.quantization.setup.patterns import expanded, mark_functions, unfitting
 
 _UNTIL_THE_NEXT_PASS = 1.0
 """The scale of an input that has that of the layer before, until a pass has shown it."""
 
 
-def prepared(model: nn.Module, path: str | Path) -> Config:
-    """Read a file for a float model, and give the model the pairs, limits and marks that `init` reads.
+def prepared(model: nn.Module, said: Config, source: str) -> Config:
+    """Give a float model the pairs, limits and marks of a configuration that `init` reads, and return it without patterns.
+
+    Args:
+        model: The float model.
+        said: The configuration as it was written.
+        source: Where it was, for messages.
 
     Raises:
-        UsageError: The file is wrong or belongs to another model; every such place is named, and nothing is changed.
+        UsageError: The file belongs to another model; every place that does not fit is named, and nothing is changed.
     """
-    config = read_config(path)
-    around, problems = _with_channel_limits(model, config)
+    around, problems = _with_channel_limits(model, said)
+    problems += unfitting(said, model)
+    config = expanded(said, model)
     problems += misfits(config, model)
     if problems:
         replace_everywhere(model, around)
-        raise UsageError(
-            f"config_file: {path} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
-        )
+        raise UsageError(f"{source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed.")
+    mark_functions(said, model)
     modules = dict(model.named_modules())
     for pair in config.fused:
         if not isinstance(modules[pair.conv], ConvBN):
@@ -51,7 +55,7 @@ def prepared(model: nn.Module, path: str | Path) -> Config:
         QUANTIZATION.put(modules[place], QuantChoice(widths=widths))
     for place, layer in config.layers.items():
         if isinstance(modules[place], types_by_name()):
-            QUANTIZATION.put(modules[place], QuantChoice(widths=layer.bits))
+            QUANTIZATION.put(modules[place], QuantChoice(widths=layer.bits or Widths(parameter=config.parameter_bits)))
     for place in config.stays_float_alone:
         QUANTIZATION.put(modules[place], QuantChoice(is_disabled=True))
     return config
@@ -89,8 +93,8 @@ def finish(model: nn.Module, config: Config) -> None:
     modules = dict(model.named_modules())
     for path, entry in config.layers.items():
         layer = modules[path]
-        assert isinstance(layer, (QuantLayer, QuantRecurrent))  # what does not fit was refused
-        _finish_layer(layer, entry)
+        if isinstance(layer, (QuantLayer, QuantRecurrent)):  # else init has said why it stays float
+            _finish_layer(layer, entry, is_whole=config.complete)
     for pair in config.fused:
         joined_layer = modules[pair.conv]
         if pair.folded and isinstance(joined_layer, QuantLayer):
@@ -112,10 +116,16 @@ def _choose_scales(model: nn.Module, config: Config) -> None:
             one.layer.method_of |= {name: method for name, method in entry.methods.items() if name == one.name}
 
 
-def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig) -> None:
-    layer.widths, layer.limited_to, layer.is_ahead_of_relu = entry.bits, entry.limits, entry.relu_ahead
-    layer.input_range = "stale" if entry.adopts_input else "own" if "x" in entry.scales else ""
-    layer.bits_of |= {name: width_of(name, entry.bits) for name in entry.scales}
+def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig, *, is_whole: bool) -> None:
+    """Give a layer what its entry says; what the entry leaves out stays, unless the file says everything."""
+    layer.widths = entry.bits or layer.widths
+    if is_whole or entry.limits.is_any:
+        layer.limited_to = entry.limits
+    if is_whole or entry.relu_ahead:
+        layer.is_ahead_of_relu = entry.relu_ahead
+    if is_whole or entry.adopts_input or entry.scales:
+        layer.input_range = "stale" if entry.adopts_input else "own" if "x" in entry.scales else ""
+    layer.bits_of |= {name: width_of(name, layer.widths) for name in entry.scales}
 
 
 def _finish_function(model: nn.Module, name: str, function: FunctionConfig) -> None:

@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a quantised model as a YAML file: what may stand in it, written for a reader, read with every complaint."""
+"""The settings of a quantised model as a YAML file: what may stand in it, and how it is written."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from linger.constraint.limits import Limits
 from linger.constraint.marks import Widths
-from linger.errors import UsageError, listing, printable
+from linger.errors import listing, printable
 from linger.files import write_atomically
-from linger.settings import Switches
-from linger.targets import TARGETS
 
 VERSION = 1
 
-_T = TypeVar("_T")
-_POWER = re.compile(r"2\^(-?\d{1,3})")
-_WIDTHS = re.compile(r"(4|8|16)/(4|8|16)/(4|8|16|32)")
-_LARGEST_EXPONENT = 126
+SCALES = ("running", "tqt", "lsq")
+"""How scales are found in training: from running ranges, or learned, by either rule."""
+
+CALIBRATED = ("inputs", "weights", "outputs")
+"""The kinds of ranges that a method of calibration may be chosen for."""
+
 _SHOWN = 40
 """Complaints in one message; the others are counted."""
 
@@ -72,7 +71,7 @@ class LayerConfig:
     Attributes:
         op: Its op; empty: whichever it has.
         shape: Of its weights; empty: whichever they have.
-        bits: Widths of input, weights and output.
+        bits: Widths of input, weights and output; left out: as of every other layer.
         relu_ahead: Whether only ReLU reads its output.
         limits: Largest magnitudes, as `normalize_layers` sets them.
         scales: Scale of each range; weights only where it was chosen.
@@ -82,7 +81,7 @@ class LayerConfig:
 
     op: str = ""
     shape: tuple[int, ...] = ()
-    bits: Widths = field(default_factory=Widths)
+    bits: Widths | None = None
     relu_ahead: bool = False
     limits: Limits = field(default_factory=Limits)
     scales: Mapping[str, float] = field(default_factory=dict)
@@ -108,8 +107,28 @@ class FunctionConfig:
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """Limits that `linger.constrain` sets in the float model.
+
+    Attributes:
+        weight: The largest magnitude of weights.
+        bias: The largest magnitude of biases.
+        output: The largest magnitude of outputs.
+        weight_factor: Weights may have this many times their mean magnitude; counts where `weight` is left out.
+    """
+
+    weight: float | None = None
+    bias: float | None = None
+    output: float | None = None
+    weight_factor: float | None = None
+
+
+@dataclass(frozen=True)
 class Config:
     """All that a file may hold.
+
+    A key of `layers`, `limits`, `functions` and `constrain` is a path, or a pattern of paths (`block.*`, `*.conv?`). A path stands
+    above patterns; among patterns the last that fits counts.
 
     Attributes:
         version: Of the format.
@@ -117,12 +136,15 @@ class Config:
         target: The chip.
         parameter_bits: Width of weights that nothing else is said about.
         types: Names of the layer types that are quantised; None: all but embeddings.
+        scales: How scales are found in training: `running` ranges, or learned ones (`tqt`, `lsq`).
+        calibration: Methods of `linger.calibration()` where the call names none, for `inputs`, `weights` and `outputs`.
         switches: Those that differ from the usual.
         stays_float: Parts that stay float with everything inside.
         stays_float_alone: Modules that stay float themselves; what is inside is not concerned.
         channel_limits: Modules whose channels have limits of their own. Paths elsewhere are those of a model that has them.
         fused: Convolutions with their batch norms.
-        limits: Limits of layers that stay float.
+        constrain: Limits that `linger.constrain` sets before training; `init` does not look at them.
+        limits: Limits of layers, set before they are quantised; those that stay float keep them, too.
         parts: Widths of products in the forward of a user's own modules.
         layers: Quantised layers by path.
         functions: Functional ops by the path of their module and their number.
@@ -134,11 +156,14 @@ class Config:
     target: str | None = None
     parameter_bits: int = 8
     types: tuple[str, ...] | None = None
+    scales: str = SCALES[0]
+    calibration: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, bool] = field(default_factory=dict)
     stays_float: tuple[str, ...] = ()
     stays_float_alone: tuple[str, ...] = ()
     channel_limits: Mapping[str, ChannelLimit] = field(default_factory=dict)
     fused: tuple[Fused, ...] = ()
+    constrain: Mapping[str, Constraint] = field(default_factory=dict)
     limits: Mapping[str, Limits] = field(default_factory=dict)
     parts: Mapping[str, Widths] = field(default_factory=dict)
     layers: Mapping[str, LayerConfig] = field(default_factory=dict)
@@ -166,7 +191,7 @@ def as_text(config: Config, model: str) -> str:
             continue
         if entry.name == "run":
             lines += ["", "run:", *(f"  {key}: {_on_one_line(item)}" for key, item in value.items())]
-        elif isinstance(value, Mapping) and entry.name != "switches":
+        elif isinstance(value, Mapping) and entry.name not in ("switches", "calibration"):
             lines += ["", f"{entry.name}:"]
             lines += [line for name, settings in value.items() for line in _entry_lines(name, settings)]
         elif isinstance(value, tuple):
@@ -177,11 +202,11 @@ def as_text(config: Config, model: str) -> str:
 
 
 def _entry_lines(name: str, settings: object) -> list[str]:
-    if isinstance(settings, (Widths, Limits)):
+    if isinstance(settings, (Widths, Limits, Constraint)):
         return [f"  {_shown(name)}: {_shown(settings)}"]
     usual = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in fields(settings)}  # type: ignore[arg-type]  # a dataclass
     said = {key: getattr(settings, key) for key in usual}
-    kept = {key: value for key, value in said.items() if value != usual[key] or (key == "bits" and value)}
+    kept = {key: value for key, value in said.items() if value != usual[key]}
     return [f"  {_shown(name)}:", *(f"    {key}: {_shown(value)}" for key, value in kept.items())]
 
 
@@ -198,7 +223,7 @@ def _on_one_line(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Widths):
         return str(value)
-    if isinstance(value, (Fused, Limits)):
+    if isinstance(value, (Fused, Limits, Constraint)):
         return {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) not in (None, False)}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
@@ -207,195 +232,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# reading
-def read_config(path: str | Path) -> Config:
-    """Read a file.
-
-    Raises:
-        UsageError: It cannot be read, is no YAML, or holds what means nothing here; every such place is named.
-    """
-    try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_OnceOnly)
-    except OSError as error:
-        raise UsageError(f"config_file: {path} cannot be read ({error.strerror or error}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"config_file: {path} is no YAML: {' '.join(str(error).split())}.") from error
-    reader = _Reader()
-    config = reader.config({} if content is None else content)
-    if reader.problems:
-        raise UsageError(f"config_file: {path}: {joined(reader.problems)}. Nothing was changed.")
-    return config
-
-
-class _OnceOnly(yaml.SafeLoader):
-    """Plain data only; a key that stands twice is an error instead of silently winning."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's signature
-        """A mapping of distinct keys."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = [key for i, key in enumerate(keys) if key in keys[:i]]
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} stands twice", node.start_mark)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
-
-
-class _Reader:
-    """Turns plain data into a `Config`, and keeps a sentence for everything that it cannot."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def config(self, content: object) -> Config:
-        """The whole file."""
-        if not isinstance(content, dict):
-            self.problems.append(
-                "a mapping with the keys " + ", ".join(f.name for f in fields(Config)) + " is expected"
-            )
-            return Config()
-        readers: dict[str, Callable[[str, Any], Any]] = {
-            "version": self._version,
-            "complete": self._boolean,
-            "target": lambda place, value: self._one_of(place, value, TARGETS),
-            "parameter_bits": lambda place, value: self._one_of(place, value, (4, 8, 16)),
-            "types": self._names,
-            "switches": self._switches,
-            "stays_float": self._names,
-            "stays_float_alone": self._names,
-            "channel_limits": lambda place, value: self._each(place, value, self._channel_limit),
-            "fused": self._fused,
-            "limits": lambda place, value: self._each(place, value, self._limits),
-            "parts": lambda place, value: self._each(place, value, self._widths),
-            "layers": lambda place, value: self._each(place, value, self._layer),
-            "functions": lambda place, value: self._each(place, value, self._function),
-            "run": lambda place, value: self._each(place, value, lambda _, item: item),
-        }
-        return Config(**self._fields("", content, readers))
-
-    def _fields(self, place: str, value: object, readers: Mapping[str, Callable[[str, Any], Any]]) -> dict[str, Any]:
-        """The values of a mapping with known keys."""
-        if not isinstance(value, dict):
-            self.problems.append(f"{place}: a mapping with keys among {listing(readers)} is expected, not {value!r}")
-            return {}
-        found = {}
-        for key, item in value.items():
-            where = f"{place}.{key}".lstrip(".")
-            if key not in readers:
-                self.problems.append(unknown(where, str(key), readers))
-            else:
-                found[key] = readers[key](where, item)
-        return found
-
-    def _each(self, place: str, value: object, read: Callable[[str, Any], _T]) -> dict[str, _T]:
-        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            self.problems.append(f"{place}: a mapping from paths to settings is expected, not {value!r}")
-            return {}
-        return {key: read(f"{place}.{key}", item) for key, item in value.items()}
-
-    def _channel_limit(self, place: str, value: object) -> ChannelLimit:
-        found = self._fields(place, value, {"largest": self._limit, "shape": self._shape})
-        missing = [key for key in ("largest", "shape") if key not in found]
-        if missing:
-            self.problems.append(f"{place}: {' and '.join(missing)} is missing")
-        return ChannelLimit(**found)
-
-    def _layer(self, place: str, value: object) -> LayerConfig:
-        readers: dict[str, Callable[[str, Any], Any]] = {
-            "op": self._text,
-            "shape": self._shape,
-            "bits": self._widths,
-            "relu_ahead": self._boolean,
-            "limits": self._limits,
-            "scales": self._scales,
-            "methods": lambda where, methods: self._each(where, methods, self._text),
-            "adopts_input": self._boolean,
-        }
-        return LayerConfig(**self._fields(place, value, readers))
-
-    def _function(self, place: str, value: object) -> FunctionConfig:
-        readers: dict[str, Callable[[str, Any], Any]] = {
-            "scales": self._scales,
-            "methods": lambda where, methods: self._each(where, methods, self._text),
-            "bits": lambda where, bits: self._each(where, bits, lambda w, b: self._one_of(w, b, (4, 8, 16, 32))),
-            "subtracts_max": self._boolean,
-        }
-        return FunctionConfig(**self._fields(place, value, readers))
-
-    def _fused(self, place: str, value: object) -> tuple[Fused, ...]:
-        readers: dict[str, Callable[[str, Any], Any]] = {"conv": self._text, "bn": self._text, "folded": self._boolean}
-        if not isinstance(value, list):
-            self.problems.append(f"{place}: a list of pairs is expected, not {value!r}")
-            return ()
-        found = [self._fields(f"{place}[{i}]", item, readers) for i, item in enumerate(value)]
-        for i, item in enumerate(found):
-            missing = [key for key in ("conv", "bn") if key not in item]
-            if missing:
-                self.problems.append(f"{place}[{i}]: {' and '.join(missing)} is missing")
-        return tuple(Fused(**({"conv": "", "bn": ""} | item)) for item in found)
-
-    def _switches(self, place: str, value: object) -> dict[str, bool]:
-        return self._fields(place, value, {entry.name: self._boolean for entry in fields(Switches)})
-
-    def _limits(self, place: str, value: object) -> Limits:
-        return Limits(**self._fields(place, value, dict.fromkeys(("weight", "bias", "output"), self._limit)))
-
-    def _limit(self, place: str, value: object) -> float | None:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
-            return float(value)
-        self.problems.append(f"{place}: {value!r} is no positive number")
-        return None
-
-    def _scales(self, place: str, value: object) -> dict[str, float]:
-        return self._each(place, value, self._scale)
-
-    def _scale(self, place: str, value: object) -> float:
-        found = _POWER.fullmatch(value) if isinstance(value, str) else None
-        if found is not None and abs(int(found[1])) <= _LARGEST_EXPONENT:
-            return 2.0 ** int(found[1])
-        self.problems.append(f"{place}: {value!r} is no scale (write a power of two: 2^5 or 2^-3)")
-        return 1.0
-
-    def _widths(self, place: str, value: object) -> Widths:
-        found = _WIDTHS.fullmatch(value) if isinstance(value, str) else None
-        if found is None:
-            self.problems.append(f"{place}: {value!r} are no widths (write input/weights/output: 8/16/8)")
-            return Widths()
-        return Widths(*map(int, found.groups()))
-
-    def _version(self, place: str, value: object) -> int:
-        if value != VERSION or isinstance(value, bool):
-            self.problems.append(f"{place}: {value!r} is unknown to this linger, which reads {VERSION}")
-        return VERSION
-
-    def _boolean(self, place: str, value: object) -> bool:
-        if not isinstance(value, bool):
-            self.problems.append(f"{place}: true or false is expected, not {value!r}")
-        return bool(value)
-
-    def _text(self, place: str, value: object) -> str:
-        if not isinstance(value, str):
-            self.problems.append(f"{place}: a name is expected, not {value!r}")
-        return str(value)
-
-    def _names(self, place: str, value: object) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.problems.append(f"{place}: a list of names is expected, not {value!r}")
-            return ()
-        return tuple(value)
-
-    def _shape(self, place: str, value: object) -> tuple[int, ...]:
-        if not isinstance(value, list) or not all(type(item) is int for item in value):
-            self.problems.append(f"{place}: a list of sizes is expected, not {value!r}")
-            return ()
-        return tuple(value)
-
-    def _one_of(self, place: str, value: Any, known: Collection[Any]) -> Any:
-        if isinstance(value, bool) or not isinstance(value, (str, int)) or value not in known:
-            self.problems.append(unknown(place, str(value), [str(item) for item in known]))
-            return next(iter(known))
-        return value
-
-
+# complaints
 def unknown(place: str, name: str, known: Collection[str]) -> str:
     """A complaint about a name, with the one that may be meant, or all that there are."""
     near = get_close_matches(name, list(known), n=1)

@@ -58,7 +58,7 @@ _MASK_MAKERS = frozenset(
     if hasattr(place, name)
 )
 
-_COMPUTES_NOTHING = passthrough.MOVES | {*packing.FUNCTIONS, F.pad}
+_COMPUTES_NOTHING = passthrough.MOVES | {*packing.FUNCTIONS, F.pad, torch.as_strided, Tensor.as_strided}
 """Functions that only move real numbers, or put others beside them."""
 
 _QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
@@ -152,7 +152,7 @@ class FloatWatch(_ModelMode):
             name = getattr(func, "__name__", str(func))
             is_float = not name.startswith("__get") and _computes_floats(operands, results)
             is_computed = is_float and not note_derived(operands, results, self._runtime)
-            if is_computed and func not in _COMPUTES_NOTHING and not _makes_mask(func, results):
+            if is_computed and not _only_moves(func) and not _makes_mask(func, results):
                 macs = multiplications(name, args, kwargs, result)
                 self._runtime.note_float(name, self._reason(func, args, kwargs), macs)
         return result
@@ -179,6 +179,11 @@ def _computes_floats(operands: list[Tensor], results: list[Tensor]) -> bool:
     """Whether ordinary tensors became float tensors; what a quantised tensor takes part in is noted by that tensor."""
     has_quantized = any(isinstance(tensor, QTensor) for tensor in (*operands, *results))
     return bool(operands) and not has_quantized and any(map(_is_float, results))
+
+
+def _only_moves(func: Function) -> bool:
+    """Whether a function computes nothing; those by which FSDP gathers its parameters do not."""
+    return func in _COMPUTES_NOTHING or str(func).startswith("fsdp.")
 
 
 def _makes_mask(func: Function, results: list[Tensor]) -> bool:

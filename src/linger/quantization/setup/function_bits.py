@@ -54,7 +54,7 @@ def quant_function(
 
 def _chosen_ops(functions: str | Iterable[str] | None, bits: int | None) -> dict[str, Op]:
     """The ops of these functions; raises an error that names every wrong name and width."""
-    names = [functions] if isinstance(functions, str) else list(_adjustable() if functions is None else functions)
+    names = [functions] if isinstance(functions, str) else list(adjustable_ops() if functions is None else functions)
     problems = [*_width_problems(bits), *(problem for name in names for problem in _name_problems(name))]
     if problems:
         raise UsageError(f"quant_function: {'; '.join(problems)}.")
@@ -102,7 +102,7 @@ def _names(op: Op) -> set[str]:
 
 
 @cache
-def _adjustable() -> dict[str, Op]:
+def adjustable_ops() -> dict[str, Op]:
     """Ops that have a range of their own for their output, and state its width."""
     return {
         name: op
@@ -114,7 +114,7 @@ def _adjustable() -> dict[str, Op]:
 @cache
 def _by_name() -> dict[str, tuple[Op, ...]]:
     found: dict[str, tuple[Op, ...]] = {}
-    for op in _adjustable().values():
+    for op in adjustable_ops().values():
         for name in _names(op):
             found[name] = (*found.get(name, ()), op)
     return found

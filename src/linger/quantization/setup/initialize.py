@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,11 @@ from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing
 from linger.quantization.core.frozen import limits_of_rows
-from linger.quantization.core.kept_widths import widths_in
+from linger.quantization.core.kept.widths import widths_in
 from linger.quantization.core.packing import Unpacked
+from linger.quantization.core.processes.exchange import Exchange
+from linger.quantization.core.processes.seen import check_shards
+from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.ranges import device_of
 from linger.quantization.core.recomputation import Recomputation
 from linger.quantization.core.runtime import ProductPolicy, Runtime, attach_scope, runtime_of, set_runtime
@@ -41,16 +45,18 @@ from linger.quantization.core.switched import why_off
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
-from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
+from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
+from linger.quantization.layers.signal_layer import TransposedSignalLayer
 from linger.quantization.setup.config_apply import finish, named_types, prepared
-from linger.quantization.setup.config_file import Config
+from linger.quantization.setup.config_file import SCALES, Config
+from linger.quantization.setup.config_reader import newer_config, read_config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
 from linger.quantization.setup.marking import QuantMode, checked_types, checked_widths, types_by_name
 from linger.quantization.setup.tensor_quantizer import quant_tensor
 from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
-from linger.settings import Switches, chosen_switches
+from linger.settings import Switches, chosen_switches, kept_float, newer_settings
 from linger.targets import find_target
 
 logger = logging.getLogger(__name__)
@@ -84,9 +90,10 @@ def init(
     Args:
         model: The float model, as it is or after `trace_layers` and `normalize_layers`, whose limits the integers
             keep. Changed in place.
-        config_file: A file of `save_config`, or one written by hand, that holds the settings below, and pairs to fuse,
-            widths, limits and scales of single layers. The model is the float one as it was written, or after
-            `trace_layers`. Unknown names are errors, with a suggestion.
+        config_file: A file of `save_config`, one written by hand, or one of linger 3.x, that holds the settings below, and
+            pairs to fuse, widths, limits and scales of layers, by path or pattern. The model is the float one as it was
+            written, or after `trace_layers`. Unknown names are errors, with a suggestion. None: what `QUANT_CONFIGS` was
+            given in this context.
         disable_module: Layer types that stay float.
         disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
         quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
@@ -105,44 +112,91 @@ def init(
     """
     refuse_compiled(model)
     refuse_empty(model)
+    refuse_sharded(model, "init", "Call linger.init on the model as it was before, then fully_shard.")
     if mode is not QuantMode.QValue:
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
     refuse_unquantizable(model)
     if switches is not None and not isinstance(switches, Switches):
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
-    config = None
-    if config_file is not None:
-        given = (disable_module, disable_submodel, quant_modules, target, switches, None if parameter_bits == 8 else 1)
-        config = _read(model, config_file, *given)
-        quant_modules, parameter_bits = named_types(config), config.parameter_bits
-        disable_submodel, target, switches = config.stays_float, config.target, Switches(**config.switches)
-    order = _Order(
-        checked_types(quant_modules),
-        checked_widths(8, parameter_bits, 8),
-        tuple(disable_module or ()),
-        _float_paths(model, disable_submodel),
-    )
-    name = None if target is None else find_target(target).name
-    runtime = Runtime(dispatch, make_watch=FloatWatch, target=name, switches=switches or chosen_switches())
+    chip = None if target is None else find_target(target).name
+    given = _Given(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits)
+    kept = _Kept(tuple(disable_module or ()), _float_paths(model, disable_submodel))
+    _ordered(Config(), given, kept)  # what is wrong with the arguments is said before the model changes
+    config = _read(model, config_file, given, kept)
+    order = _ordered(config, given, kept)
+    runtime = _runtime_for(config, given)
     freeze_batch_norms(model, is_frozen=runtime.switches.freezes_batch_norm)
-    replacements, kept_float = _replacements(model, order, runtime)
-    _allow_products(model, runtime, order, kept_float)
+    replacements, stay = _replacements(model, order, runtime)
+    _allow_products(model, runtime, order, stay)
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
     _attach(root, runtime)
-    if config is not None:
+    if config != Config():
         finish(root, config)
     logger.info("init: %d layers quantised", len(replacements))
     return root
 
 
-def _read(model: nn.Module, config_file: str | Path, *given: object) -> Config:
-    """The settings of a file, which must be the only ones."""
-    names = ("disable_module", "disable_submodel", "quant_modules", "target", "switches", "parameter_bits")
-    also = [name for name, value in zip(names, given, strict=True) if value is not None]
+class _Given(NamedTuple):
+    """Arguments of `init` that a configuration has, too; None where they were left out."""
+
+    quant_modules: Sequence[type[nn.Module]] | None
+    target: str | None
+    switches: Switches | None
+    parameter_bits: int | None
+
+
+class _Kept(NamedTuple):
+    """Types and paths that stay float, as the arguments of `init` say."""
+
+    types: Types
+    paths: Sequence[str]
+
+
+def _read(model: nn.Module, config_file: str | Path | None, given: _Given, kept: _Kept) -> Config:
+    """The settings of a file, else of this context, made ready in the model."""
+    config, source = _said(config_file)
+    also = [name for name, value in given._asdict().items() if value is not None] if config_file is not None else []
+    also += ["disable_module or disable_submodel"] if any(kept) and config.complete else []
     if also:
         raise UsageError(f"init: config_file says {listing(also)} already. Leave the arguments out, or edit the file.")
-    return prepared(model, config_file)
+    if config == Config():
+        return config
+    made = prepared(model, config, source)
+    if made.scales != SCALES[0]:
+        warnings.warn(
+            f"init: {source} asks for learned scales. Call linger.learn_scales(model, {made.scales!r}) after calibration; "
+            "until then scales follow from running ranges.",
+            stacklevel=4,
+        )
+    return made
+
+
+def _said(config_file: str | Path | None) -> tuple[Config, str]:
+    """The configuration of a file, else of this context, and where it stands."""
+    if config_file is not None:
+        return read_config(config_file), f"config_file: {config_file}"
+    content, source = newer_settings(), "QUANT_CONFIGS"
+    return newer_config(content, source, platform=None) if content else Config(), source
+
+
+def _ordered(config: Config, given: _Given, kept: _Kept) -> _Order:
+    types = named_types(config) if given.quant_modules is None else given.quant_modules
+    return _Order(
+        checked_types(types),
+        checked_widths(8, given.parameter_bits or config.parameter_bits, 8),
+        (*kept.types, *(() if config.complete else kept_float())),
+        [*config.stays_float, *kept.paths],
+    )
+
+
+def _runtime_for(config: Config, given: _Given) -> Runtime:
+    is_said = config.complete or bool(config.switches)
+    switches = given.switches or (Switches(**config.switches) if is_said else chosen_switches())
+    target = given.target or config.target
+    made = Runtime(dispatch, make_watch=FloatWatch, target=target, switches=switches)
+    made.methods, made.scales = config.calibration, config.scales
+    return made
 
 
 @dataclass(frozen=True)
@@ -395,8 +449,10 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     kinds = {type(module) for module in root.modules()}
     is_unpacking = _has(kinds, QuantRecurrent) and not _has(kinds, nn.RNNBase)
     runtime.make_unpacking = Unpacked if is_unpacking else None
-    runtime.recomputation = Recomputation()
+    runtime.recomputation, runtime.make_function = Recomputation(), _make_function
+    runtime.exchange = Exchange(_make_function)
     home = device_of(root)
+    root.register_forward_pre_hook(check_shards)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
@@ -438,12 +494,19 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
     for name in names:
         child = KEY_PREFIX + name
         if child not in module._modules:  # noqa: SLF001 - hasattr would also find attributes that are no modules
-            module.add_module(child, FunctionalLayer(name, device_of(module)).train(module.training))
+            _make_function(module, child)
         widths = widths_in(state_dict, f"{prefix}{child}.")
         if widths is not None:  # of products that the module calls
             QUANTIZATION.put(module, QuantChoice(widths=widths))
     if not prefix and any(key.endswith(".running_o") for key in state_dict):
         _forget_unknown_ranges(module, state_dict)
+
+
+def _make_function(module: nn.Module, child: str) -> FunctionalLayer:
+    """Make the functional layer of this name in a module."""
+    made = FunctionalLayer(child.removeprefix(KEY_PREFIX), device_of(module)).train(module.training)
+    module.add_module(child, made)
+    return made
 
 
 def _forget_unknown_ranges(model: nn.Module, state_dict: dict[str, Any]) -> None:

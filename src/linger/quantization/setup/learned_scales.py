@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from torch import nn
 
 from linger.errors import UsageError, listing
-from linger.quantization.core.learned import PREFIXES, learn_range
+from linger.quantization.core.kept.learned import PREFIXES, learn_range
 from linger.quantization.core.method_plan import check_patterns, fits
 from linger.quantization.core.ranges import Kind, Range, ranges_of
 from linger.quantization.core.runtime import runtime_of
@@ -49,7 +49,7 @@ def learn_scales(
         parameter; one that is learned by another gets a new one.
 
     Raises:
-        UsageError: The model is not quantised or not calibrated, the method or a layer is unknown, or none of these ranges
+        UsageError: The model is not quantised, not calibrated or sharded, the method or a layer is unknown, or none of these ranges
             can be learned; the model is as it was.
 
     >>> import linger, torch
@@ -64,6 +64,11 @@ def learn_scales(
     if runtime_of(model) is None:
         raise UsageError(
             f"learn_scales: {type(model).__name__} is not quantised. Give the model that linger.init returned, calibrated."
+        )
+    if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+        raise UsageError(
+            "learn_scales: the parameters of this model are sharded already, and new ones would not be. Call it before "
+            "fully_shard."
         )
     chosen = _chosen(ranges_of(model), layers, weights=weights)
     for found in chosen:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from typing import Any
 
 from torch import nn
 
@@ -40,10 +42,14 @@ THROUGH_FUNCTIONS = (
 """Layers that need no replacement: the functions they call work on quantised tensors."""
 
 
+_NEWER_LIMITS = ("c_activation_val", "c_weight_val", "c_bias_val", "c_weight_factor")
+
+
 class QuantMode(Enum):
-    """How scales are chosen: powers of two are the only kind."""
+    """How scales are chosen: powers of two are the only kind; and how numbers are rounded to them, under its newer name."""
 
     QValue = 1
+    floor_add = QValue
 
 
 def disable_quant(module: nn.Module) -> nn.Module:
@@ -72,7 +78,7 @@ def quant_module(
     data_bits: int = 8,
     parameter_bits: int = 8,
     out_bits: int | None = None,
-    **newer: int,
+    **newer: Any,
 ) -> nn.Module:
     """Choose the widths of a module and of what is inside it, for a later `init` (or at once, after it).
 
@@ -83,7 +89,8 @@ def quant_module(
         data_bits: Width of the input.
         parameter_bits: Width of the weights (`weight_bits` is the newer name).
         out_bits: Width of the output; None: 8.
-        newer: Arguments of the newer signature: `weight_bits`; `bias_bits` must be 32.
+        newer: Arguments of the newer signature: `weight_bits`; `bias_bits` must be 32; limits (`c_weight_val`, …) never had an
+            effect here, which a warning says: `linger.const_module` sets them.
 
     Returns:
         The module.
@@ -91,18 +98,27 @@ def quant_module(
     parameter_bits = newer.pop("weight_bits", parameter_bits)
     if newer.pop("bias_bits", 32) != 32:
         raise UsageError("quant_module: a bias always has 32 bits. Leave bias_bits out.")
+    limits = [name for name in _NEWER_LIMITS if newer.pop(name, None) is not None]
     if newer:
         raise UsageError(f"quant_module: unknown argument {', '.join(newer)}.")
     if mode is not QuantMode.QValue:
         raise UsageError(f"quant_module: unknown mode {mode!r}. Use QuantMode.QValue.")
     widths = checked_widths(data_bits, parameter_bits, 8 if out_bits is None else out_bits)
     types = checked_types(type_modules)
+    if limits:
+        warnings.warn(
+            f"quant_module: {listing(limits)} has no effect. Call linger.const_module before linger.init.", stacklevel=2
+        )
     for part in module.modules():
         if isinstance(part, (QuantLayer, QuantRecurrent)):
             part.widths = widths
         elif counts_as(part, types):
             QUANTIZATION.put(part, QuantChoice(widths=widths))
     return module
+
+
+quant_module_by_type = quant_module
+"""The other name of linger 1.x, where the two differed in how they ended at a wrong type."""
 
 
 def checked_widths(data: int, parameter: int, output: int) -> Widths:

@@ -24,8 +24,9 @@ from linger.dialect import find_op
 from linger.ops.fast.twin import product_twin
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.functions.products import PRODUCTS
-from linger.quantization.layers.layer import QuantLayer, TransposedSignalLayer
+from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer
+from linger.quantization.layers.signal_layer import TransposedSignalLayer
 from linger.tuning.means.channel_means import Call, ChannelMeans
 from linger.tuning.means.gate_means import float_gates
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from linger.analysis.batches import Batch
 from linger.errors import LingerError, UsageError, listing
+from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.ranges import Kind, ranges_of
 from linger.quantization.core.runtime import real_copy, runtime_of
 from linger.quantization.core.statistics import QuantizedBase
@@ -60,6 +61,7 @@ def start_of(model: object, target: str | None) -> Start:
     runtime = runtime_of(model)
     refuse_compiled(model)
     refuse_empty(model)
+    refuse_sharded(model, "tune")
     refuse_not_finite(model)
     if runtime is None:
         refuse_unquantizable(model)

@@ -14,7 +14,7 @@ from linger.constraint.marks import QUANTIZATION, QuantChoice, Widths
 from linger.dialect import Op, find_op, ops
 from linger.errors import UsageError
 from linger.numeric.curves.normalization import is_exact
-from linger.quantization.core.kept_widths import keep_widths
+from linger.quantization.core.kept.widths import keep_widths
 from linger.quantization.core.ranges import Kind, kind_of
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer

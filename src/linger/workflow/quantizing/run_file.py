@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from linger.errors import UsageError, listing
 from linger.quantization.setup.config import config_of
-from linger.quantization.setup.config_file import as_text, read_config, unknown
+from linger.quantization.setup.config_file import as_text, unknown
+from linger.quantization.setup.config_reader import read_config
 from linger.reporting.facts import Quality, read_quality
 from linger.tuning.widths.goals import value_and_unit
 from linger.verification.array_files import read_arrays

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A range that an optimizer learns: a parameter of its layer, from which the range follows.
 
-The parameter is the binary logarithm of the range ("tqt") or the step of the grid ("lsq"). Nothing else knows about it: the
-range is written where running statistics would write it, and the one rule turns it into a scale.
+The parameter is the binary logarithm of the range ("tqt") or the step of the grid ("lsq"), whose sign does not count: an
+optimizer may well overshoot zero where steps are small. Nothing else knows about it: the range is written where running statistics would write it, and the one rule turns it into a scale.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class LearnedRange:
 
     # from the range to the parameter
     def begin(self) -> None:
-        """Set the parameter to the middle of those that give the present scale."""
+        """Set the parameter to the middle of those that give the present scale, and the range to what it then is."""
         layer, bits = self.layer, self.layer.bits_of.get(self.name, self._bits)
         scale = float(smallest([scale_for_range(layer.read(self._buffer), bits), layer.bound_of(self.name)]))
         with torch.no_grad():
@@ -133,6 +133,7 @@ class LearnedRange:
                 self.parameter.fill_(2.0**-_MIDDLE / scale)
             else:
                 self.parameter.fill_(math.log2(limits(bits)[1] / scale) - _MIDDLE)
+        self.follow()
 
     def change_width(self, bits: int) -> None:
         """Let a step be that of another width, so that its gradient is, too; the range stays."""
@@ -148,7 +149,7 @@ class LearnedRange:
         """Let the range be what the parameter says.
 
         Raises:
-            UsageError: The parameter is no number, or a step is not positive.
+            UsageError: The parameter is no number.
         """
         # calibration looks for a range of its own; a trace must not read, and follows a pass with these values
         if CALIBRATION.get() is not None or is_exporting() or torch._C._is_tracing():  # noqa: SLF001 - torch.jit hides it from mypy
@@ -161,6 +162,8 @@ class LearnedRange:
             return
         known = None if self.layer.is_observing else (parameter.data_ptr(), parameter._version)  # noqa: SLF001 - torch's public name is missing
         if known is None or known != self._known:
+            if known is not None:
+                self._range(float(parameter))  # an evaluation may read it, and names what is no number
             self._known = known
             self._write(self._range_there(parameter))
 
@@ -178,20 +181,13 @@ class LearnedRange:
             )
         if self.method == "tqt":
             return as_float32(2.0 ** min(max(value, math.log2(_SMALLEST)), math.log2(_LARGEST)))
-        if value <= 0.0:
-            raise UsageError(
-                f"{self._where}: the learned {self.key} is {value:g}, and a step is positive. Lower the learning rate of the "
-                'steps (an optimizer like Adam moves each by about the rate in every step), or learn thresholds ("tqt").'
-            )
-        return as_float32(min(max(value * self._top, _SMALLEST), _LARGEST))
+        return as_float32(min(max(abs(value) * self._top, _SMALLEST), _LARGEST))
 
     def _range_there(self, value: Tensor) -> Tensor:
         """The same on a device, whose values are not read; what is no number stays so, and an evaluation finds it."""
         number = value.double().squeeze(0)
-        largest = (
-            torch.exp2(number) if self.method == "tqt" else number.masked_fill(number <= 0.0, math.nan) * self._top
-        )
-        return largest.clamp(_SMALLEST, _LARGEST)
+        largest = torch.exp2(number) if self.method == "tqt" else number.abs() * self._top
+        return largest.clamp(_SMALLEST, _LARGEST).masked_fill(~number.isfinite(), math.nan)
 
     @property
     def _top(self) -> int:
@@ -204,7 +200,10 @@ class LearnedRange:
     ) -> Tensor:
         """`learn_grid` of a tensor that was rounded by this range; `how` are fields of its `Grid`."""
         wanted = scale_for_range(self.layer.value(self._buffer), bits)
-        per_step = 1.0 if self.method == "tqt" else self._top / limits(bits)[1]
+        per_step: Scale = 1.0
+        if self.method == "lsq":
+            size, is_negative = self._top / limits(bits)[1], self.parameter.detach() < 0.0
+            per_step = size * (1.0 - 2.0 * is_negative) if isinstance(scale, Tensor) else -size if is_negative else size
         grid = Grid(scale, bits, wanted, self.method == "tqt", per_step, **how)
         return learn_grid(rounded, self.parameter, real, grid, factor)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,34 @@ def keep_widths(layer: nn.Module, widths: Widths) -> None:
     home = next((b.device for b in layer.buffers(recurse=False)), torch.device("cpu"))
     with torch.inference_mode(mode=False):
         layer.register_buffer(BITS, numbers.to(home))
+
+
+class HasWidths:
+    """Widths of a layer; those in its buffer, once it has one, are always the same."""
+
+    _widths: Widths
+    _buffers: dict[str, Tensor | None]
+
+    @property
+    def widths(self) -> Widths:
+        """Bits of input, parameters and output."""
+        return self._widths
+
+    @widths.setter
+    def widths(self, wanted: Widths) -> None:
+        self._widths = wanted = self.possible_widths(wanted)
+        if BITS in self._buffers:
+            keep_widths(cast(nn.Module, self), wanted)
+
+    def possible_widths(self, wanted: Widths) -> Widths:
+        """What it makes of widths that are asked for."""
+        return wanted
+
+    def follow_widths(self) -> None:
+        """Take the widths of the buffer, which other code may have written: an average of models copies all buffers."""
+        numbers = self._buffers.get(BITS)
+        if numbers is not None:
+            self._widths = Widths(*(int(bits) for bits in numbers.tolist()))
 
 
 def widths_in(state_dict: dict[str, Any], prefix: str) -> Widths | None:

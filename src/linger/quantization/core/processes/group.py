@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the processes that train together (torch.distributed) hear each other.
+
+Every wait ends with the time limit of their group, in one sentence. A difference between the models of the processes, or a pass that
+ended in an exception, is said in one sentence by every process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import Tensor
+
+from linger.errors import UsageError, listing
+from linger.quantization.core.processes.seen import NotFiniteError
+
+SHORTEST = 4096
+"""Numbers of the shortest row. Messages of different lengths would end a process, so the first one of every kind is so long."""
+
+_HELLO = -1.0
+"""In the place of a digest: the process wants to compare models."""
+
+
+class GroupError(UsageError):
+    """Every process knows of it: nobody waits."""
+
+
+class Group:
+    """The processes of the default group of torch.distributed, with connections of their own.
+
+    So a process that has gone on to something else is waited for, instead of taking its message for a row of numbers.
+    """
+
+    def __init__(self) -> None:
+        distributed = torch.distributed
+        self._world = distributed.group.WORLD
+        self._limit = _time_limit(self._world)
+        self.rank, self.size = int(distributed.get_rank()), int(distributed.get_world_size())
+        self._group = distributed.new_group(timeout=self._limit)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the default group is still the same."""
+        return self._world is torch.distributed.group.WORLD
+
+    @staticmethod
+    def device_for(own: torch.device) -> torch.device:
+        """Where the group takes tensors from: the device they are on, if its backend can, else the one that it can."""
+        pairs = dict(pair.split(":") for pair in str(torch.distributed.get_backend_config()).split(",") if ":" in pair)
+        if own.type in pairs or not pairs:
+            return own
+        kind = next(iter(pairs))
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, torch.accelerator.current_device_index())
+
+    def gather(self, row: Tensor, small: int) -> tuple[Tensor, Tensor]:
+        """The rows of all processes in their order, all of one length, and so many of their first numbers on the host.
+
+        Raises:
+            GroupError: A process does not answer.
+        """
+        rows = [torch.empty_like(row) for _ in range(self.size)]
+        try:
+            torch.distributed.all_gather(rows, row, group=self._group)
+            together = torch.stack(rows)
+            return together, together[:, :small].cpu()
+        except RuntimeError as error:  # torch's errors of networks, backends and time limits
+            raise GroupError(self._no_answer(error)) from error
+
+    def _no_answer(self, error: RuntimeError) -> str:
+        cause, limit = str(error).strip().partition("\n")[0].rstrip("."), self._limit
+        allowed = "" if limit is None else f" The time limit of the group is {limit.total_seconds():g} s."
+        return (
+            f"Process {self.rank} waited for what the {self.size} processes have seen in a training pass, and one did not answer "
+            f"({cause}).{allowed} Every process must run every training pass of the model: look for one that has ended, hangs or has "
+            "fewer batches, and go on from a checkpoint."
+        )
+
+    def gather_text(self, text: str, device: torch.device) -> list[str]:
+        """The texts of all processes in their order; waits for those that only learn now that texts are wanted."""
+        own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
+        hello = torch.zeros(SHORTEST, dtype=torch.float64, device=device)
+        hello[0], hello[2] = _HELLO, float(len(own))
+        heads: list[list[float]] = [[0.0]]
+        while any(head[0] != _HELLO for head in heads):
+            heads = self.gather(hello, 3)[1].tolist()
+        lengths = [int(length) for _, _, length in heads]
+        longest = max(lengths)
+        _, rows = self.gather(torch.nn.functional.pad(own, (0, longest - len(own))), longest)
+        return [bytes(line[:length].tolist()).decode() for line, length in zip(rows, lengths, strict=True)]
+
+
+def _time_limit(group: object) -> timedelta | None:
+    """How long a collective of a group may take; None where torch does not tell: then it has the one of new groups."""
+    for device in ("cpu", "cuda"):
+        try:
+            limit: timedelta = group._get_backend(torch.device(device)).options._timeout  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public one
+        except (RuntimeError, AttributeError):  # no backend for this device
+            continue
+        return limit
+    return None
+
+
+# how a pass ended
+@dataclass(frozen=True)
+class Failure:
+    """How the pass of a process ended: in an exception, or in numbers that are none."""
+
+    text: str
+    is_not_finite: bool
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """What the other processes are told of an exception."""
+        is_not_finite = isinstance(error, NotFiniteError)
+        return cls(str(error) if is_not_finite else f"{type(error).__name__}: {error}", is_not_finite)
+
+
+def refuse_failures(failures: Mapping[int, Failure], own: BaseException | None) -> None:
+    """Raise one sentence where the pass of a process has failed; an exception of this process goes on by itself.
+
+    Raises:
+        GroupError: One has.
+    """
+    if not failures:
+        return
+    of_numbers = [f"Process {n}: {f.text}" for n, f in failures.items() if f.is_not_finite]
+    stopped = [
+        f"Process {n} has stopped in this training pass ({f.text})." for n, f in failures.items() if not f.is_not_finite
+    ]
+    sentence = " ".join([*of_numbers, *stopped])
+    if isinstance(own, NotFiniteError):
+        own.args = (sentence,)  # that of all processes
+    raise GroupError(sentence)
+
+
+# whether all processes have one model
+def agree(group: Group, layers: Mapping[str, str], own: BaseException | None, device: torch.device) -> set[str]:
+    """Compare the models of all processes; returns the functions that some have not called yet and this one lacks.
+
+    `layers` says of each layer what it is, `own` how the pass of this process ended. What begins with `FUNCTION` may be missing elsewhere: a process makes it when it
+    first calls the function.
+
+    Raises:
+        GroupError: The models differ, or the pass of a process has failed.
+    """
+    failure = None if own is None else Failure.of(own)
+    ended = None if failure is None else [failure.text, failure.is_not_finite]
+    told = [json.loads(text) for text in group.gather_text(json.dumps([dict(layers), ended]), device)]
+    refuse_failures({n: Failure(*ended) for n, (_, ended) in enumerate(told) if ended is not None}, own)
+    models: list[dict[str, str]] = [model for model, _ in told]
+    paths = sorted({path for model in models for path in model})
+    found = {path: [model.get(path) for model in models] for path in paths}
+    missing = {path for path, kinds in found.items() if all(k is None or k.startswith(FUNCTION) for k in kinds)}
+    different = [
+        _difference(path, kinds) for path, kinds in found.items() if path not in missing and len(set(kinds)) > 1
+    ]
+    if different:
+        raise GroupError(
+            f"The processes do not train one model: {listing(different)}. Build the same model, with the same types and versions, "
+            "in every process."
+        )
+    return missing - set(layers)
+
+
+FUNCTION = "function"
+"""Begins what is said of a range that belongs to a function."""
+
+
+def _difference(path: str, kinds: Sequence[str | None]) -> str:
+    """Which processes have which kind of a layer."""
+    by_kind: dict[str, list[int]] = {}
+    for number, kind in enumerate(kinds):
+        by_kind.setdefault("missing" if kind is None else kind, []).append(number)
+    return f"{path} is {' and '.join(f'{kind} in {_processes(numbers)}' for kind, numbers in by_kind.items())}"
+
+
+def _processes(numbers: Iterable[int]) -> str:
+    names = [str(n) for n in numbers]
+    return f"process {names[0]}" if len(names) == 1 else f"processes {listing(names, limit=8)}"

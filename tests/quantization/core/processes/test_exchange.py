@@ -1,0 +1,488 @@
+"""Training on several processes: what they exchange, how often, and what they say when one of them fails.
+
+Starting processes costs more than what they do, so those of one group run all their cases one after the other.
+"""
+
+import copy
+import math
+import os
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import linger
+from linger.quantization.core.processes.exchange import _pooled
+from tests.support.device_models import make_model, picture
+from tests.support.processes import Failed, run_processes
+
+pytestmark = pytest.mark.needs_torch
+
+COUNTS = (1, 2, 4)
+STEPS = 3
+
+
+class Net(nn.Module):
+    """Fused and free batch norms, and functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
+        self.pool, self.free = nn.MaxPool2d(2), nn.BatchNorm2d(4)
+        self.head = nn.Linear(4 * 9, 3)
+
+    def forward(self, x):
+        x = self.free(self.pool(torch.relu(self.bn(self.conv(x)))))
+        return torch.softmax(self.head(torch.cat([x, x + 1.0], 1)[:, :4].flatten(1)), -1)
+
+
+class Plain(nn.Module):
+    """Every sample for itself, with functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.hidden = nn.Linear(8, 8), nn.Linear(8, 8), nn.Hardtanh(-0.5, 0.5)
+
+    def forward(self, x):
+        x = self.hidden(self.first(x))
+        y = torch.cat([x, self.second(x) + x], 1)
+        return torch.softmax(y, -1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layers = kind(8, 4, num_layers=2, bidirectional=True)
+
+    def forward(self, x):
+        return self.layers(x.unsqueeze(0))[0] * 1.0
+
+
+class Branch(nn.Module):
+    """A part that only odd processes run."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.rare = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.first(x)
+        if dist.get_rank() % 2:
+            x = torch.relu(self.rare(x) + x)
+        return x
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part, self.does_repeat = Net(), True
+
+    def forward(self, x):
+        return checkpoint(self.part, x, use_reentrant=False) if self.does_repeat else self.part(x)
+
+
+def made(module):
+    """The module with the same weights in every process, fused, quantised and in training mode."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.dim() > 1 or "bias" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    net = next((m for m in module.modules() if isinstance(m, Net)), None)
+    if net is not None:
+        linger.trace_layers(net, net, torch.zeros(1, 2, 8, 8))
+    return linger.init(module).train()
+
+
+def pictures(count=8, seed=1):
+    return torch.randn(count, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def vectors(seed=1):
+    return torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def part(batch):
+    """What this process gets of a batch, in the order of processes."""
+    return batch.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def buffers(model):
+    return {name: value.tolist() for name, value in model.named_buffers()}
+
+
+def train(model, batches, *, rate=0.0, wrapped=None):
+    """The buffers after every step."""
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=rate), []
+    for batch in batches:
+        optimizer.zero_grad()
+        (wrapped or model)(part(batch)).square().sum().backward()
+        optimizer.step()
+        found.append(buffers(model))
+    return found
+
+
+def wrapped_training(broadcasts):
+    """DistributedDataParallel, whose weights change, too."""
+    model = made(Net())
+    with linger.calibration():
+        model(pictures())
+    wrapped = DistributedDataParallel(model, broadcast_buffers=broadcasts)
+    return train(model, [pictures(seed=s) for s in range(STEPS)], rate=0.05, wrapped=wrapped)
+
+
+def each_for_itself(module, *, is_known):
+    """Steps of a network in which a sample knows no other; `is_known`: with ranges from before."""
+    model = made(module)
+    if is_known:
+        with linger.calibration():
+            model(vectors())
+    return train(model, [vectors(s) * 2 for s in range(STEPS)])
+
+
+def counted(action):
+    """How often processes have told each other something meanwhile."""
+    calls, original = [], dist.all_gather
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_gather", lambda *args, **kwargs: (calls.append(1), original(*args, **kwargs))[1])
+        action()
+    return len(calls)
+
+
+def collectives():
+    """Of networks of one and of eight layers: in training, without gradients, in evaluation."""
+    return {depth: collectives_of(made(nn.Sequential(*[nn.Linear(8, 8) for _ in range(depth)]))) for depth in (1, 8)}
+
+
+def collectives_of(model):
+    model(vectors())
+    with torch.no_grad():
+        without_gradients = counted(lambda: model(vectors()))
+    in_training = counted(lambda: model(vectors()).sum().backward())
+    model.eval()
+    return without_gradients, in_training, counted(lambda: model(vectors()))
+
+
+def accumulated():
+    model = made(Net())
+    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+    with wrapped.no_sync():
+        wrapped(part(pictures(seed=1))).sum().backward()
+    wrapped(part(pictures(seed=2))).sum().backward()
+    return buffers(model)
+
+
+def uneven():
+    """A free batch norm on numbers that are integers of its format, in parts of different sizes."""
+    model = made(nn.Sequential(nn.BatchNorm2d(2)))
+    grid = (pictures() * 16).round().clamp(-60, 60) / 16
+    model(grid)  # sets the range
+    before = buffers(model)
+    model(grid.split([3, 5])[dist.get_rank()])
+    return before, buffers(model), grid.tolist()
+
+
+def checkpointed(does_repeat):
+    model = made(Checkpointed())
+    model.does_repeat = does_repeat
+    batch = part(pictures())
+    model(batch)
+    calls = counted(lambda: model(batch).square().sum().backward())
+    gradients = {name: p.grad.tolist() for name, p in model.named_parameters() if p.grad is not None}
+    return calls, buffers(model), gradients
+
+
+def cases():
+    """What every group does."""
+    found = {
+        "broadcast": wrapped_training(broadcasts=True),
+        "no broadcast": wrapped_training(broadcasts=False),
+        "known": each_for_itself(Plain(), is_known=True),
+        "unknown": each_for_itself(Plain(), is_known=False),
+        "lstm": each_for_itself(Recurrent(nn.LSTM), is_known=True),
+        "gru": each_for_itself(Recurrent(nn.GRU), is_known=True),
+    }
+    if dist.get_world_size() == 2:
+        found["branch"] = each_for_itself(Branch(), is_known=False)
+        found |= {"collectives": collectives(), "accumulated": accumulated(), "uneven": uneven()}
+        found |= {"checkpointed": checkpointed(does_repeat=True), "not checkpointed": checkpointed(does_repeat=False)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """What each process of groups of 1, 2 and 4 has found."""
+    found = {count: run_processes(cases, count) for count in COUNTS}
+    failed = [f.trace for results in found.values() for f in results if isinstance(f, Failed)]
+    assert not failed, failed[0]
+    return found
+
+
+ALL = ["broadcast", "no broadcast", "known", "unknown", "lstm", "gru"]
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_all_buffers_are_equal_in_all_processes_after_every_step(groups, case):
+    for results in groups.values():
+        for other in results[1:]:
+            assert other[case] == results[0][case]
+
+
+@pytest.mark.parametrize("case", ["branch", "accumulated"])
+def test_so_they_are_where_processes_differ_in_what_they_run(groups, case):
+    first, second = groups[2]
+    assert first[case] == second[case]
+
+
+def test_a_part_that_one_process_runs_has_its_ranges_everywhere(groups):
+    last = groups[2][0]["branch"][-1]
+    assert last["rare.scale_o"][0] > 0.0
+    assert [last[name] for name in last if "iqadd" in name and "scale_o" in name] != []
+
+
+@pytest.mark.parametrize("case", ["known", "lstm", "gru"])
+def test_the_number_of_processes_changes_no_bit_where_a_sample_knows_no_other(groups, case):
+    assert groups[1][0][case] == groups[2][0][case] == groups[4][0][case]
+
+
+@pytest.mark.parametrize("case", ["unknown", "broadcast", "no broadcast"])
+def test_the_number_of_processes_changes_no_scale(groups, case):
+    of_one, of_two, of_four = (groups[count][0][case][-1] for count in COUNTS)
+    # alpha of a free batch norm is that of each process's own batch
+    scales = [name for name in of_one if ".scale_" in name and name != "free.scale_w"]
+    assert len(scales) > 5
+    for name in scales:
+        assert of_one[name] == of_two[name] == of_four[name], name
+
+
+def test_broadcasts_change_nothing(groups):
+    for results in groups.values():
+        assert results[0]["broadcast"] == results[0]["no broadcast"]
+
+
+def test_the_first_batch_norm_learns_the_numbers_of_all_processes(groups):
+    of_one = groups[1][0]["broadcast"][0]
+    for count in (2, 4):
+        other = groups[count][0]["broadcast"][0]
+        # float32 means and variances of parts of a batch: sums of at most 8·36 numbers in another order, 288·2^-24 < 2e-5
+        for name in ("conv.bn.running_mean", "conv.bn.running_var"):
+            torch.testing.assert_close(torch.tensor(other[name]), torch.tensor(of_one[name]), rtol=2e-5, atol=2e-6)
+        assert other["conv.bn.num_batches_tracked"] == of_one["conv.bn.num_batches_tracked"] == 2
+
+
+def test_parts_of_different_sizes_count_as_torch_counts_the_whole_batch(groups):
+    before, after, grid = groups[2][0]["uneven"]
+    mean, var = torch.tensor(before["0.running_mean"]), torch.tensor(before["0.running_var"])
+    F.batch_norm(torch.tensor(grid), mean, var, training=True, momentum=0.1)
+    # both are sums of 8·64 float32 numbers: 512·2^-24 < 4e-5
+    torch.testing.assert_close(torch.tensor(after["0.running_mean"]), mean, rtol=4e-5, atol=4e-6)
+    torch.testing.assert_close(torch.tensor(after["0.running_var"]), var, rtol=4e-5, atol=0.0)
+    assert groups[2][1]["uneven"] == groups[2][0]["uneven"]
+
+
+@pytest.mark.parametrize("sizes", [(8,), (4, 4), (1, 7), (2, 3, 0, 3)], ids=str)
+def test_pooled_statistics_are_those_of_the_whole(sizes):
+    whole = torch.randn(sum(sizes), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 5
+    parts = whole.split(sizes)
+    means = torch.stack([p.mean(0) if len(p) else torch.zeros(3, dtype=torch.float64) for p in parts])
+    variances = torch.stack([p.var(0) if len(p) > 1 else torch.zeros(3, dtype=torch.float64) for p in parts])
+    counts = torch.tensor(sizes, dtype=torch.float64).unsqueeze(1).expand_as(means)
+    mean, var = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    F.batch_norm(whole, mean, var, training=True, momentum=1.0)
+    found = _pooled(counts, means, variances)
+    torch.testing.assert_close(found, (mean, var), rtol=1e-12, atol=1e-12)  # a few float64 operations
+
+
+def test_processes_talk_once_in_a_training_pass_whatever_the_number_of_layers(groups):
+    assert groups[2][0]["collectives"] == {1: (1, 1, 0), 8: (1, 1, 0)}
+
+
+def test_what_a_checkpoint_runs_again_is_not_exchanged_again(groups):
+    for results in groups[2]:
+        assert results["checkpointed"] == results["not checkpointed"]
+        assert results["checkpointed"][0] == 1
+
+
+# failures
+class Sometimes(nn.Module):
+    """Fails in one process."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.fails = nn.Linear(8, 8), False
+
+    def forward(self, x):
+        x = self.inner(x)
+        if self.fails and dist.get_rank() == 1:
+            raise KeyError("no such batch")
+        return x
+
+
+def said(action):
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - compared by the tests
+        return type(error).__name__, str(error)
+    return None
+
+
+def failing():
+    """One failure after the other: after each, the group is as good as before."""
+    is_second, x = dist.get_rank() == 1, vectors()
+    wrong = torch.where(torch.arange(8) == 3, math.nan, x) if is_second else x
+    found = {}
+    for state in ("first", "later"):
+        model = made(Sometimes())
+        if state == "later":
+            model(x)
+        found[f"{state} nan"] = said(lambda m=model: m(wrong))
+        model.fails = True
+        found[f"{state} exception"] = said(lambda m=model: m(x))
+        model.fails = False
+        found[f"{state} again"] = said(lambda m=model: m(x)), buffers(model)
+    both = made(Sometimes())
+    found["nan everywhere"] = said(lambda: both(x * math.nan))
+    found["models"] = said(lambda: made(nn.Sequential(*[nn.Linear(8, 8) for _ in range(1 + dist.get_rank())]))(x))
+    typed = made(nn.Sequential(nn.Linear(8, 8)))
+    typed = typed.double() if is_second else typed
+    found["types"] = said(lambda: typed(x))
+    grown = made(Sometimes())
+    grown(x)
+    if is_second:
+        grown.more = copy.deepcopy(grown.inner)
+    found["changed"] = said(lambda: grown(x))
+    return found
+
+
+@pytest.fixture(scope="module")
+def failures():
+    found = run_processes(failing, 2)
+    failed = [f for f in found if isinstance(f, Failed)]
+    assert not failed, failed[0]
+    return found
+
+
+NOT_FINITE = "the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
+
+
+@pytest.mark.parametrize("state", ["first", "later"])
+def test_nan_of_one_process_is_the_same_sentence_in_all(failures, state):
+    first, second = (results[f"{state} nan"] for results in failures)
+    assert first == ("GroupError", f"Process 1: inner.Quant: {NOT_FINITE}")
+    assert second == ("NotFiniteError", first[1])
+
+
+def test_so_is_that_of_all(failures):
+    first, second = (results["nan everywhere"] for results in failures)
+    assert first == second
+    assert first[1] == f"Process 0: inner.Quant: {NOT_FINITE} Process 1: inner.Quant: {NOT_FINITE}"
+
+
+@pytest.mark.parametrize("state", ["first", "later"])
+def test_an_exception_of_one_process_is_named_by_the_others_and_stays_its_own(failures, state):
+    first, second = (results[f"{state} exception"] for results in failures)
+    assert first == ("GroupError", "Process 1 has stopped in this training pass (KeyError: 'no such batch').")
+    assert second == ("KeyError", "'no such batch'")
+
+
+@pytest.mark.parametrize("state", ["first", "later"])
+def test_after_a_failure_training_goes_on(failures, state):
+    first, second = (results[f"{state} again"] for results in failures)
+    assert first == second
+    assert first[0] is None
+    assert first[1]["inner.running_x"][0] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("case", "difference"),
+    [
+        ("models", "1 is missing in process 0 and LinearInt float32 [8, 8] float32 [8] in process 1"),
+        ("changed", "more is missing in process 0 and LinearInt float32 [8, 8] float32 [8] in process 1"),
+        (
+            "types",
+            "0 is LinearInt float32 [8, 8] float32 [8] in process 0 and LinearInt float64 [8, 8] float64 [8] in process 1",
+        ),
+    ],
+    ids=["models", "changed later", "types"],
+)
+def test_models_that_differ_are_refused_in_every_process(failures, case, difference):
+    first, second = (results[case] for results in failures)
+    assert first == second
+    assert first == (
+        "GroupError",
+        f"The processes do not train one model: {difference}. Build the same model, with the same types and versions, in every "
+        "process.",
+    )
+
+
+def ending():
+    """Two passes; one process ends before the second."""
+    model = made(nn.Sequential(nn.Linear(8, 8)))
+    model(vectors())
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return said(lambda: model(vectors()))
+
+
+def test_processes_end_with_a_sentence_where_one_was_killed():
+    limit = 600
+    first, second, third = run_processes(ending, 3, collective_seconds=limit)
+    assert second == Failed("SIGKILL", "killed")
+    for rank, (kind, message) in ((0, first), (2, third)):
+        assert kind == "GroupError"
+        assert message.startswith(f"Process {rank} waited for what the 3 processes have seen in a training pass")
+        assert f"The time limit of the group is {limit} s" in message
+        assert "Every process must run every training pass" in message
+
+
+def waiting():
+    """One process skips a pass."""
+    model = made(nn.Sequential(nn.Linear(8, 8)))
+    model(vectors())
+    if dist.get_rank() == 1:
+        dist.distributed_c10d._get_default_store().get("told")
+        return None
+    found = said(lambda: model(vectors()))
+    dist.distributed_c10d._get_default_store().set("told", "1")
+    return found
+
+
+def test_no_process_waits_longer_than_the_group_allows():
+    (kind, message), _ = run_processes(waiting, 2, collective_seconds=1)
+    assert kind == "GroupError"
+    assert "The time limit of the group is 1 s" in message
+
+
+# a device that is not the CPU, in a group of this process alone
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["function add", "function softmax", "layer LSTM", "layer Conv2d, folded bn"])
+def test_ranges_on_a_device_are_those_of_the_cpu(alone, device, name):
+    states = []
+    for place in ("cpu", device):
+        model = linger.init(make_model(name).to(place)).train()
+        for seed in (1, 2):
+            model(picture(seed=seed).to(place))
+        states.append({key: value.cpu().tolist() for key, value in model.state_dict().items()})
+    assert states[0] == states[1]
+
+
+def test_nan_on_a_device_is_refused_when_the_pass_ends(alone, device):
+    model = linger.init(make_model("function add").to(device)).train()
+    model(picture().to(device))
+    before = {name: model.get_buffer(name).tolist() for name in ("conv.running_x", "conv.running_o", "bn.running_mean")}
+    with pytest.raises(linger.UsageError, match=r"^Process 0: conv\.x: the tensor holds NaN"):
+        model(picture().fill_(math.nan).to(device))
+    assert {name: model.get_buffer(name).tolist() for name in before} == before
+    model(picture().to(device))  # what follows from other ranges is written in every pass
+    assert all(value.isfinite().all() for value in model.buffers())
