@@ -158,13 +158,18 @@ def measure(task: Task, widths: Widths, method: str, seeds: tuple[int, ...], cac
     return found
 
 
+def asked(options: argparse.Namespace) -> list[Widths]:
+    """The widths that were asked for."""
+    return [widths for widths in WIDTHS if str(widths) in options.widths]
+
+
 def choose(options: argparse.Namespace) -> None:
     """Print what each learning rate of learned scales gives on data that were left out of training."""
     for name in options.tasks:
         task = TASKS[name](CACHE, is_choice=True)
         in_float = [task.judge(task.float_model(seed, CACHE / "choice")) for seed in CHOICE_SEEDS]
         print(f"{task.title}: float {spread(in_float)}", flush=True)
-        for widths, method in product(WIDTHS, options.methods):
+        for widths, method in product(asked(options), options.methods):
             for rate in TRIED_RATES.get(method, (0.0,)):
                 found = measure(task, widths, method, CHOICE_SEEDS, CACHE / "choice", rate)
                 print(f"  {widths} {method} {rate:g}: {spread(found)}", flush=True)
@@ -177,7 +182,7 @@ def measure_all(options: argparse.Namespace) -> None:
         task = TASKS[name](CACHE, is_choice=False)
         models = {seed: task.float_model(seed, CACHE) for seed in SEEDS}
         cells.put(task.title, task.unit, FLOAT, "", [task.judge(model) for model in models.values()])
-        for widths, method in product(WIDTHS, options.methods):
+        for widths, method in product(asked(options), options.methods):
             if method == "16 → 8 → 4" and widths.weights == 8:
                 continue
             found = measure(task, widths, method, SEEDS, CACHE, CHOSEN_RATES.get(method, 0.0))
@@ -196,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--widths", nargs="+", choices=[str(w) for w in WIDTHS], default=[str(w) for w in WIDTHS])
     parser.add_argument("--choose", action="store_true", help="try learning rates; nothing is written")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -99,7 +99,8 @@ def train(
     model.eval()
 
 
-def _split(x: Tensor, y: Tensor, test: tuple[Tensor, Tensor], *, is_choice: bool) -> tuple[Tensor, ...]:
+def split(x: Tensor, y: Tensor, test: tuple[Tensor, Tensor], *, is_choice: bool) -> tuple[Tensor, ...]:
+    """Training data, then data to judge by: the test data, or for choices a part of the training data."""
     if not is_choice:
         return x, y, *test
     is_left_out = torch.arange(len(x)) % LEFT_OUT == 0
@@ -136,14 +137,14 @@ def _pictures(
 def _digits(cache: Path, *, is_choice: bool) -> Task:
     del cache
     x, y, test, labels = digits()
-    data = _split(x, y, (test, labels), is_choice=is_choice)
+    data = split(x, y, (test, labels), is_choice=is_choice)
     return _pictures("digits", "digits CNN", DigitsNet, data, 1, (40, 10), (4e-3, 1e-3))
 
 
 def _depthwise(cache: Path, *, is_choice: bool) -> Task:
-    x, y = (part[:16_000] for part in mnist.pictures("train", cache))
-    data = _split(x, y, mnist.pictures("t10k", cache), is_choice=is_choice)
-    return _pictures("mnist", "MNIST depthwise CNN", mnist.DepthwiseNet, data, 2, (6, 4), (4e-3, 1e-3))
+    x, y = (part[:12_000] for part in mnist.pictures("train", cache))
+    data = split(x, y, mnist.pictures("t10k", cache), is_choice=is_choice)
+    return _pictures("mnist", "MNIST depthwise CNN", mnist.DepthwiseNet, data, 2, (6, 3), (4e-3, 1e-3))
 
 
 def _vowels(kind: str, cache: Path, *, is_choice: bool) -> Task:
