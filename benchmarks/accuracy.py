@@ -31,6 +31,7 @@ from accuracy_page import write_page
 from accuracy_verdicts import verdicts
 from networks import ENTRIES, SEEDS, Network, Outputs, Unobtainable
 from networks.figures import join_outputs, sqnr_db
+from qat_section import HEADING, write_section
 from torch import Tensor
 
 import linger
@@ -207,7 +208,9 @@ def main() -> int:
     for text, found, verdict in verdicts(cells):
         print(f"{verdict:12s} {text}: {found}")
     if not options.quick:
+        last = PAGE.read_text(encoding="utf-8").partition(HEADING)
         write_page(PAGE, cells, verdicts(cells))
+        write_section("".join(last[1:]), PAGE)  # what another script measured
     return 0
 
 

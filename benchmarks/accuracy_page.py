@@ -50,7 +50,7 @@ def write_page(path: Path, cells: Any, verdicts: Sequence[tuple[str, str, str]])
     parts = [
         INTRODUCTION,
         "## Bars\n",
-        _table(("bar", "measured", "verdict"), verdicts),
+        table(("bar", "measured", "verdict"), verdicts),
         _proofs(cells),
         _outliers(cells),
     ]
@@ -80,7 +80,7 @@ def _section(name: str, cells: Any) -> str:
             rows.append((column, f"does not run: {_cell(found[0]['reason'])}", *[""] * (len(columns) - 1)))
         else:
             rows.append((column, "not measured", *[""] * (len(columns) - 1)))
-    return f"\n## {entry.title}\n\n{entry.note}{_counts(name, cells)}\n\n{_table(('', *columns), rows)}"
+    return f"\n## {entry.title}\n\n{entry.note}{_counts(name, cells)}\n\n{table(('', *columns), rows)}"
 
 
 def _counts(name: str, cells: Any) -> str:
@@ -106,7 +106,7 @@ def _proofs(cells: Any) -> str:
                 }
                 rows.append((entry.title, column, *map(str, sums.values())))
     columns = ("network", "column", "integers that differ", "integers compared", 'errors of check(target="venus")')
-    return "\n## Files\n\nExported, and verified integer by integer: torch, numpy, ONNX Runtime.\n\n" + _table(
+    return "\n## Files\n\nExported, and verified integer by integer: torch, numpy, ONNX Runtime.\n\n" + table(
         columns, rows
     )
 
@@ -119,10 +119,10 @@ def _outliers(cells: Any) -> str:
             if good:
                 rows.append((ENTRIES[name].title, method, *(spread([value]) for value in good[0].values())))
     text = "\n## One outlier\n\nOne value of the calibration data, 100 times the largest: output SQNR without and with it.\n\n"
-    return text + _table(("network", "method", "clean dB", "with outlier dB", "cost dB"), rows)
+    return text + table(("network", "method", "clean dB", "with outlier dB", "cost dB"), rows)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import accuracy
 import pytest
+import qat_section
+import qat_tasks
 import torch
 from accuracy_columns import COLUMNS, calibrated
 from accuracy_outliers import with_outlier
@@ -220,3 +222,41 @@ def test_spread_of_one_and_of_several():
     assert spread([12.345]) == "12.35"
     assert spread([1.0, 2.0, 4.5]) == "2.50 ± 1.75"
     assert spread([-0.0]) == "0.00"
+
+
+# training as integers
+def test_the_section_on_training_says_who_wins_and_what_is_lost(tmp_path):
+    cells = qat_section.Cells.read(tmp_path / "none.json")
+    cells.put("net", "accuracy %", "float", "", [98.0, 99.0])
+    for widths, method, found in (
+        ("W8A8", "running", [98.3, 98.5]),
+        ("W4A8", "calibrated", [98.4, 98.4]),
+        ("W4A8", "running", [90.0, 91.0]),
+        ("W4A8", "tqt", [97.0, 97.2]),
+        ("W4A8", "lsq", [90.5, 95.0]),
+    ):
+        cells.put("net", "accuracy %", widths, method, found, cost=1.25, differing=0)
+    cells.write(tmp_path / "kept.json")
+    assert qat_section.Cells.read(tmp_path / "kept.json").content == cells.content
+
+    text = qat_section.section(cells, ["W8A8", "W4A8"], ["calibrated", "running", "tqt", "lsq"])
+    assert "net, W4A8, tqt: 97.10 ± 0.10 against 90.50 ± 0.50 |" in text  # lsq does not win in every seed
+    assert "| net: +1.40 (MISSED) |" in text
+    assert "| 0, in 5 files |" in text
+    assert "| running | 98.40 ± 0.10 | 1.25 × | 90.50 ± 0.50 | 1.25 × |" in text
+    assert "| tqt | — | — | 97.10 ± 0.10 | 1.25 × |" in text
+
+    page = tmp_path / "accuracy.md"
+    page.write_text("# Accuracy\n\nkept\n", encoding="utf-8")
+    for _ in range(2):
+        qat_section.write_section(text, page)
+    assert page.read_text(encoding="utf-8") == f"# Accuracy\n\nkept\n\n{text.rstrip()}\n"
+
+
+def test_choices_are_made_on_data_that_nothing_trains_on_and_that_are_no_test_data():
+    x, test = torch.arange(23), torch.arange(100, 105)
+    seen, _, judged, labels = qat_tasks.split(x, 2 * x, (test, 2 * test), is_choice=True)
+    assert sorted([*seen.tolist(), *judged.tolist()]) == x.tolist()
+    assert torch.equal(labels, 2 * judged)
+    assert len(judged) == 5
+    assert torch.equal(qat_tasks.split(x, 2 * x, (test, 2 * test), is_choice=False)[2], test)
