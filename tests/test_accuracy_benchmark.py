@@ -231,7 +231,9 @@ def test_the_section_on_training_says_who_wins_and_what_is_lost(tmp_path):
     for widths, method, found in (
         ("W8A8", "running", [98.3, 98.5]),
         ("W4A8", "calibrated", [98.4, 98.4]),
+        ("W8A8", "running, mse", [98.1, 98.3]),
         ("W4A8", "running", [90.0, 91.0]),
+        ("W4A8", "running, mse", [97.0, 97.2]),
         ("W4A8", "tqt", [97.0, 97.2]),
         ("W4A8", "lsq", [90.5, 95.0]),
     ):
@@ -242,7 +244,7 @@ def test_the_section_on_training_says_who_wins_and_what_is_lost(tmp_path):
     text = qat_section.section(cells, ["W8A8", "W4A8"], ["calibrated", "running", "tqt", "lsq"])
     assert "net, W4A8, tqt: 97.10 ± 0.10 against 90.50 ± 0.50 |" in text  # lsq does not win in every seed
     assert "| net: +1.40 (MISSED) |" in text
-    assert "| 0, in 5 files |" in text
+    assert "| 0, in 7 files |" in text
     assert "| running | 98.40 ± 0.10 | 1.25 × | 90.50 ± 0.50 | 1.25 × |" in text
     assert "| tqt | — | — | 97.10 ± 0.10 | 1.25 × |" in text
 
