@@ -27,7 +27,7 @@ Measured by `benchmarks/qat_methods.py`. Every cell of a network and a seed begi
 batches; figures are of test data that nothing was chosen on. Learning rates were chosen on a part of the training data that was
 left out for that (`--choose`). W4A8 has 4-bit weights and 8-bit inputs and outputs of layers. A figure with ± is the mean of
 three seeds and half the distance between the largest and the smallest. *step* is the CPU time of a training step over that of
-the float network.
+the float network. — has not been measured.
 
 - *calibrated*: no training; narrow weights have the range of least squared error.
 - *running*: ranges follow the data, those of weights the largest magnitude (`MOM`). *running, mse*: those of weights stay as
