@@ -17,7 +17,7 @@ PAGE = REPOSITORY / "docs" / "accuracy.md"
 HEADING = "## Training as integers: ways to find scales"
 FLOAT, RUNNING, LEARNED = "float", "running", ("tqt", "lsq")
 USUAL = "running, mse"
-"""The plainest way to train narrow weights; chosen before anything was judged."""
+"""The plainest way that trained narrow weights well on data left out of training (MNIST depthwise)."""
 NEAR = 0.5
 """Points that 4-bit weights may lose against float where 8-bit weights lose no more than that."""
 
