@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def _pictures(
                 yield (x[chosen].roll(shift, (2, 3)),), y[chosen]
 
     calibration = [(part,) for part in x[:512].split(64)]
-    judge = lambda model: _classified(model, test, labels)  # noqa: E731
+    judge = partial(_classified, x=test, y=labels)
     return Task(name, title, "accuracy %", make, batches, judge, functional.cross_entropy, calibration, epochs, rate)
 
 

@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 
 def initialised(**arguments: object) -> nn.Module:
-    made = linger.init(Net(), **arguments)  # type: ignore[arg-type]
+    made = linger.init(Net(), **arguments)  # type: ignore[arg-type]  # arguments of several types
     linger.restore()
     return made
 
@@ -84,7 +84,7 @@ def test_what_means_nothing_is_refused_and_not_kept() -> None:
     with pytest.raises(AttributeError, match=r"QUANT_CONFIGS has no setting 'quant_infos'. Is quant_info meant\?"):
         linger.QUANT_CONFIGS.quant_infos = {}
     with pytest.raises(linger.UsageError, match=r"QUANT_CONFIGS.quant_info has no setting 'bits'"):
-        linger.QUANT_CONFIGS.quant_info.bits  # noqa: B018
+        linger.QUANT_CONFIGS.quant_info.bits  # noqa: B018 - reading it is what is tried
     with pytest.raises(linger.UsageError, match=r"quant_info.weight_bits: 5 is no width"):
         linger.QUANT_CONFIGS.quant_info.weight_bits = 5
     with pytest.raises(linger.UsageError, match=r"QUANT_CONFIGS.clamp_info: a mapping is expected, not 8"):
@@ -138,7 +138,7 @@ def test_names_of_ops_are_what_can_be_left_out() -> None:
 
     assert type(apart(inside).head) is nn.Linear
     with pytest.raises(linger.UsageError) as caught:
-        linger.disable_quant_ops([nn.ReLU, "Conv2e", 3], [torch.exp, {}])  # type: ignore[list-item]
+        linger.disable_quant_ops([nn.ReLU, "Conv2e", 3], [torch.exp, {}])  # type: ignore[list-item]  # the wrong type is what is tried
     for said in (
         "qmodule_list: 'ReLU' is unknown",
         "(is Conv2d meant?)",

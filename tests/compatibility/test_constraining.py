@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_named_and_changes_nothing(net: nn.Module, tmp_path
     assert "constrain.1: Flatten cannot be kept within limits" in said
     assert "disable_submodel: 'tail' is unknown" in said
     with pytest.raises(linger.UsageError, match=r"constrain: disable_module=\['Linear'\] \(types of layers"):
-        linger.constrain(net, None, ["Linear"])  # type: ignore[list-item]
+        linger.constrain(net, None, ["Linear"])  # type: ignore[list-item]  # the wrong type is what is tried
     assert str(net) == before
     made = linger.init(net)
     linger.restore()

@@ -251,7 +251,7 @@ def _plain(value: Any) -> Any:
 def unknown(place: str, name: str, known: Collection[str]) -> str:
     """A complaint about a name, with the one that may be meant, or all that there are."""
     near = get_close_matches(name, list(known), n=1)
-    hint = f"is {near[0]} meant?" if near else f"known: {listing(known, limit=12)}"
+    hint = f"is {near[0]} meant?" if near else f"known: {listing([name for name in known if name], limit=12)}"
     return f"{printable(place)}: {printable(name)!r} is unknown ({hint})"
 
 

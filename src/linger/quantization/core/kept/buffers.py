@@ -107,7 +107,7 @@ class RangeBuffers(nn.Module):
         """The values of buffers as far as they are known without reading them."""
         found = {name: (self._buffers.get(name), known) for name, known in self._known.items()}
         held = {name: (b, k) for name, (b, k) in found.items() if b is not None and not b.is_meta}
-        return {name: value for name, (b, (version, value)) in held.items() if b._version == version}  # noqa: SLF001
+        return {name: value for name, (b, (version, value)) in held.items() if b._version == version}  # noqa: SLF001 - as in read
 
     def put_buffers(self, buffers: Mapping[str, Tensor | None], known: Mapping[str, Any]) -> None:
         """Put other tensors, whose values are known as far as said, in the place of buffers."""
@@ -140,7 +140,7 @@ class RangeBuffers(nn.Module):
             return self.read(name)
         buffer, known = self._buffers[name], self._known.get(name)
         assert buffer is not None
-        return known[1] if known is not None and known[0] == buffer._version else None  # noqa: SLF001
+        return known[1] if known is not None and known[0] == buffer._version else None  # noqa: SLF001 - as in read
 
     def forget_known(self) -> None:
         """Discard the values that were read before: the buffers have been replaced."""
@@ -165,7 +165,7 @@ class RangeBuffers(nn.Module):
         buffer = self._buffers.get(key)
         if buffer is None:
             return False
-        return self._known.get(key) == (buffer._version, None) or math.isfinite(self.read(key))  # noqa: SLF001
+        return self._known.get(key) == (buffer._version, None) or math.isfinite(self.read(key))  # noqa: SLF001 - as in read
 
     def choose_range(self, name: str, largest: Scale | None) -> None:
         """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""

@@ -99,7 +99,7 @@ def gathered(layer: nn.Module) -> Iterator[None]:
     shards = [(module, name, p) for module, name, p in places if is_sharded(p)]
     for module, name, shard in shards:
         whole: Tensor = shard.full_tensor()  # type: ignore[attr-defined]  # a method of DTensor
-        module._parameters[name] = nn.Parameter(whole.detach(), requires_grad=shard.requires_grad)  # noqa: SLF001
+        module._parameters[name] = nn.Parameter(whole.detach(), requires_grad=shard.requires_grad)  # noqa: SLF001 - by name, without a registration
     try:
         yield
     finally:
