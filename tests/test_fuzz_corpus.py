@@ -1,11 +1,14 @@
 """The fuzzing corpus, and a few mutations of it, in every run of the tests."""
 
+import json
+import sys
 from collections import Counter
 from random import Random
 
 import onnx
 import pytest
 
+from tests.fuzz import run
 from tests.fuzz.mutations import MUTATIONS, mutated
 from tests.fuzz.seeds import CORPUS, corpus, seeds
 from tests.fuzz.target import exercise
@@ -55,3 +58,20 @@ def test_mutated_models_keep_the_promises():
     random = Random(20260101)
     reached = Counter(exercise(mutated(data, random)) for _ in range(4) for data in STARTS.values())
     assert reached["repaired"] > 10
+
+
+@pytest.mark.parametrize(
+    ("broken", "exit_code", "expected", "closing"),
+    [
+        pytest.param({}, 0, 0, "5 inputs: {'repaired': 5}; 0 broken places", id="nothing"),
+        pytest.param({"ValueError at x": "a.bin"}, 0, 1, "5 inputs: {'repaired': 5}; 1 broken places", id="a place"),
+        pytest.param({}, 77, 77, "5 inputs: {'repaired': 5}; 0 broken places", id="a crash"),
+        pytest.param(None, 0, 1, "no input was tried", id="not one input"),
+    ],
+)
+def test_a_run_says_what_it_found_and_fails_by_it(tmp_path, monkeypatch, capsys, broken, exit_code, expected, closing):
+    monkeypatch.chdir(tmp_path)
+    tally = f"open({str(run.TALLY)!r}, 'w').write({json.dumps({'reached': {'repaired': 5}, 'broken': broken})!r});"
+    script = f"{tally if broken is not None else ''} raise SystemExit({exit_code})"
+    assert run.main([], [sys.executable, "-c", script]) == expected
+    assert capsys.readouterr().err.splitlines()[-1] == closing

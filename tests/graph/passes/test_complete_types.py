@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from linger.errors import GraphError
 from linger.graph.core.tensor_types import type_of
 from linger.graph.passes.declared_types import complete_types
 from tests.support.onnx_text import checked, content, parse
@@ -141,3 +142,21 @@ def test_a_shape_without_a_type_is_not_written_down():
     model.graph.node(2).outputs[0].type = ir.TensorType(ir.DataType.INT8)
     complete_types(model)
     assert list(model.graph.node(2).outputs[0].shape) == [3, 2]
+
+
+UNSORTED = {
+    "a node": "y = Neg(q)  q = thinker.Quant<data_bits=8, scale_x=16.0>(x)",
+    "a branch": """q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
+        y = If(c) <then_branch = t () => (float[3] a) { a = Abs(late) }, else_branch = e () => (float[3] b) { b = Neg(x) }>
+        late = thinker.Dequant<scale_o=16.0>(q)""",
+}
+
+
+@pytest.mark.parametrize("body", UNSORTED.values(), ids=UNSORTED)
+def test_nodes_out_of_order_are_refused(body):
+    """Also where only a branch reads what a later node makes: onnx_ir cannot copy such a model."""
+    model = parse(body, inputs="float[3] x, bool c", outputs="float[3] y", domains=', "thinker": 1')
+    before = content(model)
+    with pytest.raises(GraphError, match="sort_nodes"):
+        complete_types(model)
+    assert content(model) == before

@@ -139,3 +139,10 @@ def test_identities_in_a_circle_and_of_nothing_are_left():
     model = parse("a = Identity(b)  b = Identity(a)  y = Neg(x)")
     remove_identity(model)
     assert printed(model)[-1] == "y=Neg(x)"
+
+
+def test_one_inside_another_goes_with_it():
+    """No schema knows a body of an Identity; files have held one all the same."""
+    model = parse("a = Identity(x) <body = b () => (float[n] c) { d = Identity(x) c = Relu(d) }>  y = Neg(a)")
+    assert remove_identity(model).rows() == [("a (Identity)", "removed: x takes its place")]
+    assert printed(model) == ["y=Neg(x)"]

@@ -273,8 +273,10 @@ def _tried(book: FactBook, function: ir.Function, given: list[Fact]) -> list[Fac
         _enter_function(book, function, given)
         trial, book.result, book.function_facts = book.result, kept, known
         book.reported = reported
-        book.trials[key] = [trial.fact(v) for v in function.outputs] if trial.is_clean else None
-        if trial.is_clean and not _is_bound(book, function, given):
+        # where a node inside keeps the real numbers that a Dequant outside gives, the body would get one
+        is_kept = trial.is_clean and all(is_dequant(use.value.producer()) for use in trial.kept_real)
+        book.trials[key] = [trial.fact(v) for v in function.outputs] if is_kept else None
+        if is_kept and not _is_bound(book, function, given):
             book.function_facts.setdefault(function.identifier(), given)
             for value, fact in trial.facts.items():  # bodies may be called with several kinds
                 kept.facts[value] = fact if kept.facts.get(value, fact) == fact else UNKNOWN
