@@ -6,8 +6,11 @@ from linger.graph.editing.edit import insert as insert
 from linger.graph.editing.edit import remove as remove
 from linger.graph.editing.edit import replace as replace
 from linger.graph.editing.extraction import extract as extract
+from linger.graph.editing.merging import change_opset as change_opset
+from linger.graph.editing.merging import merge as merge
 from linger.graph.editing.search import find as find
 from linger.graph.files.model_io import load as load
 from linger.graph.files.model_io import save as save
+from linger.graph.passes.constants import fold_constants as fold_constants
 from linger.graph.passes.qdq_pairs import fill_float_islands as fill_float_islands
 from linger.graph.qdq.float_islands import island_findings as island_findings

@@ -224,8 +224,12 @@ def new_model(
     finished = [_output(g, r, results[:i]) for i, r in enumerate(results)]
     _name_outputs(g, dict(zip(outputs, finished, strict=True)), declared)
     graph = ir.Graph(arguments, finished, nodes=g.nodes, initializers=g.initializers, opset_imports=g.opsets, name=name)
-    ir_version = max((v for v, first in _FIRST_OPSETS.items() if g.opsets.get("", 0) >= first), default=8)
-    return ir.Model(graph, ir_version=ir_version, producer_name="linger")
+    return ir.Model(graph, ir_version=ir_version_for(g.opsets.get("", 0)), producer_name="linger")
+
+
+def ir_version_for(opset: int) -> int:
+    """The version of the format that a standard opset needs."""
+    return max((version for version, first in _FIRST_OPSETS.items() if opset >= first), default=8)
 
 
 def _refuse_repeated(inputs: Iterable[str], outputs: Iterable[str]) -> None:
