@@ -22,8 +22,14 @@ SCORES = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
         ([SCORES.log_softmax(-1)], -1),
         ([SCORES[:, :, 0], SCORES], None),
         ([], None),
+        ([SCORES[:, :, 0].to(torch.complex64)], None),
+        ([SCORES[0, 0]], None),
+        ([SCORES[:0, :, 0]], None),
     ],
-    ids=["scores", "one-number", "signal", "probabilities", "logarithms", "several", "nothing"],
+    ids=[
+        *("scores", "one-number", "signal", "probabilities", "logarithms", "several", "nothing", "complex", "one-axis"),
+        "no-sample",
+    ],
 )
 def test_scores_have_an_axis_of_classes(outputs, axis):
     assert class_axis(outputs) == axis

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 POOR_DB, FAIR_DB = 20.0, 30.0
 """Signal to noise at 8 bits: below the first value a layer disturbs the output, above the second it hardly ever does."""
 
+FOLDED = "folded"
+"""The role of a weight with a batch norm folded in, which a checkpoint does not hold as such."""
+
 _OUTLIER_BITS = 2.0
 _SPREAD_BITS = 4.0
 _FEW = 0.1
@@ -55,7 +58,7 @@ class Item:
     Attributes:
         name: The tensor's name, or the layer's path for an output.
         module: Path of the module that owns it.
-        role: `weight`, `output`, `input` (of a function beyond the device's format), or `other` (biases, batch-norm vectors: which are kept in 32 bits or folded away).
+        role: `weight`, `folded` (with a batch norm folded in), `output`, `input` (of a function beyond the device's format), or `other` (biases, batch-norm vectors: which are kept in 32 bits or folded away).
         q_format: Best format at 8 bits.
         rule_format: The format that linger's rule chooses from the largest magnitude.
         sqnr_4, sqnr_8, sqnr_16: Signal to noise in dB of the rule's formats at these widths.
@@ -213,7 +216,14 @@ def _limited(item: Item, subject: Subject, loss: Loss, why: str, *, reach: float
 
 def _mend(subject: Subject) -> str:
     """The remedies that need no labels."""
-    return f"without labels, linger.tune tries {_WITHOUT_TRAINING.get(subject.role, _WITHOUT_TRAINING['output'])}"
+    return (
+        f"without labels, linger.tune tries {_WITHOUT_TRAINING.get(_part(subject.role), _WITHOUT_TRAINING['output'])}"
+    )
+
+
+def _part(role: str) -> str:
+    """Which part of a layer a role is about."""
+    return "weight" if role == FOLDED else role
 
 
 def _readers(subject: Subject) -> str:
@@ -223,6 +233,7 @@ def _readers(subject: Subject) -> str:
 
 def limit_line(module: str, limits: dict[str, float], type_name: str = "") -> str:
     """The call that limits a module; a role without a limit stays unlimited."""
+    limits = {_part(role): limit for role, limit in limits.items()}
     kinds = f"type_modules=({type_name},), " if type_name else ""
     weight, output = limits.get("weight"), limits.get("output")
     return (
@@ -233,7 +244,11 @@ def limit_line(module: str, limits: dict[str, float], type_name: str = "") -> st
 
 def width_line(module: str, roles: set[str]) -> str:
     """The call that gives a module's weights or outputs 16 bits."""
-    wide = [text for role, text in (("weight", "parameter_bits=16"), ("output", "out_bits=16")) if role in roles]
+    wide = [
+        text
+        for role, text in (("weight", "parameter_bits=16"), ("output", "out_bits=16"))
+        if role in set(map(_part, roles))
+    ]
     return f"linger.quant_module({_submodule(module)}, {', '.join(wide)})"
 
 
@@ -289,7 +304,7 @@ class Advice:
         found: dict[str, dict[str, float]] = {item.module: {} for item in flagged}
         for item in flagged:
             alike = [i for i in self.items if (i.module, i.role) == (item.module, item.role)]
-            found[item.module][item.role] = _joint_limit(alike)
+            found[item.module][_part(item.role)] = _joint_limit(alike)
         return found
 
     def to_json(self, path: str | Path | None = None) -> str:

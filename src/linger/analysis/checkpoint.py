@@ -12,8 +12,9 @@ import os
 import re
 import warnings
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from linger.analysis.blocks import Values
-from linger.analysis.values import NUMPY_TYPES, TensorValues
+from linger.analysis.values import NUMPY_TYPES, STORED_LIMITS, TensorValues
 from linger.errors import UsageError, listing
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | nn.Module
@@ -67,13 +68,23 @@ _OPAQUE = re.compile(r"torch\.(bits\w+|u?int[1-7]|float4\w+)")
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor of a checkpoint, not read yet."""
+    """One tensor of a checkpoint, not read yet.
+
+    Attributes:
+        name: Its key.
+        shape: Its sizes.
+        dtype: Its element type.
+        open: Gives its numbers, within the limit of the layer if that has one.
+        note: Anything unusual.
+        pair_limit: Of a convolution's weight, the limit that holds once the batch norm beside it is folded in.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     open: Callable[[], Values]
     note: str = ""
+    pair_limit: float | None = None
 
 
 def stored_tensors(source: Source) -> list[Stored]:
@@ -264,7 +275,9 @@ def _state_dict(loaded: Mapping[Any, Any]) -> Mapping[str, Any]:
             return inner.state_dict()
         if isinstance(inner, Mapping) and any(_from_mapping(inner)):
             return _state_dict(inner)
-    return {k: v for k, v in loaded.items() if _is_tensor(v) or not _TRAINING_KEYS.search(str(k))}
+    kept = OrderedDict((k, v) for k, v in loaded.items() if _is_tensor(v) or not _TRAINING_KEYS.search(str(k)))
+    vars(kept).update(getattr(loaded, "__dict__", {}))  # torch keeps what it knows of the layers there
+    return kept
 
 
 def _is_tensor(value: object) -> bool:
@@ -272,6 +285,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _from_mapping(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[Stored]:
+    limit_of = _limits_in(mapping)
     for key, value in mapping.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
@@ -281,7 +295,33 @@ def _from_mapping(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[Stor
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             yield _of_tensor(name, _of_array(value))
         elif isinstance(value, Tensor):
-            yield _of_tensor(name, value)
+            yield _within(_of_tensor(name, value), value, *limit_of(str(key)))
+
+
+def _limits_in(mapping: Mapping[str, Any]) -> Callable[[str], tuple[float | None, float | None]]:
+    """Tells the limit of a tensor's own layer, and that of the pair of a convolution and a batch norm that it belongs to."""
+    told = getattr(mapping, "_metadata", None)
+    layers = told if isinstance(told, Mapping) else {}
+
+    def limit(path: str, kind: str) -> float | None:
+        limits = (layers.get(path) or {}).get(STORED_LIMITS, {})
+        return limits.get(kind) if f"{path}.running_var" not in mapping else None  # a batch norm limits other numbers
+
+    def limits(key: str) -> tuple[float | None, float | None]:
+        path, _, leaf = key.rpartition(".")
+        is_in_pair = leaf == "weight" and path.endswith(".conv")
+        pair = limit(path.removesuffix(".conv"), "weight") if is_in_pair else None
+        return limit(path, "bias" if "bias" in leaf else "weight"), pair
+
+    return limits if layers else lambda _: (None, None)
+
+
+def _within(stored: Stored, tensor: Tensor, limit: float | None, pair_limit: float | None) -> Stored:
+    """The tensor as a layer with limits computes with it."""
+    if limit is None or stored.note or not tensor.is_floating_point():
+        return replace(stored, pair_limit=pair_limit)
+    note = f"within its limit of ±{limit:g}, as the layer computes with it"
+    return replace(stored, open=lambda: TensorValues(tensor.clamp(-limit, limit)), note=note, pair_limit=pair_limit)
 
 
 def _of_array(array: NDArray[Any]) -> Tensor:

@@ -78,6 +78,10 @@ class Row:
         return [self.name, *(cell(n) if self.count else "-" for n in numbers)]
 
 
+def _notes(rows: tuple[Row, ...]) -> tuple[str, ...]:
+    return tuple(f"{row.name}: {row.note}" for row in rows if row.note)
+
+
 def _missing(found: Magnitudes) -> str:
     counts = [f"{found.nans} NaN" if found.nans else "", f"{found.infinities} infinite" if found.infinities else ""]
     said = " and ".join(filter(None, counts))
@@ -97,6 +101,8 @@ class Analysis:
     rows: tuple[Row, ...]
     header: tuple[str, ...] = SHORT_HEADER
     title: str = "magnitudes"
+    folded: tuple[Row, ...] = ()
+    """Weights with batch norms folded in, which the names of a checkpoint give: `conv1.weight with bn1`."""
 
     @property
     def abnormal(self) -> tuple[Row, ...]:
@@ -106,16 +112,20 @@ class Analysis:
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the rows, a sentence per tensor."""
-        return tuple(f"{row.name}: {row.note}" for row in self.rows if row.note)
+        return _notes((*self.rows, *self.folded))
 
     def to_log(self) -> str:
-        """The documented table, and the notes below it."""
+        """The documented table and the notes below it; then the same of the folded weights if there are any."""
+        heading = "Folded, as they will be quantised:\n"
+        return self._table(self.rows) + (f"{heading}{self._table(self.folded)}" if self.folded else "")
+
+    def _table(self, rows: tuple[Row, ...]) -> str:
         lines: list[list[str]] = []
-        for row in self.rows:
+        for row in rows:
             lines.append(row.cells())
             if row.is_abnormal:
                 lines.append([ALARM] * len(self.header))
-        return table_text(self.header, lines) + "".join(f"{note}\n" for note in self.notes)
+        return table_text(self.header, lines) + "".join(f"{note}\n" for note in _notes(rows))
 
     def save_log(self, path: str | Path) -> None:
         """Write the documented table, all or nothing."""
@@ -147,14 +157,15 @@ class Analysis:
 
     def _repr_html_(self) -> str:
         headings, is_text = self._headings
-        return table_html(self.title, headings, map(_shown, self.rows), is_text=is_text)
+        return table_html(self.title, headings, map(_shown, (*self.rows, *self.folded)), is_text=is_text)
 
     def __rich__(self) -> Table:
         from linger.analysis.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
 
         headings, is_text = self._headings
-        styles = ["bold red" if row.is_abnormal else "" for row in self.rows]
-        return NarrowTable(self.title, headings, [_shown(row) for row in self.rows], is_text, styles)
+        rows = (*self.rows, *self.folded)
+        styles = ["bold red" if row.is_abnormal else "" for row in rows]
+        return NarrowTable(self.title, headings, [_shown(row) for row in rows], is_text, styles)
 
 
 def _shown(row: Row) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ NUMPY_TYPES = frozenset(
 )
 """Types that are read as they are."""
 
+STORED_LIMITS = "linger_limits"
+"""The entry of a state_dict's metadata with the limits of a layer's weight and bias."""
+
 
 class TensorValues:
     """The numbers of a torch tensor. Narrow floats become float32, which holds each of them exactly."""

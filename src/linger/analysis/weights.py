@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from linger.analysis.batch_norms import folded_weights
 from linger.analysis.checkpoint import Source, Stored, stored_tensors
 from linger.analysis.magnitudes import measure
 from linger.analysis.result import Analysis, Row
@@ -26,7 +27,9 @@ def wb_analyse(path: Source, save_log_path: str | os.PathLike[str] | None = "./w
 
     The log is the documented table; a row of `!` follows a tensor whose Versu = Max/Dynamic exceeds 10 (or that holds NaN
     or infinities): such a range is set by a few outliers and costs bits. Running statistics are left out. Files are
-    mapped and read in pieces; nothing in them is executed.
+    mapped and read in pieces; nothing in them is executed. A second table below has the weights that come of folding batch
+    norms into the convolutions that they follow by their names, with an eps of 1e-5. Weights of layers with limits
+    (`normalize_layers`) are shown as the layer computes with them, where the model or the metadata of its state_dict tells.
 
     Args:
         path: A path (`.pt`, `.pth`, `.safetensors`, a sharded `*.index.json`), a state_dict, a checkpoint that
@@ -39,11 +42,15 @@ def wb_analyse(path: Source, save_log_path: str | os.PathLike[str] | None = "./w
     Raises:
         UsageError: The checkpoint cannot be read, would run code, or holds no tensor; the log cannot be written.
     """
-    tensors = [t for t in stored_tensors(path) if not is_running_statistic(t.name)]
+    stored = stored_tensors(path)
+    pairs = folded_weights(stored)
+    effective = {pair.conv.name: pair.conv for pair in pairs}
+    tensors = [effective.get(t.name, t) for t in stored if not is_running_statistic(t.name)]
     is_file = isinstance(path, (str, os.PathLike)) and save_log_path is not None
     if is_file and Path(path).resolve() == Path(save_log_path).resolve():  # type: ignore[arg-type]  # just asked
         raise UsageError(f"{path}: the log would replace the checkpoint. Choose another save_log_path.")
-    made = Analysis(tuple(in_threads(_row, tensors, "analyse")), title="weights and biases")
+    rows = in_threads(_row, [*tensors, *(pair.weight for pair in pairs)], "analyse")
+    made = Analysis(tuple(rows[: len(tensors)]), title="weights and biases", folded=tuple(rows[len(tensors) :]))
     if save_log_path is not None:
         made.save_log(Path(save_log_path))
     return made

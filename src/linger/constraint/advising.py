@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, reduce
 from typing import Any, cast
 
@@ -15,9 +15,10 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from linger.analysis.advice import Advice, Item, Subject, make_item
+from linger.analysis.advice import FOLDED, Advice, Item, Subject, make_item
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function, Keywords, as_batches
+from linger.analysis.batch_norms import folded_weights
+from linger.analysis.batches import Batch, Function, Keywords, as_batches, run_batch
 from linger.analysis.blocks import Values
 from linger.analysis.checkpoint import Source, stored_tensors
 from linger.analysis.fixed_point_loss import measure_loss
@@ -50,6 +51,8 @@ class Measured:
     subject: Subject
     open: Callable[[], Values]
     channels: int | None = None
+    bn: str = ""
+    """The batch norm that will be folded into this weight, by its name."""
 
 
 def advise(source: Source, inputs: object = None) -> Advice:
@@ -57,7 +60,8 @@ def advise(source: Source, inputs: object = None) -> Advice:
 
     Args:
         source: A path, a state_dict, a checkpoint, or a module. Of a module after `trace_layers` the folded weights are
-            judged, which is what will be quantised; a checkpoint is taken as it is.
+            judged, which is what will be quantised. A checkpoint gets an item more for each convolution that a batch norm
+            follows by its name (role `folded`); lines to paste are for the model after `trace_layers`.
         inputs: Typical inputs of the module (as for `linger.verify`): layer outputs are judged too. Their noise is that
             of at most 262 144 values per layer, spread evenly; their maximum is exact.
 
@@ -86,11 +90,16 @@ def judge(measured: Measured) -> Item:
     """What one tensor loses, with its sentence."""
     values = measured.open()
     found = measure(values)
-    return make_item(measured.subject, found, measure_loss(values, found, measured.channels))
+    item = make_item(measured.subject, found, measure_loss(values, found, measured.channels))
+    if measured.bn and item.role != FOLDED:
+        text = f"before {measured.bn} is folded in, which is what counts: {item.advice}"
+        return replace(item, advice=text, line="", alternative="")
+    return item
 
 
 def _weights_in(source: Source) -> Iterator[Measured]:
     stored = stored_tensors(source)
+    pairs = {pair.conv.name: pair for pair in folded_weights(stored)}
     names = {tensor.name for tensor in stored}
     is_traced = any(name.endswith(_FOLDED_MARK) for name in names)  # other models may have parts called conv and bn
     for tensor in stored:
@@ -100,7 +109,12 @@ def _weights_in(source: Source) -> Iterator[Measured]:
             # in a traced checkpoint the fused layer is the parent
             is_fused = is_traced and pair != module and f"{pair}.bn.weight" in names
             role, channels = _role(tensor.shape)
-            yield Measured(Subject(tensor.name, pair if is_fused else module, role), tensor.open, channels)
+            place, folded = pair if is_fused else module, pairs.get(tensor.name)
+            bn = folded.bn if folded is not None else ""
+            own = tensor if folded is None else folded.conv
+            yield Measured(Subject(tensor.name, place, role), own.open, channels, bn)
+            if folded is not None:
+                yield Measured(Subject(folded.weight.name, place, FOLDED), folded.weight.open, channels, bn)
 
 
 def _role(shape: tuple[int, ...]) -> tuple[str, int | None]:
@@ -156,8 +170,8 @@ def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item]) -> list[Me
         for sample in samples.values():
             stack.callback(sample.module.register_forward_hook(sample.take).remove)
         watch = stack.enter_context(FunctionInputs(model))
-        for batch in progress(as_batches(inputs), "run"):
-            model(*batch)
+        for batch in progress(as_batches(model, inputs, "advise"), "run"):
+            run_batch(model, batch)
     beyond += watch.items()
     found = [
         _of_tensor(_subject(path or "model", path, sample.module, "output"), *sample.joined())

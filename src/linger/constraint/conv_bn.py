@@ -114,7 +114,7 @@ def normalize_folded(
     bias: Tensor | None,
     module: nn.Module,
     factor: LearningFactor,
-    gain: float = 1.0,
+    gain: float,
     learn: Learn = learn_statistics,
     *,
     reaches_bias: bool = False,

@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from linger.analysis.values import STORED_LIMITS
 from linger.errors import UsageError
 
 AHEAD_RELU = "_linger_ahead_relu"
@@ -67,7 +68,8 @@ def exceeds(*parts: tuple[Tensor, float | None]) -> bool:
 class Normalized(nn.Module):
     """Base of the Normalize* layers: the arguments of the torch layer, and the limits by keyword.
 
-    The limits are no part of the state_dict, so checkpoints fit with and without them. `ahead_relu` says that only
+    The limits have no key in the state_dict, so checkpoints fit with and without them; its metadata tell them to those who
+    judge the weights. `ahead_relu` says that only
     ReLU sees the output; `ahead_sigmoid` is accepted as documented and never changed a number.
     """
 
@@ -112,6 +114,12 @@ class Normalized(nn.Module):
     def limit_to(self, chosen: Limits) -> None:
         """Replace the limits."""
         self.normalize_weight, self.normalize_bias, self.normalize_data = chosen.weight, chosen.bias, chosen.output
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001 - torch's hook
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        told = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if told is not None and (self.normalize_weight is not None or self.normalize_bias is not None):
+            told[STORED_LIMITS] = {"weight": self.normalize_weight, "bias": self.normalize_bias}
 
     def extra_repr(self) -> str:
         """Torch's own, and the limits that are set."""

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from torch import nn
 
 from linger.constraint.limits import Limits
-from linger.errors import UsageError
+from linger.errors import UsageError, no_module
 
 _Said = TypeVar("_Said")
 Types = tuple[type[nn.Module], ...]
@@ -84,8 +84,10 @@ def refuse_quantized(model: nn.Module, function: str) -> None:
     """Complain about a model that is quantised, as a whole or in parts.
 
     Raises:
-        UsageError: `init` came first.
+        UsageError: `init` came first, or it is no model.
     """
+    if not isinstance(model, nn.Module):
+        raise no_module(function, model)
     if any(QUANTIZED.of(module) for module in model.modules()):
         raise UsageError(
             f"{function}: {type(model).__name__} is quantised already, and this step works on the float model. "
