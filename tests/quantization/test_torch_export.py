@@ -1,5 +1,7 @@
 """A quantised model under torch.export: the second exporter must stay open."""
 
+import inspect
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -97,3 +99,24 @@ def test_a_model_that_never_evaluated_says_what_to_do(is_loaded):
     with torch.no_grad():
         expected = model(x).dequantize()
     assert torch.equal(torch.export.export(model, (x,), strict=False).module()(x), expected)
+
+
+@pytest.mark.parametrize("call", [torch.jit.trace, lambda model, _: torch.jit.script(model)], ids=["trace", "script"])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_torchscript_is_refused_in_one_sentence(call):
+    model, x = Net(), torch.randn(2, 3, 6, 6)
+    expected = calibrated(model, x)
+    with pytest.raises(
+        UsageError, match=r"^torch\.jit\.\w+: a quantised model is no TorchScript.* linger\.onnx\.export"
+    ):
+        call(model.eval(), x)
+    with torch.no_grad():
+        assert torch.equal(model(x).dequantize(), expected)
+
+
+def test_every_attribute_of_a_quantised_model_can_be_asked_for():
+    model = init(settle(SmallNet()))
+    model.recurrent, model.norm = init(nn.Sequential(nn.LSTM(2, 2)))[0], init(nn.Sequential(nn.LayerNorm(2)))[0]
+    for module in model.modules():
+        inspect.getmembers(module)
+        assert not hasattr(module, "no_such_attribute")

@@ -7,7 +7,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.simulation.recorder import as_batches, record
+from linger.simulation.recorder import record
 from tests.support.models import SmallNet, small_net
 from tests.support.wired import Wired, picture
 
@@ -28,17 +28,6 @@ def test_relu_fused_in_evaluation_is_recorded_apart():
     (made,) = record(model, x)
     assert made.integers["stem.Conv2dInt"].min() < 0
     np.testing.assert_array_equal(made.integers["Relu"], np.maximum(made.integers["stem.Conv2dInt"], 0))
-
-
-@pytest.mark.parametrize(
-    ("given", "count"),
-    [((1, 2), 1), (torch.ones(2), 1), ([torch.ones(2), (torch.ones(1),)], 2), (iter([torch.ones(1)] * 3), 3)],
-    ids=["tuple", "tensor", "list", "iterator"],
-)
-def test_batches_come_in_every_form(given, count):
-    batches = list(as_batches(given))
-    assert len(batches) == count
-    assert all(isinstance(b, tuple) for b in batches)
 
 
 def test_float_model_is_refused():

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_map, tree_unflatten
 
 from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Forward, failure_of, first_pass, passes_of
 from linger.errors import LingerError, UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime, runtime_of
@@ -48,18 +48,21 @@ class ExampleCall:
 
 
 def read_call(model: Exportable, args: object, kwargs: Mapping[str, Any] | None) -> ExampleCall:
-    """Read `args` as a call: a tensor, a tuple, a dict, or a tuple that ends in a dict of keywords.
+    """Read the arguments of a pass in any form that inputs may have; of several batches, the first.
 
-    A dict is keyword arguments where its keys are parameters of forward, else an argument.
+    Raises:
+        UsageError: They are not what forward takes.
     """
-    positional = args if isinstance(args, tuple) else (args,)
-    keywords = dict(kwargs or {})
-    if positional and isinstance(positional[-1], dict):
-        names = _parameter_names(model)
-        if all(key in names for key in positional[-1]):
-            keywords = {**positional[-1], **keywords}
-            positional = positional[:-1]
-    return ExampleCall(as_plain(tuple(positional)), as_plain(keywords))
+    return ExampleCall(*as_plain(first_pass(model, args, "args", kwargs)))
+
+
+def calls_of(model: Exportable, inputs: object, kwargs: Mapping[str, Any] | None = None) -> Iterator[ExampleCall]:
+    """A call for each batch of inputs.
+
+    Raises:
+        UsageError: They are not what forward takes.
+    """
+    return (ExampleCall(*as_plain(one)) for one in passes_of(model, inputs, "inputs", kwargs))
 
 
 def as_plain(tree: Any) -> Any:
@@ -90,11 +93,8 @@ def run_once(model: Exportable, call: ExampleCall) -> object:
     except LingerError:
         raise
     except Exception as error:
-        shapes = [tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for _, v in call.leaves()]
-        raise UsageError(
-            f"{type(model).__name__}: the forward pass fails on the example input {shapes}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())}. Give an input that the model accepts."
-        ) from error
+        values = [value for _, value in call.leaves()]
+        raise UsageError(failure_of(model, values, error, "the example input")) from error
 
 
 class FlatModel(nn.Module):
@@ -120,7 +120,7 @@ class FlatModel(nn.Module):
 
 def default_names(model: Exportable, call: ExampleCall) -> tuple[str, ...]:
     """Name the graph inputs after forward's parameters and the keys of dicts."""
-    names = _parameter_names(model)
+    names = Forward.of(model).names
     result = []
     for path, value in call.leaves():
         if is_input(value):
@@ -148,18 +148,6 @@ def is_input(value: object) -> bool:
 
 def _as_tensor(value: Tensor | float) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value)
-
-
-def _parameter_names(model: Exportable) -> list[str]:
-    if isinstance(model, torch.jit.ScriptModule):
-        schema: Any = model.forward.schema  # type: ignore[attr-defined]  # a scripted method has one
-        return [argument.name for argument in schema.arguments[1:]]
-    if isinstance(model, torch.jit.ScriptFunction):
-        described: Any = model.schema
-        return [argument.name for argument in described.arguments]
-    forward = getattr(model, "forward", model)
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
-    return [name for name, p in inspect.signature(forward).parameters.items() if p.kind in kinds]
 
 
 @contextmanager

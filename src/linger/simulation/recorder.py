@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from linger.analysis.batches import as_batches
 from linger.dialect import Op, ops
 from linger.errors import LingerError, UsageError, listing
 from linger.graph.core.carriers import stands_for
@@ -26,10 +24,10 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.simulation.example_call import (
     ExampleCall,
+    calls_of,
     default_names,
     is_input,
     preserved,
-    read_call,
     repeated,
     run_once,
 )
@@ -43,11 +41,6 @@ Memory = tuple[int, int, int]
 
 Quant = tuple[str, Op, Mapping[str, Any]]
 """Name, op and attributes of a Quant of the model."""
-
-SPELLINGS = (
-    "A tuple holds the arguments of one forward pass, a list holds batches: (x, y) is one batch of two arguments, "
-    "[x1, x2] are two batches of one, [(x1, y1), (x2, y2)] are two batches of two"
-)
 
 _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (torch.zeros_like, torch.neg)
 """Replacements for a result: zero, and the negative. At least one of them is another number."""
@@ -65,8 +58,7 @@ def record(
 
     Args:
         model: A quantised model.
-        inputs: The arguments of a pass as for export (a tensor, a tuple that may end in a dict of keywords, a dict), or
-            an iterable of such.
+        inputs: The arguments of a pass, or an iterable of such (page "Inputs").
         kwargs: Keyword arguments of every pass.
         file: The file that the recordings are for. Where its inputs and outputs are integers, so are the recorded ones;
             results that it leaves out and no output needs are left out here, too.
@@ -76,9 +68,7 @@ def record(
         UsageError: The model is not quantised, or does not take the inputs.
     """
     first = None
-    for arguments in _batches(inputs):
-        call = read_call(model, arguments, kwargs)
-        _require_bound(model, call)
+    for call in calls_of(model, inputs, kwargs):
         first = first or call
         yield _recorded(model, call, file)
     if trials is not None and trials.wanted and first is not None and file is not None:
@@ -111,10 +101,6 @@ def _with_tensors(call: ExampleCall, tensors: Iterable[Tensor]) -> ExampleCall:
     return ExampleCall(*tree_map(put, (call.args, dict(call.kwargs))))
 
 
-def _batches(inputs: object) -> Iterable[Any]:
-    return [(inputs,)] if isinstance(inputs, Mapping) else as_batches(inputs)
-
-
 def _recorded(model: nn.Module, call: ExampleCall, file: ir.Model | None) -> Recording:
     made, seen = Recording(), Seen()
 
@@ -143,22 +129,6 @@ def _has_open_forms(model: ir.Model) -> bool:
     names = (value.name or "" for node in model.graph for value in node.outputs)
     is_named = any(name.rpartition(".")[2].startswith(pools) for name in names)
     return is_named or any(node.op_type in pools for node in model.graph)
-
-
-def _require_bound(model: nn.Module, call: ExampleCall) -> None:
-    """Refuse arguments that forward does not take, most often a tuple of batches, with a message that explains the spellings."""
-    try:
-        signature = inspect.signature(model.forward)
-    except (TypeError, ValueError):  # a scripted method may have none
-        return
-    try:
-        signature.bind(*call.args, **call.kwargs)
-    except TypeError as error:
-        given = f"{len(call.args)} positional arguments"
-        given += f" and {', '.join(call.kwargs)}" if call.kwargs else ""
-        raise UsageError(
-            f"inputs: {type(model).__name__}.forward{signature} does not take {given} ({error}). {SPELLINGS}."
-        ) from error
 
 
 def _unneeded_results(model: nn.Module, call: ExampleCall, made: Recording, file: ir.Model) -> list[str]:

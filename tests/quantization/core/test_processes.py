@@ -37,3 +37,25 @@ def test_a_pass_in_a_group_leaves_the_scale_that_the_format_allows():
     # 65·65 − 66·64 is 1: a range of 2^-12 asks for the scale 2^18, and a sum of products is as fine as both factors together
     assert model[0].read("running_o") == 2.0**-12
     assert model[0].read("scale_o") == model[0].read("scale_x") * model[0].read("scale_w") == 2.0**12
+
+
+class Added(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, y):
+        return self.fc(x) + y
+
+
+def trained_with_a_float_operand():
+    torch.manual_seed(0)
+    model = linger.init(Added()).train()
+    model(torch.ones(2, 4), torch.full((2, 4), 1.0 + dist.get_rank()))
+    return {name: value.tolist() for name, value in model.state_dict().items() if "float" in name}
+
+
+def test_the_range_of_a_float_operand_is_that_of_all_processes():
+    first, second = run_processes(trained_with_a_float_operand, 2)
+    assert first == second
+    assert [value for name, value in first.items() if name.endswith("running_x")] == [[2.0]]

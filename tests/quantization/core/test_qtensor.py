@@ -226,3 +226,8 @@ def test_deferred_content_is_made_once_and_only_when_asked_for():
     forgotten.overwrite(torch.ones(2))
     assert forgotten.content.tolist() == [1.0, 1.0]
     assert made == [1]
+
+
+def test_deferred_content_that_was_written_in_place_is_used_again():
+    x = QTensor(torch.zeros(2), 4.0, 8, Runtime(dispatch)).deferred(lambda: torch.zeros(2).add_(0.5))
+    assert x.tolist() == x.tolist() == [0.5, 0.5]

@@ -6,7 +6,7 @@ from torch import nn
 
 from linger.constraint.tracing import trace_layers
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.diagnosis.layer_comparison import CallWatch
+from linger.quantization.diagnosis.call_watch import CallWatch
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, picture, quantise
 

@@ -28,6 +28,10 @@ def by_name(result):
     return {(row.name, row.call) if row.call else row.name: row for row in result.rows}
 
 
+def layers_of(result):
+    return [row.name for row in result.rows if not row.is_function]
+
+
 def real(t):
     return t.dequantize() if isinstance(t, QTensor) else t
 
@@ -145,7 +149,7 @@ def test_against_an_unfused_model_a_fused_layer_is_compared_at_the_batch_norm():
     model = conv_bn()
     quantised = quantised_copy(fused(model), picture())
     found = compare_layers(model, quantised, picture())
-    assert [(row.name, row.op) for row in found.rows] == [("bn", "Conv2dInt"), ("bn2", "Conv2dInt")]
+    assert [(row.name, row.op) for row in found.rows] == [("bn", "Conv2dInt"), ("Relu", "Relu"), ("bn2", "Conv2dInt")]
     assert found.unmatched == ()
     rows = by_name(found)
     with torch.no_grad():
@@ -167,7 +171,7 @@ def test_against_a_fused_model_it_is_compared_at_the_convolution():
     quantised = quantised_copy(fused(model), picture())
     at_bn = compare_layers(model, quantised, picture())
     at_conv = compare_layers(fused(model), quantised, picture())
-    assert [row.name for row in at_conv.rows] == ["conv", "conv2"]
+    assert layers_of(at_conv) == ["conv", "conv2"]
     assert at_conv.unmatched == ()
     for first, second in zip(at_bn.rows, at_conv.rows, strict=True):
         assert first.sqnr_db == pytest.approx(second.sqnr_db, abs=1e-3)  # folding rounds in float32
@@ -177,7 +181,7 @@ def test_against_a_fused_model_it_is_compared_at_the_convolution():
 def test_a_fused_float_model_against_an_unfused_quantised_one():
     model = conv_bn()
     found = compare_layers(fused(model), quantised_copy(model, picture()), picture())
-    assert [row.name for row in found.rows] == ["bn", "bn2"]
+    assert layers_of(found) == ["bn", "bn2"]
     assert by_name(found)["bn"].sqnr_db > 25
     assert by_name(found)["bn"].input_db == math.inf
     assert by_name(found)["bn"].verdict == "born"
@@ -186,7 +190,7 @@ def test_a_fused_float_model_against_an_unfused_quantised_one():
 def test_both_unfused_have_rows_for_both():
     model = conv_bn()
     found = compare_layers(model, quantised_copy(model, picture()), picture())
-    assert [row.name for row in found.rows] == ["conv", "bn", "conv2", "bn2"]
+    assert layers_of(found) == ["conv", "bn", "conv2", "bn2"]
 
 
 def folded_checkpoint(model, quantised):
@@ -207,7 +211,7 @@ def test_a_layer_folded_by_its_checkpoint(is_fused, names):
     quantised.load_state_dict(folded_checkpoint(model, quantised))
     assert quantised.conv.bn is None
     found = compare_layers(fused(model) if is_fused else model, quantised, picture())
-    assert [row.name for row in found.rows] == names
+    assert layers_of(found) == names
     assert [row.sqnr_db for row in found.rows] == pytest.approx([row.sqnr_db for row in expected.rows], abs=1e-3)
 
 
@@ -248,6 +252,7 @@ def test_a_whole_network_agrees_with_its_output():
         "block.bn1",
         "block.relu",
         "block.bn2",
+        "block.iqAdd",
         "block.relu",
     ]
     assert found.rows[-1].name == "fc"
@@ -255,6 +260,107 @@ def test_a_whole_network_agrees_with_its_output():
     assert found.unmatched == ()
     assert min(row.sqnr_db for row in found.rows) > 20
     assert all(row.input_db > 20 for row in found.rows)
+
+
+# -- functions ------------------------------------------------------------------------------------------------
+
+
+class Gate(nn.Module):
+    def forward(self, x, y):
+        return x * y
+
+
+class Functions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.gate, self.out = nn.Linear(12, 6), nn.Linear(12, 6), Gate(), nn.Linear(12, 3)
+
+    def forward(self, x):
+        a, b = F.relu(self.a(x)), self.b(x)
+        first = torch.sigmoid(a + b)
+        joined = torch.cat([first + b, self.gate(a, b)], 1)
+        joined += 1.0
+        return self.out(joined)
+
+
+def test_functions_have_rows_under_the_names_of_their_nodes(tmp_path):
+    model = Functions().eval()
+    quantised = quantised_copy(model, X)
+    found = compare_layers(model, quantised, [X[:9], X[9:]])
+    assert [(row.name, row.call) for row in found.rows if row.is_function] == [
+        ("Relu", 0),
+        ("iqAdd", 0),
+        ("iqSigmoid", 0),
+        ("iqAdd_1", 0),
+        ("iqCat", 0),
+        ("iqAdd_2", 0),
+    ]
+    assert layers_of(found) == ["a", "b", "gate", "out"], "a function that is all of a module is the module's row"
+    assert found.unmatched == ()
+    assert "4 calls of layers, 6 of functions" in found.summary()
+    linger.onnx.export(quantised, (X,), tmp_path / "net.onnx")
+    nodes = {node.name: node.op_type for node in linger.graph.load(tmp_path / "net.onnx").graph}
+    assert all(nodes[row.name] == row.op for row in found.rows if row.is_function)
+
+
+def test_the_numbers_of_functions_are_what_they_are_by_hand():
+    model = Functions().eval()
+    quantised = quantised_copy(model, X)
+    rows = by_name(compare_layers(model, quantised, X))
+    recorded = {}
+    linger.quantization.core.runtime.runtime_of(quantised).observers.append(
+        lambda name, op, operands, attributes, result: recorded.setdefault(
+            name, ([real(o) for o in operands if isinstance(o, QTensor)], real(result), result.scale)
+        )
+    )
+    with torch.no_grad():
+        quantised(X)
+        a, b = F.relu(model.a(X)), model.b(X)
+        first = torch.sigmoid(a + b)
+    for name, f, local in (
+        ("iqAdd", a + b, lambda x, y: x + y),
+        ("iqSigmoid", first, torch.sigmoid),
+        ("iqAdd_1", first + b, lambda x, y: x + y),
+    ):
+        operands, q, scale = recorded[name]
+        between = local(*operands)
+        row, signal = rows[name], float((f.double() ** 2).sum())
+        assert row.sqnr_db == pytest.approx(db_by_hand(f, q), abs=1e-3)
+        for level, one, other in ((row.born_db, q, between), (row.passed_db, between, f)):
+            noise = float(((one - other).double() ** 2).sum())
+            assert level == pytest.approx(10 * math.log10(signal / noise) if noise else math.inf, abs=1e-3)
+        assert row.max_lsb == pytest.approx(float((f - q).abs().max()) * scale, rel=1e-4)
+
+
+def test_a_function_whose_result_only_a_relu_sees_is_compared_behind_it():
+    class Skipped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(12, 12), nn.Linear(12, 12)
+            nn.init.constant_(self.b.bias, -3.0)
+
+        def forward(self, x):
+            return F.relu(self.a(x) + self.b(x))
+
+    model = Skipped().eval()
+    rows = by_name(compare_layers(model, quantised_copy(model, X), X))
+    assert rows["iqAdd"].sqnr_db == pytest.approx(rows["Relu"].sqnr_db, abs=1e-6)
+    assert rows["Relu"].input_db == pytest.approx(rows["iqAdd"].sqnr_db, abs=1e-6)
+    assert rows["iqAdd"].born_db > 20
+
+
+def test_a_function_that_only_one_model_calls_has_no_counterpart():
+    class Other(Functions):
+        def forward(self, x):
+            a, b = F.relu(self.a(x)), self.b(x)
+            joined = torch.cat([torch.tanh(a) + b, self.gate(a, b)], 1)
+            return self.out(joined)
+
+    model = Functions().eval()
+    other = Other().eval()
+    found = compare_layers(other, quantised_copy(model, X), X)
+    assert {"iqSigmoid", "iqAdd_1", "iqAdd_2"} <= set(found.unmatched)
+    assert "iqSigmoid" not in by_name(found)
 
 
 # -- other kinds of layers ------------------------------------------------------------------------------------

@@ -102,8 +102,6 @@ def test_causal_positions_to_come():
 
 REFUSED = {
     "gqa": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
-    "float operand": lambda q, k, v: F.scaled_dot_product_attention(q, k, v.dequantize()),
-    "float mask of the input": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.ones(5, 5)),
 }
 
 

@@ -231,13 +231,25 @@ def test_the_width_of_a_difference_is_its_own(names: Any) -> None:
     "function",
     [
         pytest.param(lambda m, x: torch.sub(m.conv(x), m.conv2(m.conv(x)), alpha=2), id="alpha"),
-        pytest.param(lambda m, x: m.conv(x) - x.mean(1, keepdim=True), id="a float operand"),
     ],
 )
 def test_what_has_no_integer_form_stays_float(function: Function) -> None:
     model, _ = prepared(Wired(function), picture(), target="venus")
     assert linger.coverage(model).float_ops[-1].op in ("sub", "__sub__")
     assert "iqMul" not in computed(model, picture())
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["subtracted", "subtracted from"])
+def test_a_float_operand_is_quantised_before_it_is_negated(is_first: bool) -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        h, real = m.conv(x), x[:, :1]
+        return real - h if is_first else h - real
+
+    real = Wired(run)
+    model, _ = prepared(copy.deepcopy(real), picture(), target="venus")
+    assert linger.coverage(model).float_ops == ()
+    assert computed(model, picture())[-2:] == ["iqMul", "iqAdd"]
+    assert float((model(picture()).dequantize() - real(picture())).detach().abs().max()) < 0.1
 
 
 def test_functions_beside_it_keep_their_ranges() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -299,6 +300,36 @@ def test_shared_layers_keep_what_either_call_needs() -> None:
             return self.after(F.relu6(self.before(x))), self.before(x / 2).clamp(-7.0, 7.0)
 
     assert range_of(calibrated(Shared(F.relu6)).before) == 7.0
+
+
+class Called(Limited):
+    """A layer that is called twice, each time before a ReLU6; `is_wide`: the second call is used as it is."""
+
+    is_wide = False
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = self.before(x), self.before(x / 2)
+        return self.after(F.relu6(first)), second if self.is_wide else F.relu6(second)
+
+
+@pytest.mark.parametrize("is_training", [True, False], ids=["training", "calibration"])
+def test_both_calls_of_a_layer_count_as_far_as_they_are_used(is_training: bool) -> None:
+    model = linger.init(Called(F.relu6)).train(is_training)
+    with nullcontext() if is_training else linger.calibration():
+        model(data())
+    # the ReLU6 behind the first call ends at 6, and 5 is the largest number of the second, a tenth of the running mean; if one
+    # were forgotten, the range would still hold the −16 of the first
+    assert range_of(model.before) == pytest.approx(0.9 * 6.0 + 0.1 * 5.0 if is_training else 6.0)
+    assert model.before.scale_o.item() == 16.0
+
+
+def test_a_later_use_begins_with_the_range_of_its_own_pass() -> None:
+    model = linger.init(Called(F.relu6)).train()
+    model(data())
+    model.is_wide = True
+    model(data())
+    # −16 of the first call, −8 of the second, each a tenth of the running mean, which was 5.9 before this pass
+    assert range_of(model.before) == pytest.approx(0.9 * (0.9 * 5.9 + 0.1 * 16.0) + 0.1 * 8.0)
 
 
 def test_alpha_dropout_moves_numbers_so_all_are_needed() -> None:

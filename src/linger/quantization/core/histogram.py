@@ -167,15 +167,18 @@ def _count(numbers: Tensor) -> Tensor:
 
 
 def histograms_of(counters: Sequence[Counter]) -> list[Histogram]:
-    """What was counted; every device is asked twice, for all counters."""
+    """What was counted; every device is asked once, for all counters."""
     found: dict[int, Histogram] = {}
     by_device: dict[torch.device, list[int]] = {}
     for number, counter in enumerate(counters):
         by_device.setdefault(counter.counts.device, []).append(number)
     for numbers in by_device.values():
-        counts = torch.stack([counters[n].counts for n in numbers])
-        ends = torch.stack([counters[n].ends for n in numbers])
-        for number, own, (low, high) in zip(numbers, counts.cpu(), ends.tolist(), strict=True):
+        # the bits of the ends travel as integers beside the counts
+        rows = [torch.cat([counters[n].counts.reshape(-1), counters[n].ends.view(torch.int32)]) for n in numbers]
+        together = torch.stack(rows).cpu()
+        counts = together[:, :-2].reshape(len(numbers), 3, PLACES)
+        ends = together[:, -2:].to(torch.int32).view(torch.float32)
+        for number, own, (low, high) in zip(numbers, counts, ends.tolist(), strict=True):
             places = own[0].nonzero().reshape(-1)
             found[number] = Histogram(places, own[:, places], low, high)
     return [found[number] for number in range(len(counters))]

@@ -46,6 +46,13 @@ from linger.settings import Switches
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
 """The advice where a trace, which sees no values, needs one that no earlier pass has kept."""
 
+
+def no_script(name: str) -> str:
+    """The message for TorchScript, which keeps what depends on values and counts as constants."""
+    text = "a quantised model is no TorchScript, which would keep its scales and integers as they are in one pass. Write a file"
+    return f"{name}: {text} with linger.onnx.export(model, (x,), path), or a program with torch.export.export(model, (x,))."
+
+
 _RUNTIME = "_linger_runtime"
 _SCOPE = "_linger_scope"
 
@@ -140,10 +147,12 @@ class Emitter(Protocol):
         attributes: Mapping[str, Any],
         name: str,
         parameters: Mapping[str, str] | None = None,
+        *,
+        may_be_constant: bool = False,
     ) -> tuple[Tensor, ...]:
         """Emit one node and return its outputs. Tensors hold integers; a tuple is an int64 constant.
 
-        `parameters` names the initializers of inputs whose names do not follow from that of the node.
+        `parameters` names initializers whose names do not follow from that of the node; `may_be_constant`: torch might compute it.
         """
 
 
@@ -239,6 +248,8 @@ class Runtime:
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks; `trains_real`: those in training mode.
         holds_ranges: Whether ranges that are known stay as they are in training.
         schedule: What changes the model while it trains (`linger.tuning.schedule`); None where nothing does.
+        current: This thread's pass.
+        keeps_float_operands: Whether functions of a float and a quantised tensor stay float, as in an older linger.
     """
 
     dispatch: Dispatch
@@ -269,62 +280,63 @@ class Runtime:
     trains_real: bool = False
     holds_ranges: bool = False
     schedule: Any = None
-    _pass: _Pass = field(default_factory=_Pass)
+    keeps_float_operands: bool = False
+    current: _Pass = field(default_factory=_Pass)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the model has no observers and no pass in progress."""
-        return {k: v for k, v in self.__dict__.items() if k != "_pass"} | _FRESH
+        return {k: v for k, v in self.__dict__.items() if k != "current"} | _FRESH
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"methods": {}, "asked": {}} | state)  # a file of an older linger has none
-        self._pass = _Pass()
+        older = {"methods": {}, "asked": {}, "keeps_float_operands": True}  # a file of an older linger has none
+        self.__dict__.update(older | state)
+        self.current = _Pass()
 
     # the pass
     @property
     def frames(self) -> list[Frame]:
         """The module calls in progress in this thread, the outermost first."""
-        return self._pass.frames
-
-    @property
-    def current(self) -> _Pass:
-        """This thread's pass."""
-        return self._pass
+        return self.current.frames
 
     @property
     def frame(self) -> Frame | None:
         """The innermost module at work; None outside the model."""
-        frames = self._pass.frames
+        frames = self.current.frames
         return frames[-1] if frames else None
 
     @property
     def path(self) -> str:
         """Path of the innermost module at work."""
-        frames = self._pass.frames
+        frames = self.current.frames
         return frames[-1].path if frames else ""
 
     def enter(self, path: str, module: nn.Module) -> Frame:
         """A module's forward begins; the outermost one starts a new pass."""
-        current = self._pass
+        current = self.current
         if not path and current.frames:
             self.abandon()  # the root never runs inside itself: an interrupted pass is still here
         if not current.frames:
-            self._start(current, module)
+            self._start(current, module, path)
         frame = Frame(path, module, autocast=put_autocast_aside(), keeping=self._keeping_of(path))
         current.frames.append(frame)
         return frame
 
     def _keeping_of(self, path: str) -> Keeping:
         """What was asked about a module that begins, or about one around it."""
-        frames, own = self._pass.frames, self.asked.get(path)
+        frames, own = self.current.frames, self.asked.get(path)
         if frames and frames[-1].keeping.is_whole and (own is None or own.reason):
             return frames[-1].keeping
         return NOT_KEPT if own is None else own
 
-    def _start(self, current: _Pass, module: nn.Module) -> None:
+    def _start(self, current: _Pass, module: nn.Module, path: str) -> None:
+        # the root alone: another model that is being exported may hold a layer of this one
+        if not path and torch._C._is_tracing() and not self.is_tracing:  # noqa: SLF001 - torch.jit hides it from mypy
+            raise UsageError(no_script("torch.jit.trace"))
         calibration = CALIBRATION.get()
         if calibration is not None:
             calibration.passes += 1
             calibration.begin(module)
+            self.keeps_float_operands = False
         current.records, current.state_memory = [], None
         current.names.clear()
         current.watched.clear()
@@ -341,7 +353,7 @@ class Runtime:
 
     def leave(self, module: nn.Module) -> Frame | None:
         """A module's forward ends, normally or by an exception; returns its frame, if it had one."""
-        frames, found = self._pass.frames, None
+        frames, found = self.current.frames, None
         while frames and found is None:
             frame = frames.pop()
             if frame.autocast:
@@ -353,14 +365,14 @@ class Runtime:
 
     def _finish(self) -> None:
         """End a pass. The ops of a watched pass are complete, so those of a later, unwatched one do not replace them."""
-        sees_all = self._pass.sees_all
+        sees_all = self.current.sees_all
         self._stop_modes()
         self.is_watched = self.is_watched or sees_all
         if sees_all or not self.is_watched:
-            self.ops = self._pass.records
+            self.ops = self.current.records
 
     def _stop_modes(self) -> None:
-        current = self._pass
+        current = self.current
         for mode in (current.watch, current.edge):  # the one that began last ends first
             if mode is not None:
                 mode.__exit__(None, None, None)
@@ -369,16 +381,16 @@ class Runtime:
 
     def abandon(self) -> None:
         """Forget a pass that did not end."""
-        if self._pass.frames and self.exchange is not None:
-            self.exchange.abandon(self._pass.frames[0].module)
-        while self._pass.frames:
-            take_autocast_up(self._pass.frames.pop().autocast)
+        if self.current.frames and self.exchange is not None:
+            self.exchange.abandon(self.current.frames[0].module)
+        while self.current.frames:
+            take_autocast_up(self.current.frames.pop().autocast)
         self.settle_ranges(is_complete=False)
         self._stop_modes()
 
     def settle_ranges(self, *, is_complete: bool) -> None:
         """Tell the watched ranges that the pass has ended."""
-        watched, self._pass.watched = self._pass.watched, []
+        watched, self.current.watched = self.current.watched, []
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - the arithmetic of ranges is no function of the model
             for each in watched:
                 each.settle(is_complete=is_complete)
@@ -386,7 +398,7 @@ class Runtime:
     @property
     def is_watching(self) -> bool:
         """Whether this pass sees every function, so that it knows what is computed from parameters alone."""
-        return self._pass.watch is not None
+        return self.current.watch is not None
 
     # the ops of a pass
     def begin(self, op: Op, path: str, *, is_observing: bool = False) -> OpCall:
@@ -397,7 +409,7 @@ class Runtime:
     def unique_name(self, path: str, op_name: str) -> str:
         """`path.Op`, with a number from the second call in this pass on: the same in every pass of one model."""
         stem = f"{path}.{op_name}" if path else op_name
-        names = self._pass.names
+        names = self.current.names
         count = names[stem]
         names[stem] = count + 1
         return stem if count == 0 else f"{stem}_{count}"
@@ -413,7 +425,8 @@ class Runtime:
 
         So it is while ranges are calibrated, which then depend on no scale, in a warm-up, and in what `real_copy` made.
         """
-        return self.emitter is None and (self.has_float_limits or CALIBRATION.get() is not None)
+        is_real = self.stays_real or CALIBRATION.get() is not None or (self.trains_real and self.has_float_limits)
+        return is_real and self.emitter is None
 
     @property
     def has_float_limits(self) -> bool:
@@ -442,14 +455,14 @@ class Runtime:
         for observer in self.observers:
             observer(name, op, operands, attributes, x)
 
-    def emit(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str) -> Tensor:
+    def emit(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str, **how: Any) -> Tensor:
         """Write one node of the file being exported."""
         assert self.emitter is not None  # checked by the callers
-        return self.emitter.call(op, tensors, attributes, name)[0]
+        return self.emitter.call(op, tensors, attributes, name, **how)[0]
 
     def note(self, record: OpRecord) -> None:
         """Remember an op of this pass."""
-        current = self._pass
+        current = self.current
         if current.frames:
             current.records.append(record)
 

@@ -31,7 +31,7 @@ from linger.quantization.core.kept.use import EVERYTHING, RangeUse
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.processes.seen import NotFiniteError, Seen, is_shared
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier
-from linger.quantization.core.runtime import OpCall, Runtime
+from linger.quantization.core.runtime import OpCall, Runtime, no_script
 from linger.quantization.core.surroundings import is_in_backward
 
 NOMINAL = 1.0
@@ -379,8 +379,10 @@ class QuantizedBase(RangeBuffers):
         return f"{where} has no scale yet. Run data through the model inside `with linger.calibration():`, or train it."
 
     # quantising with a range
-    def quantize(self, x: Tensor, bits: int, runtime: Runtime, path: str, *, key: str = "x") -> QTensor:
-        """A float tensor as integers, with the range `key`.
+    def quantize(
+        self, x: Tensor, bits: int, runtime: Runtime, path: str, *, key: str = "x", reason: str = ""
+    ) -> QTensor:
+        """A float tensor as integers, with the range `key`; `reason`: what coverage says of it.
 
         Raises:
             UsageError: It is no float tensor.
@@ -399,9 +401,10 @@ class QuantizedBase(RangeBuffers):
             calibration.see_input(call.name, x)
         scale = self.scale_in(call, key, bits)
         attributes = {"data_bits": bits, "scale_x": scale}
-        call.note()
+        call.note(reason=reason)
         if call.is_written:
-            return QTensor(call.emit([x], attributes), scale, bits, runtime)
+            integers = runtime.emit(call.op, [x], attributes, call.name, may_be_constant=bool(reason))
+            return QTensor(integers, scale, bits, runtime)
         if runtime.is_real:
             values = to_carrier(x.clone(), bits)  # a function in place must not write into the caller's tensor
         elif carrier(bits) == torch.float32:
@@ -550,6 +553,14 @@ class QuantizedBase(RangeBuffers):
             call.record(result, (q, frozen), product_attributes(geometry, widths, q.scale, frozen.scale_w, scale_o))
         return result
 
+    def __prepare_scriptable__(self) -> Any:
+        """torch.jit.script asks for this first.
+
+        Raises:
+            UsageError: Always: it would compile the forward of this layer.
+        """
+        raise UsageError(no_script("torch.jit.script"))
+
     # checkpoints
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in self.range_names():
@@ -564,7 +575,7 @@ class QuantizedBase(RangeBuffers):
 
 
 def _products_in(op: Op, q: QTensor, y: Tensor, taps: int) -> int:
-    """Multiply-accumulates: each output takes so many products; transposed, each input gives them."""
+    """Multiply-accumulates, as `products_of` counts them, without a look-up in every pass of every layer."""
     if is_exporting():
         return 0  # in a trace the count would fix an open batch size
     return int((q.content if op.is_transposed else y).numel() * taps)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from torch._C._dynamo import eval_frame
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
@@ -78,3 +80,22 @@ def may_be_repeated() -> bool:
         return True
     hooks = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - torch has no public question
     return hooks(True) is not None  # noqa: FBT003 - its signature
+
+
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a class method
+_MODULE = nn.Module._call_impl.__code__  # noqa: SLF001 - only its code is compared
+
+
+def function_with_symbolic() -> str:
+    """The name of the torch.autograd.Function at work that writes nodes of its own into a file; empty where there is none.
+
+    torch tells nobody which function is at work, so the frames of the module's forward are looked at. Ask only where
+    `torch._C._is_fwd_grad_enabled()` says no, as it does in the forward of every such function.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not _MODULE:
+        if frame.f_code is _APPLY:
+            function = frame.f_locals["cls"]
+            return str(function.__name__) if hasattr(function, "symbolic") else ""
+        frame = frame.f_back
+    return ""

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +17,17 @@ from torch import Tensor, nn
 from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch
 from linger.analysis.result_html import bars_html
 from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
-from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
+from linger.constraint.conv_bn import EmptyBatchNorm
+from linger.dialect import Interval, Op
 from linger.errors import UsageError, listing
 from linger.progress import progress
 from linger.quantization.core.kept.use import EVERYTHING
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.qtensor import QTensor, unwrap
-from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.diagnosis.noise_bench import working_copy
+from linger.quantization.diagnosis.call_watch import Call, CallWatch, FunctionKey, Given, Key
+from linger.quantization.diagnosis.noise_bench import range_of_function, working_copy
 from linger.quantization.diagnosis.signal_noise import (
     SignalNoise,
     as_real,
@@ -36,14 +37,12 @@ from linger.quantization.diagnosis.signal_noise import (
     power,
     squared_error,
 )
+from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-
-Key = tuple[str, int]
-"""A module's path and which of its calls in this pass, from 0."""
 
 _FACTOR = 2.0
 """One error counts alone where its power exceeds the other's by more than this."""
@@ -68,11 +67,11 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One call of one layer. Every number of decibels is a signal-to-noise ratio: small is bad, ∞ is no error.
+    """One call of one layer or function. Every number of decibels is a signal-to-noise ratio: small is bad, ∞ is no error.
 
     Attributes:
-        name: The layer's path.
-        call: Which of its calls in a forward pass, from 0.
+        name: The layer's path; of a function, the name of its node in the file: the module's path and the op.
+        call: Which of its calls in a forward pass, from 0; every call of a function has a name of its own.
         op: The op it runs as, or the type of a layer that stayed float.
         input_db: What arrives against what arrives in the float model.
         sqnr_db: Its output against the float model's.
@@ -82,6 +81,7 @@ class LayerRow:
             "none" if both are below float32 rounding.
         cosine: Of the angle between both outputs.
         max_lsb: Largest |f − q|·scale, in units of the last bit; None where the output is float.
+        is_function: Whether it is a function of a forward, such as x + y, and no layer.
     """
 
     name: str
@@ -94,6 +94,7 @@ class LayerRow:
     verdict: str
     cosine: float
     max_lsb: float | None
+    is_function: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class LayerComparison:
     """A quantised model against its float model, layer by layer in the order of the calls.
 
     Attributes:
-        rows: The layers.
+        rows: The layers and functions.
         unmatched: Paths (with their call, from the second on) that ran in one of the models only.
         output_db: SQNR at the output of the model.
     """
@@ -120,7 +121,10 @@ class LayerComparison:
 
     def summary(self) -> str:
         """The result in one line."""
-        text = f"{self.output_db:.1f} dB at the output, {len(self.rows)} calls of layers"
+        functions = sum(row.is_function for row in self.rows)
+        text = f"{self.output_db:.1f} dB at the output, {len(self.rows) - functions} calls of layers"
+        if functions:
+            text += f", {functions} of functions"
         born = self.born()
         if born:
             text += f"; most error is born in {born[0].name or 'the model'} ({born[0].born_db:.1f} dB)"
@@ -156,22 +160,23 @@ class LayerComparison:
 def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: object) -> LayerComparison:
     """Compare a quantised model with its float model, layer by layer, on the same inputs in evaluation mode.
 
-    Every layer gets a row, each of its calls in a pass one of its own. The float layer is also run on what the
-    quantised layer received. What the quantised output differs from that was born here; what that differs from the
+    Every layer and every function that runs as integers (x + y, torch.cat, F.relu) gets a row, each of its calls in a pass one of
+    its own. The float layer is also run on what the quantised layer received. What the quantised output differs from that was born here; what that differs from the
     float model's output was passed on. Powers are summed over all batches; an error counts alone ("born", "passed")
     where its power is more than twice the other's, else the verdict is "both"; "none" where both are 120 dB or more
     below the signal, which is float32 rounding.
 
     - A layer whose output only ReLU sees is compared after ReLU: the negative part is never used.
     - A convolution that only one of the models has fused with its batch norm is compared at the batch norm's path.
-    - Functions (x + y, torch.cat) are no layers: what they lose shows in `input_db` of the next row.
+    - A function is paired with the same call of the same torch function in the same module of the float model. One that is all that
+      a module computes is that module's row.
 
     Both models stay as they are. What the quantised model computes for one batch is kept in memory.
 
     Args:
         float_model: The model before `init`, fused by `trace_layers` or not.
         quantised_model: The same model, quantised and calibrated.
-        inputs: A tensor, a tuple of arguments, or an iterable of either.
+        inputs: The arguments of a pass, or an iterable of such (page "Inputs").
 
     Raises:
         UsageError: A model is not what it should be, the models have no layer in common or differ in shapes, or
@@ -182,7 +187,7 @@ def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: o
         comparison = _Comparison(
             working_copy(float_model, "compare_layers"), working_copy(quantised_model, "compare_layers")
         )
-        for batch in progress(as_batches(inputs), "compare_layers"):
+        for batch in progress(as_batches(float_model, inputs, "compare_layers"), "compare_layers"):
             comparison.add(batch)
     return comparison.result()
 
@@ -205,6 +210,7 @@ class _Sums:
     """What is summed over the batches for one row."""
 
     op: str
+    is_function: bool = False
     output: SignalNoise = field(default_factory=SignalNoise)
     arriving: SignalNoise = field(default_factory=SignalNoise)
     born: float = 0.0
@@ -238,15 +244,16 @@ class _Sums:
             verdict=_verdict(signal, self.born, self.passed),
             cosine=_cosine(self.product, signal, self.quantised_power),
             max_lsb=self.max_lsb,
+            is_function=self.is_function,
         )
 
 
 def _used(layer: nn.Module | None) -> tuple[float, float]:
     """The numbers of a layer's output that its readers look at; what lies beyond, as below a ReLU, may be anything."""
-    if not isinstance(layer, QuantLayer):
+    if not isinstance(layer, (QuantLayer, FunctionalLayer)):
         return EVERYTHING
     low, high = layer.used_interval("o")
-    return (max(low, 0.0) if layer.is_ahead_of_relu else low), high
+    return (max(low, 0.0) if isinstance(layer, QuantLayer) and layer.is_ahead_of_relu else low), high
 
 
 def _verdict(signal: float, born: float, passed: float) -> str:
@@ -281,13 +288,37 @@ class _Expected:
         return self.through or self.call
 
 
+@dataclass
+class _ExpectedFunction:
+    """A function of the quantised model that waits for its float counterpart.
+
+    Attributes:
+        name: Of its node.
+        op: The op that it runs as.
+        given: Its arguments as real values.
+        used_inputs: What is looked at of each of them that is a tensor.
+        output: What it returned.
+        used: What of that is looked at.
+    """
+
+    name: str
+    op: str
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    used_inputs: list[Interval]
+    output: QTensor
+    used: Interval
+
+
 class _Comparison:
     """Two models, run batch by batch: the quantised one first, then the float one, layer against layer."""
 
     def __init__(self, float_model: nn.Module, quantised_model: nn.Module) -> None:
         self._float_model, self._quantised_model = float_model, quantised_model
-        self._quantised = CallWatch(quantised_model, self._keep)
-        self._float = CallWatch(float_model, self._compare)
+        self._quantised = CallWatch(quantised_model, self._keep, self._keep_function)
+        self._float = CallWatch(float_model, self._compare, self._compare_function)
+        runtime = runtime_of(quantised_model)
+        assert runtime is not None  # checked by the caller
+        runtime.observers.append(partial(self._note_op, runtime))
         self._batches = 0
         self._rows: dict[Key, _Sums] = {}
         self._unmatched: dict[Key, None] = {}  # a set that keeps its order
@@ -298,11 +329,14 @@ class _Comparison:
         self._layers: dict[Key, nn.Module] = {}
         self._waiting: dict[Key, _Expected] = {}
         self._begun: dict[Key, Call | None] = {}
+        self._functions: dict[FunctionKey, _ExpectedFunction] = {}
+        self._uses: dict[int, tuple[weakref.ref[Tensor], Interval]] = {}
+        self._ops: list[tuple[str, str, Interval]] = []
 
     def add(self, batch: Batch) -> None:
         """Run both models on one batch."""
         self._batches += 1
-        self._kept = {}
+        self._kept, self._functions, self._uses = {}, {}, {}
         found = self._run(self._quantised_model, self._quantised, batch)
         self._waiting = self._pair_up()
         self._begun = {
@@ -311,7 +345,7 @@ class _Comparison:
         self._layers = {key: kept.call.module for key, kept in self._kept.items()}
         self._kept = {}  # what has been compared is not kept any longer
         reference = self._run(self._float_model, self._float, batch)
-        self._unmatched |= dict.fromkeys(self._waiting)
+        self._unmatched |= dict.fromkeys([*self._waiting, *((e.name, 0) for e in self._functions.values())])
         difference = mismatch(reference, found)
         if difference is None:
             self._output.add_all(reference, found)
@@ -327,14 +361,66 @@ class _Comparison:
     @staticmethod
     def _run(model: nn.Module, watch: CallWatch, batch: Batch) -> list[Tensor]:
         watch.begin()
-        with torch.random.fork_rng():  # both models see the same random state
-            return float_tensors(run_batch(model, fresh(batch)))
+        try:
+            with torch.random.fork_rng():  # both models see the same random state
+                return float_tensors(run_batch(model, fresh(batch)))
+        finally:
+            watch.end()
 
     def _keep(self, call: Call, output: object) -> None:
         """A call of the quantised model has ended."""
         leaves = float_tensors(output)
         if leaves and not call.has_inner:
             self._kept[call.key] = _Expected(call, fresh(leaves))
+            own = [key for key in self._functions if key[:2] == call.key]
+            if len(own) == 1:  # the module's row is the function's
+                del self._functions[own[0]]
+
+    def _note_op(self, runtime: Runtime, name: str, op: Op, *rest: object) -> None:
+        """An observer: the quantised model has computed an op."""
+        del rest
+        path = None if runtime.frame is None else range_of_function(op, runtime.frame)
+        used = EVERYTHING if path is None else _used(self._quantised_model.get_submodule(path))
+        self._ops.append((name, op.name, used))
+
+    def _keep_function(self, key: FunctionKey, call: partial[object], given: Given) -> object:
+        """A function of the quantised model: keep what it was given and what it returned, if it runs as an op."""
+        operands = float_tensors(given)
+        if not any(isinstance(x, QTensor) for x in operands):
+            return call()
+        used, real = [self._use_of(x) for x in operands], unwrap(fresh(given))
+        self._ops.clear()
+        result = call()
+        if self._ops and isinstance(result, QTensor) and result.scale is not None:
+            name, op, use = self._ops[-1]  # those before it brought its operands to their formats
+            self._uses[id(result)] = (weakref.ref(result), use)
+            self._functions[key] = _ExpectedFunction(name, op, real, used, fresh(result), use)
+        return result
+
+    def _use_of(self, x: Tensor) -> Interval:
+        """What is looked at of what a layer or a function of the quantised model has returned."""
+        made, use = self._uses.get(id(x), (None, EVERYTHING))
+        if made is not None and made() is x:
+            return use
+        kept = self._kept.get(self._quantised.origin(x) or ("", -1))
+        return EVERYTHING if kept is None else _used(kept.call.module)
+
+    def _compare_function(self, key: FunctionKey, call: partial[object], given: Given) -> object:
+        """A function of the float model, against that of the quantised one."""
+        expected = self._functions.get(key)
+        arriving = [] if expected is None else fresh(float_tensors(given))
+        result = call()
+        if expected is None or not isinstance(result, Tensor):
+            return result
+        found, output = float_tensors(expected.given), expected.output
+        if mismatch(arriving, found) is None and mismatch([result], [output]) is None:
+            del self._functions[key]
+            sums = self._rows.setdefault((expected.name, 0), _Sums(expected.op, is_function=True))
+            for f, q, used in zip(arriving, found, expected.used_inputs, strict=True):
+                sums.arriving.add(f.clamp(*used), q.clamp(*used))
+            local: Any = call.func(*expected.given[0], **expected.given[1])
+            sums.add(result, local, output, expected.used)
+        return result
 
     def _pair_up(self) -> dict[Key, _Expected]:
         """What to compare: a convolution and its batch norm as one where only one of the models has fused them."""
@@ -422,87 +508,3 @@ class _Comparison:
             unmatched=tuple(f"{path} (call {call})" if call else path for path, call in self._unmatched),
             output_db=self._output.db,
         )
-
-
-@dataclass
-class Call:
-    """One call of a module.
-
-    Attributes:
-        key: Path and number.
-        module: The module.
-        args: Positional arguments as real values, copied before the module could change them.
-        kwargs: Keyword arguments, likewise.
-        source: The call that returned the first argument (the same object).
-        has_inner: Whether the module called another one.
-    """
-
-    key: Key
-    module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    source: Key | None = None
-    has_inner: bool = False
-
-
-class CallWatch:
-    """Hooks on a model that call `finished(call, output)` at the end of every module's call."""
-
-    def __init__(self, model: nn.Module, finished: Callable[[Call, object], None]) -> None:
-        self.modules = dict(_watched(model))
-        self._paths = {module: path for path, module in self.modules.items()}
-        self._finished = finished
-        self._is_paused = False
-        self.begin()
-        for module in self.modules.values():
-            module.register_forward_pre_hook(self._enter, with_kwargs=True)
-            module.register_forward_hook(self._leave, with_kwargs=True)
-
-    def begin(self) -> None:
-        """A new forward pass."""
-        self._running: list[Call] = []
-        self._counts: Counter[str] = Counter()
-        self._returned: dict[int, tuple[weakref.ref[Tensor], Key]] = {}
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Calls inside this block are not watched."""
-        self._is_paused = True
-        try:
-            yield
-        finally:
-            self._is_paused = False
-
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._is_paused:
-            return
-        path = self._paths[module]
-        key = (path, self._counts[path])
-        self._counts[path] += 1
-        copied_args, copied_kwargs = unwrap(fresh((args, kwargs)))
-        for outer in self._running:
-            outer.has_inner = True
-        self._running.append(Call(key, module, copied_args, copied_kwargs, self._origin(args[0] if args else None)))
-
-    def _leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
-        if self._is_paused:
-            return
-        call = self._running.pop()
-        if isinstance(output, Tensor) and self._origin(output) is None:  # else it was only handed on
-            # the id of a tensor that is gone may be used again, so a weak reference says whether it is the same one
-            self._returned[id(output)] = (weakref.ref(output), call.key)
-        self._finished(call, output)
-
-    def _origin(self, tensor: object) -> Key | None:
-        known = self._returned.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
-
-
-def _watched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules by their first path. What is inside a fused, quantised or attention layer is part of that layer."""
-    inside: set[nn.Module] = set()
-    for path, module in model.named_modules():
-        if module not in inside:
-            yield path, module
-        if isinstance(module, (ConvBN, QuantizedBase, nn.MultiheadAttention)):
-            inside |= set(module.modules()) - {module}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, values_of
 from linger.analysis.result_table import written
 from linger.errors import UsageError
 from linger.quantization.diagnosis.noise_bench import FunctionFacts, LayerFacts, Trial
 from linger.quantization.diagnosis.signal_noise import SignalNoise
+from linger.version import __version__
 
 _KIND = "linger sensitivity, measurements so far"
 _FORM = 2
@@ -176,23 +176,16 @@ def fingerprint(model: nn.Module, batches: Sequence[Batch], bits: int, layers: M
 
     It does not see the code of `forward`.
     """
-    digest = hashlib.sha256(repr((_KIND, _FORM, _version(), bits, list(layers.values()))).encode())
+    digest = hashlib.sha256(repr((_KIND, _FORM, __version__, bits, list(layers.values()))).encode())
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, tensor in tensors:
             digest.update(f"{kind} {name} ".encode())
             _take(digest, tensor)
     for batch in batches:
         digest.update(b"batch ")
-        for leaf in tree_leaves(batch):
+        for leaf in tree_leaves(values_of(batch)):
             _take(digest, leaf.data if isinstance(leaf, PackedSequence) else leaf)
     return digest.hexdigest()
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("linger")
-    except importlib.metadata.PackageNotFoundError:  # run from a folder of sources
-        return "unknown"
 
 
 def _take(digest: hashlib._Hash, value: object) -> None:

@@ -17,7 +17,7 @@ from linger.analysis.batches import as_batches
 from linger.analysis.result_html import bars_html
 from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
 from linger.constraint.marks import Widths
-from linger.errors import UsageError
+from linger.errors import UsageError, no_module
 from linger.progress import progress
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.statistics import QuantizedBase
@@ -185,7 +185,7 @@ def sensitivity(
     model: nn.Module,
     inputs: object,
     *,
-    bits: int = 8,
+    bits: int | str = 8,
     target_db: float | None = None,
     save_path: str | Path | None = None,
 ) -> Sensitivity:
@@ -198,7 +198,7 @@ def sensitivity(
 
     Args:
         model: A float model, as it is or after `trace_layers`.
-        inputs: A tensor, a tuple of arguments, or an iterable of either. All of it is kept in memory.
+        inputs: The arguments of a pass, or an iterable of such (page "Inputs"). All of it is kept in memory.
         bits: Width of every layer's input, parameters and output, unless `quant_module` chose others.
         target_db: SQNR that the fully quantised model should reach. Layers get 16 bits, the most damaging first:
             as many as the sum of the single noises asks for, then, measured on the whole model, one more at a time.
@@ -213,9 +213,9 @@ def sensitivity(
             exist, or the file is damaged or belongs to something else (it is left as it is).
     """
     _check(model, target_db)
-    checked_widths(bits, bits, bits)
+    bits = _one_width(bits)
     with torch.random.fork_rng():  # also for inputs that shuffle themselves
-        batches = list(as_batches(inputs))
+        batches = list(as_batches(model, inputs, "sensitivity"))
         if not batches:
             raise UsageError("sensitivity: the inputs are empty. Give at least one batch.")
         bench = NoiseBench(model, batches, bits)
@@ -246,9 +246,18 @@ def sensitivity(
     )
 
 
+def _one_width(bits: int | str) -> int:
+    """The width of all tensors, 4, 8 or 16, as a number or as text."""
+    if isinstance(bits, str) and bits.strip() not in ("4", "8", "16"):
+        raise UsageError(f"sensitivity: bits={bits!r}: one width for all tensors is measured. Use 4, 8 or 16.")
+    width = int(bits)
+    checked_widths(width, width, width)
+    return width
+
+
 def _check(model: object, target_db: object) -> None:
     if not isinstance(model, nn.Module):
-        raise UsageError(f"sensitivity: a torch module is expected, not {type(model).__name__}.")
+        raise no_module("sensitivity", model)
     if any(isinstance(module, QuantizedBase) for module in model.modules()):
         raise UsageError("sensitivity: this model is quantised already. Give the float model, before linger.init.")
     if is_calibrating():

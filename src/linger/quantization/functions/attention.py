@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
 from linger.dialect import Refusal
-from linger.quantization.core.qtensor import QTensor, is_quantized
+from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_among
 from linger.quantization.core.runtime import Runtime, TorchFunction
 from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import supported_types
@@ -30,7 +30,8 @@ from linger.quantization.functions.rewrites import Handler
 Call = Callable[..., Any]
 """Runs a torch function inside: on quantised tensors as in the model's own forward."""
 
-_FLOAT_OPERAND = "an operand is a float tensor; let a quantised layer produce it"
+_FLOAT_OPERAND = "query, key or value is a float tensor; quantise it with linger.quant_tensor"
+_FLOAT_SCORES = Refusal("its scores are no integers")
 
 
 Attended = tuple[Tensor, Tensor | None] | Refusal
@@ -50,7 +51,7 @@ class Masking:
 
 
 def attend(
-    q: QTensor, k: QTensor, v: QTensor, masking: Masking, scale: float, dropout_p: float, call: Call
+    q: Tensor, k: Tensor, v: Tensor, masking: Masking, scale: float, dropout_p: float, call: Call
 ) -> tuple[QTensor, QTensor] | Refusal:
     """The attended values and the probabilities, over the last two axes.
 
@@ -61,9 +62,9 @@ def attend(
         scores = call(torch.mul, scores, scale)
     if masking.summand is not None:
         scores = call(torch.add, scores, masking.summand)
+    if not isinstance(scores, QTensor):
+        return _FLOAT_SCORES
     if masking.blocked is not None:
-        if not isinstance(scores, QTensor):
-            return Refusal("its scores are no integers")
         filled = fill(scores, masking.blocked, -math.inf)
         assert isinstance(filled, QTensor)  # −∞ always has a form
         scores = filled
@@ -96,12 +97,7 @@ def read_mask(mask: Tensor | None, runtime: Runtime, *, is_taking: bool) -> Mask
     learns = mask.requires_grad or kind is Kind.LEARNT
     if not learns and fact(runtime, lambda: masks_scores(mask, is_surely=kind is not Kind.FROZEN)):
         return Masking(mask <= MASKED)
-    if kind is not None:
-        return Masking(summand=mask)
-    return Refusal(
-        "a computed float mask that learns, or holds other values than 0 and −∞, has no integer form; keep it in a buffer "
-        "or parameter"
-    )
+    return Masking(summand=mask)
 
 
 def _attention(
@@ -115,19 +111,17 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: FBT001, FBT002
 ) -> object:
-    if not (is_quantized(query) and is_quantized(key) and is_quantized(value)):
-        return Refusal(_FLOAT_OPERAND)
-    if query.runtime.frame is None:
+    runtime = runtime_among((query, key, value))
+    if runtime.frame is None:
         return Refusal("outside the model")
     if enable_gqa:
         return Refusal("enable_gqa=True has no integer form; repeat the heads of key and value")
-    masking = read_mask(attn_mask, query.runtime, is_taking=True)
+    masking = read_mask(attn_mask, runtime, is_taking=True)
     if isinstance(masking, Refusal):
         return masking
     if is_causal:
-        sizes = query.content.shape[-2], key.content.shape[-2]
-        masking = Masking(causal(*sizes, query.content.device), is_causal=True)
-    factor = 1.0 / math.sqrt(int(query.content.shape[-1])) if scale is None else scale
+        masking = Masking(causal(query.shape[-2], key.shape[-2], query.device), is_causal=True)
+    factor = 1.0 / math.sqrt(int(query.shape[-1])) if scale is None else scale
     found = attend(query, key, value, masking, factor, dropout_p, call)
     return found if isinstance(found, Refusal) else found[0]
 

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers, parameters and buffers as operands: x + 0.5, x + self.position, x * self.gamma, cat with a class token.
+"""What is no quantised tensor as an operand of an integer op.
 
-They are constants of 8 bits at the finest scale that holds them, and learn through their rounding. Only tensors that
-share memory with the model's state count: another float tensor may be computed from the input. The slopes of F.prelu are
-integers of 16 bits at a scale of their own.
+Numbers, parameters and buffers (x + 0.5, x + self.position, x * self.gamma, cat with a class token) are constants of 8 bits
+at the finest scale that holds them, and learn through their rounding. Only tensors that share memory with the model's state
+count. Any other float tensor (an input of the model, the result of a float function) is quantised with a range of its own. The
+slopes of F.prelu are integers of 16 bits at a scale of their own.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from linger.dialect import Op, Refusal
 from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
@@ -25,8 +28,15 @@ from linger.numeric.torch.scale import Scale, scale_for_range
 from linger.quantization.core.frozen import kept
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.processes.sharding import is_sharded
-from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.runtime import Frame, Runtime
+from linger.quantization.core.statistics import ZEROS
+from linger.quantization.functions.functional_layer import (
+    FLOAT_OPERAND,
+    KEY_PREFIX,
+    FunctionalLayer,
+    functional_layer,
+)
 
 CONSTANT_BITS = 8
 PARAMETER_BITS = 16
@@ -119,6 +129,85 @@ def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) ->
     result = QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
     result.is_constant = True
     return result
+
+
+# float tensors that meet integers
+def quantize_floats(
+    op: Op, given: Sequence[object], operands: Sequence[QTensor | None], runtime: Runtime
+) -> tuple[list[QTensor], FunctionalLayer] | Refusal:
+    """The operands of an op, with the float tensors among them quantised, and the layer that holds the range of its result.
+
+    These calls are numbered by themselves: a summand that is a mask in another pass is none there, and other functions keep
+    their numbers. A pass that changes ranges makes what is missing; where one that does not finds no range, the op stays float.
+    """
+    frame = runtime.frame
+    wrong = [g for g, o in zip(given, operands, strict=True) if o is None and not _is_real(g)]
+    if wrong:
+        kind = wrong[0].dtype if isinstance(wrong[0], Tensor) else type(wrong[0]).__name__
+        return Refusal(f"an operand is of type {kind}; only float tensors are quantised by themselves")
+    if frame is None or (runtime.products is not None and frame.path in runtime.products.float_paths):
+        return Refusal("this layer stays float, as init was asked")
+    number = frame.next_index(FLOAT_OPERAND)
+    reals = {place: unwrap(g) for place, (g, o) in enumerate(zip(given, operands, strict=True)) if o is None}
+    reason = _why_float(op, reals, operands, frame, number, runtime)
+    if reason:
+        return Refusal(reason)
+    made = list(operands)
+    for place, real in reals.items():
+        made[place] = _quantized(real, _operand_key(number, place), op.name, runtime)
+    layer = functional_layer(frame, _result_key(op, number), runtime.path, reals[min(reals)].device, runtime)
+    return cast("list[QTensor]", made), layer
+
+
+def _operand_key(number: int, place: int) -> str:
+    return f"{FLOAT_OPERAND}{number}_{place}"
+
+
+def _result_key(op: Op, number: int) -> str:
+    return f"{op.state_name}_float{number}"
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _quantized(real: Tensor, key: str, reader: str, runtime: Runtime) -> QTensor:
+    frame = runtime.frame
+    assert frame is not None  # checked by the caller
+    layer = functional_layer(frame, key, runtime.path, real.device, runtime)
+    bits = CONSTANT_BITS if runtime.products is None else runtime.products.widths_in(frame.module).data
+    if not real.numel() and layer.is_observing and layer.read("running_x") == 0.0:
+        layer.write("running_x", ZEROS)  # nothing was in it: as if it had been zeros
+    reason = f"{reader} reads a float tensor, which is quantised with a range of its own"
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - interceptors of the model's functions see none here
+        return layer.quantize(real, bits, runtime, frame.path, reason=reason)
+
+
+def _why_float(
+    op: Op,
+    reals: Mapping[int, Tensor],
+    operands: Sequence[QTensor | None],
+    frame: Frame,
+    number: int,
+    runtime: Runtime,
+) -> str:
+    """Why float tensors that meet integers stay float; empty if they do not."""
+    is_observing = (frame.module.training or is_calibrating()) and not runtime.is_tracing
+    if not is_observing:
+        keys = [f"{KEY_PREFIX}{key}" for key in (_result_key(op, number), *(_operand_key(number, p) for p in reals))]
+        is_known = runtime.is_real or all(key in frame.module._modules for key in keys)  # noqa: SLF001 - as functional_layer
+        return "" if is_known else "a float operand has no range; calibrate the model, and it is quantised"
+    if runtime.keeps_float_operands and not is_calibrating():
+        return "a checkpoint of an older linger has no range for its float operand; calibrate the model"
+    ends = [
+        max_abs(real) for real in reals.values() if real.device.type == "cpu" and real.numel()
+    ]  # others are not read
+    if not all(map(math.isfinite, ends)):
+        return "a float operand holds NaN or infinity"
+    reaches = [limits(o.bits)[1] / o.scale for o in operands if o is not None and not isinstance(o.scale, Tensor)]
+    if op.limit in (min, max) and ends and reaches and max(ends) > limits(CONSTANT_BITS)[1] * max(reaches):
+        return f"beside a float operand of {max(ends):g} nothing is left of the other, which ends at ±{max(reaches):g}"
+    return ""
 
 
 def _recalled(name: str, runtime: Runtime) -> tuple[Tensor, Scale]:

@@ -19,13 +19,14 @@ from linger.quantization.core.qtensor import QTensor, follow, has_place, is_quan
 from linger.quantization.core.recomputation import is_repeating
 from linger.quantization.core.runtime import Frame, OpRecord, Runtime, TorchFunction
 from linger.quantization.core.supported import NO_INTEGER_FORM
-from linger.quantization.core.surroundings import full_precision, may_be_repeated
+from linger.quantization.core.surroundings import full_precision, function_with_symbolic, may_be_repeated
 from linger.quantization.core.switched import SHUFFLES, SWITCHES, reason_of, why_off
 from linger.quantization.functions import passthrough, rewrites
 from linger.quantization.functions.attention import ATTENTION
 from linger.quantization.functions.chip_forms import is_sum, negated, sum_op
-from linger.quantization.functions.constants import is_parameter
+from linger.quantization.functions.constants import is_parameter, quantize_floats
 from linger.quantization.functions.functional import RELU, as_operand, run_functional
+from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.functions.masks import MASKS
 from linger.quantization.functions.multiplications import multiplications
 from linger.quantization.functions.norms import affine_of, call_norm, why_float
@@ -70,6 +71,8 @@ _IN_PLACE_OPERATORS = frozenset(
     for name in ["add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "lshift", "rshift"]
 ) | {"__setitem__"}
 
+_WRITES_FLOAT = "it writes into a float tensor; write x = x + y instead of x += y"
+
 _trace: Any = torch._C  # noqa: SLF001 - only torch._C knows what a trace holds; mypy lacks parts of it
 _SIZES = frozenset({"aten::size", "aten::numel", "aten::dim"})
 _VALUES = frozenset({"prim::Param", "prim::GetAttr"})
@@ -105,6 +108,8 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
     if _is_kept_float(runtime, func, args, frame):
         result = NotImplemented if func in passthrough.DROPOUTS else _kept_as_it_is(runtime, func, args, kwargs)
         return _in_float(runtime, func, args, kwargs, reason="") if result is NotImplemented else result
+    if not _trace._is_fwd_grad_enabled() and (name := function_with_symbolic()):  # noqa: SLF001 - no public name
+        return _in_float(runtime, func, args, kwargs, reason=f"{name} has a symbolic, which the file has instead")
     for rule in _rules_of(func):
         result = rule(runtime, func, args, kwargs)
         if result is not NotImplemented:
@@ -293,30 +298,38 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
         return _run_norm(op, binding, args, spelled, settings)
     given = _operands(op, binding, args, spelled)
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
-    x = _target(func, args, kwargs)
+    is_in_place = _is_in_place(func, args, kwargs)
+    x = args[0] if is_in_place and isinstance(args[0], QTensor) else None
     with full_precision():
-        found = None if "out" in kwargs else _quantized_operands(op, given, runtime)
-        if found is None:
-            return Refusal("an operand is a float tensor; let a quantised layer produce it")
-        op, known = found
-        real = partial(_by_torch, func, args, kwargs)
-        result = run_functional(op, known, settings, runtime, is_in_place=x is not None, parameter=parameter, real=real)
+        writes_float = "out" in kwargs or (is_in_place and x is None)
+        found = Refusal(_WRITES_FLOAT) if writes_float else _quantized_operands(op, given, runtime)
+        if isinstance(found, Refusal):
+            return found
+        op, known, layer = found
+        how: Kwargs = {"is_in_place": x is not None, "parameter": parameter, "layer": layer}
+        result = run_functional(op, known, settings, runtime, real=partial(_by_torch, func, args, kwargs), **how)
     return result if x is None else _written_over(x, result, func.__name__)
 
 
-def _quantized_operands(op: Op, given: list[Any], runtime: Runtime) -> tuple[Op, list[QTensor]] | None:
-    """An op and its operands as integers; None where one is a float tensor. For some chips x − y is the sum of x and −y."""
+def _quantized_operands(
+    op: Op, given: list[Any], runtime: Runtime
+) -> tuple[Op, list[QTensor], FunctionalLayer | None] | Refusal:
+    """An op, its operands as integers, and its layer where that is no usual one. For some chips x − y is the sum of x and −y."""
     as_sum = runtime.target is not None and is_sum(op, runtime.target)
     operands = [as_operand(value, runtime, is_negated=as_sum and place == 1) for place, value in enumerate(given)]
+    known, layer = cast("list[QTensor]", operands), None
     if not all(map(is_quantized, operands)):
-        return None
-    known = cast("list[QTensor]", operands)
+        found = quantize_floats(op, given, operands, runtime)
+        if isinstance(found, Refusal):
+            return found
+        given = [q if o is None else g for g, o, q in zip(given, operands, found[0], strict=True)]
+        known, layer = found
     if not as_sum:
-        return op, known
+        return op, known, layer
     x, y = known
     if isinstance(given[1], QTensor):  # a constant is negated already
         y = negated(y, runtime)
-    return sum_op(), [x, y] if isinstance(given[0], QTensor) else [y, x]  # constants stand behind tensors
+    return sum_op(), [x, y] if isinstance(given[0], QTensor) else [y, x], layer  # constants stand behind tensors
 
 
 def _by_torch(func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_exporting
 
+from linger.analysis.multiplications import products_of
 from linger.dialect import Interval, Op, find_op
 from linger.numeric.tables import Pieces
 from linger.numeric.torch.kernel import integer_type
@@ -36,9 +37,9 @@ from linger.quantization.functions.functional_layer import (
     loss_of,
     output_bits,
 )
-from linger.quantization.functions.multiplications import is_counted, multiplications
 
 RELU = "Relu"
+_PRODUCT = "BmmInt"
 _MATRIX_BITS = 16
 _LAST = -1
 
@@ -246,11 +247,10 @@ def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
 
 
 def _macs(op: Op, operands: Sequence[QTensor], result: Tensor) -> int:
-    """Multiply-accumulates of the torch function behind an op; in a trace the count would fix an open batch size."""
-    name = next(iter(op.functions)).rpartition(".")[2]
-    if not is_counted(name) or is_exporting():
+    """Multiply-accumulates of an op; in a trace the count would fix an open batch size."""
+    if op.name != _PRODUCT or is_exporting():
         return 0
-    return multiplications(name, [o.content for o in operands], {}, result)
+    return products_of(op.name, [result.shape, operands[0].content.shape]) or 0
 
 
 def _along_last_axis(

@@ -36,6 +36,9 @@ KEY_PREFIX = "_linger_round_tensor_"
 INPUT_KEY = "iq_tensor_quant_"
 """What follows the prefix in the name of a range that belongs to a quantised input."""
 
+FLOAT_OPERAND = f"{INPUT_KEY}float_operand_"
+"""The beginning of such a name where a function reads a float tensor beside a quantised one."""
+
 _BELOW_MAX = "below_max"
 _FINER = "finer"
 _SHARED, _BEYOND = "shared", "beyond"
@@ -195,10 +198,10 @@ def begin_function(
     """Number and name an op of the module at work, and find the layer that holds its ranges, unless one is given."""
     frame = runtime.frame
     assert frame is not None  # outside a model nothing is quantised
-    holder, counter = _numbering(op, runtime)
-    index = holder.next_index(counter)
     call = runtime.begin(op, frame.path)
     if layer is None:
+        holder, counter = _numbering(op, runtime)
+        index = holder.next_index(counter)
         layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device, runtime)
         if op.keeps_scale_unseen:
             layer.observed_in = runtime.current.records

@@ -25,9 +25,9 @@ from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale, smallest
 from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_among
 from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
-from linger.quantization.functions.constants import Kind, kind_of
+from linger.quantization.functions.constants import Kind, kind_of, quantize_floats
 from linger.quantization.functions.functional import as_operand
-from linger.quantization.functions.functional_layer import begin_function, output_bits
+from linger.quantization.functions.functional_layer import FunctionalLayer, begin_function, output_bits
 from linger.quantization.functions.rewrites import Handler
 
 MASKED = -64.0
@@ -260,14 +260,18 @@ def _chosen(x: object, y: object, mask: Tensor, runtime: Runtime) -> QTensor | R
         if is_quantized(tensor) and number is not None:
             return fill(tensor, ~mask if tensor is x else mask, number)
     left, right = as_operand(x, runtime), as_operand(y, runtime)
-    if left is None or right is None:
-        return Refusal("an operand is a float tensor; let a quantised layer produce it")
-    return _choose(left, right, mask, runtime)
+    if left is not None and right is not None:
+        return _choose(left, right, mask, runtime)
+    found = quantize_floats(find_op("iqWhere"), (x, y), (left, right), runtime)
+    if isinstance(found, Refusal):
+        return found
+    (left, right), layer = found
+    return _choose(left, right, mask, runtime, layer)
 
 
-def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime) -> QTensor:
+def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime, own: FunctionalLayer | None = None) -> QTensor:
     """Two quantised tensors: the result has a range of its own."""
-    call, layer = begin_function(find_op("iqWhere"), runtime, mask.device)
+    call, layer = begin_function(find_op("iqWhere"), runtime, mask.device, own)
     bits = output_bits(call.op, layer, runtime, max(x.bits, y.bits))
     if call.is_learning:
         layer.observe("o", torch.where(mask, x.content, y.content), call.name)

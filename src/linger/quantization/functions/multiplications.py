@@ -13,14 +13,11 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from linger.analysis.multiplications import products_of
+
 _Given = Mapping[str, Any]
 _Count = Callable[[_Given, Tensor], int]
 """From the arguments of a call by their names, and its result, to its multiply-accumulates."""
-
-
-def is_counted(name: str) -> bool:
-    """Whether a torch function multiplies matrices."""
-    return name.strip("_") in _COUNTS
 
 
 def multiplications(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> int:
@@ -38,24 +35,15 @@ def multiplications(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], r
     return count({**dict(zip(names, args, strict=False)), "operands": args[1:], **kwargs}, cast(Tensor, result))
 
 
-def _over_last_axis(name: str, given: _Given, result: Tensor) -> int:
-    """Every output is a sum over the last axis of this argument."""
-    return int(result.numel() * given[name].shape[-1])
+def _as(op: str, names: Sequence[str], given: _Given, result: Tensor) -> int:
+    """As many as the op of a file with these inputs."""
+    made = result.shape if isinstance(result, Tensor) else None  # a cell returns a pair, and is counted by its inputs
+    return products_of(op, [made, *(given[name].shape for name in names)]) or 0
 
 
 def _batched_sum(given: _Given, result: Tensor) -> int:
     """addbmm adds up the products of a whole batch."""
     return int(result.numel() * given["batch1"].shape[-1] * given["batch1"].shape[0])
-
-
-def _convolution(given: _Given, result: Tensor) -> int:
-    """Each output takes in/group·taps products."""
-    return int(result.numel() * math.prod(given["weight"].shape[1:]))
-
-
-def _transposed_convolution(given: _Given, result: Tensor) -> int:  # noqa: ARG001 - as of the others
-    """Each input gives out/group·taps products."""
-    return int(given["input"].numel() * math.prod(given["weight"].shape[1:]))
 
 
 def _bilinear(given: _Given, result: Tensor) -> int:
@@ -71,11 +59,6 @@ def _recurrent(given: _Given, result: Tensor) -> int:  # noqa: ARG001
     is_packed = isinstance(second, Tensor) and not second.is_floating_point()
     weights = given["fourth" if is_packed else "third"]
     return int(math.prod(data.shape[:-1]) * sum(w.numel() for w in weights if w.dim() == 2))
-
-
-def _recurrent_cell(given: _Given, result: Tensor) -> int:  # noqa: ARG001
-    """Both weight matrices once per row of the batch."""
-    return int(math.prod(given["input"].shape[:-1]) * (given["w_ih"].numel() + given["w_hh"].numel()))
 
 
 def _attention(given: _Given, result: Tensor) -> int:
@@ -113,24 +96,25 @@ def _tensordot(given: _Given, result: Tensor) -> int:
     return math.isqrt(given["a"].numel() * given["b"].numel() * result.numel())
 
 
-_PRODUCTS = ("linear", "mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
+_MATRICES = ("linear", "mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
+_CONVOLVED = ("input", "weight")
+_CELL = ("input", "hx", "w_ih", "w_hh")
 
 _COUNTS: dict[str, tuple[tuple[str, ...], _Count]] = {
-    **dict.fromkeys(_PRODUCTS, (("input",), partial(_over_last_axis, "input"))),
-    "rmatmul": (("input", "other"), partial(_over_last_axis, "other")),
-    "addmm": (("input", "mat1"), partial(_over_last_axis, "mat1")),
-    "baddbmm": (("input", "batch1"), partial(_over_last_axis, "batch1")),
-    "addmv": (("input", "mat"), partial(_over_last_axis, "mat")),
+    **dict.fromkeys(_MATRICES, (("input",), partial(_as, "MatMul", ("input",)))),
+    "rmatmul": (("input", "other"), partial(_as, "MatMul", ("other",))),
+    "addmm": (("input", "mat1"), partial(_as, "MatMul", ("mat1",))),
+    "baddbmm": (("input", "batch1"), partial(_as, "MatMul", ("batch1",))),
+    "addmv": (("input", "mat"), partial(_as, "MatMul", ("mat",))),
     "addbmm": (("input", "batch1"), _batched_sum),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (("input", "weight"), _convolution)),
-    **dict.fromkeys(
-        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), (("input", "weight"), _transposed_convolution)
-    ),
+    **{f"conv{n}d": (_CONVOLVED, partial(_as, "Conv", _CONVOLVED)) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": (_CONVOLVED, partial(_as, "ConvTranspose", _CONVOLVED)) for n in (1, 2, 3)},
     "bilinear": (("input1", "input2", "weight"), _bilinear),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (("data", "second", "third", "fourth"), _recurrent)),
-    **dict.fromkeys(
-        ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), (("input", "hx", "w_ih", "w_hh"), _recurrent_cell)
-    ),
+    **{
+        f"{kind}_cell": (_CELL, partial(_as, "LSTM", ("input", "w_ih", "w_hh")))
+        for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    },
     "scaled_dot_product_attention": (("query", "key"), _attention),
     "multi_head_attention_forward": (("query", "key", "value"), _attention_with_projections),
     "einsum": (("equation",), _einsum),

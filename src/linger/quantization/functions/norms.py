@@ -125,7 +125,7 @@ def affine_of(binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def why_float(x: object, settings: Mapping[str, Any], affine: Affine) -> str:
     """Why a call of a norm cannot be computed as integers; empty if it can."""
     if not isinstance(x, QTensor) or x.scale is None:
-        return "its input is a float tensor; let a quantised layer produce it"
+        return "its input is a float tensor; quantise it with linger.quant_tensor"
     if isinstance(affine.weight, QTensor) or isinstance(affine.bias, QTensor):
         return "its weight or bias is a quantised tensor; only parameters of the model have an integer form here"
     if x.runtime.frame is not None and isinstance(x.runtime.frame.module, FLOAT_LAYERS):

@@ -353,7 +353,7 @@ def _stack(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], c
     del func
     given = {**dict(zip(("tensors", "dim"), args, strict=False)), **kwargs}
     tensors, dim = list(given["tensors"]), given.get("dim", 0)
-    if "out" in kwargs or not all(isinstance(t, QTensor) and t.scale is not None for t in tensors):
+    if "out" in kwargs or not all(isinstance(t, Tensor) and t.is_floating_point() for t in tensors):
         return NotImplemented
     return call(torch.cat, [call(torch.unsqueeze, t, dim) for t in tensors], dim)
 

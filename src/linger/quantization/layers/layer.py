@@ -236,11 +236,10 @@ class QuantLayer(HasWidths, QuantizedBase):
             return geometry | {"output_padding": tuple(int(n) for n in output_padding(self, x, output_size))}
         if "call" not in geometry:
             return geometry
-        if self.runtime.has_open_sizes and self._function in ADAPTIVE:
+        if self.runtime.has_open_sizes and self._function() in ADAPTIVE:
             return Refusal("its windows depend on an open size")
         return bindings_by_path()[geometry["call"]](x, *geometry["arguments"])
 
-    @property
     def _function(self) -> TorchFunction:
         """The torch function that a layer is a call of."""
         found: TorchFunction = reduce(getattr, self.geometry["call"].split(".")[1:], cast(Any, torch))
@@ -248,12 +247,12 @@ class QuantLayer(HasWidths, QuantizedBase):
 
     def _by_torch(self, x: Tensor) -> Tensor:
         """The function itself, on real values."""
-        result: Tensor = self._function(x, *self.geometry["arguments"])
+        result: Tensor = self._function()(x, *self.geometry["arguments"])
         return result
 
     def _call_in_float(self, x: Tensor, reason: str) -> Tensor:
         """Call the layer's function: as several pools where that is possible, else on real values, noted as float."""
-        function, runtime = self._function, self.runtime
+        function, runtime = self._function(), self.runtime
         if function in ADAPTIVE:
             is_real = not isinstance(x, QTensor) or x.scale is None
             q = self.quantize(unwrap(x), self.widths.data, runtime, self.path) if is_real else x
@@ -265,7 +264,7 @@ class QuantLayer(HasWidths, QuantizedBase):
 
     def _quantized(self, x: Tensor) -> QTensor:
         """The input in the layer's width. Its range is observed, or follows from the scale that it has."""
-        bits, runtime = self.widths.data, self.runtime
+        bits, runtime = self._widths.data, self.runtime
         if not is_quantized(x):
             self._own_input_range()
             return self.quantize(unwrap(x), bits, runtime, self.path)
@@ -273,11 +272,17 @@ class QuantLayer(HasWidths, QuantizedBase):
             self._own_input_range()  # what is too wide gets a scale that fits its values
         q = x if x.bits == bits else self.requantize(x, bits, runtime, self.path)
         # a layer that also gets float inputs (it may be called twice) keeps their range
-        may_adopt = self.input_range != "own" and not runtime.is_tracing and not self.keeps_own_input
-        if may_adopt and (self.input_range == "stale" or self.is_observing or self.is_foreign("x")):
+        is_changing = self.is_observing or isinstance(q.scale, Tensor) or self.read("scale_x") != q.scale
+        if self.input_range != "own" and (is_changing or self.input_range == "stale") and self._may_adopt():
             self.input_range = "adopted"
             self.adopt_range(q)
         return q
+
+    def _may_adopt(self) -> bool:
+        """Whether the input's range is to be that of a quantised tensor; a scale that other code has written is replaced."""
+        if self.runtime.is_tracing or self.keeps_own_input:
+            return False
+        return self.input_range == "stale" or self.is_observing or self.is_foreign("x")
 
     def _own_input_range(self) -> None:
         if self.input_range in ("adopted", "stale") and self.is_observing:
@@ -482,7 +487,7 @@ class QuantLayer(HasWidths, QuantizedBase):
         assert q.scale_on_host is not None
         frozen = self.freeze(q.scale)
         ready_for, is_relu = partial(self._ready, frozen, q), self.is_ahead_of_relu
-        return self.deploy_product(call, q, frozen, geometry, self.widths, ready_for, is_relu=is_relu)
+        return self.deploy_product(call, q, frozen, geometry, self._widths, ready_for, is_relu=is_relu)
 
     def _ready(self, frozen: Frozen, q: QTensor, scale_o: Scale) -> Ready:
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
@@ -504,7 +509,7 @@ class QuantLayer(HasWidths, QuantizedBase):
 
     def freeze(self, scale_x: float) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
-        settings = (self.widths, self.chosen_range("w"))
+        settings = (self._widths, self.chosen_range("w"))
         if settings != self._frozen_for:
             self._thaw()
             self._frozen_for = settings

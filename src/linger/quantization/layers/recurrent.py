@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from linger.analysis.multiplications import products_of
 from linger.constraint.limits import Limits, clamp
 from linger.constraint.marks import Widths
 from linger.dialect import Op, find_op
@@ -447,9 +448,9 @@ class QuantRecurrent(HasWidths, QuantizedBase):
     def _note(self, layer: int, sequences: Sequences) -> None:
         macs = 0
         if not self.runtime.is_tracing:
-            steps = sequences.x.content.shape[0] * sequences.x.content.shape[1]
-            each = sum(self._parameter(n, layer, 0).numel() for n in ("weight_ih", "weight_hh"))
-            macs = int(steps * each) * len(self.suffixes[layer])
+            weights = (self._parameter(n, layer, 0).shape for n in ("weight_ih", "weight_hh"))
+            each = products_of("LSTM", [None, sequences.x.content.shape, *weights]) or 0
+            macs = each * len(self.suffixes[layer])
         self.runtime.note(OpRecord(self.path, self.op_name, is_integer=True, macs=macs))
 
     # export

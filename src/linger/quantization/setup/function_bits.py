@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
 
 from torch import nn
 
-from linger.constraint.marks import FUNCTION_BITS
+from linger.constraint.marks import FUNCTION_BITS, QUANTIZATION
 from linger.dialect import Op, ops
 from linger.errors import UsageError, listing
+from linger.notation import read_bits
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.functions.products import PRODUCTS
+from linger.quantization.setup.marking import quant_module
 
 _WIDTHS = (4, 8, 16)
+_USUAL = 8
 _SYMBOLS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "@": "matmul", "stack": "cat", "where": "iqWhere"}
 
 
@@ -50,6 +53,31 @@ def quant_function(
     for part in module.modules():
         _choose(part, chosen, out_bits)
     return module
+
+
+def choose_widths(model: nn.Module, bits: object, where: str, types: Sequence[type[nn.Module]] | None = None) -> None:
+    """Mark layers and functions with the widths that a user gave; what is marked already stays.
+
+    Raises:
+        UsageError: There are no such widths, or they are mixed, which takes measurements.
+    """
+    widths = read_bits(bits, where)
+    if widths.is_mixed:
+        raise UsageError(
+            f'{where}: bits="mixed" needs measurements. Use 8, 16 or "w4a8" here, and linger.tune(model, data, bits="mixed") for mixed '
+            "widths."
+        )
+    if widths.weights == widths.data == _USUAL:
+        return
+    layers = [(part, choice) for part in model.modules() if (choice := QUANTIZATION.of(part)) is not None]
+    functions = [(part, own) for part in model.modules() if (own := FUNCTION_BITS.of(part))]
+    quant_module(model, types, data_bits=widths.data, parameter_bits=widths.weights, out_bits=widths.data)
+    if widths.data != _USUAL:
+        quant_function(model, out_bits=widths.data)
+    for part, choice in layers:
+        QUANTIZATION.put(part, choice)
+    for part, chosen in functions:
+        FUNCTION_BITS.put(part, {**(FUNCTION_BITS.of(part) or {}), **chosen})
 
 
 def _chosen_ops(functions: str | Iterable[str] | None, bits: int | None) -> dict[str, Op]:

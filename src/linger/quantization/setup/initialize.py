@@ -22,7 +22,7 @@ from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
 from linger.constraint.marks import FUSED, QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, no_module
 from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.kept.widths import widths_in
 from linger.quantization.core.packing import Unpacked
@@ -52,7 +52,7 @@ from linger.quantization.core.supported import (
 from linger.quantization.core.switched import why_off
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
-from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
+from linger.quantization.functions.functional_layer import FLOAT_OPERAND, KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
@@ -61,6 +61,7 @@ from linger.quantization.setup.config_apply import finish, named_types, prepared
 from linger.quantization.setup.config_file import SCALES, Config
 from linger.quantization.setup.config_reader import newer_config, read_config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
+from linger.quantization.setup.function_bits import choose_widths
 from linger.quantization.setup.learned_scales import refuse_other_methods
 from linger.quantization.setup.marking import (
     QuantMode,
@@ -96,6 +97,7 @@ def init(
     disable_submodel: Iterable[str] | str | None = None,
     *,
     quant_modules: Sequence[type[nn.Module]] | None = None,
+    bits: int | str | None = None,
     parameter_bits: int = 8,
     mode: QuantMode = QuantMode.QValue,
     target: str | None = None,
@@ -116,6 +118,7 @@ def init(
         disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
         quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
             embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
+        bits: Widths of what nobody has marked: 8, 16, or weights and activations as in "w4a8"; None: 8.
         parameter_bits: Width of the weights.
         mode: `QuantMode.QValue`: scales are powers of two.
         target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
@@ -128,6 +131,8 @@ def init(
 
     Warns where no layer was replaced, and where a SyncBatchNorm stays float.
     """
+    if not isinstance(model, nn.Module):
+        raise no_module("init", model)
     refuse_compiled(model)
     refuse_empty(model)
     refuse_sharded(model, "init", "Call linger.init on the model as it was before, then fully_shard.")
@@ -137,11 +142,13 @@ def init(
     if switches is not None and not isinstance(switches, Switches):
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
     chip = None if target is None else find_target(target).name
-    given = _Given(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits)
+    given = _Given(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits, bits)
     types, parts = checked_exceptions("init", disable_module, disable_submodel)
     kept = _Kept(types, _float_paths(model, parts))
     _ordered(Config(), given, kept)  # what is wrong with the arguments is said before the model changes
     config = _read(model, config_file, given, kept)
+    if bits is not None:
+        choose_widths(model, bits, "init", quant_modules)
     order = _ordered(config, given, kept)
     runtime = _runtime_for(config, given)
     freeze_batch_norms(model, is_frozen=runtime.switches.freezes_batch_norm)
@@ -170,6 +177,7 @@ class _Given(NamedTuple):
     target: str | None
     switches: Switches | None
     parameter_bits: int | None
+    bits: int | str | None = None
 
 
 class _Kept(NamedTuple):
@@ -547,6 +555,9 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
             QUANTIZATION.put(module, QuantChoice(widths=widths))
     if not prefix and any(key.endswith(".running_o") for key in state_dict):
         _forget_unknown_ranges(module, state_dict)
+        runtime = runtime_of(module)
+        if runtime is not None and any(v.any() for k, v in state_dict.items() if k.endswith(".running_o")):
+            runtime.keeps_float_operands = not any(FLOAT_OPERAND in key for key in state_dict)
 
 
 def _make_function(module: nn.Module, child: str) -> FunctionalLayer:

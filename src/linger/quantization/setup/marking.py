@@ -14,7 +14,7 @@ from linger.constraint import marks
 from linger.constraint.conv_bn import counts_as
 from linger.constraint.limits import Normalized
 from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_unknown
 from linger.quantization.core.supported import supported_types
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
@@ -72,6 +72,18 @@ def disable_quant(module: nn.Module) -> nn.Module:
     return module
 
 
+_ARGUMENTS = (
+    "type_modules",
+    "mode",
+    "data_bits",
+    "parameter_bits",
+    "weight_bits",
+    "out_bits",
+    "bias_bits",
+    *_NEWER_LIMITS,
+)
+
+
 def quant_module(
     module: nn.Module,
     type_modules: Sequence[type[nn.Module]] | None = None,
@@ -100,8 +112,7 @@ def quant_module(
     if newer.pop("bias_bits", 32) != 32:
         raise UsageError("quant_module: a bias always has 32 bits. Leave bias_bits out.")
     limits = [name for name in _NEWER_LIMITS if newer.pop(name, None) is not None]
-    if newer:
-        raise UsageError(f"quant_module: unknown argument {', '.join(newer)}.")
+    refuse_unknown("quant_module", newer, _ARGUMENTS)
     if mode is not QuantMode.QValue:
         raise UsageError(f"quant_module: unknown mode {mode!r}. Use QuantMode.QValue.")
     widths = checked_widths(data_bits, parameter_bits, 8 if out_bits is None else out_bits)

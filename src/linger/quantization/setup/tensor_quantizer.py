@@ -10,7 +10,7 @@ from linger.constraint.marks import QUANTIZATION
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, Scope, scope_of
-from linger.quantization.functions.functional_layer import INPUT_KEY, FunctionalLayer, functional_layer
+from linger.quantization.functions.functional_layer import FLOAT_OPERAND, INPUT_KEY, FunctionalLayer, functional_layer
 from linger.quantization.setup.marking import QuantMode
 
 _WIDTHS = (4, 8, 16)
@@ -96,7 +96,7 @@ def _check(module: nn.Module, x: Tensor, name: str, mode: QuantMode, bits: int, 
         )
     if mode is not QuantMode.QValue:
         raise UsageError(f"quant_tensor: unknown mode {mode!r}. Use QuantMode.QValue.")
-    if not name or "." in name:
+    if not name or "." in name or (INPUT_KEY + name).startswith(FLOAT_OPERAND):
         raise UsageError(f"quant_tensor: {name!r} cannot be the name of a module. Use letters, digits and underscores.")
     if bits not in _WIDTHS:
         raise UsageError(f"quant_tensor: bits={bits}: no such width. Use 4, 8 or 16.")

@@ -81,3 +81,12 @@ def test_other_code_may_write_a_decision():
     assert layer.subtracts_max
     layer.subtract_max(is_wanted=False)
     assert layer.state_dict().keys() == FunctionalLayer("SoftmaxInt_0").state_dict().keys()
+
+
+def test_an_end_beyond_every_integer_is_open():
+    layer = linear()
+    layer.set_use("o", (-(2.0**63), 2.0**63))
+    assert layer.known_use("o") == (-(2.0**63), 2.0**63)
+    layer.set_use("o", (-(2.0**64), 2.0**64))  # a mean of ends of which one is open
+    assert layer.known_use("o") == (-math.inf, math.inf)
+    assert linear().known_use("o") is None

@@ -452,6 +452,18 @@ def test_a_checkpoint_with_another_method_is_refused():
     assert learned_state(model) == learned_state(other)
 
 
+def test_a_checkpoint_of_a_single_layer_with_another_method_is_refused():
+    layers = []
+    for method in ("lsq", "tqt"):
+        layer = linger.init(nn.Linear(4, 3)).eval()
+        with linger.calibration():
+            layer(draw(32, 4))
+        linger.learn_scales(layer, method)
+        layers.append(layer)
+    with pytest.raises(linger.UsageError, match=r"load_state_dict: .*\bw \(tqt there, lsq here\)"):
+        layers[0].load_state_dict(layers[1].state_dict())
+
+
 # processes
 def train_together(per_rank):
     model = calibrated()

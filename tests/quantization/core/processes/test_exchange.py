@@ -10,6 +10,7 @@ import signal
 import warnings
 from contextlib import suppress
 from datetime import timedelta
+from unittest import mock
 
 import pytest
 import torch
@@ -20,8 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import linger
+from linger.quantization.core.processes import group
 from linger.quantization.core.processes.exchange import _pooled
-from linger.quantization.core.processes.group import Group, _time_limit
+from linger.quantization.core.processes.group import Group, GroupError, _time_limit
 from tests.support.device_models import make_model, picture
 from tests.support.processes import Failed, run_processes
 
@@ -654,6 +656,21 @@ def alone():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+def test_a_row_is_made_where_the_group_takes_it_from(alone):
+    # gloo takes tensors of the CPU; those of a device that it does not know are brought there
+    assert Group.device_for(torch.device("cpu")) == torch.device("cpu")
+    assert Group.device_for(torch.device("meta")) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("limit", [None, timedelta(seconds=90)])
+def test_a_time_limit_is_told_where_torch_tells_one(alone, limit):
+    no_answer = mock.patch.object(dist, "all_gather", side_effect=RuntimeError("Connection closed by peer."))
+    with mock.patch.object(group, "_time_limit", return_value=limit), no_answer, pytest.raises(GroupError) as raised:
+        Group().gather(torch.zeros(3), 3)
+    assert "one did not answer (Connection closed by peer)." in str(raised.value)
+    assert ("The time limit of the group is 90 s." in str(raised.value)) == (limit is not None)
 
 
 @pytest.mark.parametrize("name", ["function add", "function softmax", "layer LSTM", "layer Conv2d, folded bn"])

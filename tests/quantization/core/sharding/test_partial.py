@@ -20,3 +20,12 @@ def test_a_scale_is_that_of_the_widest_input(is_weight, scale):
 def test_the_coarsest_output_is_that_of_all_parts_that_have_one(floors, floor):
     first, second = (PartialLayer({}, floor=each) for each in floors)
     assert first.merged(second).floor == second.merged(first).floor == floor
+
+
+def test_what_the_device_bounds_and_users_look_at_is_that_of_both_parts():
+    first = PartialRange(1.0, 16.0, 8, bound=32.0, used=(-1.0, 2.0))
+    second = PartialRange(1.0, 16.0, 16, bound=8.0, used=(-3.0, 1.0))
+    unseen = PartialRange(0.0, 0.0)
+    for one, other in ((first, second), (second, first)):
+        found = one.merged(other, is_weight=False).merged(unseen, is_weight=False)
+        assert (found.bits, found.bound, found.used) == (16, 8.0, (-3.0, 2.0))
