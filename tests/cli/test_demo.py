@@ -81,4 +81,4 @@ def test_the_whole_way_reaches_its_accuracy(tmp_path):
 @pytest.mark.parametrize(("package", "extra"), [("sklearn", "demo"), ("netron", "view")])
 def test_a_missing_extra_is_one_sentence(package, extra):
     error = missing_extra(f"linger {extra}", ModuleNotFoundError(name=package))
-    assert str(error).endswith(f"Install linger with the extra {extra!r}: pip install 'linger[{extra}]'.")
+    assert str(error).endswith(f"Install linger with the extra {extra!r}: pip install 'linger-nn[{extra}]'.")

@@ -49,10 +49,10 @@ def test_what_is_wrong_is_one_line_and_exit_code_1(found, tmp_path, package, mes
 
 
 def test_what_is_optional_may_be_missing(found, tmp_path):
-    found["packages"].append(Package("netron", "", "9.0", "view", "missing", "pip install 'linger[view]'"))
+    found["packages"].append(Package("netron", "", "9.0", "view", "missing", "pip install 'linger-nn[view]'"))
     done = run("doctor", cwd=tmp_path)
     assert done.returncode == 0
-    assert "pip install 'linger[view]'" in done.stdout
+    assert "pip install 'linger-nn[view]'" in done.stdout
 
 
 def test_integers_that_differ_are_an_error(found, tmp_path):

@@ -65,3 +65,65 @@ def test_what_runs_a_file_needs_neither_torch_nor_pictures(folder):
     commands = [["run", "m.onnx"], ["verify", "m.onnx"], ["vectors", "m.onnx"], ["compare", "m.onnx", "m.onnx"]]
     commands.append(["report", "m.onnx"])
     assert not imported(folder, *commands) & {"torch", "matplotlib", "safetensors", "onnxscript"}
+
+
+REFUSED = """
+import json, sys
+from linger.cli import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["linger", "quantize", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 2, arguments
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def test_wrong_paths_and_settings_of_quantize_are_refused_before_torch_and_all_at_once(tmp_path):
+    (tmp_path / "net.py").write_text("import torch")
+    (tmp_path / "x.npz").write_bytes(b"never read")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    right = ["net.py:make", "--data", "x.npz"]
+    wrong = [
+        (["nosuch.py:make", "--data", "x.npz"], "nosuch.py: there is no such file"),
+        (["net.py", "--data", "x.npz"], "net.py: this names no model"),
+        (["net.py:make", "--data", "nosuch.npz"], "nosuch.npz: there is no such file"),
+        (["net.py:make", "--data", "nosuch.py:data"], "nosuch.py: there is no such file"),
+        ([*right, "--test-data", "nosuch"], "nosuch: there is no such file or folder"),
+        ([*right, "--checkpoint", "nosuch.pth"], "nosuch.pth: there is no such file"),
+        ([*right, "--labels", "nosuch.npy"], "nosuch.npy: there is no such file"),
+        (["--config", "nosuch.yaml"], "nosuch.yaml: there is no such file"),
+        ([*right, "--bits", "7"], "bits '7': no such widths"),
+        ([*right, "--budget", "soon"], "budget='soon' is no budget"),
+        ([*right, "--goal", "120 %"], "goal='120 %' is no share of decisions"),
+        ([*right, "--target", "mars"], "there is no chip 'mars'"),
+        ([*right, "--form", "odd"], "there is no form 'odd'"),
+        ([*right, "--opset", "3"], "opset 3 is not available"),
+        ([*right, "--out", "full"], "its content is not ours to replace"),
+        ([*right, "--c", "full"], "its content is not ours to replace"),
+    ]
+    every = [
+        "a.py:make",
+        "--data",
+        "b.npz",
+        "--checkpoint",
+        "c.pth",
+        "--bits",
+        "7",
+        "--budget",
+        "soon",
+        "--out",
+        "full",
+    ]
+    child = [sys.executable, "-c", REFUSED, json.dumps([*(arguments for arguments, _ in wrong), every])]
+    done = subprocess.run(child, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not {"torch", "onnx"} & set(json.loads(done.stdout))
+    *lines, last = done.stderr.splitlines()
+    assert len(lines) == len(wrong)
+    for line, (_, message) in zip(lines, wrong, strict=True):
+        assert message in line
+    for message in ("a.py: there", "b.npz: there", "c.pth: there", "bits '7'", "budget='soon'", "full: the folder"):
+        assert message in last

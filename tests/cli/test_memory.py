@@ -160,9 +160,7 @@ def test_a_picture_needs_matplotlib(nets, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = run("memory", "small.onnx", "--plot", "p.png", cwd=nets)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "linger: pictures need matplotlib. Install linger with the extra 'report': linger[report].\n"
-    )
+    assert done.stderr == ("linger: pictures need matplotlib. Install it with: pip install 'linger-nn[report]'\n")
 
 
 def test_names_in_the_file_cannot_break_anything(nets):

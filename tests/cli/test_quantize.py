@@ -1,6 +1,7 @@
 """linger quantize, as a user runs it."""
 
 import json
+import re
 import signal
 from unittest import mock
 
@@ -8,6 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from tests.support.c_compiler import compiler, require_compiler
 from tests.support.command import run
 
 pytestmark = pytest.mark.needs_torch
@@ -26,6 +28,15 @@ class Answers(nn.Module):
 def net():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+class Tailed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+    def forward(self, x):
+        return torch.erf(self.fc(x))
+def tailed():
+    torch.manual_seed(0)
+    return Tailed()
 def answers():
     torch.manual_seed(0)
     return Answers()
@@ -36,7 +47,13 @@ def needs(size):
 def data():
     return torch.randn(12, 4, generator=torch.Generator().manual_seed(1))
 def strange():
-    return [(torch.zeros(2, 4), [1, 2])]
+    return [([1, 2],)]
+def closeness(model):
+    return 1 - float((model(data()) - net().eval()(data())).abs().mean())
+def two(model, pictures):
+    return 1.0
+def word(model):
+    return "good"
 number = 3
 """
 
@@ -51,6 +68,8 @@ def folder(tmp_path):
     np.save(tmp_path / "real.npy", np.linspace(0, 1, 10))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "tailed-quantized").mkdir()
+    (tmp_path / "tailed-quantized" / "mine.txt").write_text("mine")
     (tmp_path / "broken.pth").write_bytes(b"no weights")
     (tmp_path / "by_hand.yaml").write_text("complete: false\n")
     return tmp_path
@@ -71,7 +90,7 @@ WRONG = {
     "no-such-name": (("user_net.py:nett", "--data", "x.npz"), "there is no 'nett' in it"),
     "no-model": (("user_net.py:number", "--data", "x.npz"), "this is a int, not a torch module"),
     "model-and-example": (("user_net.py:pair", "--data", "x.npz"), "this is a tuple, not a torch module"),
-    "needs-arguments": (("user_net.py:needs", "--data", "x.npz"), "calling it without arguments fails"),
+    "needs-arguments": (("user_net.py:needs", "--data", "x.npz"), "it needs arguments (size)"),
     "broken-checkpoint": ((*DATA, "--checkpoint", "broken.pth"), "broken.pth"),
     "no-checkpoint": ((*DATA, "--checkpoint", "nosuch.pth"), "there is no such file"),
     "no-such-data": ((*NET, "--data", "nosuch.npz"), "there is no such file"),
@@ -96,14 +115,26 @@ WRONG = {
         "--shape (for pictures, sounds) means nothing",
     ),
     "rate-of-pictures": ((*NET, "--data", "full", "--rate", "8000"), "--rate (for sounds) means nothing for full"),
+    "cut-of-nothing": ((*DATA, "--cut"), "cut is about the program in C, and none is asked for"),
     "goal": ((*DATA, "--goal", "much"), "goal='much' is no goal"),
+    "metric-unnamed": ((*DATA, "--metric", "mean"), "mean: this names no metric. Name it as package.module:name"),
+    "metric-file": ((*DATA, "--metric", "nosuch.py:f"), "nosuch.py: there is no such file"),
+    "metric-name": ((*DATA, "--metric", "user_net.py:closenes"), "there is no 'closenes' in it"),
+    "metric-number": ((*DATA, "--metric", "user_net.py:number"), "metric=3 cannot be called"),
+    "metric-arguments": (
+        (*DATA, "--metric", "user_net.py:two"),
+        "two(model, pictures) cannot be called with a model alone",
+    ),
+    "metric-text": ((*DATA, "--metric", "user_net.py:word"), "word(model) returned a str, which is no number"),
+    "metric-goal": ((*DATA, "--metric", "user_net.py:closeness", "--goal", "30 dB"), "is no value of the metric"),
+    "full-folder-of-a-name": (("user_net:tailed", "--data", "x.npz"), "tailed-quantized: the folder exists"),
     "full-folder": ((*DATA, "--out", "full"), "its content is not ours to replace"),
     "full-folder-by-force": ((*DATA, "--out", "full", "--overwrite"), "its content is not ours to replace"),
     "no-parent": ((*DATA, "--out", "no/such"), "does not exist"),
     "file-as-folder": ((*DATA, "--out", "x.npz"), "this is a file"),
     "c-inside": ((*DATA, "--out", "o", "--c", "o/c"), "C goes into a folder of its own"),
     "c-full": ((*DATA, "--out", "o", "--c", "full"), "its content is not ours to replace"),
-    "no-config": (("--config", "nosuch.yaml"), "cannot be read"),
+    "no-config": (("--config", "nosuch.yaml"), "nosuch.yaml: there is no such file"),
     "config-by-hand": (("--config", "by_hand.yaml"), "it does not say which run wrote it"),
 }
 
@@ -125,6 +156,44 @@ def test_a_model_that_returns_a_dict_is_exported_by_its_keys_order(folder):
     content = json.loads(done.stdout)
     assert done.returncode == 0
     assert content["differing"] == 0
+    assert [figure["output"] for figure in content["quality"]] == ["", "output", "output_1"]
+    assert "the worst of 2 outputs" in content["verdict"]
+
+
+def test_a_float_op_leaves_everything_but_the_program_in_c(folder):
+    arguments = ("user_net.py:tailed", "--data", "x.npz", "--budget", "1 trials", "--json", "--c", "in_c")
+    done = run("quantize", *arguments, "--out", "whole", cwd=folder)
+    content = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert not content["ok"]
+    assert content["c"] is None
+    assert "Erf" in content["c_missing"]
+    assert "linger c whole/net.onnx in_c --cut --prove" in content["c_missing"]
+    assert {"net.onnx", "net.yaml", "report.html", "certificate.json"} <= set(content["files"])
+    assert content["differing"] == 0
+    assert (folder / "whole" / "net.onnx").is_file()
+    assert not (folder / "in_c").exists()
+    if compiler() is None:
+        return
+    cut = run("c", "whole/net.onnx", "in_c", "--cut", "--prove", cwd=folder)
+    assert cut.returncode == 0, cut.stderr
+    assert "This is a part of the file: it takes " in cut.stdout
+    assert "(int8[1, 3], scale " in cut.stdout
+    assert "0 differ" in cut.stdout
+
+
+def test_cut_writes_and_proves_the_integer_part(folder):
+    require_compiler()
+    arguments = ("user_net.py:tailed", "--data", "x.npz", "--budget", "1 trials", "--c", "in_c", "--cut", "--quiet")
+    done = run("quantize", *arguments, "--json", cwd=folder)
+    content = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert content["c_missing"] == ""
+    assert content["c"]["differing"] == 0
+    assert content["c"]["elements"] > 0
+    assert any("Erf" in node for node in content["c_cut"]["outside"])
+    jsonschema.validate(content, json.loads(run("schema", "quantize", cwd=folder).stdout))
+    assert json.loads((folder / "in_c" / "manifest.json").read_text())["cut"] == content["c_cut"]
 
 
 SAME = ("--budget", "1 trials", "--seed", "0", "--bits", "8", "--batch", "32", "--scale", "unit")
@@ -146,10 +215,21 @@ def test_on_a_terminal_the_first_line_comes_before_the_imports(folder, monkeypat
     assert done.returncode != 0
 
 
+def test_mixed_widths_need_no_goal(folder):
+    words = ("--data", "user_net.py:data", "--bits", "mixed", "--budget", "40 trials", "--json")
+    done = run("quantize", "user_net.py:net", *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((folder / "user_net-quantized" / "report.json").read_text())
+    steps = [step for step in report["tuning"]["steps"] if step["name"].startswith("find_bits(goal=47.2, ")]
+    assert any(step["is_kept"] and step["after_db"] > 47.2 for step in steps)
+    assert "/16" in (folder / "user_net-quantized" / "net.yaml").read_text()
+
+
 def test_from_model_to_verdict_and_again(folder):
     done = run("quantize", "user_net.py:net", "--data", "user_net.py:data", "--budget", "1 trials", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "Ready: Bit-exact, " in done.stdout
+    assert re.search("Needs attention: Bit-exact, .*, judged by 2 samples only", done.stdout)
+    assert "  good enough: doubtful. " in done.stdout
     assert "Quality is that on held-out data (2 samples), which no step has seen" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("user_net-quantized: net.onnx, net.yaml")
     assert "tune: 10 samples to tune on, 2 held out" in done.stderr
@@ -166,8 +246,20 @@ def test_from_model_to_verdict_and_again(folder):
     assert again.stderr == ""
     jsonschema.validate(content, json.loads(run("schema", "quantize", cwd=folder).stdout))
     assert content["is_repeated"]
+    assert [part["level"] for part in content["decision"]["parts"]] == ["ready", "attention", "not asked"]
     assert content["name"] == "again"
     assert (folder / "again" / "net.onnx").read_bytes() == (folder / config).with_name("net.onnx").read_bytes()
+
+
+def test_a_metric_of_the_user_is_shown_and_kept_in_the_run(folder):
+    metric = ("--metric", "user_net.py:closeness", "--goal", "0.5")
+    done = run("quantize", *DATA, *metric, "--budget", "1 trials", "--out", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if "closeness" in line and "│" in line)
+    assert [cell.strip() for cell in row.split("│")[1:3]] == ["closeness", "1.0"]
+    assert len(row.split("│")[3].strip()) > 3  # plain calibration
+    other = run("quantize", "--config", "out/net.yaml", "--metric", "user_net.py:two", cwd=folder)
+    assert "--metric user_net.py:two is not what out/net.yaml says" in other.stderr
 
 
 @pytest.mark.parametrize("step", ["tuning.one_call.session.Session.run", "workflow.quantize.delivered"])

@@ -16,8 +16,13 @@ def test_it_is_a_command():
 def test_the_verdict_and_the_page(folder):
     done = run("report", "m.onnx", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    verdict, place = done.stdout.splitlines()
-    assert verdict.startswith("Ready: Bit-exact. ")
+    verdict, *parts, place = done.stdout.splitlines()
+    assert verdict == "Needs attention: Bit-exact, quality not measured."  # a file alone is no reason to be ready
+    assert [line.partition(".")[0] for line in parts if "→" not in line] == [
+        "  exact: yes",
+        "  good enough: not known",
+        "  fits: not asked",
+    ]
     assert place == "The page: report.html"
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
@@ -33,7 +38,8 @@ def test_json_alone_writes_no_page(folder):
 def test_data_are_kept_and_shown_beside_another_file(folder):
     assert run("report", "m.onnx", "--data-json", "a.json", "--out", "a.html", cwd=folder).returncode == 0
     done = run("report", "a.json", "m.onnx", "--out", "both.html", cwd=folder)
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["m", "m (2)", "The page"]
+    lines = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert [line.partition(":")[0] for line in lines] == ["m", "m (2)", "The page"]
     listed = json.loads(run("report", "a.json", "a.json", "--json", cwd=folder).stdout)
     assert [one["name"] for one in listed] == ["m", "m (2)"]
 

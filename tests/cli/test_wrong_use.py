@@ -92,15 +92,16 @@ def test_targets_that_cannot_be_written(mess, arguments):
         refused(mess, *arguments, name, codes=(2,))
 
 
+# where versions of typer differ in signs and in the case of a name, the parts of the sentence are compared
 WRONG = {
     "no such command": ("quantise", "no such command 'quantise'"),
     "a command misspelt": ("verfy m.onnx", "Did you mean 'verify'?"),
-    "an option for none": ("--nothing", "no such option: --nothing"),
-    "no such option": ("ops --colour", "ops: no such option: --colour"),
+    "an option for none": ("--nothing", ("no such option", "--nothing")),
+    "no such option": ("ops --colour", ("ops: no such option", "--colour")),
     "an option misspelt": ("run m.onnx --sed 3", "--seed"),
     "no value": ("check m.onnx --target", "check: option '--target' requires an argument"),
-    "no argument": ("inspect", "inspect: missing argument 'model'"),
-    "no second argument": ("compare m.onnx", "compare: missing argument 'b'"),
+    "no argument": ("inspect", ("inspect: missing argument", "'model'")),
+    "no second argument": ("compare m.onnx", ("compare: missing argument", "'b'")),
     "one too many": ("run m.onnx x.npz", "run: got unexpected extra argument"),
     "no subcommand": ("analyse", "analyse: missing command"),
     "a subcommand misspelt": ("analyse weigths w.pt", "Did you mean 'weights'?"),
@@ -151,7 +152,8 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(mess, arguments, message):
     if arguments.startswith("view"):
         pytest.importorskip("netron")
     done = refused(mess, *arguments.split(), codes=(2,))
-    assert message in done.stderr
+    said = done.stderr if isinstance(message, str) else done.stderr.lower()
+    assert all(part in said for part in ([message] if isinstance(message, str) else message))
     assert done.stdout == ""
 
 

@@ -45,6 +45,22 @@ def test_a_tensor_with_grid_clip_points_and_limit(outliers, tmp_path):
     assert any("stretch the range to 60" in text for text in seen)
 
 
+def uprights(svg, style):
+    """Where lines from the bottom to the top stand that are drawn so, in points."""
+    return [
+        float(at) for at in re.findall(rf'<path d="M ([\d.]+) [\d.]+ \nL \1 [\d.]+ \n"[^>]*{style}', svg.read_text())
+    ]
+
+
+def test_the_limit_advised_is_drawn_on_both_sides(outliers, tmp_path):
+    draw_tensor(*outliers, tmp_path / "a.svg")
+    assert outliers[0].limit == 8
+    lowest, highest = uprights(tmp_path / "a.svg", "#c1292e")  # -64 and 63.5
+    points = (highest - lowest) / 127.5
+    seen = [(at - lowest) / points - 64 for at in uprights(tmp_path / "a.svg", "stroke-dasharray")]
+    assert seen == pytest.approx([-8, 8], abs=1e-3)
+
+
 def test_png_and_the_same_data_gives_the_same_file(outliers, tmp_path):
     for name in ("a.png", "a.svg", "b.png", "b.svg"):
         draw_tensor(*outliers, tmp_path / name)
@@ -69,7 +85,7 @@ def test_other_endings_and_nothing_to_draw_are_refused(outliers, tmp_path):
 
 def test_without_matplotlib_the_extra_is_named(outliers, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UsageError, match=r"linger\[report\]"):
+    with pytest.raises(UsageError, match=r"linger-nn\[report\]"):
         draw_tensor(*outliers, tmp_path / "a.png")
 
 

@@ -27,11 +27,11 @@ def pair() -> tuple[nn.Module, nn.Module]:
 
 
 def test_data_are_batches_of_finite_numbers() -> None:
-    assert len(checked_data("tune", [torch.ones(1), torch.ones(1)])) == 2
+    assert len(checked_data("tune", None, [torch.ones(1), torch.ones(1)])) == 2
     with pytest.raises(linger.UsageError, match="tune: the data are empty"):
-        checked_data("tune", [])
+        checked_data("tune", None, [])
     with pytest.raises(linger.UsageError, match="batch 1 holds NaN"):
-        checked_data("tune", [torch.ones(2), torch.tensor([math.nan, 1.0])])
+        checked_data("tune", None, [torch.ones(2), torch.tensor([math.nan, 1.0])])
 
 
 def test_models_are_checked(pair: tuple[nn.Module, nn.Module]) -> None:

@@ -12,7 +12,7 @@ import linger
 from linger.errors import GraphError, UsageError
 from linger.graph.files.model_io import save
 from linger.reporting.facts import read_run
-from linger.reporting.page import verdict_of
+from linger.reporting.verdict import verdict_of
 from linger.workflow.file_layers import origin_of
 from linger.workflow.report import report
 from tests.support.chip import WIDTHS, model_of, node
@@ -293,8 +293,10 @@ def test_a_float_file_with_an_open_batch_proves_nothing(tmp_path):
 
 
 def test_work_that_cannot_be_counted_is_a_lower_bound(tmp_path):
-    save(parse("[relu] y = Relu(x)", inputs="float[1,n] x", outputs="float[1,n] y"), tmp_path / "open.onnx")
-    assert facts_of_file(tmp_path / "open.onnx").is_lower_bound
+    for name, body in (("product", "[m] y = MatMul(x, x)"), ("none", "[relu] y = Relu(x)")):
+        save(parse(body, inputs="float[1,n,n] x", outputs="float[1,n,n] y"), tmp_path / f"{name}.onnx")
+    assert facts_of_file(tmp_path / "product.onnx").is_lower_bound
+    assert not facts_of_file(tmp_path / "none.onnx").is_lower_bound, "there is nothing to multiply"
 
 
 def test_a_file_that_cannot_run_has_notes(tmp_path):

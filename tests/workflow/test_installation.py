@@ -2,52 +2,107 @@
 
 import shutil
 import sys
-from importlib import metadata
+import tomllib
+from pathlib import Path
 
 import pytest
 
+from linger.errors import DISTRIBUTION
 from linger.workflow import installation
+from linger.workflow.installation import Package
+
+OWN = ["onnx-ir>=0.1.16"]
 
 
 @pytest.fixture
-def required(monkeypatch):
-    """Makes linger require one package, of which one version is installed."""
+def installed(tmp_path, monkeypatch):
+    """Installs a distribution: a name, a version and what it requires. Nothing else is installed any more."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
-    def require(text, version):
-        monkeypatch.setattr(metadata, "requires", lambda _: [text])
+    def install(name, version, *required, python=">=3.11"):
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        lines = ["Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", f"Requires-Python: {python}"]
+        text = "\n".join([*lines, *(f"Requires-Dist: {line}" for line in required)])
+        (folder / "METADATA").write_text(text)
 
-        def installed(name):
-            if version is None:
-                raise metadata.PackageNotFoundError(name)
-            return version
+    return install
 
-        monkeypatch.setattr(metadata, "version", installed)
-        (found,) = installation.packages()
-        return found.status, found.extra, found.remedy
 
-    return require
+def others():
+    return [package for package in installation.packages() if package.name != "onnx-ir"]
 
 
 @pytest.mark.parametrize(
     ("text", "version", "expected"),
     [
-        ("json>=1.2", "1.2", ("ok", "", "")),
-        ("json>=1.2.0", "1.2+cpu", ("ok", "", "")),
-        ("json>=1.10", "1.9", ("too old", "", "pip install 'json>=1.10'")),
-        ("json>=1.2", None, ("missing", "", "pip install 'json>=1.2'")),
-        ('netron>=9.0; extra == "view"', None, ("missing", "view", "pip install 'linger[view]'")),
-        ('no_such_thing; extra == "view"', "1.0", ("ok", "view", "")),
-        ("no_such_thing", "1.0", ("broken", "", "pip install --force-reinstall 'no_such_thing==1.0'")),
+        ("json>=1.2", "1.2", Package("json", "1.2", "1.2", "", "ok")),
+        ("json>=1.2.0", "1.2+cpu", Package("json", "1.2+cpu", "1.2.0", "", "ok")),
+        ("json>=1.10", "1.9", Package("json", "1.9", "1.10", "", "too old", "pip install 'json>=1.10'")),
+        (
+            'json>=1.10; extra == "view"',
+            "1.9",
+            Package("json", "1.9", "1.10", "view", "too old", "pip install 'json>=1.10'"),
+        ),
+        ("json>=1.2", None, Package("json", "", "1.2", "", "missing", "pip install 'json>=1.2'")),
+        (
+            'netron>=9.0; extra == "view"',
+            None,
+            Package("netron", "", "9.0", "view", "missing", "pip install 'linger-nn[view]'"),
+        ),
+        ('no_such_thing; extra == "view"', "1.0", Package("no_such_thing", "1.0", "", "view", "ok")),
+        (
+            "no_such_thing",
+            "1.0",
+            Package(
+                "no_such_thing",
+                "1.0",
+                "",
+                "",
+                "broken",
+                "pip install --force-reinstall 'no_such_thing==1.0'",
+                "No module named 'no_such_thing'",
+            ),
+        ),
     ],
-    ids=["ok", "local", "old", "missing", "extra", "extra-not-imported", "broken"],
+    ids=["ok", "local", "old", "old extra", "missing", "extra", "extra-not-imported", "broken"],
 )
-def test_packages_are_judged(required, text, version, expected):
-    assert required(text, version) == expected
+def test_packages_are_judged(installed, text, version, expected):
+    installed(DISTRIBUTION, "0.1", *OWN, text)
+    if version is not None:
+        installed(expected.name, version)
+    assert others() == [expected]
 
 
-def test_developers_tools_are_left_out(monkeypatch):
-    monkeypatch.setattr(metadata, "requires", lambda _: ['ruff; extra == "dev"', 'linger[torch]; extra == "demo"'])
-    assert installation.packages() == []
+def test_developers_tools_are_left_out(installed):
+    installed(DISTRIBUTION, "0.1", *OWN, 'ruff; extra == "dev"', 'linger-nn[torch]; extra == "demo"')
+    assert others() == []
+
+
+def test_linger_installed_under_its_former_name_is_judged_as_before(installed):
+    installed("linger", "0.1.0", *OWN, "json>=1.2", 'linger[torch]; extra == "demo"', python=">=99")
+    assert [package.name for package in others()] == ["json"]
+    assert not installation.python_is_recent()
+
+
+def test_the_new_name_goes_first(installed):
+    installed("linger", "0.1.0", *OWN, "json>=1.2")
+    installed(DISTRIBUTION, "0.2", *OWN, "tomllib")
+    assert [package.name for package in others()] == ["tomllib"]
+
+
+def test_somebody_elses_linger_is_not_ours(installed):
+    installed("linger", "1.0.1", "pyzmq>=1.0", python=">=99")
+    remedy = f"pip install {DISTRIBUTION}"
+    assert installation.packages() == [Package(DISTRIBUTION, "", "", "", "missing", remedy)]
+    assert installation.python_is_recent()
+
+
+def test_pip_and_the_messages_know_one_name():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["name"] == DISTRIBUTION
+    inner = [line for lines in project["optional-dependencies"].values() for line in lines if line.startswith("linger")]
+    assert [line.partition("[")[0] for line in inner] == [DISTRIBUTION]
 
 
 def test_this_python_is_recent(monkeypatch):

@@ -122,7 +122,10 @@ def test_attention_and_the_float_layer_have_their_rows(made):
 def test_functions_belong_to_the_module_that_calls_them(made):
     sums = [f for f in made[-1].layers if f.op == "iqAdd"]
     assert [f.path for f in sums] == ["", ""]
-    assert all(f.sqnr_db is None for f in sums), "functions are no rows of compare_layers"
+    rows = {row.name: row for row in linger.compare_layers(made[0], made[1], made[2][:1]).rows if row.is_function}
+    assert all(f.verdict and f.sqnr_db == pytest.approx(rows[f.name].sqnr_db, abs=3) for f in sums)
+    tensors = {t.name: t for t in made[-1].tensors}
+    assert all(tensors[f.outputs[0]].sqnr_db == f.sqnr_db for f in sums)
 
 
 def test_float_tensors_in_the_same_bins(made):

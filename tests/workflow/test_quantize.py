@@ -14,7 +14,7 @@ from torch import nn
 
 import linger
 from linger.reporting.facts import Quality, read_run
-from linger.reporting.page import verdict_of
+from linger.reporting.verdict import verdict_of
 from linger.workflow import quantize as job
 from linger.workflow.quantizing import delivery
 from linger.workflow.quantizing.judging import guessing_note, is_goal_met, judged
@@ -65,7 +65,8 @@ def test_a_run_writes_its_files_and_is_proven(made):
     assert made.ok
     assert made.proof.differing == 0
     assert made.proof.expected_by == "torch"
-    assert made.verdict.startswith("Ready: Bit-exact, ")
+    assert made.verdict.startswith("Needs attention: Bit-exact, ")
+    assert made.decision.cautions == ("judged by 4 samples only",)
     assert made.sha256 == sha256((made.folder / "net.onnx").read_bytes())
     assert linger.verify(None, made.folder / "net.onnx").ok
     assert not [p for p in made.folder.parent.iterdir() if p != made.folder]
@@ -276,7 +277,7 @@ def missed(tmp_path_factory):
 def test_the_report_judges_a_goal_as_the_command_does(missed):
     assert not missed.ok
     assert missed.verdict.startswith("Not ready: Bit-exact")
-    assert missed.reasons[0] == "The quality is not enough: the goal of 100 dB is not reached."
+    assert missed.reasons[0].startswith("The quality is not enough: the goal of 100 dB is not reached, with ")
     run = read_run((missed.folder / "report.json").read_text(), "r")
     assert (run.goal, run.is_goal_met) == ("100 dB", False)
     assert verdict_of(run) == missed.decision
@@ -448,6 +449,17 @@ def test_tuning_never_gets_a_sample_that_is_held_out(tmp_path):
     seen, held_out = rows_in(tune.call_args.args[1]), rows_in(piece.arguments for piece in kept.pieces)
     assert (len(seen), len(held_out)) == (16, 4)
     assert not seen & held_out
+
+
+def test_tuning_gets_several_batches_of_at_most_the_size_asked_for(tmp_path):
+    sizes = []
+    for count, batch in ((20, 1), (20, 8), (50, 3)):  # 16, 16 and 40 to tune on
+        settings = QuantizeSettings(batch=batch)
+        interrupted = mock.patch.object(job, "usual_budget", side_effect=KeyboardInterrupt)
+        with interrupted as budget, pytest.raises(KeyboardInterrupt):
+            job.quantize(make_net(), make_data(count), tmp_path / "out", settings)
+        sizes.append([len(x) for (x,) in budget.call_args.args[1]])
+    assert sizes == [[1] * 16, [2] * 8, [3] * 13 + [1]]
 
 
 def scaled(factor):

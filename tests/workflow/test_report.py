@@ -56,6 +56,11 @@ def test_without_a_path_nothing_is_written(made, here):
 
 def test_the_verdict_in_words(made):
     assert made.summary().startswith(f"{made.verdict.word}: {made.verdict.headline}.")
+    assert [line.partition(":")[0] for line in made.summary().splitlines()[1:] if "→" not in line] == [
+        "  exact",
+        "  good enough",
+        "  fits",
+    ]
     assert str(made) == made.summary()
     assert repr(made) == f"Report(first: {made.verdict.headline})"
 
@@ -64,6 +69,21 @@ def test_a_notebook_shows_the_page(made):
     shown = made._repr_html_()
     assert shown.startswith("<iframe")
     assert "srcdoc" in shown
+
+
+def test_the_data_carry_the_verdict(made):
+    decision = json.loads(made.to_json())["decision"]
+    assert (decision["level"], decision["headline"]) == (made.verdict.level, made.verdict.headline)
+    assert [part["name"] for part in decision["parts"]] == ["exact", "good enough", "fits"]
+
+
+def test_data_of_earlier_versions_are_read(made, here):
+    content = json.loads(made.to_json())
+    del content["decision"], content["cautions"]
+    for figure in content["quality"]:
+        del figure["output"], figure["seen"], figure["chance"]
+    (here / "old.json").write_text(json.dumps(content))
+    assert report(here / "old.json", None).runs == made.runs
 
 
 def test_data_are_read_again(made, here):
@@ -76,7 +96,8 @@ def test_data_are_read_again(made, here):
 def test_runs_side_by_side_have_different_names(made, here):
     both = report([made, made.runs[0]], None)
     assert [run.name for run in both.runs] == ["first", "first (2)"]
-    assert both.summary().count("\n") == 1
+    named = [line.partition(":")[0] for line in both.summary().splitlines() if not line.startswith(" ")]
+    assert named == ["first", "first (2)"]
     both.to_json(here / "both.json")
     assert isinstance(json.loads((here / "both.json").read_text()), list)
     assert report("both.json", None).runs == both.runs

@@ -94,6 +94,9 @@ def c(
     target: Machine = None,
     cc: Annotated[str | None, typer.Option(help="The C compiler; else the first that is found.")] = None,
     *,
+    cut: Annotated[
+        bool, typer.Option("--cut", help="Leave float ops outside: write the integer part, and name where it ends.")
+    ] = False,
     prove: Annotated[bool, typer.Option("--prove", help="Run it there, and compare every tensor with numpy.")] = False,
     batches: Annotated[int | None, typer.Option(help="How many random batches; with --prove.", min=1)] = None,
     samples: Annotated[int | None, typer.Option("--samples", hidden=True, min=1)] = None,
@@ -110,6 +113,7 @@ def c(
     Examples:
         linger c digits.onnx digits_c
         linger c digits.onnx digits_c --target cortex-m4 --prove
+        linger c detector.onnx detector_c --cut --prove
     """
     from linger.c.exporter import export
     from linger.c.toolchains import toolchain
@@ -136,6 +140,7 @@ def c(
         time=None if not time else {key: _axis(key, axis) for key, axis in _parted("--time", "x=1", time)},
         pairs=None if not pairs else dict(_parted("--pairs", "hn=h0", pairs)),
         certificate=certificate,
+        cut=cut,
         overwrite=overwrite,
     )
     proof, measured = None, None
@@ -233,8 +238,27 @@ def _show(folder: Path, measured: _Measured | None, proof: CProof | None, *, as_
         rows += [] if measured.stack is None else [("stack", f"{measured.stack:,} bytes")]
         rows += [] if measured.instructions is None else [("instructions", f"{measured.instructions:,} for one run")]
     console().print(table(f"{folder}", ("what", "value"), rows))
+    for line in cut_lines(manifest):
+        say(line)
     if proof is not None and proof.ok:
         say(proof.summary())
+
+
+def cut_lines(manifest: dict[str, Any]) -> list[str]:
+    """Where a part of a file begins and ends, and what stays outside; nothing for a whole file."""
+    cut = manifest.get("cut")
+    if cut is None:
+        return []
+    takes, gives = (listing(map(_edge_text, manifest[side])) for side in ("inputs", "outputs"))
+    outside = listing(map(printable, cut["outside"]), limit=5)
+    return [f"This is a part of the file: it takes {takes} and gives {gives}.", f"Outside, for the caller: {outside}."]
+
+
+def _edge_text(edge: dict[str, Any]) -> str:
+    """A tensor at an edge, with its integers: `y (int8[1, 10], scale 16)`."""
+    inner = edge["quantized"] or edge
+    scale = "" if edge["quantized"] is None else f", scale {edge['quantized']['scale']:g}"
+    return f"{printable(edge['name'])} ({inner['type']}{edge['shape']}{scale})"
 
 
 def _callers_memory(manifest: dict[str, Any]) -> list[str]:
@@ -262,6 +286,7 @@ def _content(
         "arena_least": manifest["arena_least"],
         "weight_bytes": manifest["weight_bytes"],
         "state_bytes": manifest["state_bytes"],
+        "cut": manifest.get("cut"),
         "measured": None if measured is None else asdict(measured),
         "proof": None
         if proof is None

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 
 from linger.cli.arguments.options import Chip, Json, Seed
 from linger.cli.terminal import console, say, say_result
-from linger.errors import UsageError, counted, listing
+from linger.errors import UsageError, counted, listing, refuse_together
 
 if TYPE_CHECKING:
     from linger.cli.arguments.data import DataOptions
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from linger.workflow.quantizing.quantized import Quantized, QuantizeSettings
 
 _SCALES = "unit (0 to 1), byte (0 to 255), signed (-1 to 1), imagenet"
-_KEPT = ("out", "c", "overwrite", "force", "as_json", "quiet", "config", "model")
+_KEPT = ("out", "c", "cut", "overwrite", "force", "as_json", "quiet", "config", "model")
 """Options that mean the same with --config as without it."""
 _FOR_KINDS = {
     **dict.fromkeys(("size", "scale", "mean", "std", "grey"), ("pictures",)),
@@ -65,6 +66,13 @@ def quantize(
         str | None,
         typer.Option(help="What is enough: '99 %' of the float model's decisions, or '30 dB'; the search ends there."),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="A figure of your own to tune and judge by: file.py:callable, metric(model) -> float, larger is better.",
+            metavar="CODE",
+        ),
+    ] = None,
     seed: Seed = 0,
     checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
     config: Annotated[
@@ -97,6 +105,9 @@ def quantize(
     batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = 32,
     limit: Annotated[int | None, typer.Option(help="Use so many samples at most, evenly from all.", min=1)] = None,
     *,
+    cut: Annotated[
+        bool, typer.Option("--cut", help="Leave float ops outside: write the integer part as C, with --c.")
+    ] = False,
     grey: Annotated[bool, typer.Option("--grey", help="Pictures with one channel.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
@@ -107,7 +118,7 @@ def quantize(
 ) -> None:
     """Quantise a float model, prove the file bit for bit, and write a report.
 
-    Exit code 1: the network is not ready: integers differ, something forbids the chip, or the quality is not enough
+    Exit code 1: integers differ, something forbids the chip, or the quality is low, or below its goal; or the program in C is missing
 
     Examples:
         linger quantize my_net.py:make_net --data inputs.npz
@@ -116,11 +127,6 @@ def quantize(
         linger quantize --config my_net-quantized/net.yaml --out again
     """
     tell = _silent if quiet or as_json else _told
-    line = f"load {_required(model, data)[0] if config is None else model or config}"
-    is_watched = console(stderr=True).is_terminal
-    if is_watched:  # the imports take seconds; elsewhere wrong usage comes first
-        tell(line)
-    from linger.cli.arguments.data import DataOptions
     from linger.workflow.quantizing.quantized import QuantizeSettings
 
     given = _given(context)
@@ -134,11 +140,17 @@ def quantize(
         opset=opset,
         batch=batch,
         c=c,
+        cut=cut,
         force=overwrite or force,
     )
-    settings.check()
-    if not is_watched:
-        tell(line)
+    if config is None:
+        model, data = _required(model, data)
+    out = out or (None if model is None else Path(f"{_name_of(model)}-quantized"))
+    files = [checkpoint, config, None if labels in ("", "none") else Path(labels)]
+    _refuse_early(settings, model, [data, test_data], files, out, metric)
+    tell(f"load {model or config}")  # the imports take seconds
+    from linger.cli.arguments.data import DataOptions
+
     if config is not None:
         made = _repeated(model, config, out, settings, given, _usual(context), tell)
     else:
@@ -149,7 +161,8 @@ def quantize(
             pictures=_pictures(shape, size, scale, mean, std, is_grey=grey, limit=limit),
             sounds=_sounds(shape, rate, length, limit),
         )
-        made = _made(*_required(model, data), test_data, checkpoint, out, settings, options, given, tell)
+        assert model is not None and data is not None and out is not None  # noqa: PT018 - required above
+        made = _made(model, data, test_data, checkpoint, out, settings, options, given, tell, metric)
     _show(made, as_json=as_json)
     if not made.ok:
         raise typer.Exit(1)
@@ -163,6 +176,31 @@ def _required(model: str | None, data: str | None) -> tuple[str, str]:
             f"quantize: {listing(missing)} is missing. For example: linger quantize my_net.py:make_net --data inputs.npz."
         )
     return model, data
+
+
+def _refuse_early(
+    settings: QuantizeSettings,
+    model: str | None,
+    sources: list[str | None],
+    files: list[Path | None],
+    out: Path | None,
+    metric: str | None,
+) -> None:
+    """Refuse what can be seen to be wrong without torch, whose import takes seconds.
+
+    Raises:
+        UsageError: Settings, names of files and of code, folders; all of them are named.
+    """
+    from linger.cli.arguments.paths import METRIC, require_code, require_data, require_file
+    from linger.workflow.quantizing.quantized import require_free
+
+    checks = settings.checks(has_metric=metric is not None)
+    checks += [] if model is None else [partial(require_code, model)]
+    checks += [] if metric is None else [partial(require_code, metric, "metric", METRIC)]
+    checks += [partial(require_data, source) for source in sources if source is not None]
+    checks += [partial(require_file, file) for file in files if file is not None]
+    checks += [] if out is None else [partial(require_free, out, settings)]
+    refuse_together(checks)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -245,24 +283,22 @@ def _made(
     data: str,
     test_data: str | None,
     checkpoint: Path | None,
-    out: Path | None,
+    folder: Path,
     settings: QuantizeSettings,
     options: DataOptions,
     given: dict[str, Any],
     tell: Tell,
+    metric: str | None,
 ) -> Quantized:
     """A new run."""
     from linger.cli.arguments.data import read_data
-    from linger.cli.arguments.model import load_model
+    from linger.cli.arguments.model import load_metric, load_model
     from linger.workflow import quantize as job
-    from linger.workflow.quantizing.delivery import require_free
     from linger.workflow.quantizing.run_file import RunFile
 
-    settings.check()
     _require_fitting(given, [data] if test_data is None else [data, test_data])
-    folder = out or Path(f"{_name_of(model)}-quantized")
-    require_free(folder, settings)
     loaded = load_model(model, checkpoint)
+    settings = settings if metric is None else replace(settings, metric=load_metric(metric))
     samples = read_data(data, loaded, options)
     test = None if test_data is None else read_data(test_data, loaded, options)
     kept = {key: value for key, value in given.items() if key not in _KEPT}
@@ -282,7 +318,7 @@ def _repeated(
     """A run that is repeated."""
     from linger.cli.arguments.model import load_model
     from linger.workflow import quantize as job
-    from linger.workflow.quantizing.delivery import require_free
+    from linger.workflow.quantizing.quantized import require_free
     from linger.workflow.quantizing.run_file import read_run_file
 
     run = read_run_file(config)
@@ -323,8 +359,8 @@ def _show(made: Quantized, *, as_json: bool) -> None:
     if as_json:
         say_result("quantize", _content(made))
         return
+    from linger.reporting.facts import SEEN
     from linger.reporting.tables import table
-    from linger.workflow.quantizing.judging import SEEN
 
     rows = [*map(_quality_row, made.quality), *_cost_rows(made)]
     console().print(table(made.name, ("", "float", "plain", "tuned"), rows))
@@ -340,16 +376,22 @@ def _show(made: Quantized, *, as_json: bool) -> None:
     for finding in made.check.errors:
         say(f"Error: {finding}")
     say(made.verdict)
-    for reason in made.reasons:
-        say(f"  {reason}")
+    for line in () if made.decision is None else made.decision.lines():
+        say(f"  {line}")
+    if made.c_cut is not None:
+        ends = f"takes {listing(made.c_cut.inputs)} and gives {listing(made.c_cut.outputs)}"
+        outside = listing(made.c_cut.outside, limit=5)
+        say(f"The program in C is a part of the file: it {ends} (README.md there has scales). Outside: {outside}.")
+    if made.c_missing:
+        say(f"Missing: {made.c_missing}")
     say(f"{made.folder}: {', '.join(made.files)}")
 
 
 def _quality_row(figure: Quality) -> tuple[str, str, str, str]:
-    before, plain, after = (
-        "" if value is None else f"{value:.1f} {figure.unit}" for value in (figure.before, figure.plain, figure.after)
-    )
-    return figure.name, before, plain, after
+    from linger.reporting.verdict import figure_text
+
+    before, plain = ("" if value is None else figure_text(figure, value) for value in (figure.before, figure.plain))
+    return figure.name, before, plain, figure_text(figure)
 
 
 def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
@@ -358,7 +400,7 @@ def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
     chip = "" if made.check.target is None else f" for {made.check.target}"
     rows = [
         ("weights", f"{made.float_bytes:,} bytes", "", f"{made.memory.weight_bytes:,} bytes"),
-        ("multiply-accumulates", "", "", f"{'≥ ' * made.memory.is_lower_bound}{made.memory.macs:,}"),
+        ("multiply-accumulates", "", "", f"{'' if made.memory.has_all_macs else '≥ '}{made.memory.macs:,}"),
         ("memory of the program in C", "", "", arena),
         ("stayed float", "", "", listing(made.stayed_float, limit=3) or "nothing"),
         (f"findings{chip}", "", "", ", ".join(found) or "none"),
@@ -380,6 +422,7 @@ def _content(made: Quantized) -> dict[str, Any]:
         "ok": made.ok,
         "verdict": made.verdict,
         "reasons": list(made.reasons),
+        "decision": None if made.decision is None else made.decision.facts(),
         "is_repeated": made.is_repeated,
         "folder": str(made.folder),
         "files": list(made.files),
@@ -392,8 +435,11 @@ def _content(made: Quantized) -> dict[str, Any]:
         "weight_bytes": made.memory.weight_bytes,
         "float_weight_bytes": made.float_bytes,
         "macs": made.memory.macs,
+        "has_all_macs": made.memory.has_all_macs,
         "arena_bytes": made.arena_bytes,
         "stayed_float": list(made.stayed_float),
         "c": None if made.c_proof is None else {"differing": made.c_proof.differing, "elements": made.c_proof.elements},
+        "c_cut": None if made.c_cut is None else asdict(made.c_cut),
+        "c_missing": made.c_missing,
         "notes": list(made.notes),
     }

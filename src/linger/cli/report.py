@@ -54,7 +54,7 @@ def report(
         linger report before.json after.onnx --out compare.html
     """
     from linger.files import write_together
-    from linger.reporting.page import NOT_READY
+    from linger.reporting.verdict import NOT_READY
     from linger.workflow.report import page_place
     from linger.workflow.report import report as make_report
 

@@ -21,6 +21,15 @@ from linger.errors import UsageError, listing
 FORMAT, FORMAT_VERSION = "linger-report", 1
 """Keys may be added; one that is removed or changes its meaning raises the version."""
 
+HELD_OUT, TEST, SEEN = "held-out data", "test data", "data that tuning has seen"
+"""Data that figures of quality are about."""
+METRIC_DATA = "the metric's own data"
+UNSEEN = (HELD_OUT, TEST)
+"""Those of them that no step has seen."""
+
+_DECISION = "decision"
+"""The key of the verdict, which follows from the facts and is not read back."""
+
 _MOST = 2**1023
 """A larger integer may be no float."""
 
@@ -140,6 +149,9 @@ class Quality:
         unit: `%`, `dB` or empty.
         samples: On how many samples; None where that is not known.
         data: On which data: `held-out data`, `the inputs given`, `random inputs`.
+        output: The output that it is about; empty for all of them together.
+        seen: The same figure on data that tuning has seen; None where it was not measured.
+        chance: By how much the two may differ by chance, with so many samples of each; None where that is not known.
     """
 
     name: str
@@ -149,6 +161,9 @@ class Quality:
     unit: str = ""
     samples: int | None = None
     data: str = ""
+    output: str = ""
+    seen: float | None = None
+    chance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -333,7 +348,8 @@ class Run:
         goal: What the quality must reach, `99 %` or `30 dB`; empty where nobody said so.
         is_goal_met: Whether it does; None without a goal, or where the figure for it was not measured.
         float_ops: What the model computes in floating point without a layer of its own in the file, with the reason.
-        is_lower_bound: Whether something could not be counted, so that the multiply-accumulates are at least so many.
+        is_lower_bound: Whether a layer's multiply-accumulates could not be counted, so that there are at least so many.
+        cautions: What makes the figures of quality doubtful, `the data are all zeros`.
     """
 
     name: str
@@ -360,15 +376,20 @@ class Run:
     is_goal_met: bool | None = None
     float_ops: tuple[str, ...] = ()
     is_lower_bound: bool = False
+    cautions: tuple[str, ...] = ()
 
     @property
     def float_layers(self) -> tuple[LayerFacts, ...]:
         """What stayed float."""
         return tuple(layer for layer in self.layers if layer.runs_as == "float")
 
-    def to_json(self) -> str:
-        """The run as JSON text. JSON has no infinity and no NaN: they are the texts "inf", "-inf" and "nan"."""
+    def to_json(self, decision: object = None) -> str:
+        """The run as JSON text, with its verdict where that is given, which is not read back.
+
+        JSON has no infinity and no NaN: they are the texts "inf", "-inf" and "nan".
+        """
         content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
+        content |= {} if decision is None else {_DECISION: decision}
         return json.dumps(finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -392,7 +413,8 @@ def read_run(text: str, where: str) -> Run:
             "Make it again with this linger."
         )
     wrong: list[str] = []
-    run = _read(Run, {key: value for key, value in content.items() if key not in ("format", "version")}, "", wrong)
+    own = {key: value for key, value in content.items() if key not in ("format", "version", _DECISION)}
+    run = _read(Run, own, "", wrong)
     if wrong:
         raise UsageError(f"{where}: report data with wrong entries: {listing(wrong, limit=8)}. Make it again.")
     assert isinstance(run, Run)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.analysis.blocks import Histogram
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, install_line, listing
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def require_picture(path: Path) -> None:
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:
-        raise UsageError("pictures need matplotlib. Install linger with the extra 'report': linger[report].") from error
+        raise UsageError(f"pictures need matplotlib. Install it with: {install_line('report')}") from error
 
 
 def _figure(path: Path, width: float, height: float) -> Figure:

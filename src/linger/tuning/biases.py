@@ -61,7 +61,7 @@ def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Reme
         model: Quantised and calibrated; changed in place.
         reference: The float model that was quantised, before or after `trace_layers`, or a quantised one in real numbers
             (`real_copy`). Where layers were equalised, the equalised one.
-        data: Typical inputs: a tensor, a tuple of arguments, or an iterable of either.
+        data: Typical inputs in any form of the page "Inputs".
 
     Returns:
         Before and after on these data, and of each layer the largest change of its bias in standard deviations of the
@@ -71,7 +71,7 @@ def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Reme
         UsageError: The data are empty or not finite, the model is not calibrated, or the reference is not its float model.
             The model is as it was.
     """
-    batches = checked_data(_WHERE, data)
+    batches = checked_data(_WHERE, model, data)
     require_pair(_WHERE, model, reference)
     with undone_on_error(_WHERE, model):
         error = OutputError(reference, batches)

@@ -56,7 +56,7 @@ def find_bits(
     Args:
         model: The quantised model, calibrated.
         reference: The float model that it was made from.
-        data: A tensor, a tuple of arguments, or an iterable of either. All of it is kept in memory.
+        data: Typical inputs in any form of the page "Inputs". All of it is kept in memory.
         goal: Decibels at the output (`30`, `"30 dB"`), agreement with the float model's decisions (`"99 %"`), or a
             function `metric(model) -> float`, the larger the better, with `at_least`.
         at_least: The value of the metric that is enough.
@@ -75,7 +75,7 @@ def find_bits(
             is none, the metric fails or returns no number. The model is as it was.
     """
     require_pair(_WHERE, model, reference)
-    batches = checked_data(_WHERE, data)
+    batches = checked_data(_WHERE, model, data)
     _check_options(bits, widen, max_wide_layers, max_trials)
     runtime = runtime_of(model)
     assert runtime is not None  # require_pair has looked

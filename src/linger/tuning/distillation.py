@@ -82,7 +82,7 @@ def distill(
     where = "distill"
     _check_numbers(where, steps=steps, learning_rate=learning_rate, batch_size=batch_size, budget=budget)
     require_pair(where, model, reference)
-    batches = checked_data(where, data)
+    batches = checked_data(where, model, data)
     learned, held = split_data(where, batches)
     generator = torch.Generator().manual_seed(seed)
     if batch_size is not None:

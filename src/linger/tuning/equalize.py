@@ -65,7 +65,7 @@ def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Re
             rounding explains. The model is then as it was.
     """
     require_float("equalize", model)
-    batches = checked_data("equalize", data)
+    batches = checked_data("equalize", model, data)
     chip = None if target is None else find_target(target)
     watch = watch_channels(model, batches, RULES)
     limited = limited_modules(watch, has_limits=chip is None or chip.takes(_LIMIT_OP) or _LIMIT_OP in chip.unpacked_ops)
@@ -149,7 +149,7 @@ def quantized_copy(model: nn.Module, batches: Sequence[Batch], target: str | Non
     """A model, which is used up, fused, quantised with 8 bits and calibrated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said when the user does the same
-        trace_layers(model.eval(), *fresh(batches[0]))
+        trace_layers(model.eval(), fresh(batches[0]))
         made = init(model, target=target).eval()
         with torch.no_grad(), local_calibration():
             for batch in batches:

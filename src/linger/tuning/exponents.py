@@ -39,7 +39,7 @@ def choose_exponents(model: nn.Module, reference: nn.Module, data: object, *, ma
     Args:
         model: Quantised and calibrated; changed in place.
         reference: The float model that was quantised.
-        data: Typical inputs: a tensor, a tuple of arguments, or an iterable of either.
+        data: Typical inputs in any form of the page "Inputs".
         max_trials: Candidates that are measured at most.
 
     Returns:
@@ -51,7 +51,7 @@ def choose_exponents(model: nn.Module, reference: nn.Module, data: object, *, ma
     """
     if isinstance(max_trials, bool) or not isinstance(max_trials, int) or max_trials < 1:
         raise UsageError(f"{_WHERE}: max_trials={max_trials!r}. Give a positive number of trials.")
-    batches = checked_data(_WHERE, data)
+    batches = checked_data(_WHERE, model, data)
     require_pair(_WHERE, model, reference)
     with undone_on_error(_WHERE, model), torch.no_grad():
         search = _Search(model, reference, batches)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, rows_of_batch, values_of
 from linger.errors import UsageError
 
 _ONE_IN = 4
@@ -32,15 +32,11 @@ def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[
             "Give at least two batches."
         )
     learned = count - max(1, count // _ONE_IN)
-    return [_rows(batches[0], slice(learned))], [_rows(batches[0], slice(learned, None))]
+    return [rows_of_batch(batches[0], slice(learned))], [rows_of_batch(batches[0], slice(learned, None))]
 
 
 def _common_rows(batch: Batch) -> int:
     """The size of the first axis, if all tensors have the same; else 0."""
-    sizes = {tuple(part.shape[:1]) for part in batch if isinstance(part, Tensor)}
+    sizes = {tuple(part.shape[:1]) for part in values_of(batch) if isinstance(part, Tensor)}
     size = sizes.pop() if len(sizes) == 1 else ()
     return size[0] if size else 0
-
-
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return tuple(part[rows] if isinstance(part, Tensor) else part for part in batch)

@@ -39,6 +39,15 @@ class OutputError:
         Raises:
             UsageError: The model's outputs have other shapes than the reference's.
         """
+        errors = self.of_outputs(model)
+        return sum(errors) / len(errors) if errors else 0.0
+
+    def of_outputs(self, model: nn.Module) -> list[float]:
+        """The error of each output.
+
+        Raises:
+            UsageError: The model's outputs have other shapes than the reference's.
+        """
         totals: list[SignalNoise] = []
         for batch, expected in zip(self.batches, self.expected, strict=True):
             found = self._outputs(model, batch)
@@ -48,8 +57,7 @@ class OutputError:
             totals = totals or [SignalNoise() for _ in found]
             for total, first, second in zip(totals, expected, found, strict=True):
                 total.add(first, second)
-        errors = [total.noise / total.signal if total.signal else float(total.noise > 0) for total in totals]
-        return sum(errors) / len(errors) if errors else 0.0
+        return [total.noise / total.signal if total.signal else float(total.noise > 0) for total in totals]
 
 
 def _require_numbers(expected: Sequence[Sequence[Tensor]]) -> None:

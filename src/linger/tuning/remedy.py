@@ -15,7 +15,7 @@ from torch import nn
 from linger.analysis.batches import Batch, as_batches, float_tensors
 from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
 from linger.constraint.marks import QUANTIZED
-from linger.errors import LingerError, UsageError, listing
+from linger.errors import LingerError, UsageError, listing, no_module
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import QuantizedBase
 
@@ -87,13 +87,13 @@ class Remedy:
         return to_rich(self.summary(), _COLUMNS, self.changes)
 
 
-def checked_data(where: str, data: object) -> list[Batch]:
-    """The batches of data, all in memory.
+def checked_data(where: str, model: object, data: object) -> list[Batch]:
+    """The batches of data for a model, all in memory.
 
     Raises:
         UsageError: There are none, or they hold NaN or infinity.
     """
-    batches = list(as_batches(data))
+    batches = list(as_batches(model, data, where))
     if not batches:
         raise UsageError(f"{where}: the data are empty. Give at least one batch of typical inputs.")
     wrong = [i for i, batch in enumerate(batches) if not all(bool(t.isfinite().all()) for t in float_tensors(batch))]
@@ -109,7 +109,7 @@ def require_float(where: str, model: object) -> None:
         UsageError: It is no module, or quantised.
     """
     if not isinstance(model, nn.Module):
-        raise UsageError(f"{where}: a torch module is expected, not {type(model).__name__}.")
+        raise no_module(where, model)
     if any(QUANTIZED.of(module) for module in model.modules()):
         raise UsageError(
             f"{where}: {type(model).__name__} is quantised already. Give the float model, before linger.init."

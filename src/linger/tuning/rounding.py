@@ -60,7 +60,7 @@ def round_weights(
     require_pair(where, model, reference)
     if positions < 1:
         raise UsageError(f"{where}: positions is {positions}; at least one output must be looked at.")
-    batches = checked_data(where, data)
+    batches = checked_data(where, model, data)
     learned, held = split_data(where, batches)
     error, held_error = OutputError(reference, batches), OutputError(reference, held)
     before, held_before = error(model), held_error(model)

@@ -144,7 +144,7 @@ class FileFacts:
             layers=layers,
             tensors=tuple(self._tensors()),
             macs=macs,
-            is_lower_bound=self.use.is_lower_bound,
+            is_lower_bound=not self.use.has_all_macs,
             weight_bytes=self.use.weight_bytes,
             float_weight_bytes=self.layers.float_weight_bytes(),
             integer_share=_integer_share(layers, macs, in_float),

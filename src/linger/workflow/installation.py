@@ -8,17 +8,19 @@ import platform
 import re
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from linger.errors import in_one_line
+from linger.errors import DISTRIBUTION, in_one_line, install_line
 
 OK, MISSING, TOO_OLD, BROKEN = "ok", "missing", "too old", "broken"
 
 _REQUIREMENT = re.compile(
     r"([\w.-]+)\s*(?:\[[^\]]*\])?\s*(?:>=\s*([\d.]+))?[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?"
 )
+_OWN_NAMES = (DISTRIBUTION, "linger")
 _NOT_FOR_USERS = ("dev",)
 _IMPORTED_AS = {"protobuf": "google.protobuf", "onnx-ir": "onnx_ir"}
 _FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "asimddp", "i8mm")
@@ -100,20 +102,35 @@ class SelfTest:
     reason: str = ""
 
 
+def _distribution() -> metadata.Distribution | None:
+    """What is installed of linger, under today's name or the former one; None where it runs from a folder of sources.
+
+    Somebody else's distribution has the former name, too; linger's own requires onnx-ir.
+    """
+    for name in _OWN_NAMES:
+        with suppress(metadata.PackageNotFoundError):
+            found = metadata.distribution(name)
+            if any(text.startswith("onnx-ir") for text in found.requires or ()):
+                return found
+    return None
+
+
 def packages() -> list[Package]:
-    """Every package that linger requires or has an extra for, required ones first."""
-    found: dict[str, Package] = {}
-    for text in metadata.requires("linger") or ():
+    """Every package that linger requires or has an extra for, required ones first; linger itself where it is not installed."""
+    own, found = _distribution(), dict[str, Package]()
+    if own is None:
+        return [Package(DISTRIBUTION, "", "", "", MISSING, f"pip install {DISTRIBUTION}")]
+    for text in own.requires or ():
         match = _REQUIREMENT.match(text)
         assert match is not None  # a name comes first in every requirement
         name, needed, extra = match[1], match[2] or "", match[3] or ""
-        if extra not in _NOT_FOR_USERS and name != "linger":
+        if extra not in _NOT_FOR_USERS and name not in _OWN_NAMES:
             found.setdefault(name, _package(name, needed, extra))
     return sorted(found.values(), key=lambda package: bool(package.extra))
 
 
 def _package(name: str, needed: str, extra: str) -> Package:
-    line = f"pip install 'linger[{extra}]'" if extra else f"pip install '{name}{f'>={needed}' if needed else ''}'"
+    line = install_line(extra) if extra else f"pip install '{name}{f'>={needed}' if needed else ''}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -140,8 +157,9 @@ def _release(version: str) -> tuple[int, ...]:
 
 def python_is_recent() -> bool:
     """Whether this Python is one that linger runs on."""
-    needed = metadata.metadata("linger")["Requires-Python"] or ""
-    return sys.version_info[:3] >= _release(needed.strip(">= "))
+    found = _distribution()
+    needed = found.metadata["Requires-Python"] if found is not None else ""
+    return sys.version_info[:3] >= _release((needed or "").strip(">= "))
 
 
 def cpu_features() -> list[str]:

@@ -41,6 +41,7 @@ class LayerMatcher:
                 counted = _NUMBER.search(layer.name)
                 found[layer.name] = _Place(number, layer.path, layer.op, int(counted[1]) if counted else 0)
         self._places = list(found.values())
+        self._numbers = {layer.name.partition("/")[0]: number for number, layer in enumerate(layers)}
 
     def of_call(self, path: str, call: int, op: str) -> int | None:
         """The layer that makes the result of a module's call; None for a call whose result the file does not have."""
@@ -52,6 +53,10 @@ class LayerMatcher:
             if candidates:
                 return candidates[-1].number
         return None
+
+    def of_function(self, name: str) -> int | None:
+        """The layer that makes the result of a function's call, whose name is that of its node."""
+        return self._numbers.get(name)
 
     def of_name(self, name: str) -> list[int]:
         """Every layer of a module, or of a function whose name ends in its op."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.analysis.advice import FAIR_DB, Item
-from linger.analysis.batches import Batch, fresh, run_batch
+from linger.analysis.batches import Batch, fresh, rows_of_batch, run_batch, values_of
 from linger.constraint.advising import advise
 from linger.constraint.conv_bn import EmptyBatchNorm
 from linger.errors import LingerError, UsageError, printable
@@ -22,29 +22,37 @@ from linger.proof import verify
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.diagnosis.call_watch import Call, CallWatch, Key
 from linger.quantization.diagnosis.coverage import Coverage, coverage
 from linger.quantization.diagnosis.layer_comparison import (
-    Call,
-    CallWatch,
-    Key,
     LayerComparison,
     LayerRow,
     compare_layers,
 )
 from linger.quantization.diagnosis.noise_bench import working_copy
 from linger.quantization.diagnosis.sensitivity import Sensitivity
-from linger.reporting.facts import Bins, LayerFacts, Quality, Run, SensitivityFacts, TensorFacts, TriedStep, Tuning
+from linger.reporting.facts import (
+    HELD_OUT,
+    METRIC_DATA,
+    Bins,
+    LayerFacts,
+    Quality,
+    Run,
+    SensitivityFacts,
+    TensorFacts,
+    TriedStep,
+    Tuning,
+)
 from linger.simulation.recorder import record
 from linger.tuning.one_call.result import TuneResult
-from linger.tuning.widths.goals import checked_metric
+from linger.tuning.widths.goals import checked_metric, metric_name
 from linger.verification.proof.result import Verification
 from linger.workflow.file_facts import MOST_BATCHES, FileFacts
 from linger.workflow.matching import LayerMatcher
-from linger.workflow.model_quality import QualityPass
+from linger.workflow.model_quality import DATA, SIGNAL, QualityPass, output_name
 from linger.workflow.tallies import CHUNK, Grid, Tally
 
 _ADVISED_BATCHES = 4
-_HELD_OUT = "held-out data"
 
 
 @dataclass
@@ -57,6 +65,7 @@ class ModelFacts:
         kept: The first batches of the data.
         quality: How good it is.
         notes: Sentences for the reader.
+        cautions: What makes the quality doubtful.
     """
 
     model: nn.Module
@@ -64,6 +73,7 @@ class ModelFacts:
     kept: list[Batch]
     quality: list[Quality]
     notes: list[str]
+    cautions: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -74,6 +84,7 @@ class ModelFacts:
         *,
         metric: Callable[[nn.Module], float] | None = None,
         labels: object = None,
+        of: str = DATA,
     ) -> ModelFacts:
         """Check what was given, and measure the quality in one pass over the data.
 
@@ -86,15 +97,15 @@ class ModelFacts:
         if metric is not None:
             measure = checked_metric("report", metric)
             before = None if original is None else measure(original)
-            name = getattr(metric, "__name__", "metric").replace("_", " ")
-            made.quality.append(Quality(name, measure(quantised), before, data="the metric's own data"))
+            made.quality.append(Quality(metric_name(metric), measure(quantised), before, data=METRIC_DATA))
         if data is not None:
             copies = [None if m is None else working_copy(m, "report") for m in (quantised, original)]
             assert copies[0] is not None  # the quantised model is there
             measured = QualityPass(copies[0], copies[1], MOST_BATCHES)
             measured.run(data)
             made.kept = measured.kept
-            made.quality += measured.figures(labels)
+            made.quality += [replace(figure, data=of) for figure in measured.figures(labels)]
+            made.cautions = tuple(measured.variety.cautions("the data"))
         return made
 
     def verified(self, facts: FileFacts) -> Verification | None:
@@ -127,9 +138,9 @@ class ModelFacts:
             run = self._with_comparison(run, facts, compared, like)
         if like is not None:
             run = _with_advice(run, self._advice(like))
-        quality = [*self.quality, *_tuned_quality(tuning, self.quality)]
+        quality = _named_outputs([*self.quality, *_tuned_quality(tuning, self.quality)], facts)
         run = with_results(run, tuning, sensitivity)
-        return replace(run, quality=tuple(quality), notes=(*run.notes, *self.notes))
+        return replace(run, quality=quality, notes=(*run.notes, *self.notes), cautions=self.cautions)
 
     def _layer_reference(self, tuning: TuneResult | None) -> nn.Module | None:
         """The float model whose layers are those of the quantised one: after equalisation that is not the user's."""
@@ -159,7 +170,10 @@ class ModelFacts:
         rows: dict[int, LayerRow] = {}
         lost, fused = [], self._fused_calls()
         for row in compared.rows:
-            number = matcher.of_call(*fused.get((row.name, row.call), (row.name, row.call)), row.op)
+            if row.is_function:
+                number = matcher.of_function(row.name)
+            else:
+                number = matcher.of_call(*fused.get((row.name, row.call), (row.name, row.call)), row.op)
             if number is None:
                 lost.append(row.name or "the model")
                 continue
@@ -173,7 +187,9 @@ class ModelFacts:
             )
         if lost:
             self.notes.append(f"Compared with the float model, but not found in the file: {', '.join(lost)}.")
-        seen = self._reference_tallies(facts, {row: layers[n] for n, row in rows.items()}, reference)
+        seen = self._reference_tallies(
+            facts, {row: layers[n] for n, row in rows.items() if not row.is_function}, reference
+        )
         tensors = [_with_reference(tensor, rows, seen) for tensor in run.tensors]
         return replace(run, layers=tuple(layers), tensors=tuple(tensors))
 
@@ -253,11 +269,11 @@ def _fitted(batches: Sequence[Batch], facts: FileFacts) -> list[Batch]:
 
 
 def _cut(batch: Batch, size: int) -> list[Batch]:
-    rows = {int(x.shape[0]) if isinstance(x, Tensor) and x.dim() else None for x in batch}
+    rows = {int(x.shape[0]) if isinstance(x, Tensor) and x.dim() else None for x in values_of(batch)}
     count = rows.pop() if len(rows) == 1 else None
     if count is None or count <= size:
         return [batch]
-    return [tuple(x[i : i + size] for x in batch) for i in range(0, count - count % size, size)]
+    return [rows_of_batch(batch, slice(i, i + size)) for i in range(0, count - count % size, size)]
 
 
 def _covered(run: Run, found: Coverage) -> Run:
@@ -311,9 +327,18 @@ def _is_wide(layer: LayerFacts, role: str) -> bool:
 
 def _with_reference(tensor: TensorFacts, rows: Mapping[int, LayerRow], seen: Mapping[str, Bins]) -> TensorFacts:
     row = None if tensor.layer is None else rows.get(tensor.layer)
-    if row is None or tensor.name not in seen:
+    if row is None or not (row.is_function or tensor.name in seen):
         return tensor
-    return replace(tensor, sqnr_db=row.sqnr_db, reference=seen[tensor.name])
+    return replace(tensor, sqnr_db=row.sqnr_db, reference=seen.get(tensor.name))
+
+
+def _named_outputs(figures: Sequence[Quality], facts: FileFacts) -> tuple[Quality, ...]:
+    """Figures of outputs by the names that these have in the file."""
+    names = {output_name(place): value.name or "" for place, value in enumerate(facts.model.graph.outputs)}
+    return tuple(
+        replace(f, output=names[f.output], name=f"signal to noise at {names[f.output]}") if f.output in names else f
+        for f in figures
+    )
 
 
 def _tuned_quality(tuning: TuneResult | None, present: Sequence[Quality]) -> Iterable[Quality]:
@@ -321,10 +346,9 @@ def _tuned_quality(tuning: TuneResult | None, present: Sequence[Quality]) -> Ite
     if tuning is None:
         return
     if tuning.after_metric is not None:
-        yield Quality("metric", tuning.after_metric, plain=tuning.plain_metric, data=_HELD_OUT)
-    name = "signal to noise at the output"
-    if not any(quality.name == name for quality in present):
-        yield Quality(name, tuning.after_db, plain=tuning.plain_db, unit="dB", data=_HELD_OUT)
+        yield Quality("metric", tuning.after_metric, plain=tuning.plain_metric, data=HELD_OUT)
+    if not any(quality.name == SIGNAL for quality in present):
+        yield Quality(SIGNAL, tuning.after_db, plain=tuning.plain_db, unit="dB", data=HELD_OUT)
 
 
 def with_results(run: Run, tuning: TuneResult | None, sensitivity: Sensitivity | None) -> Run:

@@ -11,11 +11,12 @@ from torch import nn
 
 from linger.errors import UsageError
 from linger.quantization.diagnosis.sensitivity import Sensitivity
-from linger.reporting.facts import Run
+from linger.reporting.facts import HELD_OUT, Run
 from linger.targets import Target
 from linger.tuning.one_call.result import TuneResult
 from linger.workflow.file_facts import FileFacts, complete_run
 from linger.workflow.model_facts import ModelFacts, with_results
+from linger.workflow.model_quality import DATA
 
 if TYPE_CHECKING:
     from linger.verification.proof.result import Verification
@@ -33,6 +34,7 @@ def run_of_model(
     tuning: TuneResult | None,
     sensitivity: Sensitivity | None,
     verification: Verification | str | None,
+    held_out: bool | None,
     name: str | None,
 ) -> Run:
     """What `linger.report` says of a file and its models; the arguments are the same.
@@ -42,14 +44,17 @@ def run_of_model(
     """
     _require_kinds(tuning, sensitivity)
     if model is None:
-        without = {"reference": reference, "data": data, "labels": labels, "metric": metric}
+        without = {"reference": reference, "data": data, "labels": labels, "metric": metric, "held_out": held_out}
         wrong = [key for key, value in without.items() if value is not None]
         if wrong:
             raise UsageError(f"report: {', '.join(wrong)} needs the quantised model. Give model= too.")
         return with_results(complete_run(FileFacts.of(file, chip), name, None, verification), tuning, sensitivity)
     if labels is not None and data is None:
         raise UsageError("report: labels need the data that they belong to. Give data= too.")
-    found = ModelFacts.of(model, reference, data, metric=metric, labels=labels)  # wrong usage is said before the work
+    of = HELD_OUT if held_out else DATA
+    found = ModelFacts.of(
+        model, reference, data, metric=metric, labels=labels, of=of
+    )  # wrong usage is said before the work
     facts = FileFacts.of(file, chip)
     feeds = None if verification is None else found.feeds(facts)
     run = complete_run(facts, name, feeds, verification or found.verified(facts))

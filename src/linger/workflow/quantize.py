@@ -15,27 +15,26 @@ from linger.analysis.batches import Batch
 from linger.errors import VerificationError, counted
 from linger.pipeline import init
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.function_bits import quant_function
-from linger.quantization.setup.marking import quant_module
-from linger.reporting.facts import Quality
+from linger.quantization.setup.function_bits import choose_widths
+from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
 from linger.tuning.one_call.starting import refuse_not_finite, start_of
+from linger.tuning.one_call.threads import fitting_threads, on_threads
 from linger.tuning.one_call.tune import INTERRUPTED, tune
+from linger.tuning.widths.goals import checked_metric, metric_name
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
-from linger.workflow.quantizing.delivery import Tell, Work, delivered, exported, float_bytes, placed, require_free
+from linger.workflow.quantizing.delivery import Tell, Work, c_obstacle, delivered, exported, float_bytes, placed
 from linger.workflow.quantizing.effort import batch_size, usual_budget
 from linger.workflow.quantizing.judging import (
-    HELD_OUT,
-    SEEN,
-    TEST,
     coarse_notes,
+    data_cautions,
     guessing_note,
     judged,
     require_decisions,
     unhelpful_notes,
 )
 from linger.workflow.quantizing.open_axes import Edges, edges_of
-from linger.workflow.quantizing.quantized import DATA, MIXED, Quantized, QuantizeSettings
+from linger.workflow.quantizing.quantized import DATA, Quantized, QuantizeSettings, require_free
 from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
 from linger.workflow.quantizing.run_report import command_of, former_run, new_run, reported
 from linger.workflow.quantizing.samples import Piece, Samples, rows_of
@@ -86,12 +85,15 @@ def quantize(
     seen, kept = data.divided() if test is None else (data, test)
     model = model.eval()
     refuse_not_finite(model)
-    classes = require_decisions(model, seen, kept, settings.goal)
+    measure = None if settings.metric is None else checked_metric("quantize", settings.metric)
+    before = None if measure is None else measure(model)  # a metric that fails is told before the work
+    classes = require_decisions(model, seen, kept, settings.goal if measure is None else None)
     batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
     edges = edges_of(model, every, can_open=settings.target is None)
-    budget = settings.budget or usual_budget(model, batches)
-    with tempfile.TemporaryDirectory(prefix="linger.") as folder:
+    threads = fitting_threads(model, batches[0])
+    with on_threads(threads), tempfile.TemporaryDirectory(prefix="linger.") as folder:
+        budget = settings.budget or usual_budget(model, batches)
         work = Work(
             model=model,
             folder=Path(folder),
@@ -102,21 +104,29 @@ def quantize(
             has_rows=kept.are_rows,
             command=command_of(run),
             notes=list(dict.fromkeys((*seen.notes, *kept.notes))),
+            cautions=data_cautions(seen, kept),
         )
         limit = "" if settings.budget else f", {budget} of CPU time at most"
         tell(f"tune: {_shares(seen, kept, _kind_of(seen, kept, test))}{limit}")
         with work.noting():
             plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
             exported(work, plain)  # what cannot be exported is told before the search, not after it
+            if obstacle := c_obstacle(work):
+                tell(obstacle)
             tuned, result = _tuned(work, batches, budget)
         tell(f"measure: {counted(len(kept), kept.unit)}")
-        figures = _judged(work, plain, tuned, kept, _kind_of(seen, kept, test), classes)
-        run = replace(run, goal=settings.goal or "", quality=figures)
+        figures = _judged(work, plain, tuned, kept, _kind_of(seen, kept, test), classes, seen)
+        if measure is not None and result.after_metric is not None:
+            own = metric_name(settings.metric)
+            figures = (Quality(own, result.after_metric, before, measure(plain), data=METRIC_DATA), *figures)
+            run = replace(run, metric=own)
+        run = replace(run, goal=settings.goal_text, quality=figures, cautions=tuple(work.cautions))
         made = replace(delivered(work, tuned, run, tell), quality=figures, notes=tuple(work.notes))
         tell("report")
         with work.noting():
             made = reported(work, made, new_run(work, made, tuned, result))
-        return placed(made, work, out)
+        inputs = tuple(piece.arguments for piece in work.proven)
+        return replace(placed(made, work, out), model=tuned, inputs=inputs)
 
 
 def repeat(
@@ -175,6 +185,7 @@ def repeat(
         )
         made = delivered(work, quantised, told, tell)
         made = replace(made, quality=told.quality, float_bytes=size, is_repeated=True)
+        work.cautions += told.cautions
         if made.sha256 != told.onnx_sha256:
             raise VerificationError(
                 f"{config}: the file is not the one of that run: its SHA-256 is {made.sha256[:16]}…, not "
@@ -195,8 +206,9 @@ def _tuned(work: Work, batches: list[Batch], budget: str | float) -> tuple[nn.Mo
         _with_widths(work.model, settings),
         batches,
         budget=budget,
-        bits="mixed" if settings.bits == MIXED else "8",
-        goal=settings.goal,
+        bits="mixed" if settings.widths.is_mixed else "8",
+        metric=settings.metric,
+        goal=settings.goal if settings.metric is None or settings.goal is None else float(settings.goal),
         target=settings.target,
         seed=settings.seed,
     )
@@ -209,26 +221,30 @@ def _tuned(work: Work, batches: list[Batch], budget: str | float) -> tuple[nn.Mo
 def _with_widths(model: nn.Module, settings: QuantizeSettings) -> nn.Module:
     """A copy of the float model whose layers and functions are marked with the widths asked for."""
     made = start_of(model, settings.target).reference
-    if settings.widths in (None, (8, 8)):
-        return made
-    weights, data = settings.widths
-    quant_module(made, data_bits=data, parameter_bits=weights, out_bits=data)
-    if data != 8:
-        quant_function(made, out_bits=data)
+    if not settings.widths.is_mixed:
+        choose_widths(made, settings.widths, "quantize")
     return made
 
 
 def _judged(
-    work: Work, plain: nn.Module, tuned: nn.Module, kept: Samples, data: str, classes: int | None
+    work: Work,
+    plain: nn.Module,
+    tuned: nn.Module,
+    kept: Samples,
+    data: str,
+    classes: int | None,
+    seen: Samples | None = None,
 ) -> tuple[Quality, ...]:
     """The figures, the one that the verdict is about first."""
     with work.noting():
-        figures = judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=data)
+        seen = None if data == SEEN else seen
+        figures = judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=data, seen=seen)
     work.notes += unhelpful_notes(figures) + coarse_notes(figures)
     note = guessing_note(figures, classes)
     if not note:
         return figures
     work.notes.append(note)
+    work.cautions.append("the float model is no better than a guess")
     accuracy, agreement, *others = figures
     return (agreement, accuracy, *others)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,8 @@ from linger.analysis.result_table import written
 from linger.errors import UsageError, listing, missing_extra, printable
 from linger.files import write_atomically
 from linger.reporting.facts import Run, encodable, read_run
-from linger.reporting.page import LEVELS, Verdict, inline_frame, render_page, verdict_of
+from linger.reporting.page import inline_frame, render_page
+from linger.reporting.verdict import LEVELS, Verdict, verdict_of
 from linger.targets import Target, find_target
 from linger.verification.feeds import given_feeds
 from linger.workflow.file_facts import FileFacts, complete_run, require_verification
@@ -50,19 +50,19 @@ class Report:
         return max((verdict_of(run) for run in self.runs), key=lambda verdict: LEVELS.index(verdict.level))
 
     def summary(self) -> str:
-        """The verdict of every network in a few sentences."""
-        return "\n".join(printable(_sentences(run, is_alone=len(self.runs) == 1)) for run in self.runs)
+        """The verdict of every network: a sentence, and a line for each part of it."""
+        return "\n".join(line for run in self.runs for line in _lines(run, is_alone=len(self.runs) == 1))
 
     def to_html(self) -> str:
         """The page."""
         return render_page(self.runs)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The data as JSON text, also written to `path` if one is given; of several networks, a list.
+        """The data and the verdict as JSON text, also written to `path` if one is given; of several networks, a list.
 
         `linger.report` and `linger report` read it again.
         """
-        texts = [run.to_json() for run in self.runs]
+        texts = [run.to_json(verdict_of(run).facts()) for run in self.runs]
         return written(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", path)
 
     def _repr_html_(self) -> str:
@@ -75,10 +75,11 @@ class Report:
         return self.summary()
 
 
-def _sentences(run: Run, *, is_alone: bool) -> str:
+def _lines(run: Run, *, is_alone: bool) -> Iterator[str]:
     verdict = verdict_of(run)
     name = "" if is_alone else f"{run.name}: "
-    return f"{name}{' '.join([verdict.sentence, *verdict.reasons])}"
+    yield printable(f"{name}{verdict.sentence}")
+    yield from (printable(f"  {line}") for line in verdict.lines())
 
 
 def report(
@@ -94,6 +95,7 @@ def report(
     sensitivity: Sensitivity | None = None,
     verification: Verification | Place | None = None,
     target: str | Target | None = None,
+    held_out: bool = False,
     name: str | None = None,
     command: str = "",
     config: str = "",
@@ -110,14 +112,15 @@ def report(
         path: The page; None writes none.
         model: The quantised model that the file was exported from; it stays as it is.
         reference: Its float model.
-        data: What the model takes: a tensor, a tuple of arguments, or an iterable of either. Quality is measured on all of
+        data: What the model takes, in any form of the page "Inputs". Quality is measured on all of
             it, layers on the first 8 batches. Without a model: the file's inputs, as arrays or an .npz file.
         labels: Class numbers, one for every row of the data: accuracy is measured.
-        metric: A figure of a model, `metric(model) -> float`, measured on both models.
+        metric: A figure of a model, `metric(model) -> float`, the larger the better, measured on both models.
         tuning: What `linger.tune` returned.
         sensitivity: What `linger.sensitivity` returned.
         verification: What `linger.verify` returned, or the path of a certificate; None verifies here.
         target: The chip that the file is for; None asks no chip. Earlier data must have been made for the same chip.
+        held_out: Whether no step has seen the data: neither calibration nor tuning. Otherwise the verdict says that they may have.
         name: How the network is called; None: the file's name.
         command: The line that makes the same network again.
         config: The settings that it was made with, as text.
@@ -140,6 +143,7 @@ def report(
         "tuning": tuning,
         "sensitivity": sensitivity,
         "verification": verification,
+        "held_out": held_out or None,
         "name": name,
     }
     given = [key for key, value in more.items() if value is not None]
@@ -247,24 +251,12 @@ def _run(file: Path, chip: Target | None, more: dict[str, Any]) -> Run:
         require_verification(more["verification"])
     if more["name"] is not None and not isinstance(more["name"], str):
         raise UsageError(f"report: name is a {type(more['name']).__name__}. Give a text.")
-    of_models = ("model", "reference", "labels", "metric", "tuning", "sensitivity")
+    of_models = ("model", "reference", "labels", "metric", "tuning", "sensitivity", "held_out")
     if any(more[key] is not None for key in of_models):
         return _run_of_model(file, chip, more)
     facts = FileFacts.of(file, chip)
-    feeds = None if more["data"] is None else given_feeds(_as_arrays(more["data"]), facts.model)
+    feeds = None if more["data"] is None else given_feeds(more["data"], facts.model)
     return complete_run(facts, more["name"], feeds, more["verification"])
-
-
-def _as_arrays(data: object) -> object:
-    """Torch tensors among the file's inputs as arrays."""
-    if isinstance(data, (list, tuple)):
-        return [_as_arrays(one) for one in data]
-    return data.detach().cpu().numpy() if _is_tensor(data) else data  # type: ignore[attr-defined]  # it is a tensor
-
-
-def _is_tensor(data: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(data, torch.Tensor)
 
 
 def _run_of_model(file: Path, chip: Target | None, more: dict[str, Any]) -> Run:

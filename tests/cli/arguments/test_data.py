@@ -377,7 +377,7 @@ def test_a_callable_gives_data(tmp_path, name, pieces, are_rows):
         (lambda p: p / "nosuch.npz", "there is no such file"),
         (lambda p: f"{p}/nosuch.py:data", "there is no such file"),
         (lambda p: f"{p}/data_file.py:nosuch", "there is no 'nosuch' in it"),
-        (lambda p: f"{p}/data_file.py:needs", "calling it without arguments fails"),
+        (lambda p: f"{p}/data_file.py:needs", "it needs arguments (n)"),
         (lambda p: p / "data_file.py", "this is no file of arrays"),
         (lambda p: p / "empty", "the folder is empty"),
         (lambda p: p / "other", "none of its 1 files is a picture or a sound"),
@@ -445,3 +445,11 @@ def test_means_that_do_not_fit(tmp_path, options, message):
     picture(tmp_path / "p" / "a.png", 0)
     with pytest.raises(UsageError, match=message):
         read(tmp_path / "p", pictures=options)
+
+
+def test_batches_of_a_callable_lose_their_labels_if_asked(tmp_path):
+    (tmp_path / "data_file.py").write_text(CODE)
+    samples = read(f"{tmp_path}/data_file.py:loader", labels="none")
+    assert (len(samples), samples.are_rows, samples.has_labels) == (3, False, False)
+    assert [tuple(piece.arguments[0].shape) for piece in samples.pieces] == [(2, 4)] * 3
+    assert samples.what == read(f"{tmp_path}/data_file.py:loader").what

@@ -1,5 +1,7 @@
 """Models and inputs named on the command line."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -51,12 +53,12 @@ def test_with_weights(code, tmp_path, suffix):
     ("name", "message"),
     [
         ("nothing", "this names no model"),
-        ("absent_package_xyz:net", "cannot be imported"),
+        ("absent_package_xyz:net", "absent_package_xyz: there is no such module here"),
         ("nowhere.py:net", "no such file"),
         ("CODE:absent", "there is no 'absent' in it. It has net"),
         ("CODE:number", "is a int, not a torch module"),
-        ("CODE:wants_more", "calling it without arguments fails"),
-        ("CODE:leaves", r"calling it without arguments fails \(SystemExit: 3\)"),
+        ("CODE:wants_more", r"it needs arguments \(size\).*a function that returns wants_more\(…\)"),
+        ("CODE:leaves", r"my_net_file\.py, line 9, in leaves, ends the program \(SystemExit: 3\)"),
     ],
 )
 def test_what_cannot_be_meant(code, name, message):
@@ -66,8 +68,44 @@ def test_what_cannot_be_meant(code, name, message):
 
 def test_a_file_that_ends_the_program(tmp_path):
     (tmp_path / "leaving_net_file.py").write_text("import sys; sys.exit(3)")
-    with pytest.raises(UsageError, match=r"it cannot be imported \(SystemExit: 3\)"):
+    with pytest.raises(UsageError, match=r"leaving_net_file\.py, line 1, ends the program \(SystemExit: 3\)"):
         load_model(f"{tmp_path / 'leaving_net_file.py'}:net")
+
+
+WRONG_CODE = {
+    "missing-package": (
+        "import torch\nimport absent_package_xyz.layers",
+        r"net_0\.py, line 2, imports 'absent_package_xyz', which is not installed. Install it \(pip install absent_package_xyz\)",
+    ),
+    "missing-in-the-call": (
+        "def make():\n    import cv2_absent as cv\n",
+        r"net_1\.py, line 2, in make, imports 'cv2_absent', which is not installed",
+    ),
+    "missing-in-a-file-beside": ("import beside_net\n", r"beside_net\.py, line 3, imports 'absent_package_xyz'"),
+    "no-python": ("def make(:\n    pass", r"net_3\.py, line 1: this is no valid Python \("),
+    "unknown-name": ("def make():\n    return nett()\n", r"net_4\.py, line 2, in make, fails \(NameError: name 'nett'"),
+    "unknown-on-import": ("\n\nmodel = nett()\n", r"net_5\.py, line 3, fails \(NameError: name 'nett'"),
+    "no-such-name": (
+        "from torch.nn import Konv2d\n",
+        r"net_6\.py, line 1, fails \(ImportError: cannot import name 'Konv2d'",
+    ),
+    "wrong-layer": (
+        "import torch\ndef make():\n    return torch.nn.Linear(3, 2, 1, 1, 1, 1)\n",
+        r"net_7\.py, line 3, in make, fails \(TypeError: .*mend it there",
+    ),
+}
+
+
+@pytest.mark.parametrize("number", range(len(WRONG_CODE)), ids=list(WRONG_CODE))
+def test_an_error_in_the_users_code_is_told_with_its_place(tmp_path, monkeypatch, number):
+    source, message = list(WRONG_CODE.values())[number]
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "beside_net.py").write_text("\n\nimport absent_package_xyz\n")
+    (tmp_path / f"net_{number}.py").write_text(source)
+    with pytest.raises(UsageError, match=message) as told:
+        load_model(f"{tmp_path / f'net_{number}.py'}:make")
+    assert "Name a callable that needs none" not in str(told.value)
+    assert "\n" not in str(told.value)
 
 
 def test_weights_that_do_not_fit(code, tmp_path):
@@ -108,3 +146,9 @@ def test_letters_are_no_input(tmp_path):
 def test_sizes_beyond_every_integer():
     with pytest.raises(UsageError, match="sizes look like 1x3x224x224"):
         random_input("99999999999999999999x3")
+
+
+def test_a_file_without_arrays_is_told(tmp_path):
+    np.savez(tmp_path / "empty.npz")
+    with pytest.raises(UsageError, match="there is no array in it"):
+        load_inputs(tmp_path / "empty.npz")

@@ -9,6 +9,7 @@ from linger.cli import COMMANDS
 from linger.cli.schemas import FILES, described_commands
 from linger.graph.files.model_io import save
 from linger.reporting.facts import Block, MemoryFacts, Proof, Quality, Run, TensorFacts
+from linger.workflow.report import Report
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import picture_network
 from tests.support.command import run
@@ -118,9 +119,11 @@ def test_the_data_of_a_report_is_what_its_schema_says(tmp_path):
         memory=MemoryFacts(blocks=(Block("x", 4, 0, 1),)),
     )
     validator = jsonschema.Draft202012Validator(strict(schema_of("report", tmp_path)))
-    validator.validate(json.loads(run_of.to_json()))
+    content = json.loads(Report((run_of,)).to_json())
+    validator.validate(content)
+    assert content["decision"]["parts"][0]["answer"] == "yes"
     with pytest.raises(jsonschema.ValidationError):
-        validator.validate(json.loads(run_of.to_json()) | {"unknown": 1})
+        validator.validate(content | {"unknown": 1})
 
 
 def test_format_json_is_the_same(folder):

@@ -17,6 +17,7 @@ PAGES = {
     "minimal": lambda: [minimal()],
     "pair": lambda: list(pair()),
     "doubtful": lambda: [doubtful()],
+    "middling": lambda: [middling()],
 }
 NAMES = "[...document.querySelectorAll('tr[data-layer] .column-name')].map((cell) => cell.textContent)"
 SELECTED = "document.querySelector('#panel h2').textContent"
@@ -32,6 +33,16 @@ def doubtful():
     return dataclasses.replace(
         run, layers=layers, proof=proof, float_ops=ops, notes=ops, is_lower_bound=True, form="dialect"
     )
+
+
+def middling():
+    """57 layers, some of which nobody has measured."""
+    run = large()
+    layers = [
+        dataclasses.replace(each, sqnr_db=None, born_db=None) if i % 9 == 4 else each
+        for i, each in enumerate(run.layers[:57])
+    ]
+    return dataclasses.replace(run, layers=tuple(layers))
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +109,27 @@ def test_the_first_screen_says_the_verdict_and_the_figures(show):
     text = page.run("document.querySelector('#cards').innerText")
     for part in ("0 differ", "of 1,843,200 integers", "97.8 → 97.5 %", "4.0 times smaller", "2.05 M MACs", "64.0 KiB"):
         assert part in text
+
+
+def test_the_parts_of_the_verdict_are_shown_apart(show):
+    shown = "[...document.querySelectorAll('#verdict .part')].map((part) => part.querySelector('.badge').className)"
+    page = show("small")
+    assert page.run(shown) == ["badge good"] * 3
+    page = show("large")
+    assert page.run(shown) == ["badge good", "badge warning", "badge warning"]
+    first = page.run("document.querySelector('#panel .part').innerText")
+    assert "good enough: doubtful" in first
+    assert "The quality is low: 98.2 % agreement" in first
+    assert "→" in first, "what to do about it"
+    assert page.run("document.querySelector('#panel .parts').getBoundingClientRect().top") < page.run(
+        "document.querySelector('#panel .suggestions').getBoundingClientRect().top"
+    )
+
+
+def test_what_nobody_measured_is_not_green(show):
+    page = show("minimal")
+    assert page.run("document.querySelector('.card[data-card=Quality]').className") == "card wide warning"
+    assert "good enough: not known" in body_text(page)
 
 
 def test_what_differs_stayed_float_or_was_not_counted_is_said(show):
@@ -246,16 +278,71 @@ def test_the_graph_zooms_and_moves(show):
     frame = page.run(
         "(() => { const f = document.querySelector('.canvas').getBoundingClientRect(); return [f.x + 9, f.y + 9]; })()"
     )
-    page.send("Input.dispatchMouseEvent", type="mouseWheel", x=frame[0], y=frame[1], deltaX=0, deltaY=-120)
+    page.send("Input.dispatchMouseEvent", type="mouseWheel", x=frame[0], y=frame[1], deltaX=0, deltaY=-120, modifiers=2)
     page.run(FRAME)
     assert scale() > first
     before = page.run(where)
-    for kind, x in (("mousePressed", 0), ("mouseMoved", 20), ("mouseMoved", 60), ("mouseReleased", 60)):
+    for kind, x in (("mousePressed", 60), ("mouseMoved", 40), ("mouseMoved", 0), ("mouseReleased", 0)):
         page.send(
             "Input.dispatchMouseEvent", type=kind, x=frame[0] + x, y=frame[1], button="left", buttons=1, clickCount=1
         )
     page.run(FRAME)
     assert page.run(where) != before
+
+
+def test_the_table_of_layers_has_the_whole_width(show):
+    page = show("middling")
+    table, frame, main = page.run(
+        "['table.layers', '#layers .scroll', 'main'].map((name) => document.querySelector(name).scrollWidth)"
+    )
+    assert table <= frame, "no column is cut off"
+    assert frame >= 0.9 * main
+    page.click("tr[data-layer='20'] .column-name")
+    top, bottom, height = page.run(
+        "(() => { const f = document.querySelector('#panel h2').getBoundingClientRect(); return [f.top, f.bottom, innerHeight]; })()"
+    )
+    assert 0 <= top < bottom <= height, "the chosen layer is in view"
+
+
+BOXES = """[...document.querySelectorAll('.box')].map((box) => {
+  const frame = box.querySelector('rect').getBoundingClientRect();
+  const texts = [...box.querySelectorAll('text')].map((text) => text.getBoundingClientRect());
+  return [Math.max(...texts.map((text) => text.right)) - frame.right, Math.min(...texts.map((text) => text.height)), box.textContent];
+})"""
+
+
+def test_boxes_of_many_layers_keep_their_text_and_are_scrolled_to(show):
+    page = show("middling")
+    boxes = page.run(BOXES)
+    assert len(boxes) >= 20
+    assert max(beyond for beyond, _, _ in boxes) <= 0, "no text leaves its box"
+    assert min(height for _, height, _ in boxes) >= 11, "it can be read"
+    assert page.run(
+        "(() => { const c = document.querySelector('.canvas'); return c.scrollHeight > c.clientHeight + 100; })()"
+    )
+    assert not any("_56" in text for _, _, text in boxes)
+    page.run("document.querySelector('.canvas').scrollTo({ left: 1e6, top: 1e6 })")
+    page.run(FRAME)
+    assert any("_56" in text for _, _, text in page.run(BOXES))
+    page.click("#graph .buttons button:nth-child(3)")
+    page.run(FRAME)
+    assert (
+        page.run("(() => { const c = document.querySelector('.canvas'); return c.scrollHeight - c.clientHeight; })()")
+        == 0
+    )
+
+
+def test_what_nobody_measured_looks_unlike_what_is_good(show):
+    for dark in (False, True):
+        page = show("middling", dark=dark)
+        look = "(name) => { const s = getComputedStyle(document.querySelector(name)); return [s.fill, s.strokeDasharray, s.backgroundColor, s.borderTopStyle]; }"
+        good, unknown = (page.run(f"({look})('.box.{kind} rect')") for kind in ("error-0", "unknown"))
+        assert good[0] != unknown[0]
+        assert (good[1], unknown[1] != "none") == ("none", True), "not by colour alone"
+        good, unknown = (page.run(f"({look})('.legend .swatch.{kind}')") for kind in ("error-0", "unknown"))
+        assert good[2] != unknown[2]
+        assert (good[3], unknown[3]) == ("solid", "dashed")
+        assert "not measured" in page.run("document.querySelector('.box.unknown').textContent")
 
 
 COLOURINGS = {

@@ -44,6 +44,13 @@ def test_readers_are_found_behind_what_only_moves_numbers() -> None:
     assert found["stem.w"].macs == 2 * 4 * 4 * 4 * 18
 
 
+def test_units_know_whether_their_layer_has_weights() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    found = units(model, torch.randn(2, 2, 6, 6))
+    assert {key for key, unit in found.items() if unit.has_weights} == {"0.w", "0.o", "3.w", "3.o"}
+    assert not found["1.o"].has_weights
+
+
 class InPlace(Wires):
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from linger.cli.arguments import pictures, sounds
-from linger.cli.arguments.model import as_tensor, call_named, load_named, named_in
+from linger.cli.arguments.model import as_tensor, call_named, load_named
+from linger.cli.arguments.paths import ARRAYS, DATA_FORMS, require_data
 from linger.errors import UsageError, listing
 from linger.verification.array_files import load_arrays, natural_order
 from linger.workflow.quantizing.samples import (
+    LABELS,
     Samples,
     checked_arguments,
     limited,
@@ -23,12 +25,8 @@ from linger.workflow.quantizing.samples import (
     positional_arguments,
 )
 
-_LABELS = ("labels", "label", "y", "targets", "target")
-"""Names of an array that holds labels, not an argument of the model."""
-
 _SIZES = re.compile(r"\d+(?:[x×]\d+){0,3}")
 _NO_LABELS = "none"
-_FORMS = "Give an .npz or .npy file, a folder of pictures or of .wav files, or file.py:callable that returns batches"
 
 
 @dataclass(frozen=True)
@@ -65,17 +63,15 @@ def read_data(text: str, model: nn.Module, options: DataOptions) -> Samples:
 
 
 def _read(text: str, model: nn.Module, options: DataOptions) -> Samples:
+    require_data(text)
     path = Path(text)
     if path.is_dir():
         return _folder(path, options)
-    if path.suffix in (".npz", ".npy"):
+    if path.suffix in ARRAYS:
         return _arrays(path, model, options)
-    if named_in(text) is not None and not path.exists():
-        found = load_named(text)
-        made = call_named(found, text) if callable(found) and not isinstance(found, Tensor) else found
-        return of_user(made, model, text, batch=options.batch, limit=options.limit)
-    what = "this is no file of arrays" if path.exists() else "there is no such file or folder"
-    raise UsageError(f"{text}: {what}. {_FORMS}.")
+    found = load_named(text)
+    made = call_named(found, text) if callable(found) and not isinstance(found, Tensor) else found
+    return of_user(made, model, text, batch=options.batch, limit=options.limit)
 
 
 def _arrays(path: Path, model: nn.Module, options: DataOptions) -> Samples:
@@ -83,12 +79,12 @@ def _arrays(path: Path, model: nn.Module, options: DataOptions) -> Samples:
     found = {name: as_tensor(array) for name, array in load_arrays(path, "of typical inputs").items()}
     is_archive = path.suffix == ".npz"
     needed = positional_arguments(model, needed_only=True)  # an argument may be called y
-    names = [name for name in found if is_archive and name in _LABELS and name not in needed]
+    names = [name for name in found if is_archive and name in LABELS and name not in needed]
     if len(names) > 1:
         raise UsageError(f"{path}: {listing(names)} all look like labels. Keep one of them.")
     inputs = [name for name in found if name not in names]
     if not inputs:
-        raise UsageError(f"{path}: there is no array of inputs in it. {_FORMS}.")
+        raise UsageError(f"{path}: there is no array of inputs in it. {DATA_FORMS}.")
     if is_archive:
         inputs = _in_order(inputs, positional_arguments(model), path)
     labels = found[names[0]] if names else None
@@ -139,7 +135,7 @@ def _folder(folder: Path, options: DataOptions) -> Samples:
         return sounds.read_sounds(folder, found["sounds"], options.sounds)
     known = listing((*pictures.SUFFIXES, *sounds.SUFFIXES))
     what = f"none of its {len(files)} files is a picture or a sound" if files else "the folder is empty"
-    raise UsageError(f"{folder}: {what} (known: {known}). {_FORMS}.")
+    raise UsageError(f"{folder}: {what} (known: {known}). {DATA_FORMS}.")
 
 
 def _label_file(path: Path) -> Tensor:

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from linger.cli.arguments.paths import HOW, METRIC, named_in, require_code, require_file
+from linger.cli.arguments.user_code import explained, require_callable_as_it_is
 from linger.errors import LingerError, UsageError, listing
-
-_HOW = "Name it as package.module:name or path/to/file.py:name, where name is a model or a callable that makes one"
 
 
 def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
@@ -30,18 +30,25 @@ def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
     Raises:
         UsageError: There is no such thing, it is no model, or the checkpoint does not fit it.
     """
-    if named_in(text) is None:
-        raise UsageError(f"{text}: this names no model. {_HOW}.")
+    require_code(text)
     model = _made(load_named(text), text)
     if checkpoint is not None:
         _load_weights(model, checkpoint)
     return model.eval()
 
 
-def named_in(text: str) -> tuple[str, str] | None:
-    """The module and the name in `package.module:name` or `file.py:name`; None where a text is neither."""
-    place, _, name = text.rpartition(":")
-    return (place, name) if place and name.isidentifier() else None
+def load_metric(text: str) -> Callable[[nn.Module], float]:
+    """The metric that `text` names: a function of a model.
+
+    Raises:
+        UsageError: There is no such thing, or it cannot be called with a model.
+    """
+    from linger.tuning.widths.goals import checked_metric
+
+    require_code(text, "metric", METRIC)
+    found = cast(Callable[[nn.Module], float], load_named(text))
+    checked_metric(f"--metric {text}", found)
+    return found
 
 
 def load_named(text: str) -> object:
@@ -62,21 +69,18 @@ def call_named(found: Callable[[], object], text: str) -> object:
     Raises:
         UsageError: It fails, or needs arguments.
     """
+    require_callable_as_it_is(found, text)
     try:
         return found()
     except (Exception, SystemExit) as error:  # the user's code may raise anything, and end the program
-        raise UsageError(
-            f"{text}: calling it without arguments fails ({type(error).__name__}: {error}). "
-            "Name a callable that needs none."
-        ) from error
+        raise explained(text, error) from error
 
 
 def _module(place: str) -> ModuleType:
     try:
         if place.endswith(".py"):
             path = Path(place)
-            if not path.is_file():
-                raise UsageError(f"{place}: there is no such file.")
+            require_file(path)
             known = sys.modules.get(path.stem)
             if getattr(known, "__file__", None) == str(path.resolve()):
                 return cast(ModuleType, known)  # the model and the data may be in one file, which runs once
@@ -94,7 +98,9 @@ def _module(place: str) -> ModuleType:
     except LingerError:
         raise
     except (Exception, SystemExit) as error:  # the user's module may raise anything, and end the program
-        raise UsageError(f"{place}: it cannot be imported ({type(error).__name__}: {error}).") from error
+        if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
+            raise UsageError(f"{place}: there is no such module here ({error}). {HOW}.") from error
+        raise explained(place, error) from error
 
 
 def _attribute(module: ModuleType, place: str, name: str) -> object:
@@ -108,7 +114,7 @@ def _made(found: object, text: str) -> nn.Module:
     if not isinstance(found, nn.Module) and callable(found):
         found = call_named(found, text)
     if not isinstance(found, nn.Module):
-        raise UsageError(f"{text}: this is a {type(found).__name__}, not a torch module. {_HOW}.")
+        raise UsageError(f"{text}: this is a {type(found).__name__}, not a torch module. {HOW}.")
     return found
 
 

@@ -1,6 +1,8 @@
 // The graph of the network. Only what is in view is drawn, and from afar only boxes, so that the page stays small.
 
 const DETAIL_SCALE = 0.42;
+const READING_SCALE = 0.9;
+const MARGIN = 16;
 const DECIBEL_STEPS = [40, 30, 20, 10];
 const DECIBEL_LABELS = ["≥ 40 dB", "30–40", "20–30", "10–20", "< 10 dB"];
 const COST_LABELS = ["≤ 20 %", "≤ 40 %", "≤ 60 %", "≤ 80 %", "of the largest"];
@@ -9,7 +11,7 @@ const COST_LABELS = ["≤ 20 %", "≤ 40 %", "≤ 60 %", "≤ 80 %", "of the lar
 const byDecibels = (key) => ({
   has: (run) => run.layers.some((layer) => isNumber(layer[key])),
   classOf: (layer) => (isNumber(layer[key]) ? `error-${(DECIBEL_STEPS.findIndex((step) => layer[key] >= step) + 5) % 5}` : "unknown"),
-  text: (layer) => (isNumber(layer[key]) ? decibels(layer[key]) : "not measured"),
+  text: (layer) => (isNumber(layer[key]) ? decibels(layer[key]) : layer.runs_as === "moves" ? "only moves" : "not measured"),
   legend: [...DECIBEL_LABELS.map((label, index) => [`error-${index}`, label]), ["unknown", "not measured"]],
 });
 const byCost = (key, show) => ({
@@ -40,7 +42,7 @@ const COLOURINGS = {
   },
 };
 
-const graph = { run: null, layout: null, colouring: "", scale: 1, x: 0, y: 0, cursor: null, canvas: null, world: null, isWaiting: false };
+const graph = { run: null, layout: null, colouring: "", scale: 1, x: 0, y: 0, cursor: null, canvas: null, room: null, picture: null, world: null, isWaiting: false };
 
 function graphSize() {
   return [graph.canvas.clientWidth || 800, graph.canvas.clientHeight || 500];
@@ -48,12 +50,28 @@ function graphSize() {
 
 const limited = (value, low, high) => Math.min(high, Math.max(low, value));
 
+// Where the network begins before anything is scrolled: in the middle, where it is smaller than the frame.
+const beginning = (all, part) => Math.max(MARGIN, (all - part * graph.scale) / 2);
+
+// The frame scrolls a room as large as the network; the picture stays in the frame, and shows what the frame is scrolled to.
+function readScroll() {
+  const [width, height] = graphSize();
+  graph.x = beginning(width, graph.layout.width) - graph.canvas.scrollLeft;
+  graph.y = beginning(height, graph.layout.height) - graph.canvas.scrollTop;
+}
+
 function moveGraph(scale, x, y) {
   const [width, height] = graphSize();
   graph.scale = limited(scale, 0.01, 2.5);
-  // some of the network stays in view
-  graph.x = limited(x, 60 - graph.layout.width * graph.scale, width - 60);
-  graph.y = limited(y, 60 - graph.layout.height * graph.scale, height - 60);
+  const extent = (part) => part * graph.scale + 2 * MARGIN;
+  graph.room.style.width = `${Math.max(width, extent(graph.layout.width))}px`;
+  graph.room.style.height = `${Math.max(height, extent(graph.layout.height))}px`;
+  graph.canvas.scrollTo({ left: beginning(width, graph.layout.width) - x, top: beginning(height, graph.layout.height) - y, behavior: "instant" });
+  redraw();
+}
+
+function redraw() {
+  readScroll();
   if (graph.isWaiting) return;
   graph.isWaiting = true;
   requestAnimationFrame(() => {
@@ -69,14 +87,12 @@ function zoomGraph(factor, x, y) {
   moveGraph(scale, cx - ((cx - graph.x) * scale) / graph.scale, cy - ((cy - graph.y) * scale) / graph.scale);
 }
 
-// The whole network. At first a small one may be cut off, so that its boxes can be read; a large one is a map to choose from.
+// The whole network, or, at first, as much of it as can be read: the rest is scrolled to.
 function fitGraph(isWhole) {
   const [width, height] = graphSize();
   const { layout } = graph;
   const whole = Math.min((width - 32) / layout.width, (height - 32) / layout.height, 1.1);
-  const scale = isWhole || layout.nodes.length > 40 ? whole : Math.max(whole, 0.62);
-  const middle = (all, part) => Math.max(16, (all - part * scale) / 2);
-  moveGraph(scale, middle(width, layout.width), middle(height, layout.height));
+  moveGraph(isWhole ? whole : Math.max(whole, READING_SCALE), Infinity, Infinity);
 }
 
 function bringIntoView(index) {
@@ -85,7 +101,7 @@ function bringIntoView(index) {
   const [left, top] = [node.x * graph.scale + graph.x, node.y * graph.scale + graph.y];
   const isSeen = left >= 0 && top >= 0 && left + BOX.width * graph.scale <= width && top + BOX.height * graph.scale <= height;
   if (isSeen) return;
-  const scale = Math.max(graph.scale, 0.6);
+  const scale = Math.max(graph.scale, READING_SCALE);
   moveGraph(scale, width / 2 - (node.x + BOX.width / 2) * scale, height / 2 - (node.y + BOX.height / 2) * scale);
 }
 
@@ -122,14 +138,14 @@ function drawFromAfar(parts) {
 function drawBox(index) {
   const node = graph.layout.nodes[index];
   const isLayer = node.kind === "layer";
-  const detail = isLayer ? `${shortened(node.layer.op, 16)} · ${COLOURINGS[graph.colouring].text(node.layer)}` : `${node.kind} ${shortened(node.detail, 18)}`;
+  const detail = isLayer ? `${shortened(node.layer.op, 18)} · ${COLOURINGS[graph.colouring].text(node.layer)}` : `${node.kind} ${shortened(node.detail, 18)}`;
   const label = isLayer ? `Layer ${node.layer.index + 1}, ${node.name}, ${detail}` : `${node.kind} ${node.name}`;
   const marks = `${index === currentIndex() ? " selected" : ""}${index === graph.cursor ? " cursor" : ""}`;
   return svg(
     "g",
     { class: `box ${classOf(node)}${marks}`, id: `box-${index}`, role: "img", "aria-label": label, transform: `translate(${node.x} ${node.y})`, "clip-path": "url(#box-clip)" },
     svg("rect", { width: BOX.width, height: BOX.height, rx: isLayer ? 6 : 22 }),
-    svg("text", { class: "box-name", x: 12, y: 20 }, shortened(node.name, 23)),
+    svg("text", { class: "box-name", x: 12, y: 20 }, shortened(node.name, 24)),
     svg("text", { class: "box-detail", x: 12, y: 36 }, detail),
   );
 }
@@ -144,6 +160,9 @@ function drawGraph() {
     ...parts.edges.map((edge) => svg("path", { class: edge.from === currentIndex() || edge.to === currentIndex() ? "edge near" : "edge", d: edge.path, "marker-end": "url(#arrow)" })),
     ...parts.nodes.map(drawBox),
   ];
+  const [width, height] = graphSize();
+  graph.picture.setAttribute("width", width);
+  graph.picture.setAttribute("height", height);
   graph.world.setAttribute("transform", `translate(${graph.x} ${graph.y}) scale(${graph.scale})`);
   graph.world.replaceChildren(...drawn);
   const isDrawn = graph.cursor !== null && !isFar && parts.nodes.includes(graph.cursor);
@@ -194,13 +213,14 @@ function wireGraph(canvas) {
     drawGraph();
   });
   canvas.addEventListener("wheel", (event) => {
-    // the wheel scrolls the page until somebody has turned to the graph
-    if (document.activeElement !== canvas && !event.ctrlKey) return;
+    if (!event.ctrlKey) return;
     event.preventDefault();
     const frame = canvas.getBoundingClientRect();
     zoomGraph(Math.exp(-limited(event.deltaY, -200, 200) / 400), event.clientX - frame.left, event.clientY - frame.top);
   }, { passive: false });
+  canvas.addEventListener("scroll", redraw);
   canvas.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "touch") return;
     drag = { x: event.clientX, y: event.clientY, fromX: graph.x, fromY: graph.y, isMoved: false };
   });
   canvas.addEventListener("pointermove", (event) => {
@@ -212,7 +232,7 @@ function wireGraph(canvas) {
     moveGraph(graph.scale, drag.fromX + dx, drag.fromY + dy);
   });
   canvas.addEventListener("pointerup", (event) => {
-    if (drag && !drag.isMoved) chooseBox(boxAt(event.clientX, event.clientY));
+    if (!drag?.isMoved) chooseBox(boxAt(event.clientX, event.clientY));
     drag = null;
   });
   canvas.addEventListener("pointercancel", () => { drag = null; });
@@ -234,10 +254,12 @@ addView({
     graph.world = svg("g", {});
     const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { class: "arrow", d: "M0 0.5L8 4L0 7.5z" }));
     const clip = svg("clipPath", { id: "box-clip" }, svg("rect", { x: -3, y: -3, width: BOX.width + 6, height: BOX.height + 6 }));
+    graph.picture = svg("svg", { "aria-hidden": "false" }, svg("defs", {}, arrow, clip), graph.world);
+    graph.room = el("div", {}, graph.picture);
     graph.canvas = el(
       "div",
       { class: "canvas", tabindex: 0, role: "application", "aria-label": "Graph of the network. Arrow keys move from layer to layer, Enter selects, plus and minus zoom, 0 shows everything." },
-      svg("svg", { width: "100%", height: "100%", "aria-hidden": "false" }, svg("defs", {}, arrow, clip), graph.world),
+      graph.room,
     );
     let key = legend();
     const choice = el("select", { id: "colouring", "aria-label": "Colour by", onchange: () => {
@@ -249,7 +271,7 @@ addView({
     } }, offered.map((name) => el("option", { value: name, selected: name === graph.colouring }, COLOURINGS[name].title)));
     const zoom = [["−", "Zoom out", () => zoomGraph(0.8)], ["+", "Zoom in", () => zoomGraph(1.25)], ["Fit", "Show the whole network", () => fitGraph(true)]];
     showSection("graph", "Graph", [
-      sectionHead("Graph", "Every box is a layer of the file, from top to bottom as data flows. Click one to see its figures; drag to move, and turn the wheel after a click to zoom.",
+      sectionHead("Graph", "Every box is a layer of the file, from top to bottom as data flows. Click one to see its figures; scroll or drag to move, and turn the wheel with Ctrl to zoom.",
         el("label", { class: "choice" }, "Colour by ", choice), el("span", { class: "buttons" }, zoom.map(([sign, label, action]) => button(sign, action, { "aria-label": label, title: label })))),
       graph.canvas,
       key,

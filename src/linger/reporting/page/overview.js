@@ -7,8 +7,21 @@ const LEVELS = {
   unknown: ["Not proven", "?"],
   "not ready": ["Not ready", "✕"],
 };
+// The colour of a part: what was not measured is never green.
+const PART_KINDS = { ready: "good", attention: "warning", unknown: "warning", "not ready": "bad", "not asked": "neutral" };
 const levelClass = (run) => `level-${run.decision.level.replace(" ", "-")}`;
 const formText = (form) => (form === "dialect" ? "ONNX with linger’s operators (dialect form)" : `${form} form`);
+
+function partItem(part) {
+  return el("li", { class: "part" }, badge(`${part.name}: ${part.answer}`, PART_KINDS[part.level]),
+    el("span", { class: "part-text" }, part.sentence, part.remedy && el("span", { class: "part-remedy" }, ` → ${part.remedy}`)));
+}
+
+// What keeps the network from being ready, the gravest first.
+function holdingParts(run) {
+  const gravity = (part) => Object.keys(LEVELS).indexOf(part.level);
+  return run.decision.parts.filter((part) => gravity(part) > 0).sort((one, other) => gravity(other) - gravity(one));
+}
 
 function verdictBlock(run) {
   const [word, sign] = LEVELS[run.decision.level];
@@ -25,7 +38,7 @@ function verdictBlock(run) {
       el("p", { class: "verdict-run" }, named(run.name, "strong"), about.map((part) => [el("span", { class: "dot" }, " · "), part])),
       el("p", { class: "verdict-word" }, word),
       el("h1", { class: "verdict-headline" }, run.decision.headline),
-      el("ul", { class: "reasons" }, run.decision.reasons.map((reason) => el("li", {}, reason))),
+      el("ul", { class: "parts" }, run.decision.parts.map(partItem)),
     ),
   );
 }
@@ -78,11 +91,14 @@ function qualityFigure(quality) {
 
 function qualityCard(run) {
   const first = run.quality[0];
-  if (!first) return card(null, "Quality", NONE, ["Nobody measured it."], "wide");
+  if (!first) return card(null, "Quality", "not measured", ["Nobody has compared the network with its float model."], "wide warning");
   const data = [first.samples && plural(first.samples, "sample"), first.data].filter(Boolean).join(", ");
-  const figures = el("span", { class: "qualities" }, run.quality.slice(0, 3).map(qualityFigure));
+  const figures = el("span", { class: "qualities" }, run.quality.filter((quality) => !quality.output).slice(0, 4).map(qualityFigure));
+  const outputs = run.quality.filter((quality) => quality.output);
   const isOther = run.proof && !run.proof.is_exact;
   return el("div", { class: "card wide", "data-card": "Quality" }, el("span", { class: "card-title" }, data ? `Quality on ${data}` : "Quality"), figures,
+    outputs.slice(0, 12).map((quality) => el("span", { class: "card-detail" }, `${shortened(quality.output, 40)}: ${decibels(quality.after)}`)),
+    outputs.length > 12 && el("span", { class: "card-detail" }, `and ${plural(outputs.length - 12, "output")} more`),
     isOther && el("span", { class: "card-detail" }, "of the simulation, not of the file"));
 }
 

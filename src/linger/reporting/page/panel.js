@@ -5,13 +5,18 @@ function suggestions(run) {
   const least = (key) => run.layers.filter((layer) => Number.isFinite(layer[key])).sort((one, other) => one[key] - other[key])[0];
   const most = (key) => run.layers.filter((layer) => layer[key] > 0).sort((one, other) => other[key] - one[key])[0];
   const worst = run.findings.find((finding) => run.layers[finding.layer]);
+  const limits = [
+    [run.layers.find((layer) => layer.runs_as === "float"), () => "stayed float"],
+    [worst && run.layers[worst.layer], () => `the check says: ${worst.reason}`],
+  ];
+  const isFitting = holdingParts(run)[0]?.name !== "fits";
   const found = [
+    ...(isFitting ? [] : limits),
     [least("born_db"), (layer) => `most error of its own (${decibels(layer.born_db)})`],
     [least("sqnr_db"), (layer) => `lowest signal to noise (${decibels(layer.sqnr_db)})`],
     [most("clipped"), (layer) => `most values clipped (${percent(layer.clipped)})`],
     [most("macs"), (layer) => `most work (${big(layer.macs)} MACs)`],
-    [run.layers.find((layer) => layer.runs_as === "float"), () => "stayed float"],
-    [worst && run.layers[worst.layer], () => `the check says: ${worst.reason}`],
+    ...(isFitting ? limits : []),
   ];
   const reasons = new Map();
   for (const [layer, why] of found) if (layer) reasons.set(layer, [...(reasons.get(layer) ?? []), why(layer)]);
@@ -26,6 +31,7 @@ function emptyPanel(run) {
   ));
   return [
     el("h2", {}, "Where to look first"),
+    el("ul", { class: "parts" }, holdingParts(run).map(partItem)),
     el("p", { class: "explanation" }, "Choose a layer in the graph or in the table to see its figures and the values of its tensors."),
     rows.length > 0 && el("ul", { class: "suggestions" }, rows),
   ];

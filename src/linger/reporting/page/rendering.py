@@ -13,12 +13,11 @@ import html
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.resources import files
 
 from linger.errors import UsageError
 from linger.reporting.facts import Run
-from linger.reporting.page.verdict import Verdict, memory_needed, verdict_of
+from linger.reporting.verdict import Verdict, memory_needed, verdict_of
 
 # one script in this order: each file may use the names of those before it
 SCRIPTS = (
@@ -80,7 +79,7 @@ def _read(name: str) -> str:
 def _data(runs: Sequence[Run], verdicts: Sequence[Verdict], title: str | None) -> str:
     """JSON without any sign that could end the element it stands in."""
     content = [
-        {**json.loads(run.to_json()), "decision": asdict(verdict), "memory_needed": memory_needed(run)}
+        {**json.loads(run.to_json(verdict.facts())), "memory_needed": memory_needed(run)}
         for run, verdict in zip(runs, verdicts, strict=True)
     ]
     text = json.dumps({"title": title or "", "runs": content}, ensure_ascii=False, separators=(",", ":"))
@@ -89,10 +88,10 @@ def _data(runs: Sequence[Run], verdicts: Sequence[Verdict], title: str | None) -
 
 def _static_verdict(run: Run, verdict: Verdict) -> str:
     """What a reader sees where scripts are switched off."""
-    reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in verdict.reasons)
+    lines = "".join(f"<li>{html.escape(line)}</li>" for line in verdict.lines())
     level = verdict.level.replace(" ", "-")
     return (
         f'<article class="verdict level-{level}"><p class="verdict-run name">{html.escape(run.name)}</p>'
         f'<p class="verdict-word">{verdict.word}</p>'
-        f'<h1 class="verdict-headline">{html.escape(verdict.headline)}</h1><ul class="reasons">{reasons}</ul></article>'
+        f'<h1 class="verdict-headline">{html.escape(verdict.headline)}</h1><ul class="reasons">{lines}</ul></article>'
     )

@@ -61,8 +61,9 @@ function chooseLayer(index, { isSeen = false } = {}) {
   drawLayer();
   const layer = currentLayer();
   announce(layer ? `Layer ${layer.index + 1}, ${layer.name}, is selected.` : "No layer is selected.");
-  // in one column the panel may be far from what was clicked
-  if (layer && isSeen && matchMedia("(max-width: 1099px)").matches) byId("panel").scrollIntoView({ block: "start" });
+  // the panel may be far from what was clicked
+  const { top, bottom } = byId("panel").getBoundingClientRect();
+  if (layer && isSeen && (bottom < 160 || top > innerHeight - 160)) byId("panel").scrollIntoView({ block: "start" });
 }
 
 function writeAddress() {

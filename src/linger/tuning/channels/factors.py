@@ -259,12 +259,11 @@ class Chains:
         """
         made = exponents.copy()
         for own in self.members().values():
-            limits = self.limits[own]
-            is_limited = np.isfinite(limits)
-            if is_limited.any():
+            limited = own[np.isfinite(self.limits[own])]
+            if len(limited):
                 range_ = max((self.largest[own] * np.exp2(made[own])).max(), _TINY)
-                made[own] = np.where(is_limited, np.minimum(made[own], np.log2(range_ / limits)), made[own])
-                made[own] -= made[own][is_limited].max()
+                made[limited] = np.minimum(made[limited], np.log2(range_ / self.limits[limited]))
+                made[own] -= made[limited].max()
         return made
 
     def fitted(self, exponents: Array) -> Array:

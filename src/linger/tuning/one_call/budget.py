@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from linger.errors import LingerError, UsageError
+from linger.errors import LingerError
+from linger.notation import read_allowance
 
-_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
-_SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _MOST_RESERVED = 0.1
-_TRIALS = "trial"
-_FORMS = 'Give CPU time ("2 min", "90 s", "1 h", or seconds as a number), or a number of trials ("20 trials").'
 
 
 class OutOfBudgetError(LingerError):
@@ -26,7 +22,7 @@ class OutOfBudgetError(LingerError):
 
 
 class Budget:
-    """CPU time and trials that are left.
+    """CPU time, of the thread that makes it, and trials that are left.
 
     A copy of a model that is being watched has the same budget.
 
@@ -38,7 +34,7 @@ class Budget:
         self, text: str, seconds: float = math.inf, trials: float = math.inf, clock: Callable[[], float] | None = None
     ) -> None:
         self.text, self._seconds, self._trials = text, seconds, trials
-        self._clock = clock or time.process_time
+        self._clock = clock or time.thread_time  # threads that spin for want of work cost nothing here
         self._start = self._clock()
         self._used = 0
         self._reserved = 0.0
@@ -105,18 +101,5 @@ def read_budget(budget: object, clock: Callable[[], float] | None = None) -> Bud
     Raises:
         UsageError: It is none, or nothing.
     """
-    if isinstance(budget, (int, float)) and not isinstance(budget, bool):
-        value, unit = float(budget), "s"
-    else:
-        found = _TEXT.fullmatch(budget) if isinstance(budget, str) else None
-        if found is None:
-            raise UsageError(f"tune: budget={budget!r} is no budget. {_FORMS}")
-        value, unit = float(found[1]), found[2].lower()
-        unit = unit.removesuffix("s") or unit
-    if not 0 < value < math.inf:
-        raise UsageError(f"tune: budget={budget!r} leaves nothing to tune with. {_FORMS}")
-    if unit == _TRIALS and value == int(value):
-        return Budget(f"{value:g} trials", trials=value, clock=clock)
-    if unit not in _SECONDS:
-        raise UsageError(f"tune: budget={budget!r} has no unit that is known. {_FORMS}")
-    return Budget(f"{value * _SECONDS[unit]:g} s", seconds=value * _SECONDS[unit], clock=clock)
+    allowed = read_allowance(budget, "tune")
+    return Budget(allowed.text, allowed.seconds, allowed.trials, clock)

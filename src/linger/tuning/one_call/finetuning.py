@@ -33,7 +33,7 @@ def finetuned(
     Raises:
         UsageError: Training fails, or returns a loss that is no number.
     """
-    trace_layers(model.eval(), *fresh(batches[0]))
+    trace_layers(model.eval(), fresh(batches[0]))
     rounds: list[Round] = []
     loss: float | None = None
     longest = 0.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, joined_rows, rows_of_batch, values_of
 from linger.errors import UsageError
 from linger.tuning.held_out import split_data
 from linger.tuning.measure import OutputError
@@ -60,7 +60,7 @@ def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
     except UsageError:
         return Parts(tuple(batches), tuple(batches), _ONE_INPUT)
     if len(batches) > 1 and rows:
-        learned = _grouped(rows[: sum(len(batch[0]) for batch in learned)])
+        learned = _grouped(rows[: sum(len(values_of(batch)[0]) for batch in learned)])
     return Parts(tuple(learned), tuple(judged))
 
 
@@ -68,19 +68,19 @@ def _all_rows(reference: nn.Module, batches: Sequence[Batch]) -> list[Batch]:
     """Every row of all batches; none where rows depend on each other or differ in shape."""
     if not all(_has_rows(reference, batch) for batch in batches):
         return []
-    rows = [_rows(batch, slice(i, i + 1)) for batch in batches for i in range(len(batch[0]))]
-    shapes = {tuple(part.shape for part in row) for row in rows}
+    rows = [rows_of_batch(batch, slice(i, i + 1)) for batch in batches for i in range(len(values_of(batch)[0]))]
+    shapes = {tuple(part.shape for part in values_of(row)) for row in rows}
     return rows if len(shapes) == 1 else []
 
 
 def _has_rows(reference: nn.Module, batch: Batch) -> bool:
     """Whether a batch is rows side by side: the model gives for one of them what it gives for it among the others."""
-    counts = {len(part) if isinstance(part, Tensor) and part.dim() else 0 for part in batch}
+    counts = {len(part) if isinstance(part, Tensor) and part.dim() else 0 for part in values_of(batch)}
     if len(counts) != 1 or counts == {0}:
         return False
     last = slice(max(counts) - 1, None)
     try:
-        whole, alone = OutputError(reference, [batch, _rows(batch, last)]).expected
+        whole, alone = OutputError(reference, [batch, rows_of_batch(batch, last)]).expected
     except UsageError:
         return False
     return all(_is_row(w, a, last) for w, a in zip(whole, alone, strict=True))
@@ -92,12 +92,8 @@ def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
     return torch.allclose(whole[row], alone, rtol=_SAME, atol=_SAME * float(whole.abs().max()))
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return tuple(part[rows] for part in batch)
-
-
 def _grouped(rows: Sequence[Batch]) -> list[Batch]:
     """Rows as about eight batches, none of more than 32 rows."""
     size = min(_LARGEST, max(1, len(rows) // (2 * _ENOUGH)))
     groups = [rows[i : i + size] for i in range(0, len(rows), size)]
-    return [tuple(torch.cat(parts) for parts in zip(*group, strict=True)) for group in groups]
+    return [joined_rows(group) for group in groups]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from linger.analysis.batches import Batch
-from linger.errors import LingerError, UsageError, listing
+from linger.errors import LingerError, UsageError, listing, no_module
 from linger.quantization.core.processes.sharding import refuse_sharded
 from linger.quantization.core.ranges import Kind, ranges_of
 from linger.quantization.core.runtime import real_copy, runtime_of
@@ -56,7 +56,7 @@ def start_of(model: object, target: str | None) -> Start:
         UsageError: It is no module, holds NaN, or cannot be quantised or copied; the chip is unknown, or another one than its own.
     """
     if not isinstance(model, nn.Module):
-        raise UsageError(f"tune: a torch module is expected, not {type(model).__name__}.")
+        raise no_module("tune", model)
     chip = None if target is None else find_target(target).name
     runtime = runtime_of(model)
     refuse_compiled(model)

@@ -54,7 +54,7 @@ def fuse(session: Session, start: Trial, settings: Settings) -> Trial:
     del settings
     reference = _float_model(start)
     before = _marked(reference)
-    trace_layers(reference, *fresh(session.parts.tuning[0]))
+    trace_layers(reference, fresh(session.parts.tuning[0]))
     if _marked(reference) == before:
         raise NothingToDoError("no batch norm follows a convolution, and no ReLU a layer")
     return Trial(quantized(reference, session.parts.tuning, session.target), reference)

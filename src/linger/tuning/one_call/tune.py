@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from torch import nn
 
 from linger.errors import LingerError, UsageError
+from linger.notation import Widths, read_bits
 from linger.progress import progress
+from linger.quantization.setup.function_bits import choose_widths
 from linger.tuning.measure import OutputError
 from linger.tuning.one_call.budget import Budget, read_budget
 from linger.tuning.one_call.finetuning import TrainStep, finetuned
@@ -22,6 +23,7 @@ from linger.tuning.one_call.session import Candidate, Session, Trial, Wish, repe
 from linger.tuning.one_call.splitting import Parts, split
 from linger.tuning.one_call.starting import Start, is_calibrated, start_of
 from linger.tuning.one_call.steps import STEPS
+from linger.tuning.one_call.threads import fitting_threads, on_threads
 from linger.tuning.remedy import checked_data
 from linger.tuning.widths.goals import Metric, read_goal
 
@@ -40,7 +42,7 @@ def tune(
     *,
     metric: Metric | None = None,
     budget: str | float = "2 min",
-    bits: Literal["8", "mixed"] = "8",
+    bits: int | str = 8,
     goal: float | str | None = None,
     target: str | None = None,
     finetune: TrainStep | None = None,
@@ -58,11 +60,13 @@ def tune(
     Args:
         model: The float model; or one after `linger.init`, calibrated or not, whose reference then is the model itself
             in real numbers. Fusing and equalising need the float model.
-        data: Typical inputs: a tensor, a tuple of arguments, or an iterable of either; all of it is kept in memory.
+        data: Typical inputs in any form of the page "Inputs"; all of it is kept in memory.
         metric: A figure of a quantised model, the larger the better, on data of your own; without it the error at the
             outputs against the float model decides.
-        budget: CPU time ("2 min", "90 s", "1 h", or seconds), or a number of measured models ("20 trials").
-        bits: "8": every tensor keeps 8 bits. "mixed": a few get 16, weights first.
+        budget: CPU time of the thread that searches ("2 min", "90 s", "1 h", or seconds), or a number of measured models
+            ("20 trials").
+        bits: 8: every tensor keeps 8 bits. "mixed": a few get 16, weights first. For a float model also 16, or weights and
+            activations as in "w4a8"; what `quant_module` marked keeps its widths.
         goal: What is enough: decibels at the output (`30`, `"30 dB"`), agreement with the float model's decisions
             (`"99 %"`), or a value of the metric; the search ends there. Without one wider tensors are to gain 10 dB.
         target: The chip: steps stay within what it has.
@@ -81,20 +85,28 @@ def tune(
             no number, a budget that leaves nothing, a model that cannot be quantised. The model is as it was.
     """
     left = read_budget(budget)
-    if bits not in ("8", "mixed"):
-        raise UsageError(f'tune: bits={bits!r}. Use "8", or "mixed" for 16 bits where they help most.')
+    widths = read_bits(bits, "tune")
     start = start_of(model, target)
-    parts = split(start.reference, checked_data("tune", data))
-    session, notes = _begun(start, parts, metric, left, seed)
+    if widths != Widths() and not widths.is_mixed:
+        if start.given is not None:
+            raise UsageError(
+                f"tune: bits={bits!r} is for a float model. Give the model before linger.init, or use 8 or mixed."
+            )
+        choose_widths(start.reference, widths, "tune")
+    parts = split(start.reference, checked_data("tune", start.reference, data))
+    threads = fitting_threads(start.reference, parts.tuning[0])
+    with on_threads(threads):
+        session, notes = _begun(start, parts, metric, left, seed)
     rounds: tuple[Round, ...] = ()
     first = session
     if finetune is not None:
-        session, rounds, notes = _trained(first, start, finetune)
-    session.wish = _wish(session, goal, is_mixed=bits == "mixed")
+        session, rounds, notes = _trained(first, start, finetune, threads)
     if steps is not None:
         left.lift()
-    notes += _searched(session, usual_plan if steps is None else _repetition(repeatable(steps)))
-    return _finished(first, session, rounds, notes)
+    with on_threads(threads):
+        session.wish = _wish(session, goal, is_mixed=widths.is_mixed)
+        notes += _searched(session, usual_plan if steps is None else _repetition(repeatable(steps)))
+        return _finished(first, session, rounds, notes)
 
 
 def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, seed: int) -> tuple[Session, list[str]]:
@@ -108,8 +120,10 @@ def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, se
     return session, [note for note in (parts.note, *said) if note]
 
 
-def _trained(first: Session, start: Start, finetune: TrainStep) -> tuple[Session, tuple[Round, ...], list[str]]:
-    """A session that begins with the model after fine-tuning.
+def _trained(
+    first: Session, start: Start, finetune: TrainStep, threads: int
+) -> tuple[Session, tuple[Round, ...], list[str]]:
+    """A session that begins with the model after fine-tuning, which is the user's and has the threads of the process.
 
     Raises:
         UsageError: The model is quantised already, or training fails.
@@ -118,7 +132,8 @@ def _trained(first: Session, start: Start, finetune: TrainStep) -> tuple[Session
         raise UsageError("tune: finetune works on the float model. Give the model before linger.init.")
     trained, rounds = finetuned(copy.deepcopy(start.reference), finetune, first.parts.tuning, first.budget)
     made = Start(trained, start.target)
-    session, notes = _begun(made, first.parts, first.metric, first.budget, first.seed)
+    with on_threads(threads):
+        session, notes = _begun(made, first.parts, first.metric, first.budget, first.seed)
     notes.append(
         "After fine-tuning the reference is the fine-tuned model in float; plain calibration is that of the model given."
     )

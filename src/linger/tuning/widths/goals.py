@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,16 +14,13 @@ from torch import Tensor, nn
 from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
 from linger.analysis.decisions import class_axis
-from linger.errors import LingerError, UsageError
+from linger.errors import LingerError, UsageError, in_one_line
+from linger.notation import DECIBELS, GOALS, PERCENT, value_and_unit
 from linger.quantization.core.qtensor import unwrap
 from linger.tuning.measure import OutputError, error_db
 
 Metric = Callable[[nn.Module], float]
 """A user's figure of a model: the larger, the better."""
-
-DECIBELS, PERCENT = "dB", "%"
-_FORMS = 'Give decibels (30 or "30 dB"), agreement ("99 %"), or a function metric(model) -> float with at_least=.'
-_TEXT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(dB|%)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -66,27 +63,11 @@ def read_goal(
             raise UsageError(f"{where}: at_least={at_least!r}. Say which value of the metric is enough: at_least=0.95.")
         return Goal(float(at_least), "", checked_metric(where, goal))  # type: ignore[arg-type]  # a number, checked above
     if at_least is not None:
-        raise UsageError(f"{where}: at_least={at_least!r} belongs to a metric, and goal={goal!r} is none. {_FORMS}")
+        raise UsageError(f"{where}: at_least={at_least!r} belongs to a metric, and goal={goal!r} is none. {GOALS}")
     value, unit = value_and_unit(where, goal)
     if unit == DECIBELS:
-        return Goal(value, DECIBELS, lambda model: error_db(error(model)))
-    if not 0 < value <= 100:
-        raise UsageError(f"{where}: goal={goal!r} is no share of decisions. Give a number above 0 and up to 100.")
+        return Goal(value, DECIBELS, lambda model: error_db(max(error.of_outputs(model), default=0.0)))
     return Goal(value, PERCENT, Agreement(where, reference, batches))
-
-
-def value_and_unit(where: str, goal: object) -> tuple[float, str]:
-    """A goal in decibels or percent.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    if _is_number(goal):
-        return float(goal), DECIBELS  # type: ignore[arg-type]  # a number, checked above
-    found = _TEXT.fullmatch(goal) if isinstance(goal, str) else None
-    if found is None:
-        raise UsageError(f"{where}: goal={goal!r} is no goal. {_FORMS}")
-    return float(found[1]), PERCENT if found[2] == PERCENT else DECIBELS
 
 
 def _is_number(value: object) -> bool:
@@ -99,23 +80,52 @@ def checked_metric(where: str, metric: object) -> Metric:
     Raises:
         UsageError: It cannot be called.
     """
+    how = "Give a function metric(model) -> float, the larger the better."
     if not callable(metric):
-        raise UsageError(f"{where}: metric={metric!r} cannot be called. Give a function metric(model) -> float.")
-    name = getattr(metric, "__name__", type(metric).__name__)
+        raise UsageError(f"{where}: metric={metric!r} cannot be called. {how}")
+    name = _own_name(metric)
+    signature = _signature(metric)
+    try:
+        None if signature is None else signature.bind(None)
+    except TypeError as error:
+        raise UsageError(f"{where}: {name}{signature} cannot be called with a model alone ({error}). {how}") from error
 
     def measure(model: nn.Module) -> float:
         try:
             with torch.no_grad(), evaluating(model):
-                value = float(metric(model))
+                found = metric(model)
         except LingerError:
             raise
-        except Exception as error:  # a user's code may raise anything
-            raise UsageError(f"{where}: {name}(model) failed with {type(error).__name__}: {error}.") from error
+        except (Exception, SystemExit) as error:  # a user's code may raise anything, and end the program
+            said = f"{type(error).__name__}: {in_one_line(error)}".rstrip(".")
+            raise UsageError(f"{where}: {name}(model) failed with {said}.") from error
+        try:
+            value = float(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"{where}: {name}(model) returned a {type(found).__name__}, which is no number. {how}"
+            ) from error
         if not math.isfinite(value):
             raise UsageError(f"{where}: {name}(model) returned {value}. Return a finite number, larger is better.")
         return value
 
     return measure
+
+
+def metric_name(metric: object) -> str:
+    """What a user's metric is called in tables: the name of the function."""
+    return _own_name(metric).replace("_", " ")
+
+
+def _own_name(metric: object) -> str:
+    return getattr(metric, "__name__", type(metric).__name__)
+
+
+def _signature(metric: Callable[..., object]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(metric)
+    except (TypeError, ValueError):  # something in C that does not say
+        return None
 
 
 class Agreement:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, run_batch
 from linger.errors import LingerError, UnsupportedError, UsageError
-from linger.files import require_free_folder, write_atomically, write_folders
+from linger.files import write_atomically, write_folders
 from linger.onnx.exporter.export import export
 from linger.proof import verify
 from linger.quantization.diagnosis.coverage import coverage
@@ -33,17 +33,24 @@ from linger.workflow.quantizing.quantized import (
     WEIGHTS,
     Quantized,
     QuantizeSettings,
+    is_former_run,
 )
 from linger.workflow.quantizing.run_file import RunFile, config_text, sha256, weights_content
 from linger.workflow.quantizing.samples import Piece, Samples, rows_of
 
 if TYPE_CHECKING:
+    from linger.c.exported_folder import Cut
     from linger.c.proof import CProof
     from linger.checks.check_result import CheckResult
     from linger.checks.memory_use import MemoryUse
     from linger.verification.proof.result import Verification
 
 Tell = Callable[[str], None]
+
+C = "c"
+"""The folder with the program in C, in the working folder."""
+
+NO_C = "There is no program in C"
 
 
 @dataclass
@@ -59,6 +66,7 @@ class Work:
     has_rows: bool
     command: str = ""
     notes: list[str] = field(default_factory=list)
+    cautions: list[str] = field(default_factory=list)
 
     @property
     def example(self) -> Batch:
@@ -76,30 +84,6 @@ class Work:
         self.notes += [text for w in said if (text := " ".join(str(w.message).split())) not in self.notes]
 
 
-def require_free(out: Path, settings: QuantizeSettings) -> None:
-    """Refuse folders that could not be written at the end, before the work.
-
-    Raises:
-        UsageError: One exists and is not to be replaced, or holds what linger did not write.
-    """
-    from linger.c.exporter import is_exported
-
-    if not settings.force and is_former_run(out):
-        raise UsageError(
-            f"{out}: a former run wrote this folder. Replace it with --overwrite, or choose another --out."
-        )
-    require_free_folder(out, is_former_run if settings.force else None)
-    if settings.c is not None:
-        if settings.c.resolve() == out.resolve() or out.resolve() in settings.c.resolve().parents:
-            raise UsageError(f"{settings.c}: C goes into a folder of its own. Give one outside of {out}.")
-        require_free_folder(settings.c, is_exported if settings.force else None)
-
-
-def is_former_run(folder: Path) -> bool:
-    """Whether a folder holds what a run wrote, and nothing else."""
-    return folder.is_dir() and (folder / CONFIG).is_file() and all(f.name in FILES for f in folder.iterdir())
-
-
 def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Quantized:
     """Export, prove and check a quantised model in the working folder."""
     tell("export")
@@ -109,7 +93,7 @@ def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Qua
         proof = _verified(work, quantised)
         tell("check")
         check, memory, arena = _checked(work)
-        c_proof = _as_c(work, tell)
+        c_proof, c_cut, c_missing = _as_c(work, tell)
     content = (work.folder / NET).read_bytes()
     _kept(work, quantised, run, sha256(content))
     return Quantized(
@@ -124,6 +108,8 @@ def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Qua
         float_bytes=float_bytes(work.model),
         stayed_float=_stayed_float(work, quantised),
         c_proof=c_proof,
+        c_cut=c_cut,
+        c_missing=c_missing,
         sha256=sha256(content),
     )
 
@@ -209,21 +195,37 @@ def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
     return check(file, target), memory(file, target), arena
 
 
-def _as_c(work: Work, tell: Tell) -> CProof | None:
-    """The network as C in the working folder, proven on this machine."""
+def _as_c(work: Work, tell: Tell) -> tuple[CProof | None, Cut | None, str]:
+    """The network as C in the working folder, proven on this machine; the part that it is, and why it is missing."""
     if work.settings.c is None:
-        return None
+        return None, None, ""
     from linger.c.exporter import export as export_c
     from linger.c.folder.safe_names import network_name
     from linger.c.program import build
     from linger.c.proof import prove
 
     tell("write C, and prove it on this machine")
-    folder = work.folder / "c"
+    folder = work.folder / C
     symbol = network_name(Path(f"{work.name}.onnx"), None)
-    export_c(work.folder / NET, folder, name=symbol, certificate=work.folder / CERTIFICATE)
-    with build(folder) as program:
-        return prove(program, work.folder / NET)
+    try:
+        export_c(work.folder / NET, folder, name=symbol, certificate=work.folder / CERTIFICATE, cut=work.settings.cut)
+        with build(folder) as program:
+            return prove(program, work.folder / NET), program.folder.cut, ""
+    except LingerError as error:  # the rest of the run is done, and stays
+        return None, None, f"{'The program in C was not proven' if folder.is_dir() else NO_C}: {error}"
+
+
+def c_obstacle(work: Work) -> str:
+    """Why the file in the working folder has no program in C, before the search; empty where it has one."""
+    from linger.c.network import load_network
+
+    if work.settings.c is None or work.settings.cut:
+        return ""
+    try:
+        load_network(work.folder / NET)
+    except UnsupportedError as error:
+        return f"{NO_C} without --cut: {error}"
+    return ""
 
 
 def _kept(work: Work, quantised: nn.Module, run: RunFile, digest: str) -> None:
@@ -264,13 +266,15 @@ def placed(made: Quantized, work: Work, out: Path) -> Quantized:
             shutil.copy(work.folder / name, place / name)
 
     def fill_c(place: Path) -> None:
-        shutil.copytree(work.folder / "c", place, dirs_exist_ok=True)
+        shutil.copytree(work.folder / C, place, dirs_exist_ok=True)
 
     folders = {out: (fill, is_former_run if settings.force else None)}
-    if settings.c is not None:
+    if settings.c is not None and (work.folder / C).is_dir():
         folders[settings.c] = (fill_c, is_exported if settings.force else None)
     write_folders(folders)
-    return replace(made, folder=out, files=files)
+    remedy = f" The integer part can be written now: linger c {out / NET} {settings.c} --cut --prove."
+    missing = made.c_missing + remedy * (made.c_missing.startswith(NO_C) and not settings.cut)
+    return replace(made, folder=out, files=files, c_missing=missing)
 
 
 def _stayed_float(work: Work, quantised: nn.Module) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ _BATCHES = 8
 """Remedies hold out a part of their data in their turn, so a few large batches would leave too little on one side."""
 
 
-def usual_budget(model: nn.Module, batches: Sequence[Batch], clock: Callable[[], float] = time.process_time) -> str:
+def usual_budget(model: nn.Module, batches: Sequence[Batch], clock: Callable[[], float] = time.thread_time) -> str:
     """The CPU time for tuning, by what one pass of the float model over the data costs: `2 min` to `15 min`.
 
     One batch is run, and the others are taken to cost as much.

@@ -11,47 +11,85 @@ import torch
 from torch import nn
 
 from linger.errors import UsageError, counted
+from linger.notation import PERCENT, value_and_unit
 from linger.reporting.facts import Quality
-from linger.tuning.widths.goals import PERCENT, value_and_unit
-from linger.workflow.model_quality import QualityPass
-from linger.workflow.quantizing.samples import Samples
-
-HELD_OUT, TEST, SEEN = "held-out data", "test data", "data that tuning has seen"
+from linger.reporting.verdict import FEW_SAMPLES
+from linger.workflow.model_quality import AGREEMENT, SIGNAL, QualityPass, Variety
+from linger.workflow.quantizing.samples import Samples, limited
 
 _ACCURACY = "accuracy"
 _MANY = 10
 """With fewer samples an accuracy like that of a guess says nothing."""
 
-_FEW = 50
-"""With fewer samples one decision is more than two points."""
+_SURE = 3.0
+"""A difference of so many standard errors is not by chance."""
 
 _SEEN_DB = 0.1
 """A smaller loss does not show in figures with one decimal."""
 
 
 def judged(
-    reference: nn.Module, plain: nn.Module, tuned: nn.Module, samples: Samples, *, batch: int, data: str
+    reference: nn.Module,
+    plain: nn.Module,
+    tuned: nn.Module,
+    samples: Samples,
+    *,
+    batch: int,
+    data: str,
+    seen: Samples | None = None,
 ) -> tuple[Quality, ...]:
     """The figures of a model beside those of the float model and of plain calibration, the most telling first.
 
-    Accuracy where there are labels, agreement of decisions where the output looks like scores, and signal to noise.
+    Accuracy where there are labels, agreement of decisions where the output looks like scores, and signal to noise. With data that
+    tuning has `seen`, the last two are measured on as many of these, too.
 
     Raises:
         UsageError: The labels are not decisions that the model makes, or a model does not accept the data.
     """
-    pieces = samples.batches(batch)
-    labels = [piece.labels for piece in pieces] if samples.has_labels else None
-    figures = []
-    for model in (plain, tuned):
-        measured = QualityPass(model, reference, most_kept=0)
-        measured.run([piece.arguments for piece in pieces])
-        figures.append(list(measured.figures(labels)))
-    return tuple(
-        replace(after, plain=before.after, data=data) for before, after in zip(figures[0], figures[1], strict=True)
-    )
+    labels = [piece.labels for piece in samples.batches(batch)] if samples.has_labels else None
+    passes = [_measured(model, reference, samples, batch) for model in (plain, tuned)]
+    before, figures = (list(measured.figures(labels)) for measured in passes)
+    gaps: dict[str, tuple[float, float | None]] = {}
+    if seen is not None:
+        known = _measured(tuned, reference, limited(seen, len(samples)), batch)
+        gaps = {f.name: (f.after, _chance(f.name, passes[1], known)) for f in known.figures()}
+    made = [replace(f, plain=other.after, data=data) for other, f in zip(before, figures, strict=True)]
+    return tuple(replace(f, seen=gaps[f.name][0], chance=gaps[f.name][1]) if f.name in gaps else f for f in made)
 
 
-def require_decisions(reference: nn.Module, seen: Samples, kept: Samples, goal: str | None) -> int | None:
+def _measured(model: nn.Module, reference: nn.Module, samples: Samples, batch: int) -> QualityPass:
+    made = QualityPass(model, reference, most_kept=0)
+    made.run([piece.arguments for piece in samples.batches(batch)])
+    return made
+
+
+def _chance(name: str, judged_by: QualityPass, known: QualityPass) -> float | None:
+    """By how much a figure may be better on data that are known, by chance alone; None where that cannot be told."""
+    if name == AGREEMENT:
+        counts = [one.samples for one in (judged_by, known)]
+        shares = [next(f.after for f in one.figures() if f.name == name) / 100.0 for one in (judged_by, known)]
+        share = sum(s * n for s, n in zip(shares, counts, strict=True)) / sum(counts)
+        return 100.0 * _SURE * math.sqrt(share * (1.0 - share) * sum(1.0 / n for n in counts))
+    first, second = judged_by.noise_ratio, known.noise_ratio
+    if name != SIGNAL or first is None or second is None or not first[0]:
+        return None
+    left = 1.0 - _SURE * math.hypot(first[1], second[1]) / first[0]
+    return -10.0 * math.log10(left) if left > 0 else math.inf
+
+
+def data_cautions(seen: Samples, kept: Samples) -> list[str]:
+    """What there is to say of data that hardly differ."""
+    found = []
+    named = {"the data to tune on": seen, "the data to judge by": kept}
+    for what, samples in ({"the data": seen} if seen.pieces is kept.pieces else named).items():
+        variety = Variety()
+        for piece in samples.pieces:
+            variety.add(piece.arguments)
+        found += variety.cautions(what)
+    return found
+
+
+def require_decisions(reference: nn.Module, seen: Samples, kept: Samples, goal: str | float | None) -> int | None:
     """Refuse labels and goals that are not about the decisions of a model, before any work.
 
     Returns:
@@ -121,7 +159,7 @@ def unhelpful_notes(figures: Sequence[Quality]) -> list[str]:
 
 def coarse_notes(figures: Sequence[Quality]) -> list[str]:
     """A sentence where a figure in percent is about so few samples that it is coarse."""
-    counts = {f.samples for f in figures if f.unit == "%" and f.samples and f.samples < _FEW}
+    counts = {f.samples for f in figures if f.unit == "%" and f.samples and f.samples < FEW_SAMPLES}
     return [
         f"A figure in percent is coarse here: one of {counted(count, 'sample')} is {100.0 / count:.1f} points."
         for count in sorted(counts)
@@ -129,9 +167,12 @@ def coarse_notes(figures: Sequence[Quality]) -> list[str]:
 
 
 def is_goal_met(goal: str | None, figures: Sequence[Quality]) -> bool | None:
-    """Whether figures reach a goal in percent of equal decisions or in decibels; None without a goal or a figure for it."""
+    """Whether figures reach a goal: percent of equal decisions, decibels at every output, a value of the metric where there is one.
+
+    None without a goal or a figure for it.
+    """
     if not goal:
         return None
-    least, unit = value_and_unit("quantize", goal)
-    found = [figure.after >= least for figure in figures if figure.unit == unit and figure.before is None]
+    least, unit = value_and_unit("quantize", goal, has_metric=any(not figure.unit for figure in figures))
+    found = [f.after >= least for f in figures if f.unit == unit and (f.before is None or not unit)]
     return all(found) if found else None

@@ -13,6 +13,7 @@ from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, fresh, run_batch, tensors_of
 from linger.errors import LingerError
 from linger.simulation.example_call import ExampleCall, default_names
+from linger.workflow.model_quality import output_name
 
 BATCH = "batch"
 Axes = Mapping[str, Mapping[int, str]]
@@ -48,7 +49,7 @@ def edges_of(model: nn.Module, batches: Sequence[Batch], *, can_open: bool = Tru
     first = batches[0]
     inputs = default_names(model, ExampleCall(first, {}))
     shapes = _output_shapes(model, first)
-    outputs = tuple("output" if not i else f"output_{i}" for i in range(len(shapes)))
+    outputs = tuple(map(output_name, range(len(shapes))))
     if not can_open:
         return Edges(inputs, outputs, {}, is_batch_open=False)
     variants = [(first, other) for other in batches[1:] if _shapes(other) != _shapes(first)]

@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linger.errors import UsageError
-from linger.onnx.exporter.options import OPSET, ExportOptions, check_options, chosen_form
+from linger.errors import UsageError, refuse_together
+from linger.files import require_free_folder
+from linger.notation import Widths, read_allowance, read_bits, value_and_unit
+from linger.onnx.exporter.forms import check_form, check_opset, check_packed
 from linger.reporting.facts import Quality
-from linger.reporting.page import Verdict
-from linger.tuning.one_call.budget import read_budget
-from linger.tuning.widths.goals import value_and_unit
+from linger.reporting.verdict import Verdict
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from linger.analysis.batches import Batch
+    from linger.c.exported_folder import Cut
     from linger.c.proof import CProof
     from linger.checks.check_result import CheckResult
     from linger.checks.memory_use import MemoryUse
@@ -27,62 +32,79 @@ PAGE, DATA = "report.html", "report.json"
 FILES = (NET, CONFIG, WEIGHTS, INPUTS, CERTIFICATE, CERTIFIED_INPUTS, PAGE, DATA)
 """Everything that a run may write; a folder with anything else in it is never replaced."""
 
-MIXED = "mixed"
-_WIDTHS = re.compile(r"(?:w(4|8|16)a)?(8|16)")
-
 
 @dataclass(frozen=True)
 class QuantizeSettings:
     """What a run is to do.
 
     Attributes:
-        bits: "8", "16", "mixed" (8, and 16 where it helps most), or widths of weights and activations as in "w4a8".
+        bits: 8, 16, "mixed" (8, and 16 where it helps most), or widths of weights and activations as in "w4a8".
         target: The chip; None: none in particular.
         budget: What tuning may cost, as `linger.tune` takes it; None: CPU time by the size of the network.
-        goal: What is enough, "99 %" of the float model's decisions or "30 dB". None: tuning goes on as long as it may, and enough is
-            what the report does not call low.
+        goal: What is enough, "99 %" of the float model's decisions, "30 dB" at every output, or a value of the metric. None: tuning goes
+            on as long as it may, and enough is what the report does not call low.
+        metric: A figure of the user's own, `metric(model) -> float`, the larger the better: tuning and the verdict go by it.
         seed: Of everything random.
         form: The form of the file; None: the usual one.
         opset: The opset of the file; None: the usual one.
         batch: Samples of a batch.
         c: A folder to write the network to as C, proven on this machine; None: no C.
+        cut: Whether the program in C leaves float ops outside, where there are some.
         force: Whether files of a former run may be replaced.
     """
 
-    bits: str = "8"
+    bits: int | str | Widths = "8"
     target: str | None = None
     budget: str | float | None = None
-    goal: str | None = None
+    goal: str | float | None = None
+    metric: Callable[[nn.Module], float] | None = None
     seed: int = 0
     form: str | None = None
     opset: int | None = None
     batch: int = 32
     c: Path | None = None
+    cut: bool = False
     force: bool = False
 
     @property
-    def widths(self) -> tuple[int, int] | None:
-        """Bits of weights and of activations that every layer is to have; None where tuning chooses them."""
-        found = _WIDTHS.fullmatch(self.bits)
-        return None if found is None else (int(found[1] or found[2]), int(found[2]))
+    def widths(self) -> Widths:
+        """Bits of weights and of activations ."""
+        return read_bits(self.bits, "quantize")
+
+    @property
+    def goal_text(self) -> str:
+        """The goal as it is written: a number is a value of the metric, or decibels; empty without a goal."""
+        if self.goal is None or isinstance(self.goal, str):
+            return self.goal or ""
+        return f"{self.goal:g}{'' if self.metric is not None else ' dB'}"
 
     def check(self) -> None:
         """Refuse what cannot be done, before any work.
 
         Raises:
-            UsageError: Widths, a budget, a goal, a chip, a form or an opset that do not exist.
+            UsageError: Widths, a budget, a goal, a chip, a form or an opset that do not exist; all of them are named.
         """
-        if self.bits != MIXED and self.widths is None:
-            raise UsageError(
-                f"bits {self.bits!r}: no such widths. Use 8, 16, mixed, or weights and activations as in w4a8 or w16a8."
-            )
+        refuse_together(self.checks())
+
+    def _check_cut(self) -> None:
+        if self.cut and self.c is None:
+            raise UsageError("quantize: cut is about the program in C, and none is asked for. Give --c and a folder.")
+
+    def checks(self, *, has_metric: bool = False) -> list[Callable[[], object]]:
+        """What `check` does, one call for each setting; `has_metric` where one is going to be read."""
+        has_metric = has_metric or self.metric is not None
+        checks: list[Callable[[], object]] = [partial(read_bits, self.bits, "quantize"), self._check_cut]
         if self.budget is not None:
-            read_budget(self.budget)
+            checks.append(partial(read_allowance, self.budget, "quantize"))
         if self.goal is not None:
-            value_and_unit("quantize", self.goal)
-        form = chosen_form(self.form, self.target)  # refuses a chip that does not exist
-        opset = OPSET if self.opset is None else self.opset
-        check_options(ExportOptions(form=form, opset=opset, target=self.target), is_quantized=True)
+            checks.append(partial(value_and_unit, "quantize", self.goal, has_metric=has_metric))
+        if self.opset is not None:
+            checks.append(partial(check_opset, self.opset))
+        if self.form is not None:
+            checks.append(partial(check_form, self.form))
+        if self.target is not None:
+            checks.append(partial(check_packed, self.form, self.target))
+        return checks
 
 
 @dataclass(frozen=True)
@@ -100,11 +122,15 @@ class Quantized:
         arena_bytes: Memory of the program in C; None where there is no such program.
         float_bytes: What the weights take in float.
         stayed_float: What does not run as integers, with the reason.
-        c_proof: The comparison of the program in C; None where none was asked for.
+        c_proof: The comparison of the program in C; None where none was asked for, or none could be made.
+        c_missing: Why a program in C that was asked for is missing or not proven, and what to do; empty where it is there.
+        c_cut: Which part of the file that program is; None: all of it.
         sha256: Digest of the ONNX file.
         notes: What a reader should know.
         decision: The verdict of the report; None before there is a report.
         is_repeated: Whether this is a former run again, whose file is the same bit for bit.
+        model: The quantised model of a new run.
+        inputs: The batches that were verified.
     """
 
     folder: Path
@@ -119,14 +145,18 @@ class Quantized:
     stayed_float: tuple[str, ...]
     c_proof: CProof | None
     sha256: str
+    c_missing: str = ""
+    c_cut: Cut | None = None
     notes: tuple[str, ...] = ()
     decision: Verdict | None = None
     is_repeated: bool = False
+    model: nn.Module | None = field(default=None, repr=False)
+    inputs: tuple[Batch, ...] = field(default=(), repr=False)
 
     @property
     def ok(self) -> bool:
-        """Whether every integer agrees, nothing was found that is wrong, and the quality is enough."""
-        return self.decision is not None and self.decision.ok
+        """Whether every integer agrees, nothing was found that is wrong, the quality is enough, and nothing is missing."""
+        return self.decision is not None and self.decision.ok and not self.c_missing
 
     @property
     def verdict(self) -> str:
@@ -137,3 +167,31 @@ class Quantized:
     def reasons(self) -> tuple[str, ...]:
         """The sentences behind it."""
         return () if self.decision is None else self.decision.reasons
+
+
+def require_free(out: Path, settings: QuantizeSettings) -> None:
+    """Refuse folders that could not be written at the end, before the work.
+
+    Raises:
+        UsageError: One exists and is not to be replaced, or holds what linger did not write.
+    """
+    if not settings.force and is_former_run(out):
+        raise UsageError(
+            f"{out}: a former run wrote this folder. Replace it with --overwrite, or choose another --out."
+        )
+    require_free_folder(out, is_former_run if settings.force else None)
+    if settings.c is not None:
+        if settings.c.resolve() == out.resolve() or out.resolve() in settings.c.resolve().parents:
+            raise UsageError(f"{settings.c}: C goes into a folder of its own. Give one outside of {out}.")
+        require_free_folder(settings.c, _is_exported if settings.force else None)
+
+
+def _is_exported(folder: Path) -> bool:
+    from linger.c.exporter import is_exported  # onnx takes its time: only where such a folder is in the way
+
+    return is_exported(folder)
+
+
+def is_former_run(folder: Path) -> bool:
+    """Whether a folder holds what a run wrote, and nothing else."""
+    return folder.is_dir() and (folder / CONFIG).is_file() and all(f.name in FILES for f in folder.iterdir())

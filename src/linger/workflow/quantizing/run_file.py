@@ -13,14 +13,15 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from linger.errors import UsageError, listing
+from linger.notation import value_and_unit
 from linger.quantization.setup.config import config_of
 from linger.quantization.setup.config_file import as_text, unknown
 from linger.quantization.setup.config_reader import read_config
 from linger.reporting.facts import Quality, read_quality
-from linger.tuning.widths.goals import value_and_unit
 from linger.verification.array_files import read_arrays
 
 _NEEDED = ("weights", "inputs", "input_names", "output_names", "onnx_sha256", "quality")
+_TEXTS = ("input_names", "output_names", "cautions")
 _HOW = "Give the net.yaml of a folder that linger quantize wrote, with the files beside it"
 
 
@@ -40,7 +41,9 @@ class RunFile:
         opset: The opset; None: the usual one.
         linger: The version that wrote it.
         goal: What the quality must reach; empty: nobody said so.
+        metric: What the user's own figure is called; empty: there is none.
         quality: The figures of the run.
+        cautions: What makes them doubtful.
     """
 
     model: str = ""
@@ -58,7 +61,9 @@ class RunFile:
     opset: int | None = None
     linger: str = ""
     goal: str = ""
+    metric: str = ""
     quality: tuple[Quality, ...] = ()
+    cautions: tuple[str, ...] = ()
 
 
 def config_text(model: nn.Module, run: RunFile, name: str) -> str:
@@ -86,7 +91,7 @@ def read_run_file(path: Path) -> RunFile:
     said["quality"] = read_quality(said.get("quality", []), "run.quality", wrong)
     if wrong:
         raise UsageError(f"{path}: {'; '.join(wrong)}. {_HOW}.")
-    for name in ("input_names", "output_names"):
+    for name in _TEXTS:
         said[name] = tuple(said.get(name, ()))
     run = RunFile(**said)
     changed = [
@@ -104,7 +109,7 @@ def read_run_file(path: Path) -> RunFile:
 
 def _of_wrong_types(said: dict[str, Any]) -> list[str]:
     """Entries whose values are of another kind than those that are written."""
-    kinds: dict[str, type] = {"options": dict, "axes": dict, "input_names": list, "output_names": list, "quality": list}
+    kinds: dict[str, type] = {"options": dict, "axes": dict, **dict.fromkeys(_TEXTS, list), "quality": list}
     kinds |= {"has_rows": bool, "opset": int}
     texts = {f.name: str for f in fields(RunFile) if f.name not in kinds}
     return [
@@ -116,7 +121,7 @@ def _of_wrong_types(said: dict[str, Any]) -> list[str]:
 
 def _of_wrong_content(said: dict[str, Any]) -> list[str]:
     """Entries of the right kinds with wrong values in them."""
-    names = [name for key in ("input_names", "output_names") for name in said.get(key, [])]
+    names = [name for key in _TEXTS for name in said.get(key, [])]
     options, goal = said.get("options", {}), said.get("goal", "")
     wrong = [f"run: the name {name!r:.40} is no text" for name in names if not isinstance(name, str)]
     wrong += [
@@ -132,7 +137,7 @@ def _of_wrong_content(said: dict[str, Any]) -> list[str]:
     if options.get("goal", goal) != goal:
         wrong.append(f"run.options.goal: {options['goal']!r:.40} is not the goal of the run, {goal!r}")
     try:
-        value_and_unit("run", goal or 0)
+        value_and_unit("run", goal or 0, has_metric=bool(said.get("metric")))
     except UsageError as error:
         wrong.append(str(error).rstrip("."))
     return wrong

@@ -12,7 +12,7 @@ from torch import nn
 from linger.errors import UsageError
 from linger.files import write_atomically
 from linger.reporting.facts import FindingFacts, Run, read_run
-from linger.reporting.page import verdict_of
+from linger.reporting.verdict import verdict_of
 from linger.tuning.one_call.result import TuneResult
 from linger.workflow.proofs import proof_of_certificate
 from linger.workflow.quantizing.delivery import Work
@@ -70,16 +70,17 @@ def former_run(work: Work, path: Path, made: Quantized) -> Run | None:
 def reported(work: Work, made: Quantized, run: Run) -> Quantized:
     """Write the page and its data into the working folder; the verdict of the report becomes that of the run."""
     text = (work.folder / CONFIG).read_text(encoding="utf-8")
-    goal = work.settings.goal
+    goal = work.settings.goal_text
     run = replace(
         run,
         name=work.name,
         quality=made.quality,
+        cautions=tuple(work.cautions),
         findings=(*_about_c(made), *(finding for finding in run.findings if finding.rule != _C_DIFFERS)),
         command=_REPEAT if work.command else "",
         notes=_with_origin(run.notes, work.command),
         config=text,
-        goal=goal or "",
+        goal=goal,
         is_goal_met=is_goal_met(goal, made.quality),
     )
     page = Report((run,))

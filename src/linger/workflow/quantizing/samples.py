@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, Forward, as_tensors, can_be_labels, read_arguments, tensors_of
 from linger.errors import UsageError, listing
 
 HELD_OUT = 5
 """One sample of so many is held out, and one at least."""
+
+LABELS = ("labels", "label", "y", "targets", "target")
+"""Names of an array that holds labels, not an argument of the model."""
 
 _SEED = 18
 """Which samples are held out is the same for every run, so that runs with other settings can be compared."""
@@ -135,16 +139,17 @@ def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: in
 
     if isinstance(found, Dataset) and not isinstance(found, IterableDataset):
         found = DataLoader(found, batch_size=batch)
-    if isinstance(found, (Tensor, tuple)):
+    found = as_tensors(found, Forward.of(model), what) if isinstance(found, (np.ndarray, Mapping)) else found
+    has_names = isinstance(found, dict) and next(tensors_of(found), None) is not None
+    if has_names or isinstance(found, (Tensor, tuple)):
         piece = _piece(found, model, what)
         is_divisible = len({len(a) if isinstance(a, Tensor) and a.dim() else -1 for a in piece.arguments}) == 1
         if is_divisible and piece.arguments[0].dim() and len(piece.arguments[0]):
             return limited(of_arrays(piece.arguments, piece.labels, what), limit)
         return Samples((piece,), are_rows=False, what=what)
-    if isinstance(found, (str, bytes, dict)) or not isinstance(found, Iterable):
+    if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
         raise UsageError(
-            f"{what}: it returned {type(found).__name__}. Return a tensor, a tuple of arguments, a Dataset, or an iterable "
-            "of batches."
+            f"{what}: {type(found).__name__} is no data. Give a tensor, a tuple of arguments, a Dataset, or an iterable of batches."
         )
     pieces = tuple(_piece(item, model, what) for item in islice(_told(found, what), limit))
     if not pieces:
@@ -214,14 +219,30 @@ def _told(found: Iterable[Any], what: str) -> Iterator[Any]:
 
 
 def _piece(item: Any, model: nn.Module, what: str) -> Piece:
-    """One batch, with labels where the last of its parts can be nothing else."""
-    parts = tuple(item) if isinstance(item, (tuple, list)) else (item,)
-    if not parts:
+    """One batch, with labels where the last of its parts can be nothing else, or is called so."""
+    forward = Forward.of(model)
+    inputs, labels = _apart(as_tensors(item, forward, what), forward)
+    if isinstance(inputs, (tuple, list)) and not inputs:
         raise UsageError(f"{what}: it gave an empty batch. Return tensors.")
-    needed = len(positional_arguments(model, needed_only=True))
-    if len(parts) > needed and len(parts) > 1 and _can_be_labels(parts):
-        return Piece(tuple(map(_as_given, parts[:-1])), parts[-1].detach())
-    return Piece(tuple(map(_as_given, parts)))
+    batch = forward.bound(*read_arguments(forward, inputs, where=what, is_item=True))
+    if batch.keywords:
+        raise UsageError(
+            f"{what}: {forward} takes {listing(batch.keywords)} by name here, and a file has its inputs in order. Give every "
+            "argument before it too, or let a module around your model take it by position."
+        )
+    return Piece(tuple(map(_as_given, batch)), labels)
+
+
+def _apart(item: Any, forward: Forward) -> tuple[Any, Tensor | None]:
+    """The inputs of a batch, and its labels."""
+    if isinstance(item, dict):
+        names = [name for name in LABELS if name in item and name not in forward.names]
+        labels = item[names[0]] if names else None
+        rest = {name: part for name, part in item.items() if name not in names}
+        return rest, labels.detach() if isinstance(labels, Tensor) and not labels.is_floating_point() else None
+    if isinstance(item, (tuple, list)) and len(item) > max(1, forward.needed) and can_be_labels(item):
+        return item[:-1], item[-1].detach()
+    return item, None
 
 
 def _as_given(part: Any) -> Any:
@@ -229,12 +250,6 @@ def _as_given(part: Any) -> Any:
     if not isinstance(part, Tensor):
         return part
     return part.detach().float() if part.dtype == torch.float64 else part.detach()
-
-
-def _can_be_labels(parts: Sequence[Any]) -> bool:
-    last, first = parts[-1], parts[0]
-    is_whole = isinstance(last, Tensor) and not (last.is_floating_point() or last.is_complex())
-    return is_whole and isinstance(first, Tensor) and bool(first.dim() and last.dim()) and len(first) == len(last)
 
 
 def positional_arguments(model: nn.Module, *, needed_only: bool = False) -> list[str]:
