@@ -16,7 +16,10 @@ TRAINERS_STAMP := $(VENV)/.installed-trainers
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 RIVAL_VENVS := .venv-rivals
 FUZZ_SECONDS ?= 600
+SUITES ?=
 FUZZ_SEED ?= 20260101
+MUTANTS ?= 200
+MUTANTS_SEED ?= 20260101
 # what is imported is compiled once and kept, whatever the environment says: a test run starts a hundred processes
 unexport PYTHONDONTWRITEBYTECODE
 # the order of the tests: the same every time, so that the verdict is
@@ -32,17 +35,19 @@ EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 
 # a Cortex-M4 for `make test`; every core, and what looks at generated C, for `make test-devices`
 M4_PACKAGES := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm
+DEVICE_TOOLS := arm-none-eabi-gcc qemu-system-arm riscv64-unknown-elf-gcc qemu-system-riscv32 clang tcc cppcheck valgrind
 DEVICE_PACKAGES := $(M4_PACKAGES) gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc clang tcc cppcheck valgrind
 # a browser without a screen, for the tests of the report
 BROWSER_PACKAGES := chromium
 HAS_ALL := sh -c 'for tool; do command -v "$$tool" > /dev/null || exit 1; done' sh
 APT_INSTALL := apt-get install --yes --quiet --no-install-recommends
 
-.PHONY: help setup demo test test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 browser trainers fuzz check bench accuracy docs docs-serve clean
+.PHONY: help setup demo test test-all test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 devices browser trainers fuzz mutants check bench accuracy docs docs-serve clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
 	@echo "make test       lint, types, import contracts, tests"
+	@echo "make test-all   every suite below one after the other, and benchmarks/suites.md (hours; SUITES=\"deploy lowest\")"
 	@echo "make test-fast  the inner loop: two cases of every cheap test, in about a minute"
 	@echo "make test-slow  the slow suites, in any order, and a random search by the property tests"
 	@echo "make trainers   install what examples/trainers use (make test-slow does it by itself)"
@@ -51,6 +56,7 @@ help:
 	@echo "make test-cpus  the tests that run models, on older instruction sets and on an emulated CPU without VNNI"
 	@echo "make test-lowest  the deployment side with the lowest version of everything it requires"
 	@echo "make fuzz       ten minutes of coverage-guided fuzzing (FUZZ_SECONDS=600)"
+	@echo "make mutants    plant random mistakes and print the share that the tests notice (an hour; MUTANTS=200 MUTANTS_SEED=20260101)"
 	@echo "make check      lint, types, import contracts"
 	@echo "make bench      benchmarks/results.md: the speed claims beside their rivals (half an hour; BENCH=--quick)"
 	@echo "make accuracy   docs/accuracy.md: what each remedy gives, measured on trained networks (hours; ACCURACY=--quick)"
@@ -83,6 +89,12 @@ m4:
 	  { $(APT_INSTALL) $(M4_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(M4_PACKAGES); }; } > /dev/null; } || \
 	  echo "no emulated Cortex-M4: install $(M4_PACKAGES) to run the tests that need it"
 
+# every core, and what else compiles generated C or looks at it
+devices:
+	@$(HAS_ALL) $(DEVICE_TOOLS) || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+	  { $(APT_INSTALL) $(DEVICE_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(DEVICE_PACKAGES); }; } > /dev/null; } || \
+	  echo "not every compiler and emulator: install $(DEVICE_PACKAGES) to run the tests that need them"
+
 browser:
 	@$(HAS_ALL) chromium || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
 	  { $(APT_INSTALL) $(BROWSER_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(BROWSER_PACKAGES); }; } > /dev/null; } || \
@@ -91,10 +103,12 @@ browser:
 test: check m4 browser $(DOCS_STAMP)
 	$(BIN)/python -m pytest -n 2 $(ORDER) -m "not slow and not devices"
 
-test-devices: $(STAMP)
-	@$(HAS_ALL) arm-none-eabi-gcc qemu-system-arm riscv64-unknown-elf-gcc qemu-system-riscv32 clang tcc cppcheck valgrind || \
-	  { test "$$(id -u)" = 0 && { $(APT_INSTALL) $(DEVICE_PACKAGES) || { apt-get update --quiet && $(APT_INSTALL) $(DEVICE_PACKAGES); }; }; } || \
-	  { echo "make test-devices needs the packages $(DEVICE_PACKAGES)"; exit 1; }
+# the suites one after the other, whatever becomes of each; the page joins a part with what was run before on the same commit
+test-all: $(STAMP)
+	$(BIN)/python tools/suites.py $(SUITES)
+
+test-devices: $(STAMP) devices
+	@$(HAS_ALL) $(DEVICE_TOOLS) || { echo "make test-devices needs $(DEVICE_TOOLS)"; exit 1; }
 	LINGER_REQUIRE_SHARED=1 $(BIN)/python -m pytest -n 2 $(ORDER) -m "devices or slow" tests/c tests/numeric/c tests/ops/test_c_contract.py
 
 # the inner loop: two cases of every test, without the costly ones
@@ -108,8 +122,8 @@ $(TRAINERS_STAMP): requirements-trainers.txt $(STAMP)
 
 trainers: $(TRAINERS_STAMP)
 
-test-slow: $(DOCS_STAMP) $(TRAINERS_STAMP)
-	$(BIN)/python -m pytest --hypothesis-profile=search -m "slow or hypothesis"
+test-slow: devices browser $(DOCS_STAMP) $(TRAINERS_STAMP)
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=search -m "slow or hypothesis"
 
 # an environment that has never seen torch; the package itself without its dependencies
 $(DEPLOY_STAMP): requirements-deploy.txt pyproject.toml
@@ -144,6 +158,10 @@ test-lowest: $(LOWEST_STAMP)
 fuzz: $(DEPLOY_STAMP)
 	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt
 	$(DEPLOY_VENV)/bin/python -m tests.fuzz.run -seed=$(FUZZ_SEED) -max_total_time=$(FUZZ_SECONDS)
+
+# MUTANT_OPTIONS="-j 2 --only tuning c/" plants them side by side, in a part; "--again" runs the survivors of a seed once more
+mutants: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants --count $(MUTANTS) --seed $(MUTANTS_SEED) $(MUTANT_OPTIONS)
 
 # BENCH="--quick --only onnx_file" measures a part; the page joins it with what was measured before
 bench: $(STAMP)

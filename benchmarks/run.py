@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from results_page import write_results
+from results_page import rows_of, write_results
 from rows import Row, not_measured, read
 
 FOLDER = Path(__file__).resolve().parent
@@ -56,6 +56,7 @@ SCRIPTS = (
     Script("cli_start"),
     Script("report_page"),
     Script("growth"),
+    Script("search_threads"),
 )
 RIVALS = tuple(dict.fromkeys(rival for script in SCRIPTS for rival in script.rivals))
 
@@ -149,8 +150,12 @@ def _output(*command: str) -> str:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def measure(name: str, options: argparse.Namespace, store: Store) -> None:
-    """Run a script or a rival, once more with torch held down where that was asked for, and keep its rows."""
+def measure(name: str, options: argparse.Namespace, store: Store) -> bool:
+    """Run a script or a rival, once more with torch held down where that was asked for, and keep its rows.
+
+    Returns:
+        Whether a script of ours failed; a rival that cannot be installed is no failure.
+    """
     given = ["--quick"] if options.quick else []
     begin = time.monotonic()
     here = {"machine": machine(), "date": dt.date.today().isoformat()}
@@ -158,7 +163,7 @@ def measure(name: str, options: argparse.Namespace, store: Store) -> None:
         print(f"\n== rival {name}", flush=True)
         rows = run_rival(name, given)
         store.keep(name, rows=rows, command=" ".join([f"python benchmarks/run.py --only {name}", *given]), **here)
-        return
+        return False
     script = next(script for script in SCRIPTS if script.name == name)
     command = [sys.executable, f"{name}.py", *given]
     print(f"\n== {name}", flush=True)
@@ -169,6 +174,7 @@ def measure(name: str, options: argparse.Namespace, store: Store) -> None:
         lower = run_script(["env", *LOWER, *command], name)
     store.keep(name, rows=rows, lower=lower, command=" ".join([f"python benchmarks/{name}.py", *given]), **here)
     print(f"{name}: {time.monotonic() - begin:.0f} s")
+    return any(row.claim == name and row.figure is None for row in (*rows, *lower))
 
 
 def names_to_run(only: Sequence[str], *, has_rivals: bool) -> list[str]:
@@ -178,7 +184,7 @@ def names_to_run(only: Sequence[str], *, has_rivals: bool) -> list[str]:
     return [*(script.name for script in SCRIPTS), *(RIVALS if has_rivals else ())]
 
 
-def main() -> None:
+def main() -> int:
     known: Mapping[str, None] = dict.fromkeys((*(script.name for script in SCRIPTS), *RIVALS))
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--only", nargs="+", choices=list(known), default=[], metavar="NAME", help=", ".join(known))
@@ -186,12 +192,18 @@ def main() -> None:
     arguments.add_argument("--lower", action="store_true", help="torch's claims again, held down to AVX2")
     arguments.add_argument("--no-rivals", action="store_true", help="linger alone")
     arguments.add_argument("--page-only", action="store_true", help="measure nothing, write the page from what is kept")
+    arguments.add_argument("--folder", type=Path, default=FOLDER, help="where results.json and the page are")
     options = arguments.parse_args()
-    store = Store(FOLDER / "results.json")
-    for name in [] if options.page_only else names_to_run(options.only, has_rivals=not options.no_rivals):
-        measure(name, options, store)
-    write_results(FOLDER, store.entries, {script.name: script.rivals for script in SCRIPTS})
+    options.folder.mkdir(parents=True, exist_ok=True)
+    store = Store(options.folder / "results.json")
+    names = [] if options.page_only else names_to_run(options.only, has_rivals=not options.no_rivals)
+    failed = sum(measure(name, options, store) for name in names)
+    write_results(options.folder, store.entries, {script.name: script.rivals for script in SCRIPTS})
+    entries = [store.entries[name] for name in names]
+    kept = [row.is_within for entry in entries for row in rows_of(entry) if row.bar is not None]
+    print(f"{sum(map(bool, kept))} of {len(kept)} bars kept; {failed} scripts failed")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -118,7 +118,7 @@ def test_what_needs_torch_says_so_in_a_sentence():
     # whichever of the two is imported first
     assert run(MISSING).replace("safetensors", "torch") == (
         "linger: linger analyse needs torch, which is not installed. "
-        "Install linger with the extra 'torch': pip install 'linger[torch]'."
+        "Install linger with the extra 'torch': pip install 'linger-nn[torch]'."
     )
 
 

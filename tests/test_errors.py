@@ -30,6 +30,6 @@ def test_a_package_that_an_extra_brings_is_named_with_it():
     told = errors.missing_extra("linger.init", ModuleNotFoundError("no", name="torch.nn"))
     assert isinstance(told, errors.UsageError)
     assert str(told).startswith("linger.init needs torch, which is not installed.")
-    assert "pip install 'linger[torch]'" in str(told)
+    assert "pip install 'linger-nn[torch]'" in str(told)
     other = ModuleNotFoundError("no", name="my_own")
     assert errors.missing_extra("linger.init", other) is other

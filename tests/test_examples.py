@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import textwrap
 
 import pytest
 from real_models import packages
@@ -121,7 +122,7 @@ def test_a_missing_package_is_named_in_one_sentence(monkeypatch):
     with pytest.raises(SystemExit) as end:
         packages.need("sklearn", "matplotlib", "PIL", "aeon")
     assert end.value.code == (
-        "This example needs matplotlib, PIL, aeon: pip install 'linger[demo,report]' and pip install --no-deps aeon."
+        "This example needs matplotlib, PIL, aeon: pip install 'linger-nn[demo,report]' and pip install --no-deps aeon."
     )
 
 
@@ -140,3 +141,11 @@ def test_example_says_what_it_shows(example):
     assert re.search(r"\b(writes|saves|keeps|exports)\b", says, re.IGNORECASE), "it says which files it leaves"
     page = (REPOSITORY / "examples" / "README.md").read_text(encoding="utf-8")
     assert f"python examples/{example}.py" in page
+
+
+@pytest.mark.parametrize("example", ["07_asinh", "08_deform_conv2d"])
+def test_example_prints_what_its_docstring_shows(example):
+    """By the rule for what depends on the machine; that it prints what is stored is shown above."""
+    says = ast.get_docstring(ast.parse((REPOSITORY / "examples" / f"{example}.py").read_text(encoding="utf-8")))
+    shown = textwrap.dedent(says.partition("prints:\n\n")[2])
+    assert TOOL.masked(example, shown) == TOOL.expected(example)

@@ -113,6 +113,13 @@ def test_the_navigation_names_every_page_once():
     assert {name for name in names if not name.startswith("reference/") and name not in own | set(folders)} == set()
 
 
+def test_the_first_page_is_no_readme():
+    places = pages.places()
+    assert [file for file, place in places.items() if place == "index.md"] == ["docs/index.md"]
+    titles = [text for _, text in pages.headings((REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8"))]
+    assert {"I have a model", "I have a file", "I have a chip"} <= set(titles)
+
+
 def test_a_folder_of_the_navigation_stands_for_its_pages():
     nav = [{"A": ["a/"]}, {"B": ["b/"]}, "c.md"]
     known = ["a/z.md", "a/index.md", "a/x.y.md", "a/x.md", "c.md", "c.zh.md"]

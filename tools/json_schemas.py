@@ -20,6 +20,7 @@ from typing import Any
 from linger.analysis.advice import Item
 from linger.analysis.result import Row
 from linger.c.arena_steps import StepMemory
+from linger.c.exported_folder import Cut
 from linger.c.memory_use import PlacedBlock
 from linger.c.proof import TensorProof
 from linger.checks.memory_use import LayerMemory, Lifetime
@@ -28,6 +29,7 @@ from linger.cli.c import _Measured
 from linger.graph.core.finding import Finding
 from linger.graph.files import summary
 from linger.reporting.facts import Quality, Run
+from linger.reporting.verdict import Part, Verdict
 from linger.verification.proof.result import Flip
 from linger.workflow.installation import Package, SelfTest, Tool
 
@@ -271,6 +273,7 @@ def schemas() -> dict[str, Schema]:
             arena_least=(WHOLE, "What no arena can be below."),
             weight_bytes=(WHOLE, "Bytes of the weights."),
             state_bytes=(WHOLE, "Bytes of the state of a stream."),
+            cut=(maybe(of(Cut)), "Which part of the file it is; null for all of it."),
             measured=(maybe(of(_Measured, MEASURED)), "What a build has shown; null without one."),
             proof=(
                 maybe(
@@ -378,6 +381,7 @@ def schemas() -> dict[str, Schema]:
             ok=OK,
             verdict=(TEXT, "The verdict in a sentence."),
             reasons=(listed(TEXT), "The sentences behind it."),
+            decision=(decision(), "The verdict and its parts."),
             is_repeated=(TRUTH, "Whether this is a former run again, whose file is the same bit for bit."),
             folder=(TEXT, "The folder that was written."),
             files=(listed(TEXT), "Its files."),
@@ -390,6 +394,7 @@ def schemas() -> dict[str, Schema]:
             weight_bytes=(WHOLE, "Bytes of the weights."),
             float_weight_bytes=(WHOLE, "What the weights take in float."),
             macs=(WHOLE, "Multiply-accumulates of one sample."),
+            has_all_macs=(TRUTH, "Whether all of them were counted; else there are at least so many."),
             arena_bytes=(maybe(WHOLE), "Memory of the program in C; null where there is none."),
             stayed_float=(listed(TEXT), "What does not run as integers, with the reason."),
             c=(
@@ -398,6 +403,8 @@ def schemas() -> dict[str, Schema]:
                 ),
                 "The program in C against the file; null where none was asked for.",
             ),
+            c_cut=(maybe(of(Cut)), "Which part of the file that program is; null for all of it."),
+            c_missing=(TEXT, "Why the program in C is missing or not proven, and what to do; empty where it is there."),
             notes=(listed(TEXT), "What a reader should know."),
         ),
         command(
@@ -438,6 +445,7 @@ def schemas() -> dict[str, Schema]:
             tensor_bytes=(maybe(WHOLE), "What they must stay below on the chip; null where that is not known."),
             weight_bytes=(WHOLE, "Bytes of all weights, each once."),
             macs=(WHOLE, "Multiply-accumulates."),
+            has_all_macs=(TRUTH, "Whether all of them were counted; else there are at least so many."),
             is_lower_bound=(TRUTH, "Whether something could not be counted."),
             batch_axes=(listed(TEXT), "Open batch axes, counted as 1."),
             packer_line=(TEXT, "Options that the chip's packer needs; empty for none."),
@@ -511,7 +519,12 @@ def schemas() -> dict[str, Schema]:
                 "What was left as it is.",
             ),
         ),
-        command("report", "Everything that a report says of one network.", **split(run, Run)),
+        command(
+            "report",
+            "Everything that a report says of one network.",
+            **split(run, Run),
+            decision=(decision(), "The verdict and its parts."),
+        ),
         command(
             "run",
             "What a model computed.",
@@ -626,6 +639,13 @@ def schemas() -> dict[str, Schema]:
         ),
     ]
     return {schema["properties"]["format"]["const"].removeprefix("linger-"): schema for schema in made}
+
+
+def decision() -> Schema:
+    """The schema of a verdict."""
+    part = keyed(**split(of(Part), Part), answer=(TEXT, "The level as an answer, `yes`, `doubtful` or `no`."))
+    whole = {**split(of(Verdict), Verdict), "parts": (listed(part), attributes(Verdict)["parts"])}
+    return keyed(**whole, word=(TEXT, "The level as it is shown."))
 
 
 def split(schema: Schema, kind: type) -> dict[str, tuple[Schema, str]]:

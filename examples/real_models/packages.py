@@ -52,7 +52,7 @@ def need(*packages: str) -> None:
     missing = [package for package in packages if not is_installed(package)]
     extras = sorted({EXTRAS[package] for package in missing if package in EXTRAS})
     others = [REQUIREMENTS[package] for package in missing if package not in EXTRAS]
-    ways = ([f"pip install 'linger[{','.join(extras)}]'"] if extras else []) + (
+    ways = ([f"pip install 'linger-nn[{','.join(extras)}]'"] if extras else []) + (
         [f"pip install --no-deps {' '.join(others)}"] if others else []
     )
     if ways:

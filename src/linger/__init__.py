@@ -8,9 +8,10 @@ from linger.front_door import front_door
 from linger.version import __version__ as __version__
 
 _STAGES = {
+    "all in one": "quantize",
     "analyse": "wb_analyse Analysis advise Advice Dumper plot_tensors",
     "constrain": "trace_layers normalize_layers normalize_module disable_normalize",
-    "quantise": "init Switches QuantMode quant_module quant_function disable_quant quant_tensor calibration calibration_method choose_ranges save_statistics merge_statistics save_config QTensor FixedPoint",
+    "quantise": "init Switches QuantMode quant_module quant_function disable_quant quant_tensor calibration choose_ranges save_statistics merge_statistics save_config QTensor FixedPoint",
     "train": "learn_scales Schedule",
     "tune": "tune TuneResult equalize correct_biases choose_exponents round_weights distill find_bits",
     "diagnose": "coverage compare_layers LayerComparison sensitivity Sensitivity plot_layers",

@@ -157,5 +157,7 @@ from linger.verification.recording import Recording as Recording
 from linger.verification.recording import load_recordings as load_recordings
 from linger.verification.recording import save_recordings as save_recordings
 from linger.version import __version__ as __version__
+from linger.workflow.one_call import QuantizeResult as QuantizeResult
+from linger.workflow.one_call import quantize as quantize
 from linger.workflow.report import Report as Report
 from linger.workflow.report import report as report

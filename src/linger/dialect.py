@@ -563,7 +563,6 @@ def find_op(name: str, platform: str | None = None) -> Op:
     Raises:
         UnsupportedError: There is none.
     """
-    _discover()
     name = _aliases().get(name, name)
     if name not in _registry:
         raise UnsupportedError(

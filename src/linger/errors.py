@@ -10,8 +10,10 @@ LingerError
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 _LONGEST_MESSAGE = 500
 
@@ -68,6 +70,56 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
+def refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse arguments by names that nobody takes, all at once, each with the name that is nearest to it.
+
+    Raises:
+        UsageError: There are some.
+    """
+    names = sorted(known)
+    told = []
+    for name in (name for name in given if name not in names):
+        near = [*get_close_matches(name, names, 1), *(other for other in names if other.startswith(name))]
+        told.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    if told:
+        raise UsageError(f"{where}: unknown argument {listing(told)}. It takes {listing(names)}.")
+
+
+def no_module(where: str, given: object) -> UsageError:
+    """The error for something that is given in place of a torch model, with what to give instead."""
+    kind = type(given).__name__
+    if isinstance(given, type):
+        what = f"{given.__name__} is a class. Give a model of it: {given.__name__}(…)"
+    elif isinstance(given, (str, os.PathLike)):
+        what = f"{os.fspath(given)!r} is a path. Build the model, and load its weights: model.load_state_dict(torch.load(path)); "
+        what += "linger.Session(path) runs an ONNX file"
+    elif isinstance(given, Mapping):
+        what = f"this {kind} holds weights alone. Build the model, and load them: model.load_state_dict(weights)"
+    elif kind in ("ExportedProgram", "ModelProto", "Model"):
+        what = (
+            f"this {kind} holds a graph whose layers cannot be replaced. Give the torch.nn.Module that it was made from"
+        )
+    else:
+        what = f"a torch module is expected, not {kind}. Give a torch.nn.Module; one that calls a function will do"
+    return UsageError(f"{where}: {what}.")
+
+
+def refuse_together(checks: Iterable[Callable[[], object]]) -> None:
+    """Run every check, then refuse what any of them refuses.
+
+    Raises:
+        UsageError: With the sentences of all the checks that raised one.
+    """
+    wrong = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise UsageError(" ".join(dict.fromkeys(wrong)))
+
+
 _EXTRAS = {
     "torch": "torch",
     "onnxscript": "torch",
@@ -80,6 +132,9 @@ _EXTRAS = {
 }
 """Optional packages, and the extra of linger that installs each."""
 
+DISTRIBUTION = "linger-nn"
+"""What pip calls linger: on PyPI, `linger` is a message queue of somebody else."""
+
 
 def missing_extra(who: str, error: ModuleNotFoundError) -> Exception:
     """The error to raise if a package is not installed: a UsageError if an extra installs it, else the error itself."""
@@ -88,8 +143,17 @@ def missing_extra(who: str, error: ModuleNotFoundError) -> Exception:
         return error
     extra = _EXTRAS[package]
     return UsageError(
-        f"{who} needs {package}, which is not installed. Install linger with the extra {extra!r}: pip install 'linger[{extra}]'."
+        f"{who} needs {package}, which is not installed. Install linger with the extra {extra!r}: {install_line(extra)}."
     )
+
+
+def install_line(extra: str) -> str:
+    """The command that installs linger with an extra.
+
+    >>> install_line("view")
+    "pip install 'linger-nn[view]'"
+    """
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def in_one_line(error: BaseException) -> str:

@@ -8,10 +8,15 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from linger.analysis.batches import as_batches, float_tensors, fresh, run_batch
+from linger.analysis.batches import as_batches, can_be_labels, float_tensors, fresh, run_batch
 from linger.errors import UnsupportedError, UsageError
 
 ONE, TWO = torch.ones(1), torch.ones(2)
+
+
+class Anything(nn.Module):
+    def forward(self, *parts):
+        return parts
 
 
 @pytest.mark.parametrize(
@@ -27,17 +32,19 @@ ONE, TWO = torch.ones(1), torch.ones(2)
     ids=["tuple", "tensor", "list", "iterator", "nothing", "another kind of argument"],
 )
 def test_batches_come_in_every_form(given, expected):
-    found = list(as_batches(given))
+    found = list(as_batches(Anything(), given))
     assert [[id(part) if isinstance(part, torch.Tensor) else part for part in batch] for batch in found] == [
         [id(part) if isinstance(part, torch.Tensor) else part for part in batch] for batch in expected
     ]
     assert all(isinstance(batch, tuple) for batch in found)
 
 
-@pytest.mark.parametrize("given", [None, 3, "text", {"x": ONE}], ids=repr)
+@pytest.mark.parametrize(
+    "given", [None, 3, "text", nn.Identity(), nn.Linear], ids=["None", "number", "text", "model", "class"]
+)
 def test_what_is_no_batch_is_refused_at_once(given):
     with pytest.raises(UsageError, match=rf"{type(given).__name__} is no batch\. Give a tensor, a tuple"):
-        as_batches(given)
+        as_batches(Anything(), given)
 
 
 def test_a_fresh_copy_shares_no_memory_and_keeps_everything_else():
@@ -80,7 +87,7 @@ def test_errors_that_say_enough_pass(error):
 def test_a_tuple_of_batches_is_explained():
     batches = torch.ones(4, 3).split(2)  # a tuple, which torch means as a list
     with pytest.raises(
-        UsageError, match=r"\[\(2, 3\), \(2, 3\)\].*a tuple holds the arguments of one pass, a list holds"
+        UsageError, match=r"\[\(2, 3\), \(2, 3\)\].*A tuple holds the arguments of one forward pass, a list holds"
     ):
         run_batch(nn.Linear(3, 1), batches)
 
@@ -102,3 +109,20 @@ def test_float_tensors_are_found_in_every_nest():
     tree = OrderedDict(x=(a, [b, None, torch.ones(1, dtype=torch.long)]), y=Result(c, (packed, "text")), z={"e": e})
     assert [leaf.item() for leaf in float_tensors(tree)] == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert float_tensors(Result) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "are_labels"),
+    [
+        ((torch.zeros(2, 4), torch.tensor([1, 2])), True),
+        ((torch.zeros(2, 4), torch.zeros(3, 4), torch.tensor([1, 2])), True),
+        ((torch.zeros(3, 4), torch.tensor([1, 2])), False),
+        ((torch.zeros(2, 4), torch.tensor([1.0, 2.0])), False),
+        ((torch.tensor(1.0), torch.tensor([1])), False),
+        ((torch.zeros(1, 4), torch.tensor(1)), False),
+        (([1, 2], torch.tensor([1, 2])), False),
+    ],
+    ids=["labels", "two inputs", "other rows", "real", "one number", "one label", "no tensor"],
+)
+def test_labels_are_a_whole_number_for_each_row_of_the_first(parts, are_labels):
+    assert can_be_labels(parts) == are_labels

@@ -16,7 +16,7 @@ from linger.errors import UnsupportedError, UsageError
 from linger.graph.files.model_io import save
 from linger.proof import verify
 from tests.support.c_compiler import STRICT, require_compiler
-from tests.support.c_folders import QUICK, picture_network, run_test_program, sequence_network, symbols
+from tests.support.c_folders import QUICK, WIDTHS, WINDOW, picture_network, run_test_program, sequence_network, symbols
 from tests.support.c_targets import require_target
 from tests.support.streams import conv, dialect, network, recurrent
 
@@ -102,6 +102,22 @@ def test_networks_that_hardly_compute(make, inputs, outputs, tmp_path):
     """No step, no weights, a scale that is no power of two."""
     folder = export(network(make, inputs=inputs, outputs=outputs), tmp_path / "c", weights="file", arena="caller")
     assert run_test_program(folder, tmp_path, "-DLINGER_PROOF").returncode == 0
+
+
+def test_a_picture_of_real_numbers_has_the_order_of_the_file(tmp_path):
+    """Its channels are innermost in memory, and outermost for who calls."""
+    require_compiler()
+    draw = np.random.default_rng(0)
+
+    def build(g, x):
+        w, b = draw.integers(-90, 90, (4, 3, 3, 3)).astype(np.int8), np.zeros(4, np.int32)
+        y = dialect(g, "Conv2dInt", x, w, b, **WINDOW, **WIDTHS, scale_x=16.0, scale_w=64.0, scale_o=8.0)
+        return dialect(g, "Dequant", y, scale_o=8.0)
+
+    model = network(build, inputs="int8[1,3,5,6] x", outputs="float[1,4,5,6] y")
+    for layout in ("file", "nhwc"):
+        folder = export(model, tmp_path / layout, layout=layout)
+        assert run_test_program(folder, tmp_path).returncode == 0
 
 
 def test_channels_are_innermost_where_that_is_asked_for(model, tmp_path):

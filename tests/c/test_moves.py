@@ -1,13 +1,16 @@
 """Standard nodes that only move elements: as maps, as loops of C, as memory that needs no step."""
 
 import numpy as np
+import pytest
 
 from linger.c.exporter import export
+from linger.c.move_text import move_function
 from linger.c.moves import parts_of
 from linger.c.network import load_network
 from linger.c.program import build
 from linger.c.proof import prove
 from linger.c.steps import make_plan
+from linger.numeric.c.text import Tables
 from tests.support.c_compiler import require_compiler
 from tests.support.dialect_text import quantising
 
@@ -77,3 +80,27 @@ def test_a_map_of_boxes_is_found():
 
 def test_a_map_that_no_axis_explains_is_none():
     assert parts_of(np.array([[0, 1], [3, 2]]), [4]) is None
+
+
+@pytest.mark.parametrize(
+    ("places", "size", "loops"),
+    [
+        (
+            [[0, 1], [3, 2]],
+            4,
+            ["for (int32_t i0 = 0; i0 < 4; i0++) {", "out_0[i0] = in_0[(int32_t)linger_table_0[i0]];"],
+        ),
+        ([[4, 5], [2, 3]], 6, ["i0 < 2", "i1 < 2", "out_0[i0 * 2 + i1] = in_0[4 + i0 * -2 + i1];"]),
+        ([[1, 2], [3, 4]], 9, ["i0 < 4", "out_0[i0] = in_0[1 + i0];"]),  # one run
+        ([[-1, -1]], 2, ["(void)in_0;", "i0 < 2", "out_0[i0] = 7;"]),
+    ],
+    ids=["no sum of axes", "axes", "one run", "a value"],
+)
+def test_a_map_becomes_the_fewest_loops(places, size, loops):
+    tables = Tables()
+    text = move_function("move", np.array(places), [("int8_t", size)], "int8_t", tables, "7")
+    assert text.startswith("static void move(const int8_t *in_0, int8_t *out_0) {")
+    at = [text.find(part) for part in loops]
+    assert -1 not in at, text
+    assert at == sorted(at)
+    assert text.count("for (") == sum("< " in part for part in loops)

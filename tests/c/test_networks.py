@@ -17,6 +17,7 @@ from torch import nn
 import linger
 from linger.c.exporter import export
 from tests.support.c_compiler import require_compiler
+from tests.support.c_folders import require_tool
 from tests.support.c_networks import assert_proven, prove, prove_stream, with_fixed_input
 from tests.support.c_targets import require_target
 from tests.support.real_models import require
@@ -80,7 +81,7 @@ def test_digits_on_an_emulated_core(tmp_path):
 @pytest.mark.parametrize("cc", ["gcc", "clang"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_digits_of_all_test_images(trained_digits, seed, cc, tmp_path):
-    require_compiler()
+    require_tool(cc, cc)
     path, images = trained_digits(seed)
     assert len(images) == 540
     assert_proven(prove(path, tmp_path / "c", images, cc=cc))

@@ -13,7 +13,7 @@ from linger.c.proof import CProof, TensorProof, prove
 from linger.errors import UsageError
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import picture_network, sequence_network
-from tests.support.streams import dialect, network, recurrent
+from tests.support.streams import conv, dialect, network, recurrent
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +182,33 @@ def test_a_stream_begins_at_its_states_whatever_the_inputs_say(tmp_path):
             proof = prove(program, model, inputs)
             assert proof.ok, proof.summary()
         assert proof.rows[-1].name == "y (whole sequence)"
+
+
+def offset_network():
+    """A causal Conv1d, and an input without time that is added to every frame."""
+    draw = np.random.default_rng(5)
+
+    def build_sum(g, x, offset):
+        y = conv(g, x, draw, (4, 4), pads=(2, 0))
+        return dialect(g, "iqAdd", y, offset, scale_x=16.0, scale_y=16.0, scale_o=16.0)
+
+    return network(build_sum, inputs="int8[1,4,8] x; int8[1,4,1] offset", outputs="int8[1,4,8] y")
+
+
+def test_every_step_of_a_stream_gets_the_whole_of_an_input_without_time(tmp_path):
+    require_compiler()
+    model, draw = offset_network(), np.random.default_rng(6)
+    feed = {
+        name: draw.integers(-60, 60, shape).astype(np.int8) for name, shape in (("x", (1, 4, 8)), ("offset", (1, 4, 1)))
+    }
+    folder = export(model, tmp_path / "c", name="net", stream=2)
+    assert "const int8_t *x, const int8_t *offset," in (folder / "net.h").read_text()
+    with build(folder, flags=("-O0",)) as program:
+        for inputs in (feed, None):
+            proof = prove(program, model, inputs)
+            assert proof.ok, proof.summary()
+            assert proof.samples == 4  # steps of two frames
+            assert [(row.name, row.elements) for row in proof.rows][-1] == ("y (whole sequence)", 32)
 
 
 def test_another_model_and_wrong_arguments_are_refused(model, folder):

@@ -1,6 +1,5 @@
 """Exported C on other compilers and on emulated processors: the same integers, faults as errors, counted instructions."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ from linger.c import toolchains
 from linger.c.program import build
 from linger.c.toolchains import HOST, TOOLCHAINS, Size, toolchain
 from linger.errors import LingerError, UnsupportedError, UsageError
+from tests.support.c_folders import require_tool
 from tests.support.c_targets import require_target
 from tests.support.tiny_c_network import tiny_manifest, write_echo, write_tiny
 
@@ -161,8 +161,7 @@ def test_network_that_does_not_fit_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["gcc", *(pytest.param(cc, marks=pytest.mark.devices) for cc in ("clang", "tcc"))])
 def test_compilers_of_this_machine(tmp_path, name):
-    if shutil.which(name) is None:
-        pytest.skip(f"{name} is not installed")
+    require_tool(name, name)
     with build(write_tiny(tmp_path / "tiny", "caller"), cc=name) as program:
         assert program.intermediates(FLOATS)["s"].tolist() == [[60, -60, 127]]
 

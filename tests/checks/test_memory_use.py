@@ -260,7 +260,9 @@ def test_open_sizes_make_lower_bounds():
     assert use.layers[1].macs == 0
     assert live(use) == [0, 0, 4, 4]
     assert use.is_lower_bound
+    assert [layer.has_all_macs for layer in use.layers] == [True, False, True, True]
     assert "at least 4 bytes of tensors" in use.summary()
+    assert "at least 0 multiply-accumulates" in use.summary()
     assert "lower bounds: 3 layers could not be counted in full" in use.summary()
 
 

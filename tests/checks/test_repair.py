@@ -158,8 +158,23 @@ def test_parser_dequant_refuses_contradictions_all_at_once():
 
 
 def test_arguments_have_their_documented_names(tmp_path):
-    assert list(inspect.signature(linger.repair).parameters)[:2] == ["model_name", "is_check"]
-    assert linger.fix_dequant is linger.repair
+    for call in (linger.repair, linger.fix_dequant):
+        assert list(inspect.signature(call).parameters)[:2] == ["model_name", "is_check"]
     path = tmp_path / "m.onnx"
     onnx.save(text_model("[q] q = thinker.Quant<data_bits=8, scale_x=16.0>(x) [n] y = Relu(q)"), path)
     assert linger.repair(model_name=str(path), is_check=True).path == tmp_path / "m_fix.onnx"
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "inputs", "expected"),
+    [
+        pytest.param(repair, {}, "float[2] x", ir.DataType.INT8, id="repair believes the file"),
+        pytest.param(linger.fix_dequant, {}, "float[2] x", ir.DataType.FLOAT, id="the inherited call makes them real"),
+        pytest.param(linger.fix_dequant, {"outputs": "declared"}, "float[2] x", ir.DataType.INT8, id="on request not"),
+        pytest.param(linger.fix_dequant, {}, "float[2] x, int8[2] s", ir.DataType.INT8, id="integers at both ends"),
+        pytest.param(linger.fix_dequant, {}, "float[2] x, int64[2] s", ir.DataType.FLOAT, id="indices are no integers"),
+    ],
+)
+def test_declared_integer_outputs(call, options, inputs, expected):
+    model = quantising("y = Q16(x)", inputs=inputs, outputs="int8[2] y")
+    assert call(model, **options).model.graph.outputs[0].dtype == expected

@@ -375,7 +375,7 @@ def test_statistics_random_state_and_hooks_are_as_before():
         pytest.param(lambda m: trace_layers(m, m), "an example input is missing", id="no input"),
         pytest.param(trace_layers, "an example input is missing", id="nothing at all"),
         pytest.param(lambda m: trace_layers(m, torch.zeros(1, 7, 6, 6)), r"\(1, 7, 6, 6\)", id="wrong input"),
-        pytest.param(lambda m: trace_layers(m, "picture"), "'str'", id="no tensor"),
+        pytest.param(lambda m: trace_layers(m, "picture"), "str is no batch", id="no tensor"),
     ],
 )
 def test_a_wrong_call_is_one_sentence_and_changes_nothing(call, match):
@@ -405,3 +405,11 @@ def test_replacing_reaches_every_name():
     replace_everywhere(model, {shared: other})
     assert model[0] is model[1][0] is other
     assert isinstance(model[2], nn.ReLU)
+
+
+def test_the_target_may_be_named():
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
+    assert fused(trace_layers(model, picture(), target_model=model[0])) == {"0.0"}
+    assert fused(trace_layers(model, picture(), target_model=model)) == {"0.0", "1"}
+    with pytest.raises(UsageError, match=r"the target \(Conv2d\) is no part of the root"):
+        trace_layers(model, picture(), target_model=nn.Conv2d(3, 4, 3))

@@ -1,4 +1,4 @@
-"""No exported form leads ONNX Runtime to products of unsigned and signed bytes, which saturate on x64 without VNNI."""
+"""No exported form leads ONNX Runtime to products of unsigned and signed bytes that saturate on x64 without VNNI."""
 
 import io
 import logging
@@ -51,6 +51,7 @@ def exported(quantised, **options):
 
 @pytest.mark.parametrize("form", ["dialect", "standard", "bare", "qdq"])
 def test_no_form_multiplies_unsigned_by_signed_bytes(quantised, form):
+    """None but those that fit in 16 bits in pairs: weights within ±64, and data up to 127 behind a ReLU (`byte_forms`)."""
     content = exported(quantised, form=form)
     model = load(content)
     if form == "bare":

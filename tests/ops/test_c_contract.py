@@ -437,3 +437,13 @@ def test_no_number_leaves_its_interval(op, tmp_path, monkeypatch):
     done = run_program(INSIDE + checking_program(built.unit.source(), all_cases(op, built)), tmp_path, "-w")
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def test_an_array_that_an_index_of_32_bits_does_not_reach_is_refused():
+    op = find_op("Requant", None)
+    attributes = op.complete({"data_bits": 8, "o_bits": 8, "scale_x": 8.0, "scale_o": 1.0})
+    with pytest.raises(
+        UnsupportedError, match=r"an array of shape \(32768, 65536\) has more elements than an index of 32 bits"
+    ):
+        Unit().add("f", op.body, op.arrange([Input((1 << 15, 1 << 16), "int8")]), attributes, title="Requant")
+    Unit().add("f", op.body, op.arrange([Input((1 << 15, (1 << 16) - 1), "int8")]), attributes, title="Requant")

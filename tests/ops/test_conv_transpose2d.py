@@ -1,12 +1,20 @@
 """ConvTranspose2dInt by hand: each input spreads its kernel over the output; and the geometry of torch's layer."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 import torch
 
 from linger.dialect import Refusal
+from linger.numeric.fixed import MOST_TRANSPOSED_TAPS
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.conv_transpose2d import conv_transpose2d_int, from_conv_transpose1d, from_conv_transpose2d
+from linger.ops.conv_transpose2d import (
+    conv_transpose2d_int,
+    from_conv_transpose1d,
+    from_conv_transpose2d,
+    refuse_long_sums,
+)
 from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object
 
 
@@ -184,3 +192,15 @@ def test_a_layer_of_one_axis_is_a_picture_of_one_row():
     refused = from_conv_transpose1d(layer)
     assert isinstance(refused, Refusal)
     assert "reflect" in refused.reason
+
+
+@pytest.mark.parametrize(("more", "is_taken"), [(0, True), (1, False)], ids=["at the bound", "beyond"])
+def test_as_many_products_as_can_be_added_exactly_are_taken(more, is_taken):
+    class Facts:
+        attributes = MappingProxyType({"group": 2, "kernel_shape": (1, 1)})
+
+        def size(self, name, axis):
+            assert (name, axis) == ("w", 0)
+            return 2 * (MOST_TRANSPOSED_TAPS + more)
+
+    assert (refuse_long_sums(Facts()) is None) == is_taken

@@ -70,18 +70,38 @@ def _factor(node, side):
 
 
 def mixed_products(model, level):
-    """The products of unsigned and signed bytes, where the signed ones are not all within ±64.
+    """The products of unsigned and signed bytes of which a pair may leave 16 bits.
 
-    Two products of a byte and 64 are at most 2·255·64 = 32640, which 16 bits hold.
+    Twice the largest number times the largest weight decides: 2·255·64 = 32640 and, where a ReLU ends at 127,
+    2·127·128 = 32512 fit, 2·255·65 = 33150 and 2·128·128 = 32768 do not.
     """
     found = [node for node in optimised(model, level).graph.all_nodes() if node.op_type in OPERANDS]
-    return [
-        _label(node) for node in found if {_factor(node, 0), _factor(node, 1)} == {"u8", "s8"} and not _is_safe(node)
-    ]
+    return [_label(node) for node in found if {_factor(node, 0), _factor(node, 1)} == {"u8", "s8"} and _can_leave(node)]
 
 
-def _is_safe(node):
-    held = [node.inputs[place].const_value for place in OPERANDS[node.op_type]]
-    return any(
-        t is not None and t.dtype == ir.DataType.INT8 and np.abs(t.numpy().astype(int)).max() <= 64 for t in held
-    )
+LARGEST = 2**15 - 1
+TAKING = MOVING - {"QuantizeLinear", "DequantizeLinear", "Cast", "Clip", "Constant"} | {
+    "Gather",
+    "GatherElements",
+    "Slice",
+}
+"""Ops whose result has no number but 0 that their first input lacks."""
+
+
+def _can_leave(node):
+    left, right = (_largest(node.inputs[place]) for place in OPERANDS[node.op_type])
+    return 2 * left * right > LARGEST
+
+
+def _largest(value):
+    """The largest magnitude that a tensor of bytes may have: as far as constants, Clips and tables in front of it tell."""
+    if value.const_value is not None:
+        return int(np.abs(value.const_value.numpy().astype(int)).max(initial=0))
+    node = value.producer()
+    if node is None or value.dtype == ir.DataType.INT8:
+        return 255
+    if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        return _largest(node.inputs[2])
+    if node.op_type == "Concat":
+        return max(_largest(x) for x in node.inputs)
+    return _largest(node.inputs[0]) if node.op_type in TAKING else 255

@@ -23,17 +23,17 @@ WIDE = "thinker.Requant<data_bits = 8, o_bits = {0}, scale_x = 16.0, scale_o = {
 
 def mends(given: str, expected: str, *, opset: int = 13, functions: str = "", **options):
     """The repair turns one text into another, completely, and has nothing to do the second time."""
-    result = linger.fix_dequant(parsed(given + functions, opset), **options)
+    result = linger.repair(parsed(given + functions, opset), **options)
     assert shown(result.model) == shown(parsed(expected + functions, opset))
     assert list(result.findings) == []
     onnx.checker.check_model(ir.to_proto(result.model))
-    assert linger.fix_dequant(result.model, rules=SPARING, **options).changes == ()
+    assert linger.repair(result.model, rules=SPARING, **options).changes == ()
     return result
 
 
 def leaves(given: str, *, opset: int = 13, functions: str = "") -> None:
     """A right file is not touched."""
-    result = linger.fix_dequant(parsed(given + functions, opset))
+    result = linger.repair(parsed(given + functions, opset))
     assert shown(result.model) == shown(parsed(given + functions, opset))
     assert edits(result) == []
     assert list(result.findings) == []
@@ -41,7 +41,7 @@ def leaves(given: str, *, opset: int = 13, functions: str = "") -> None:
 
 def reports(given: str, severity: str, *words: str, opset: int = 13) -> None:
     """What the file does not tell is said, and nothing is guessed."""
-    result = linger.fix_dequant(parsed(given, opset))
+    result = linger.repair(parsed(given, opset))
     assert shown(result.model) == shown(parsed(given, opset))
     assert [f.severity for f in result.findings] == [severity]
     assert all(word in str(result.findings[0]) for word in words)
@@ -252,7 +252,7 @@ def test_6_time_grows_with_the_number_of_nodes_not_with_its_square():
         chain = " ".join(f"q{i} = Q16(t{i}) t{i + 1} = Neg(q{i})" for i in range(count))
         model = parsed(f"g (float[2] t0) => (float[2] t{count}) {{ {chain} }}")
         begin = time.process_time()
-        assert len(linger.fix_dequant(model, rules=["insert_dequant"]).changes) >= count
+        assert len(linger.repair(model, rules=["insert_dequant"]).changes) >= count
         return time.process_time() - begin
 
     seconds(10)  # what is loaded once
@@ -327,7 +327,7 @@ def test_8_nodes_in_any_order_are_sorted():
 
 
 def test_8_an_output_may_be_listed_twice():
-    result = linger.fix_dequant(parsed("g (float[2] x) => (float[2] y, float[2] y) { q = Q16(x) y = Relu(q) }"))
+    result = linger.repair(parsed("g (float[2] x) => (float[2] y, float[2] y) { q = Q16(x) y = Relu(q) }"))
     assert [(o.name, o.dtype) for o in result.model.graph.outputs] == [("y", ir.DataType.FLOAT)] * 2
     assert [node.op_type for node in result.model.graph] == ["Quant", "Relu", "Dequant"]
 
@@ -363,7 +363,7 @@ def test_9_what_the_original_left_declared_as_integers_behind_a_dequant_is_real(
 
 
 def test_9_new_tensors_say_their_type():
-    result = linger.fix_dequant(parsed("g (float[2] x) => (float[2] y) { q = Q16(x) y = Neg(q) }"))
+    result = linger.repair(parsed("g (float[2] x) => (float[2] y) { q = Q16(x) y = Neg(q) }"))
     types = {o.name: o.dtype for node in result.model.graph for o in node.outputs if node.op_type == "Dequant"}
     assert set(types.values()) == {ir.DataType.FLOAT}
 
@@ -377,13 +377,13 @@ def test_10_repairs_in_several_threads_do_not_meet():
         f" else_branch = f () => (float[2] b) {{ b = Exp(r) }}> }}".replace("(float[2] x)", "(float[2] x, bool c)")
         for i in range(8)
     ]
-    alone = [shown(linger.fix_dequant(parsed(text)).model) for text in texts]
+    alone = [shown(linger.repair(parsed(text)).model) for text in texts]
     together: dict[int, list[str]] = {}
     models = [parsed(text) for text in texts]
 
     def work(index: int) -> None:
         for _ in range(5):
-            together[index] = shown(linger.fix_dequant(models[index]).model)
+            together[index] = shown(linger.repair(models[index]).model)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(texts))]
     for thread in threads:

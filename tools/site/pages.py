@@ -16,8 +16,6 @@ from markdown.extensions.toc import slugify, unique
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 ROOT_FILES = {
-    "README.md": "index.md",
-    "README.zh-CN.md": "index.zh.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/results.md": "benchmarks/results.md",

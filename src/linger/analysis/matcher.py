@@ -114,7 +114,7 @@ def watch(model: nn.Module, arguments: Sequence[Any]) -> Wiring:
             stack.callback(module.register_forward_hook(leave).remove)
         stack.enter_context(torch.no_grad())
         stack.enter_context(_Watch(wiring, running))
-        output = run_batch(model, arguments, what_to_do="Give an input that the model accepts.")
+        output = run_batch(model, arguments)
     wiring.returned = {id(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor)}
     return wiring
 

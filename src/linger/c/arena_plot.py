@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from linger.c.arena_steps import INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
-from linger.errors import UsageError, printable
+from linger.errors import UsageError, install_line, printable
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def draw_arena(use: PlannedArena, path: Path) -> None:
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:
-        raise UsageError("pictures need matplotlib. Install linger with the extra 'report': linger[report].") from error
+        raise UsageError(f"pictures need matplotlib. Install it with: {install_line('report')}") from error
     write_atomically(path, arena_picture(use, path.suffix[1:]))
 
 

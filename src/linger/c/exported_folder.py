@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,21 @@ class StreamOptions:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """Which part of a file a program is.
+
+    Attributes:
+        inputs: Tensors of the file that it takes.
+        outputs: Tensors of the file that it gives.
+        outside: The nodes of the file that stay outside, as text.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    outside: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ExportedFolder:
     """What a manifest says about its folder, after all of it has been checked."""
 
@@ -167,6 +182,8 @@ class ExportedFolder:
     """The file with the weights, where they are not compiled: every call is given its bytes."""
     stream: StreamOptions | None = None
     """How the step of a streaming network was made; None for a network that runs as a whole."""
+    cut: Cut | None = None
+    """Which part of the file it is; None for all of it."""
     model_sha256: str | None = None
     manifest_sha256: str = ""
 
@@ -244,6 +261,7 @@ def _read(path: Path, checker: _Checker) -> ExportedFolder | None:
         tensors={t.id: t for t in tensors},
         weights=_weights(data.get("weights"), files, checker),
         stream=_stream(data.get("stream"), checker),
+        cut=_cut(data.get("cut"), checker),
         model_sha256=_model_sha256(data.get("model"), checker),
         manifest_sha256=digest,
     )
@@ -399,6 +417,15 @@ def _stream(value: Any, checker: _Checker) -> StreamOptions | None:
         _named("stream." + key, item.get(key), kind, checker) for key, kind in (("time", int), ("pairs", str))
     )
     return StreamOptions(frames, time, pairs)
+
+
+def _cut(value: Any, checker: _Checker) -> Cut | None:
+    if value is None:
+        return None
+    item = checker.need("cut", value, dict, "an object or null") or {}
+    lists = [checker.need(f"cut.{f.name}", item.get(f.name), list, "a list") or [] for f in fields(Cut)]
+    checker.need_that("cut", all(isinstance(name, str) for names in lists for name in names), "lists of texts")
+    return Cut(*map(tuple, lists))
 
 
 def _named(where: str, value: Any, kind: type, checker: _Checker) -> dict[str, Any] | None:

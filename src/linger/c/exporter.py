@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.c.exported_folder import FORMAT, MANIFEST, StreamOptions
+from linger.c.exported_folder import FORMAT, MANIFEST, Cut, StreamOptions
 from linger.c.folder.build_files import LAYOUTS
 from linger.c.folder.check_program import check_program_text
 from linger.c.folder.golden import golden_samples
@@ -26,6 +26,7 @@ from linger.c.folder.readme_text import readme_text
 from linger.c.folder.safe_names import network_name, parameter_names
 from linger.c.layouts import Order, channels_last, picture_tensors
 from linger.c.network import load_network
+from linger.c.parts.integer_part import cut_to, find_cut
 from linger.c.source_files import float_text, internal_text, source_text, weights_texts
 from linger.c.steps import Plan, make_plan
 from linger.c.writer import write_source
@@ -92,6 +93,7 @@ def export(
     time: Mapping[str, int] | None = None,
     pairs: Mapping[str, str] | None = None,
     certificate: str | os.PathLike[str] | None = None,
+    cut: bool = False,
     overwrite: bool = False,
 ) -> Path:
     """Write a network as C99 without dependencies.
@@ -110,6 +112,8 @@ def export(
         time: With `stream`, the axis of each input that is time, by name; None: found from the layers.
         pairs: With `stream`, the states that the file has itself: names of inputs by names of outputs; None: found.
         certificate: A certificate about the file, which the manifest then names.
+        cut: Whether nodes that have no C, such as float ops, stay outside: then the program is the part of the file with the
+            most multiply-accumulates between them. README.md, header and manifest name its tensors and what is outside.
         overwrite: Whether a folder may be replaced that was exported before.
 
     Returns:
@@ -126,9 +130,13 @@ def export(
     _require_free(target, is_overwriting=overwrite)
     if stream is None and (time is not None or pairs is not None):
         raise UsageError("export: time and pairs belong to a stream. Give stream, the frames of one step.")
+    if stream is not None and cut:
+        raise UsageError(
+            "export: cut and stream exclude each other. A stream is the whole file; leave one of them out."
+        )
     origin = origin_of(model, certificate)
     asked = None if stream is None else StreamOptions(stream, time, pairs)
-    face = interface_of(model, stem, options, asked)
+    face = interface_of(model, stem, options, asked, find_cut(model) if cut else None)
     contents = _contents(face, options, origin)
 
     def fill(place: Path) -> None:
@@ -176,7 +184,7 @@ def _require_free(folder: Path, *, is_overwriting: bool) -> None:
             f"{folder}: linger exported this folder before. Replace it with overwrite=True (on the command line "
             "--overwrite), or choose another one."
         )
-    require_free_folder(folder, is_exported if is_overwriting else None)
+    require_free_folder(folder, is_exported)
 
 
 def stream_of(model: ModelLike, options: StreamOptions) -> Streamed:
@@ -237,7 +245,11 @@ def _require_steps(whole: ir.Model, stream: Streamed) -> None:
 
 
 def interface_of(
-    model: ModelLike, name: str, options: FolderOptions, stream_options: StreamOptions | None = None
+    model: ModelLike,
+    name: str,
+    options: FolderOptions,
+    stream_options: StreamOptions | None = None,
+    cut: Cut | None = None,
 ) -> Interface:
     """The program of a network, and the functions that it offers.
 
@@ -245,7 +257,8 @@ def interface_of(
         UnsupportedError: Parts of the network have no C, all of them.
     """
     stream = None if stream_options is None else stream_of(model, stream_options)
-    plan = make_plan(load_network(model if stream is None else stream.model))
+    whole = model if stream is None else stream.model
+    plan = make_plan(load_network(whole if cut is None else cut_to(whole, cut)))
     states = () if stream is None else stream.states
     carried = {edge for state in states for edge in (state.input, state.output)}
     orders = _edge_orders(plan, carried) if options.layout == "nhwc" else {}
@@ -256,6 +269,7 @@ def interface_of(
         parameter_names(name, edges),
         stream,
         stream_options,
+        cut,
         has_callers_arena=options.arena == "caller",
         has_callers_weights=options.weights == "file",
     )

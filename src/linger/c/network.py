@@ -125,6 +125,24 @@ def load_network(source: ModelLike) -> Network:
     Raises:
         UnsupportedError: What C cannot be written for, every node of it.
     """
+    model = brought_to_order(source)
+    same = prepare(model)
+    needed = needed_nodes(model)
+    nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
+    constants = dict(initializers(model))
+    computed = depending(nodes, constants)
+    fixed = [node for node in nodes if node not in computed]
+    names = list(value_names(v for node in fixed for v in node.outputs))
+    _refuse(model, [*_obstacles(computed), *_open(computed, {*constants, *names})])
+    return _measured(model, computed, constants, names, same)
+
+
+def brought_to_order(source: ModelLike) -> ir.Model:
+    """A file with one sample, in the older dialect and in normal form, with sizes as constants; tensors keep their names.
+
+    Raises:
+        UnsupportedError: Sizes are open.
+    """
     loaded = load_own(source)
     _refuse(loaded, _sizes(loaded))
     model = with_one_batch(loaded)
@@ -133,18 +151,10 @@ def load_network(source: ModelLike) -> Network:
         convert_nodes(model, OLDER)
     bring_to_normal_form(model)
     fix_shapes(model)
-    same = prepare(model)
-    needed = needed_nodes(model)
-    nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
-    constants = dict(_initializers(model))
-    computed = _depending(nodes, constants)
-    fixed = [node for node in nodes if node not in computed]
-    names = list(value_names(v for node in fixed for v in node.outputs))
-    _refuse(model, [*_obstacles(computed), *_open(computed, {*constants, *names})])
-    return _measured(model, computed, constants, names, same)
+    return model
 
 
-def _depending(nodes: Iterable[ir.Node], constants: Iterable[str]) -> list[ir.Node]:
+def depending(nodes: Iterable[ir.Node], constants: Iterable[str]) -> list[ir.Node]:
     """The nodes whose results depend on inputs, or on chance; those of the others never change."""
     known, found = set(constants), []
     for node in nodes:
@@ -173,7 +183,8 @@ def _measured(
     return Network(model, tuple(computed), tensors, constants, example, kept)
 
 
-def _initializers(model: ir.Model) -> Iterator[tuple[str, Array]]:
+def initializers(model: ir.Model) -> Iterator[tuple[str, Array]]:
+    """The constants that a file holds, by name."""
     for name, value in model.graph.initializers.items():
         if value.const_value is not None:
             yield name, np.asarray(value.const_value.numpy())
@@ -214,8 +225,8 @@ def _obstacles(nodes: Sequence[ir.Node]) -> Iterator[str]:
         yield "it has no quantised op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
     elif real:
         yield (
-            f"these are not quantised ops: {listing(real)}; linger.coverage(model) says why a layer stayed float, and what "
-            "comes last (an argmax, say) may be left to the caller"
+            f"these are not quantised ops: {listing(real)}; linger.coverage(model) says why a layer stayed float; the rest is "
+            "exported with cut=True (on the command line --cut), and the caller computes these"
         )
 
 
@@ -228,6 +239,13 @@ def _open(nodes: Sequence[ir.Node], constants: Collection[str]) -> Iterator[str]
                 f"{describe(node)} takes sizes or indices from data ({listing(map(printable, wrong))}); make them constants "
                 "before the export"
             )
+
+
+def has_c(node: ir.Node, constants: Collection[str]) -> bool:
+    """Whether C is written for a node, where these tensors are constants."""
+    if inner_graphs(node):
+        return False
+    return is_dialect(node) or (_only_moves(node) and all(name in constants for name in settings(node)))
 
 
 def _only_moves(node: ir.Node) -> bool:

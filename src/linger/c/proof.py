@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from linger.c.exporter import stream_of
 from linger.c.network import Network, load_network, value_names
+from linger.c.parts.integer_part import cut_to
 from linger.c.program import Program
 from linger.checks.memory_use import with_one_batch
 from linger.errors import UsageError, counted, listing, printable
@@ -128,15 +129,18 @@ class _Wanted:
 
     Attributes:
         prepared: The reference of the network that the program was written from.
-        original: The reference of what that network was prepared from.
+        original: The reference of what that network was prepared from, or of the file that it is a part of.
+        inputs: What the network takes.
     """
 
     prepared: Reference
     original: Reference
+    inputs: Sequence[str]
 
     def tensors(self, feed: Arrays) -> dict[str, Array]:
         """Every tensor by name: as the original has it, or, where it does not, as the prepared network has it."""
-        return {**feed, **self.prepared.intermediates(feed), **self.original.intermediates(feed)}
+        known = {**feed, **self.original.intermediates(feed)}
+        return {**self.prepared.intermediates({name: known[name] for name in self.inputs}), **known}
 
 
 def _differences(got: Array, want: Array) -> tuple[int, str]:
@@ -176,19 +180,18 @@ def prove(
         raise UsageError(f"prove: samples={samples!r} is no number of inputs. Give 1 or more.")
     if program.folder.stream is not None:
         return _prove_stream(program, model, inputs, samples, seed)
-    network = load_network(model)
-    feeds = _feeds(network, inputs, samples or _SAMPLES, seed)
+    cut, whole = program.folder.cut, with_one_batch(load_own(model))
+    network = load_network(model if cut is None else cut_to(model, cut))
+    feeds = _feeds(network.model if cut is None else whole, inputs, samples or _SAMPLES, seed)
     _require_same(program, network)
-    wanted = _Wanted(network.reference, Reference(with_one_batch(load_own(model))))
+    wanted = list(map(_Wanted(network.reference, Reference(whole), network.inputs).tensors, feeds))
     rows = _Rows()
-    _compare(program, network, [feeds], [list(map(wanted.tensors, feeds))], rows)
+    _compare(program, network, [[{n: want[n] for n in network.inputs} for want in wanted]], [wanted], rows)
     return CProof(program.description, len(feeds), tuple(rows.found.values()), _missing(network, rows))
 
 
-def _feeds(network: Network, inputs: Inputs | None, samples: int, seed: int) -> list[dict[str, Array]]:
-    if inputs is None:
-        return spread_feeds(network.model, seed=seed, batches=samples)
-    return given_feeds(inputs, network.model)
+def _feeds(model: ir.Model, inputs: Inputs | None, samples: int, seed: int) -> list[dict[str, Array]]:
+    return spread_feeds(model, seed=seed, batches=samples) if inputs is None else given_feeds(inputs, model)
 
 
 def _require_same(program: Program, network: Network, states: Iterable[str] = ()) -> None:
@@ -250,13 +253,13 @@ def _prove_stream(program: Program, model: ModelLike, inputs: Inputs | None, sam
     _require_same(program, network, [name for state in stream.states for name in (state.input, state.output)])
     rows = _Rows()
     if options.frames == 0:
-        wanted = _Wanted(network.reference, Reference(whole))
-        drawn = _feeds(network, _with_states(inputs, stream, network.model), samples or _STEP_SAMPLES, seed)
+        wanted = _Wanted(network.reference, Reference(whole), network.inputs)
+        drawn = _feeds(network.model, _with_states(inputs, stream, network.model), samples or _STEP_SAMPLES, seed)
         hidden = {state.input for state in stream.states}
         sequences = [[{name: feed[name] for name in feed if name not in hidden} for feed in drawn]]
         _compare(program, network, sequences, [_steps(wanted, stream, sequences[0])], rows)
     else:
-        wanted = _Wanted(network.reference, Reference(stream.model))
+        wanted = _Wanted(network.reference, Reference(stream.model), network.inputs)
         feeds = _sequences(whole, stream, inputs, samples or 1, seed)
         sequences = [_cut(stream, feed) for feed in feeds]
         outputs = _compare(program, network, sequences, [_steps(wanted, stream, steps) for steps in sequences], rows)

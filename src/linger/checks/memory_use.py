@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from linger.analysis.multiplications import product_of
 from linger.analysis.result_html import bars_html
 from linger.analysis.result_table import Column, to_html, to_json, to_rich, to_text
-from linger.checks.multiplications import multiplications_of, product_of
+from linger.checks.multiplications import multiplications_of
 from linger.dialect import find_op, is_known
 from linger.errors import LingerError, counted, listing, printable
 from linger.graph.conversion.convert import convert_nodes
@@ -97,6 +98,7 @@ class LayerMemory:
         macs: Multiply-accumulates of convolutions, matrix products and recurrent layers; 0 for everything else.
         is_view: Whether its output lies in the memory of its input, so that it takes none of its own.
         is_lower_bound: Whether something could not be counted.
+        has_all_macs: Whether its multiply-accumulates were counted in full.
         note: What there is to say about it.
         outputs: Names of the tensors that it makes.
     """
@@ -113,6 +115,7 @@ class LayerMemory:
     is_lower_bound: bool = False
     note: str = ""
     outputs: tuple[str, ...] = ()
+    has_all_macs: bool = True
 
     @property
     def shape(self) -> str:
@@ -187,6 +190,11 @@ class MemoryUse:
         return any(layer.is_lower_bound for layer in self.layers)
 
     @property
+    def has_all_macs(self) -> bool:
+        """Whether every multiply-accumulate was counted; else `macs` is a lower bound."""
+        return all(layer.has_all_macs for layer in self.layers)
+
+    @property
     def ok(self) -> bool:
         """Whether nothing was found that does not fit; True without a target."""
         return not any(finding.severity == ERROR for finding in self.findings)
@@ -213,7 +221,8 @@ class MemoryUse:
         at = "" if peak is None else f", at {self.layers[peak].node}"
         yield (
             f"{self._name}: {least}{amount(self.peak_bytes)} of tensors alive at one time{at}; "
-            f"{amount(self.weight_bytes)} of weights; {least}{self.macs:,} multiply-accumulates."
+            f"{amount(self.weight_bytes)} of weights; {'' if self.has_all_macs else 'at least '}{self.macs:,} "
+            "multiply-accumulates."
         )
         if self.is_lower_bound:
             incomplete = sum(layer.is_lower_bound for layer in self.layers)
@@ -247,6 +256,7 @@ class MemoryUse:
             "tensor_bytes": self.tensor_bytes,
             "weight_bytes": self.weight_bytes,
             "macs": self.macs,
+            "has_all_macs": self.has_all_macs,
             "is_lower_bound": self.is_lower_bound,
             "batch_axes": list(self.batch_axes),
             "packer_line": self.packer_line,
@@ -519,6 +529,7 @@ class _Storage:
             is_lower_bound=has_unknown or has_inside or macs is None,
             note="; ".join(self._notes(node, [*read, *made], has_inside=has_inside)),
             outputs=tuple(value.name or "" for value in made),
+            has_all_macs=not has_inside and macs is not None,
         )
 
     def _notes(self, node: ir.Node, values: Sequence[ir.Value], *, has_inside: bool) -> Iterator[str]:

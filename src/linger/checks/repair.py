@@ -18,11 +18,12 @@ from linger.analysis.result_html import table_html
 from linger.checks.proto_repair import repair_proto
 from linger.checks.repair_rules import RepairRule, choose_rules
 from linger.errors import GraphError, VerificationError, listing
+from linger.files import write_atomically
 from linger.graph.core.changes import Changes
 from linger.graph.core.finding import ERROR, Finding
 from linger.graph.core.walking import all_graphs
 from linger.graph.facts.propagation import Facts, OutputPolicy
-from linger.graph.files.model_io import ModelLike, load, load_own, save
+from linger.graph.files.model_io import ModelLike, external_tensors, load, load_own, save
 from linger.graph.passes.declared_types import correct_types
 from linger.graph.passes.dequants import rescale_dequant
 from linger.graph.passes.unneeded_nodes import remove_identity
@@ -37,6 +38,9 @@ _PRODUCER = "linger"
 _SEEDS = (0, 1)
 
 _MOST_ROUNDS = 4
+
+_INTEGER_INPUTS = (ir.DataType.INT8, ir.DataType.INT16)
+"""Types of quantised inputs; wider integers are indices."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def repair(
     model_name: ModelLike,
     is_check: bool = False,  # noqa: FBT001, FBT002 - the documented signature
     *,
-    outputs: OutputPolicy = "declared",
+    outputs: OutputPolicy | None = "declared",
     rules: Iterable[str] | str | None = None,
 ) -> Repair:
     """Repair a file whose Dequants are misplaced or whose graph is broken, and list every change.
@@ -107,7 +111,7 @@ def repair(
             onnx_ir model, which is not changed: nothing is written.
         is_check: Run the result, on generated inputs, in ONNX Runtime and with the numpy reference, before anything is written.
         outputs: Quantised outputs of the model become real numbers where the file does not declare an integer type
-            ("declared"), always ("float"), or never ("integer").
+            ("declared"), always ("float"), or never ("integer"). None: always, unless an input takes quantised integers, too.
         rules: Names of the rules to apply; None for all that are on by default.
 
     Raises:
@@ -117,18 +121,38 @@ def repair(
     """
     with uncollected():
         model, before = load_broken(model_name)
-        changes, findings = apply_rules(model, outputs=outputs, rules=rules)
+        changes, findings = apply_rules(
+            model, outputs=_usual_outputs(model) if outputs is None else outputs, rules=rules
+        )
     verdict = _checked(model) if is_check else None
-    path = None
+    path, all_changes = None, (*before, *changes)
     if isinstance(model_name, (str, os.PathLike)):
-        given = Path(model_name)
-        path = given.with_name(f"{given.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
-        save(model, path)
-    return Repair(model, path, (*before, *changes), tuple(findings), verdict)
+        source = Path(model_name)
+        path = source.with_name(f"{source.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
+        if all_changes or external_tensors(model):
+            save(model, path)
+        else:
+            write_atomically(path, source.read_bytes())  # the same bytes, however another tool ordered them
+    return Repair(model, path, all_changes, tuple(findings), verdict)
 
 
-fix_dequant = repair
-"""The inherited name of `repair`."""
+def fix_dequant(
+    model_name: ModelLike,
+    is_check: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+    *,
+    outputs: OutputPolicy | None = None,
+    rules: Iterable[str] | str | None = None,
+) -> Repair:
+    """`repair` under its inherited name; as the documents say, it makes outputs real that the file declares as integers.
+
+    The arguments and errors are those of `repair`. Files with integer inputs, which `is_input_quant` writes, keep their outputs.
+    """
+    return repair(model_name, is_check, outputs=outputs, rules=rules)
+
+
+def _usual_outputs(model: ir.Model) -> OutputPolicy:
+    """Real outputs, except in a model that was exported with integers at both ends."""
+    return "declared" if any(value.dtype in _INTEGER_INPUTS for value in model.graph.inputs) else "float"
 
 
 def parser_dequant(onnx_model: ModelLike, is_change_in_out_type: bool) -> onnx.ModelProto | ir.Model:  # noqa: FBT001 - the documented signature

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from linger.analysis.batches import Batch, Forward, first_pass
 from linger.analysis.matcher import Wiring, computes_like, watch
 from linger.constraint.conv_bn import (
     ConvBN,
@@ -53,6 +54,7 @@ _BN_KEYS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracke
 def trace_layers(
     root_model: nn.Module,
     *args: object,
+    target_model: nn.Module | None = None,
     fuse_bn: bool = True,
     ahead_conv_relu: bool = True,
     ahead_bn_relu: bool = True,
@@ -62,8 +64,8 @@ def trace_layers(
 ) -> nn.Module:
     """Fuse conv+bn and mark what ReLU follows, keeping every weight.
 
-    `trace_layers(root, target, *inputs)` runs `target` (a part of root, or root itself);
-    `trace_layers(model, *inputs)` is the newer spelling.
+    `trace_layers(root, target, *inputs)` runs `target` (a part of root, or root itself), which is also taken as `target_model`;
+    `trace_layers(model, *inputs)` is the newer spelling. Inputs may also be one object in any form of the page "Inputs".
 
     A pair is fused when the batch norm is the only consumer of the convolution, in every call of both. A float
     checkpoint loads afterwards as before, strictly. Limits that `normalize_layers` set before carry over to the pair.
@@ -75,8 +77,8 @@ def trace_layers(
         UsageError: The target is no part of the root, or fails on the example input; the model is quantised already.
     """
     refuse_quantized(root_model, "trace_layers")
-    target: nn.Module = root_model
-    if args and isinstance(args[0], nn.Module):
+    target: nn.Module = root_model if target_model is None else target_model
+    if target_model is None and args and isinstance(args[0], nn.Module):
         target, args = args[0], args[1:]
     paths = {module: name for name, module in root_model.named_modules()}
     if target not in paths:
@@ -86,7 +88,7 @@ def trace_layers(
         )
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
-    wiring = watch(target, args)
+    wiring = watch(target, _example(target, args))
     pairs = fusable_pairs(target, wiring) if fuse_bn else []
     report = report_fusion(target, wiring, pairs, paths) if fuse_bn else FusionReport(0)
     _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)
@@ -97,6 +99,19 @@ def trace_layers(
     if report.surprising:
         warnings.warn(str(report), stacklevel=2)
     return root_model
+
+
+def _example(target: nn.Module, args: Batch) -> Batch:
+    """The arguments of the pass: each an argument of its own, or all of them as one object in any form of inputs."""
+    forward = Forward.of(target)
+    if len(args) == 1:
+        try:
+            return forward.bound(*first_pass(target, args[0], "trace_layers"))
+        except UsageError:
+            if not isinstance(args[0], tuple) or not isinstance(next(iter(args[0]), None), Tensor):
+                raise
+            return args  # a tuple of tensors as the one argument
+    return forward.bound(*first_pass(target, args, "trace_layers"))
 
 
 def _mark_relu(

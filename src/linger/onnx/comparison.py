@@ -12,7 +12,7 @@ the output. It does not cover a network that amplifies errors: give a tolerance 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import ModelLike
 from linger.quantization.core.qtensor import QTensor
 from linger.runtime.session import Session
-from linger.simulation.example_call import ExampleCall, default_names, preserved, read_call, run_once
+from linger.simulation.example_call import ExampleCall, calls_of, default_names, preserved, run_once
 
 Array = NDArray[Any]
 
@@ -120,7 +120,7 @@ def compare(
     Args:
         model: The torch model, run in evaluation mode without gradients; it stays as it was.
         path: The exported file, in any form.
-        inputs: What was given to the export (a tensor, a tuple, a dict of keywords), or a list of such inputs.
+        inputs: What was given to the export, or an iterable of such (page "Inputs").
         atol: Absolute tolerance. If neither is given: 0 for integers and for outputs that a quantised model computes as
             integers, else what rounding explains for a graph of this size.
         rtol: Relative tolerance; if only one of the two is given, the other is 0.
@@ -136,8 +136,7 @@ def compare(
     names = [output.name for output in session.get_outputs()]
     found: dict[str, OutputComparison] = {}
     runs = 0
-    for given in _batches(inputs):
-        call = read_call(model, given, None)
+    for call in calls_of(model, inputs):
         expected = _run_torch(model, call)
         in_file = session.run(None, _feeds(session, model, call))
         for row in _rows(names, expected, in_file, _Limits(atol, rtol, roundings)):
@@ -166,10 +165,6 @@ class _Limits:
 class _Expected:
     array: Array
     is_exact: bool
-
-
-def _batches(inputs: object) -> Iterable[object]:
-    return inputs if isinstance(inputs, Iterable) and not isinstance(inputs, (tuple, dict, Tensor)) else [inputs]
 
 
 def _run_torch(model: nn.Module, call: ExampleCall) -> list[_Expected]:

@@ -14,7 +14,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from linger.errors import GraphError, UsageError, in_one_line, listing
+from linger.errors import GraphError, UsageError, in_one_line, listing, refuse_unknown
 from linger.graph.core.carriers import with_carried
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.walking import all_nodes
@@ -24,6 +24,8 @@ from linger.graph.forms.attach_functions import attach_functions
 from linger.runtime.fastest import Fastest, fastest
 
 Feeds = Mapping[str, NDArray[Any]]
+AnyFeed = Mapping[str, Any] | Sequence[Any] | NDArray[Any]
+"""Arrays or tensors by name, or in the order of the inputs."""
 
 LEVELS: Mapping[str, Any] = {
     "disable": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -52,6 +54,10 @@ ORT_ERRORS = tuple(
     if isinstance(value, type) and issubclass(value, Exception)
 )
 """Every error class of ONNX Runtime's binding; they share no base class of their own."""
+
+
+_OPTIONS = ("provider_options", "enable_fallback", "read_config_from_model", "disabled_optimizers")
+"""Further arguments of onnxruntime.InferenceSession."""
 
 
 class Session:
@@ -90,6 +96,7 @@ class Session:
         graph: Fastest | None = None,
         **options: Any,
     ) -> None:
+        refuse_unknown("Session", options, _OPTIONS)
         self._where = f"{os.fspath(model)}: " if isinstance(model, (str, os.PathLike)) else ""
         self._model = copied(model) if is_checked and isinstance(model, ir.Model) else load_own(model)
         self._data_folder = _data_folder(self._model)
@@ -139,26 +146,28 @@ class Session:
         """Which graph runs, in a sentence: how many nodes are integer kernels or tables, or the file as it is written."""
         return "the file as it is written" if self._fastest is None else self._fastest.description
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: Any = None) -> list[Any]:
-        """The named outputs (None: all), as onnxruntime returns them."""
-        self._check_feeds(input_feed)
-        return self._run(self._inner, output_names, input_feed, run_options)
+    def run(self, output_names: Sequence[str] | None, input_feed: AnyFeed, run_options: Any = None) -> list[Any]:
+        """The named outputs (None: all), as onnxruntime returns them.
+
+        The feed is a dict of arrays or tensors by name, as for onnxruntime, or a tuple of them in the order of the inputs.
+        """
+        return self._run(self._inner, output_names, self._feeds(input_feed), run_options)
 
     def intermediates(self, input_feed: Feeds) -> dict[str, NDArray[Any]]:
         """Every tensor that a node of the main graph produces, by name."""
-        self._check_feeds(input_feed)
+        feeds = self._feeds(input_feed)
         if self._watching is None:
             self._watching = self._open(_with_every_output(self._model))
-        return self._everything(self._watching, input_feed)
+        return self._everything(self._watching, feeds)
 
     def fastest_intermediates(self, input_feed: Feeds) -> dict[str, NDArray[Any]]:
         """The tensors of the graph that `run` runs, where it is another than the file's; those that both have, by their names."""
-        self._check_feeds(input_feed)
+        feeds = self._feeds(input_feed)
         if self._fastest is None:
             return {}
         if self._watching_fastest is None:
             self._watching_fastest = self._open(_with_every_output(self._fastest.model))
-        return self._everything(self._watching_fastest, input_feed)
+        return self._everything(self._watching_fastest, feeds)
 
     def _everything(self, inner: ort.InferenceSession, feeds: Feeds) -> dict[str, NDArray[Any]]:
         names = [o.name for o in inner.get_outputs()]
@@ -166,8 +175,8 @@ class Session:
 
     def run_up_to(self, name: str, input_feed: Feeds) -> NDArray[Any]:
         """One tensor of the main graph, from a model that ends there: nothing else is an output, nothing behind it runs."""
-        self._check_feeds(input_feed)
-        return np.asarray(self._run(self._open(_ending_at(self._model, name)), [name], input_feed)[0])
+        feeds = self._feeds(input_feed)
+        return np.asarray(self._run(self._open(_ending_at(self._model, name)), [name], feeds)[0])
 
     @staticmethod
     def _run(inner: ort.InferenceSession, names: Sequence[str] | None, feeds: Feeds, options: Any = None) -> list[Any]:
@@ -189,10 +198,20 @@ class Session:
             if output.name and output.dtype is not None and output.dtype.is_integer()
         ]
 
-    def _check_feeds(self, feeds: Feeds) -> None:
+    def _feeds(self, given: AnyFeed) -> Feeds:
+        """Arrays by the names of the inputs; torch tensors become arrays, and what has no names counts in order."""
         expected = self._expected
+        if not isinstance(given, Mapping):
+            parts = given if isinstance(given, (list, tuple)) else [given]
+            if len(parts) != len(expected):
+                raise UsageError(
+                    f"the feed is {len(parts)} arrays without names. The model's inputs are {listing(expected)}: give "
+                    "a dict of arrays by these names, or a tuple with an array for each."
+                )
+            given = dict(zip(expected, parts, strict=True))
+        feeds = {name: a.detach().cpu().numpy() if hasattr(a, "detach") else a for name, a in given.items()}
         if feeds.keys() == set(expected):
-            return
+            return feeds
         wrong = {
             "lacks": [n for n in expected if n not in feeds],
             "has unknown": [n for n in feeds if n not in expected],

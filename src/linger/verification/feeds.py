@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.graph.core.walking import required_inputs
-from linger.verification.array_files import Array, load_arrays
+from linger.verification.array_files import Array, load_arrays, pass_of
 
 if TYPE_CHECKING:
     from linger.runtime.session import Session
 
 Feed = dict[str, Array]
 Inputs = object
-"""A path of an .npz or .npy file, an array, a mapping from names to arrays, or a list of such feeds."""
+"""A path of an .npz or .npy file, an array, a mapping from names to arrays, a tuple of arrays, or an iterable of these."""
 
 _OPEN_SIZE = 2
 """The size of generated inputs along an open axis."""
@@ -61,12 +61,28 @@ def given_feeds(inputs: Inputs, model: ir.Model) -> list[Feed]:
     Raises:
         UsageError: A file that cannot be read, or arrays that are not the model's inputs; all of them are named.
     """
-    batches = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    batches = _batches(inputs, len(required_inputs(model)))
     if not batches:
         raise UsageError("inputs: the list is empty. Give at least one feed, or leave inputs out.")
     labels = [f"inputs[{number}]" for number in range(len(batches))] if len(batches) > 1 else ["inputs"]
     feeds = [_feed(batch, model, label) for batch, label in zip(batches, labels, strict=True)]
     return [part for feed in feeds for part in cut(feed, model)]
+
+
+def _batches(inputs: Inputs, count: int) -> list[Any]:
+    """The batches; a tuple is one where it has an array for each input, or keywords."""
+    if (
+        isinstance(inputs, (str, os.PathLike, Mapping))
+        or hasattr(inputs, "__array__")
+        or not isinstance(inputs, Iterable)
+    ):
+        return [inputs]
+    parts = list(inputs)
+    is_keyed = len(parts) > 1 and isinstance(parts[-1], Mapping) and not isinstance(parts[0], Mapping)
+    is_one = isinstance(inputs, tuple) and (
+        is_keyed or (len(parts) == count and all(hasattr(p, "__array__") for p in parts))
+    )
+    return [inputs] if is_one else parts
 
 
 def fitted(feed: Feed, model: ir.Model, where: str) -> Feed:
@@ -159,12 +175,13 @@ def _feed(batch: object, model: ir.Model, where: str) -> Feed:
 def _named(batch: object, names: Sequence[str], where: str) -> dict[str, Array]:
     if isinstance(batch, (str, os.PathLike)):
         return load_arrays(Path(batch), "with the model's inputs")
-    if isinstance(batch, Mapping):
-        found = {str(name): np.asarray(array) for name, array in batch.items()}
+    read = pass_of(batch, names)
+    if isinstance(read, dict):
+        found = read
     elif isinstance(batch, (list, tuple)):
-        found = {f"{where}[{i}]": np.asarray(array) for i, array in enumerate(batch)}
+        found = {f"{where}[{i}]": array for i, array in enumerate(read)}
     else:
-        found = {names[0] if len(names) == 1 else where: np.asarray(batch)}
+        found = {names[0] if len(names) == 1 else where: read[0]}
     wrong = [f"{name} ({array.dtype})" for name, array in found.items() if array.dtype.kind not in "iufb"]
     if wrong:
         raise UsageError(f"{where}: these are no arrays of numbers: {listing(wrong)}. Give numpy arrays.")

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from linger.errors import UsageError, counted, listing
 from linger.files import write_atomically, write_folder
 from linger.graph.core.walking import required_inputs
-from linger.verification.array_files import SUFFIX, Array, natural_order, npz_content, read_arrays
+from linger.verification.array_files import SUFFIX, Array, natural_order, npz_content, pass_of, read_arrays
 
 INPUTS, INTEGERS, OUTPUTS = "inputs/", "integers/", "outputs/"
 
@@ -251,11 +251,12 @@ def _one_batch(batch: object, interface: FileInterface) -> Iterator[Recording]:
     if isinstance(batch, (str, os.PathLike)):
         for recording in load_recordings(batch):
             yield _only_inputs(recording, Path(batch), interface)
-    elif isinstance(batch, Mapping):
-        arrays = [np.asarray(a) for a in batch.values()]
-        yield Recording(arrays, input_names=tuple(str(name) for name in batch))
     else:
-        yield Recording([np.asarray(a) for a in batch] if isinstance(batch, tuple) else [np.asarray(batch)])
+        arrays = pass_of(batch, interface.inputs)
+        if isinstance(arrays, dict):
+            yield Recording([*arrays.values()], input_names=tuple(arrays))
+        else:
+            yield Recording(arrays)
 
 
 def _only_inputs(recording: Recording, path: Path, interface: FileInterface) -> Recording:

@@ -2,9 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from linger.c.exporter import export
+from linger.c.folder.check_program import _small
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import picture_network, run_test_program, sequence_network
 
@@ -26,6 +28,16 @@ def spoil(folder, pattern, new, file="net.c"):
 def test_a_sound_program_passes(flags, folder, tmp_path):
     done = run_test_program(folder, tmp_path, *flags)
     assert (done.returncode, done.stdout) == (0, "net: 2 samples, every output is as it must be\n")
+
+
+def test_integers_are_compared_as_integers(tmp_path):
+    text = (export(picture_network(), tmp_path / "c", name="net") / "test.c").read_text()
+    integers, reals = (
+        text.partition(f"static void check_{what}(void) {{")[2].partition("\n}\n")[0] for what in ("0", "0_real")
+    )
+    assert "const int8_t want =" in integers
+    assert not re.search("float|double|%.9g", integers)
+    assert "const float want =" in reals
 
 
 def test_a_wrong_output_is_named_with_its_element(folder, tmp_path):
@@ -74,3 +86,10 @@ def test_a_state_that_is_not_reset_is_found(tmp_path):
     done = run_test_program(folder, tmp_path, "-DLINGER_PROOF")
     assert done.returncode == 1
     assert "net_step_q, sample 0: tensor" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "kind"), [(-32768, 32767, "int16"), (-32769, 0, "int32"), (0, 32768, "int32")]
+)
+def test_the_grid_of_real_inputs_takes_two_bytes_where_it_can(lowest, highest, kind):
+    assert _small(np.array([lowest, highest], np.int32)).dtype == kind

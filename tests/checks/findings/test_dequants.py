@@ -1,7 +1,9 @@
 """Dequants that there are too many of."""
 
 import onnx_ir as ir
+import pytest
 
+import linger
 from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.propagated import dequant_findings
 from tests.support.check_cases import QUANT, text_model
@@ -31,11 +33,31 @@ def test_two_branches_have_one_each():
 
 
 def test_a_branch_could_use_the_one_outside():
-    found_now = found(BRANCHES.format(before=f"{QUANT} [a] a = thinker.Dequant<scale_o=16.0>(q)"))
-    assert [text.partition(":")[0] for text in found_now] == [
-        "i/then_branch/p (Dequant)",
-        "i/else_branch/r (Dequant)",
-    ]
+    used = BRANCHES.replace("p = thinker", "o = thinker").replace("(q) }},", "(q) p = Neg(o) }},")
+    found_now = found(used.format(before=f"{QUANT} [a] a = thinker.Dequant<scale_o=16.0>(q)"))
+    assert [text.partition(":")[0] for text in found_now] == ["i/then_branch/p (Dequant)"]
+
+
+TWO_OUTPUTS = f"{QUANT} [a] a = thinker.Dequant<scale_o=16.0>(q) [b] b = thinker.Dequant<scale_o=16.0>(q)"
+SHARED = {
+    "two outputs": (TWO_OUTPUTS, "float[2,2] a, float[2,2] b", 0),
+    "an output behind another reader": (TWO_OUTPUTS + " z = Neg(a)", "float[2,2] b, float[2,2] z", 1),
+    "another reader behind an output": (TWO_OUTPUTS + " z = Neg(b)", "float[2,2] a, float[2,2] z", 1),
+    "outputs of branches": (
+        BRANCHES.format(before=f"{QUANT} [a] a = thinker.Dequant<scale_o=16.0>(q)") + " z = Neg(a)",
+        "float[2,2] y, float[2,2] z",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "outputs", "count"), SHARED.values(), ids=SHARED)
+def test_a_repair_leaves_none_that_the_check_names(body, outputs, count):
+    """Every output of a graph is a tensor of its own, so it keeps its Dequant."""
+    assert len(found(body, outputs=outputs)) == count
+    repaired = linger.repair(text_model(body, outputs=outputs))
+    assert sum("does the same" in change.what for change in repaired.changes) == count
+    assert list(dequant_findings(CheckedModel.of(repaired.model))) == []
 
 
 def test_the_newer_dialect_has_dequants_too():

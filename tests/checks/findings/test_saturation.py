@@ -66,3 +66,4 @@ def test_data_that_cannot_saturate(before, count):
     model = parse(f"{before}  y = MatMulInteger(d, w)", inputs="uint8[2,2] x", outputs="int32[n,2] y", extra=extra)
     infer_element_types(model.graph)
     assert len(list(saturation_findings(CheckedModel.of(model)))) == count
+    assert len(mixed_products(model, "ENABLE_ALL")) == count

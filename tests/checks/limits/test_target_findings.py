@@ -109,3 +109,20 @@ def test_newer_names_are_judged_as_the_ops_that_the_packer_takes_them_for():
     ]
     assert any(node == "a (AvgPool2dInt)" and "a window of 169 pixels" in reason for _, node, reason in found)
     assert content(model) == before
+
+
+def test_an_error_is_said_at_every_node_that_has_it():
+    model = model_of(
+        "a = thinker.Clip(x, low, high) b = thinker.Clip(a, low, high) c = Softplus(b) y = Softplus(c)", low=(), high=()
+    )
+    errors = [(f.node, f.reason) for f in target_findings(model, TARGETS["venus"]) if f.severity == "error"]
+    assert [node for node, _ in errors] == ["a (Clip)", "b (Clip)", "c (Softplus)", "y (Softplus)"]
+    assert errors[0][1] == errors[1][1]
+    assert errors[2][1] == errors[3][1]
+
+
+def test_an_op_that_nobody_has_compared_is_said_once():
+    var = "thinker.iqVar<data_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0>"
+    model = model_of(f"a = {var}(x) b = {var}(a) c = Shape(b) y = Shape(c)")
+    found = [f for f in target_findings(model, TARGETS["venus"]) if "nobody has compared" in f.reason]
+    assert [(f.rule, f.node) for f in found] == [("LGR904", "a (iqVar)"), ("LGR904", "c (Shape)")]

@@ -81,3 +81,10 @@ def test_the_arithmetic_of_another_chip_is_a_function_of_its_own():
     arcs, plain, venus = session.run(None, {"x": x})
     np.testing.assert_array_equal(plain, venus)
     assert (arcs != plain).sum() == 58  # at steps of the output that the short table misses
+
+
+def test_a_file_without_such_nodes_keeps_its_version():
+    text = '<ir_version: 6, opset_import: ["": 11]> g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert len(attach_functions(model)) == 0
+    assert (model.ir_version, list(model.graph.opset_imports)) == (6, [""])

@@ -255,3 +255,14 @@ def test_a_tensor_and_its_carrier_count_once():
     assert {"q", "r", "d", "a/positive"} <= names
     assert not {"q/u8", "r/u7", "d/u8"} & names
     assert {row.name for row in result.rows} == {"q", "a", "r", "d"}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"), [({}, "UINT8"), ({"is_saturating": False}, "INT8")], ids=["default", "sure"]
+)
+def test_weights_are_unsigned_unless_the_file_may_saturate_elsewhere(options, kind):
+    # products of unsigned data and signed weights saturate in pairs on some CPUs; a file runs on any of them
+    model = ir.from_proto(network(NETWORKS["relu"]))
+    write_byte_layers(model, **options)
+    (first, *_) = [node for node in model.graph if node.op_type == "QLinearConv"]
+    assert first.inputs[3].const_value.dtype.name == kind

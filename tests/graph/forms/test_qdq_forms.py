@@ -66,10 +66,11 @@ def test_a_sum_beyond_float32_is_listed_with_a_bound(draw):
     assert node.error == 97  # 3·2^-24·(2^30 + …) is a little more than 192 units, of which an LSB has two
 
 
-def test_a_sum_beyond_int32_is_explicit(draw):
+@pytest.mark.parametrize(("name", "more"), [("Conv2dInt", {}), ("ConvTranspose2dInt", {"output_padding": (0, 0)})])
+def test_a_sum_beyond_int32_is_explicit(name, more, draw):
     inputs = product("conv", np.array([2**31 - 1], np.int32), draw)
     inputs[1][:] = 1
-    node = assert_as_reported(find_op("Conv2dInt"), inputs, product_attributes("conv", 16), modes=BRIEF)
+    node = assert_as_reported(find_op(name), inputs, product_attributes("conv", 16) | more, modes=BRIEF)
     assert node.is_explicit
     assert "int32" in node.reason
 

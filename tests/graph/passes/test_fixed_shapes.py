@@ -104,3 +104,39 @@ def test_a_division_by_zero_is_no_shape():
         a = Constant<value = int64[1] {4}>() b = Constant<value = int64[1] {0}>() s = Div(a, b) y = Reshape(x, s)
     }"""
     assert len(fix_shapes(ir.from_proto(onnx.parser.parse_model(text)))) == 0
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["": 15]> g (float[{batch},3] x) => (float[a,b] y) {
+    s = Shape(x)
+    zero = Constant<value = int64 {0}>()
+    one = Constant<value = int64 {1}>()
+    size = Gather(s, zero)
+    is_one = Equal(size, one)
+    h = If (is_one) <
+        then_branch = t () => (r) { m = Neg(x) r = Relu(m) },
+        else_branch = e () => (r) { r = Identity(x) }
+    >
+    y = If (is_one) <
+        then_branch = u () => (r) { m = Neg(h) r = Abs(m) },
+        else_branch = f () => (r) { r = Identity(h) }
+    >
+}"""
+
+
+def test_the_branch_that_a_size_decides_takes_the_place_of_its_if():
+    import numpy as np
+    from onnx.reference import ReferenceEvaluator
+
+    for batch, kinds in ((1, {"Neg", "Relu", "Abs", "Identity"}), (2, {"Identity"})):
+        model = ir.from_proto(onnx.parser.parse_model(BRANCHES.replace("{batch}", str(batch))))
+        x = {"x": np.array([[1.0, -2.0, 3.0]] * batch, np.float32)}
+        before = ReferenceEvaluator(ir.to_proto(model)).run(None, x)
+        fix_shapes(model)
+        after = ir.to_proto(model)
+        onnx.checker.check_model(after, full_check=True)
+        assert {n.op_type for n in model.graph} - {"Constant"} == kinds
+        assert [o.name for o in after.graph.output] == ["y"]
+        np.testing.assert_array_equal(ReferenceEvaluator(after).run(None, x), before)
+    open_size = ir.from_proto(onnx.parser.parse_model(BRANCHES.replace("{batch}", "n")))
+    assert len(fix_shapes(open_size)) == 0
+    assert "If" in {n.op_type for n in open_size.graph}

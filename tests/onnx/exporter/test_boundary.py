@@ -108,6 +108,77 @@ def test_indices_stay_indices_and_both_outputs_are_integers(tmp_path):
     assert ends(path) == [[onnx.TensorProto.INT64, INTEGER], [INTEGER, INTEGER]]
 
 
+def as_documented(model, inputs, path):
+    """The call of the documents for a file without Dequants."""
+    kind = torch.onnx.OperatorExportTypes.ONNX_ATEN_FALLBACK
+    options = {"is_update_dequant": False, "is_scoped_info": False, "debug_dump": False}
+    with pytest.warns(UserWarning, match="is_update_dequant=False leaves out"):
+        linger.onnx.export_debug(model, inputs, path, opset_version=12, operator_export_type=kind, **options)
+
+
+def several(m, words, x):
+    spoken = m.norm(m.lstm(m.table(words))[0])
+    return torch.sin(spoken), torch.cat([spoken, spoken * 0.5, m.gru(x)[0]], -1)
+
+
+UNDONE = {
+    "pictures": small_net,
+    "a float function": lambda: (quantised(Traced(), drawn(3, 6)), drawn(3, 6)),
+    "words": lambda: (
+        quantised(
+            Own(several, table=nn.Embedding(7, 4), lstm=nn.LSTM(4, 5), norm=nn.LayerNorm(5), gru=nn.GRU(4, 5)),
+            torch.arange(6).reshape(2, 3),
+            drawn(2, 3, 4),
+        ),
+        (torch.arange(6).reshape(2, 3), drawn(2, 3, 4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNDONE)
+def test_file_without_dequants_runs_as_the_simulation_after_its_repair(tmp_path, case):
+    model, inputs = UNDONE[case]()
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    as_documented(model, inputs, tmp_path / "export_debug.onnx")
+    result = linger.fix_dequant(tmp_path / "export_debug.onnx", False)
+    assert result.ok
+    assert set(ends(result.path)[1]) == {FLOAT}
+    session = ort.InferenceSession(result.path, providers=["CPUExecutionProvider"])
+    feeds = dict(zip((each.name for each in session.get_inputs()), map(torch.Tensor.numpy, inputs), strict=True))
+    with torch.no_grad():
+        expected = model(*inputs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for mine, theirs in zip(session.run(None, feeds), expected, strict=True):
+        plain = theirs.dequantize() if hasattr(theirs, "dequantize") else theirs
+        # sines are computed by two libraries, which differ in the last bit
+        np.testing.assert_allclose(mine, plain.numpy(), rtol=2e-7 if case == "words" else 0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("form", "is_input_quant"),
+    [
+        pytest.param("dialect", False, id="dialect"),
+        pytest.param("dialect", True, id="integer ends"),
+        pytest.param("bare", False, id="bare"),
+    ],
+)
+def test_repair_leaves_a_sound_export_alone(tmp_path, form, is_input_quant):
+    model, x = small_net()
+    linger.onnx.export(model, (x,), tmp_path / "net.onnx", form=form, is_input_quant=is_input_quant)
+    repaired = linger.fix_dequant(tmp_path / "net.onnx", False)
+    assert repaired.changes == ()
+    assert repaired.path.read_bytes() == (tmp_path / "net.onnx").read_bytes()
+
+
+def test_repair_of_a_bare_file_leaves_it_bare(tmp_path):
+    model, x = small_net()
+    with pytest.warns(UserWarning, match="is_update_dequant=False leaves out"):
+        linger.onnx.export(model, (x,), tmp_path / "net.onnx", form="bare", is_update_dequant=False)
+    result = linger.fix_dequant(tmp_path / "net.onnx")
+    assert not result.model.functions  # a device packer takes no others
+    assert ends(result.path)[1] == [FLOAT]
+
+
 FLOAT_INPUTS = {
     "a float function": (lambda m, x: m.a(torch.sin(x)), r"Sin\) reads its real values"),
     "a float function beside": (lambda m, x: m.a(x) + m.b(torch.sin(x)), r"Sin\) reads its real values"),

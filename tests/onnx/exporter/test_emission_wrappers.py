@@ -81,7 +81,7 @@ def test_file_computes_the_integers_of_the_model(tmp_path, run):
     for inputs in (X, X[:2]):
         assert linger.verify(net, path, inputs).ok
     types = [node.op_type for node in onnx.load(path).graph.node]
-    assert types.count("Quant") == (2 if run is waves else 1)  # the input, and what sin has made
+    assert types.count("Quant") == (3 if run is waves else 1)  # the input, what sin has made, and cos
 
 
 @pytest.mark.filterwarnings("ignore:The shape inference of custom")
@@ -131,3 +131,32 @@ def test_sizes_of_quantised_tensors_need_no_second_trace(tmp_path, monkeypatch):
 
     model = quantise(Wired(forward), picture())
     linger.onnx.export(model, (picture(),), tmp_path / "m.onnx", verify=True)
+
+
+class Declared(torch.autograd.Function):
+    """Says itself which node it is; 0.3 is no constant of 8 bits."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 0.3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 0.3
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("Mul", x, g.op("Constant", value_t=torch.tensor(0.3)))
+
+
+def test_a_function_with_a_symbolic_is_that_node_in_file_and_simulation(tmp_path):
+    model = quantise(Wired(lambda m, x: m.conv2(Declared.apply(m.conv(x)))), picture())
+    assert [op.reason for op in linger.coverage(model).float_ops] == [
+        "Declared has a symbolic, which the file has instead"
+    ]
+    linger.onnx.export(model, (picture(),), tmp_path / "m.onnx")
+    assert "Mul" in [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node]
+    proof = linger.verify(model, tmp_path / "m.onnx", (picture(seed=2),))
+    assert (proof.ok, proof.differing, proof.missing) == (True, 0, ())
+    model.train()(picture()).dequantize().sum().backward()
+    assert model.conv.weight.grad.abs().sum() > 0

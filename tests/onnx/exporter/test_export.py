@@ -313,7 +313,7 @@ def test_uncalibrated_model_names_every_layer(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (lambda x: (x, x), {}, "the forward pass fails on the example input"),
+        (lambda x: (x, x), {}, "does not take 2 positional arguments"),
         (lambda x: (x[:, :, :2, 0],), {}, "the forward pass fails on the example input"),
         (lambda x: (x,), {"input_names": ["x"], "output_names": ["x"]}, "x as the name of an input and of an output"),
         (lambda x: (x,), {"form": "qonnx"}, "no form 'qonnx'"),
@@ -401,3 +401,14 @@ def test_warnings_point_at_the_line_that_calls_the_export():
         linger.onnx.export(model, (x, x), io.BytesIO(), aten=True, is_update_dequant=False)
     assert [warning.lineno for warning in caught] == [line] * 4
     assert {warning.filename for warning in caught} == {__file__}
+
+
+@pytest.mark.parametrize("form", ["dialect", "standard"])
+def test_keep_initializers_as_inputs_lists_the_integers_too(tmp_path, form):
+    x = torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
+    model = quantised(Traced(), x)
+    linger.onnx.export(model, (x,), tmp_path / "m.onnx", keep_initializers_as_inputs=True, form=form)
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    assert {tensor.name for tensor in graph.initializer} < {value.name for value in graph.input}
+    assert graph.initializer
+    assert linger.verify(model, tmp_path / "m.onnx", (x,)).ok

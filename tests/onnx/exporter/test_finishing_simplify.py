@@ -79,5 +79,5 @@ def test_a_tool_that_breaks_the_model_is_caught(tmp_path, monkeypatch):
 
 def test_missing_tools_say_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install linger\[simplify\]"):
+    with pytest.raises(UsageError, match=r"pip install 'linger-nn\[simplify\]'"):
         linger.onnx.export(nn.Linear(3, 2), (torch.randn(2, 3),), tmp_path / "net.onnx", simplify=True)

@@ -53,6 +53,8 @@ def _comment(*sentences: str) -> str:
 def _overview(face: Interface) -> str:
     graph = plain(face.source.plan.network.model.graph.name or "")
     lines = [f"The network {graph or face.name} as C. Its integers are those of the ONNX file, bit for bit."]
+    if face.cut is not None:
+        lines.append("It is a part of that file; README.md says where it begins and ends, and what stays outside.")
     if face.is_quantized:
         lines.append(
             f"{face.name}_{face.verb}_q takes and gives integers; {face.name}_{face.verb} converts real numbers."

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from linger.c.arena import ALIGNMENT
-from linger.c.exported_folder import C_TYPES, StreamOptions
+from linger.c.exported_folder import C_TYPES, Cut, StreamOptions
 from linger.c.layouts import Order
 from linger.c.network import Tensor
 from linger.c.steps import Edge
@@ -45,6 +45,7 @@ class Interface:
         names: The C name of each input and output, by its name in the file.
         stream: The network as one step; None for a network that runs as a whole.
         stream_options: How that step was made.
+        cut: Which part of the file it is; None for all of it.
         has_callers_arena: Whether the caller provides the arena.
         has_callers_weights: Whether the caller provides the weights, from a file.
     """
@@ -53,6 +54,7 @@ class Interface:
     names: Mapping[str, str]
     stream: Streamed | None = None
     stream_options: StreamOptions | None = None
+    cut: Cut | None = None
     has_callers_arena: bool = False
     has_callers_weights: bool = False
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def manifest_of(
         "outputs": [_edge(face, e.edge) for e in face.outputs],
         "states": [_state(face, number) for number in range(len(face.states))],
         "stream": _stream(face),
+        **({} if face.cut is None else {"cut": asdict(face.cut)}),
         "tensors": [
             {
                 "id": shown.number,

@@ -14,6 +14,7 @@ from linger.c.folder.stack_bound import PROOF_LINES, StackBytes, stack_bound
 from linger.c.memory_use import ArenaUse, use_of
 from linger.c.source_files import state_bytes
 from linger.c.steps import Edge
+from linger.errors import counted
 from linger.version import __version__
 
 _LONGEST_TITLE = 200
@@ -35,6 +36,7 @@ def readme_text(face: Interface, files: Mapping[str, str], framework: str | None
         f"A network as C99, written by linger {__version__}. Its integers are those of the ONNX file, bit for bit. "
         "It has no dependencies, allocates nothing, and calls no function of a library but `memcpy`, `memmove` and `memset`, "
         "which compilers also put in by themselves, and the compiler's helpers for arithmetic that the processor lacks.\n",
+        *_outside(face),
         *_needs(face, use),
         *_steps(use),
         *_building(face, framework),
@@ -49,6 +51,22 @@ def readme_text(face: Interface, files: Mapping[str, str], framework: str | None
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _outside(face: Interface) -> Iterator[str]:
+    """What a caller computes where only a part of the file is C."""
+    if face.cut is None:
+        return
+    edges = [(f"`{face.names[e.edge.name]}`", plain(e.edge.name), "taken") for e in face.inputs]
+    edges += [(f"`{face.names[e.edge.name]}`", plain(e.edge.name), "given") for e in face.outputs]
+    yield "## A part of the file\n"
+    yield (
+        f"{counted(len(face.cut.outside), 'node')} of the file cannot be written as C and stay outside: the caller computes them "
+        "in float, or something else does. The program is the part between these tensors of the file; integers and scales of "
+        "each are below, under Call.\n"
+    )
+    yield _table(("parameter", "tensor of the file", ""), edges)
+    yield "Outside stay:\n\n" + "".join(f"- {plain(node)}\n" for node in face.cut.outside)
 
 
 def _needs(face: Interface, use: ArenaUse) -> Iterator[str]:

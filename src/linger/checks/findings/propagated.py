@@ -139,7 +139,7 @@ def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
 
 
 def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
-    """Every further Dequant of a tensor that could use the first one's result instead."""
+    """Every further Dequant of a tensor that could use the first one's result instead: each output of a graph has its own."""
     first: dict[ir.Value, NodePlace] = {}
     for place in checked.places:
         node = place.node
@@ -148,6 +148,8 @@ def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
             continue
         earlier = first.setdefault(tensor, place)
         graph = earlier.node.graph
+        if _is_output(node) and (graph is not node.graph or _is_output(earlier.node)):
+            continue
         if earlier is not place and isinstance(graph, ir.Graph) and place.within(graph) is not None:
             yield place.finding(
                 rules.DUPLICATE_DEQUANT,
@@ -155,3 +157,7 @@ def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
                 "Let all consumers share one Dequant; linger.repair does.",
                 tensor=tensor.name or "",
             )
+
+
+def _is_output(node: ir.Node) -> bool:
+    return any(value.is_graph_output() for value in node.outputs)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import opset_of
+from linger.graph.core.dialect_node import describe, opset_of
 from linger.graph.core.names import Names, tensor_names
+from linger.graph.core.unused import remove_nodes
 from linger.graph.forms.shaped import known_tensors
 from linger.graph.passes.unneeded_nodes import remove_dead_code
 from linger.graph.qdq.qdq_node import constant
@@ -24,7 +25,9 @@ Array = NDArray[Any]
 _ARITHMETIC = frozenset(
     {"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max", "Floor", "Ceil", "Cast", "Equal", "Less", "Greater", "Not"}
 )
-_MOVING = frozenset({"Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Expand", "Where"})
+_MOVING = frozenset(
+    {"Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Expand", "Where", "Transpose"}
+)
 _MAKING = frozenset({"ConstantOfShape", "Range", "ReduceProd", "ReduceSum", "Size", "Shape"})
 _OF_SHAPES = _ARITHMETIC | _MOVING | _MAKING
 """Ops that compute shapes and bounds."""
@@ -43,19 +46,51 @@ _WHOLE = frozenset({"int64", "int32", "bool"})
 def fix_shapes(model: ir.Model) -> Changes:
     """Replace whole numbers that the graph computes from constants and fixed sizes by constants.
 
-    Device packers read shapes; they do not compute all of them. New constants may make more sizes known, so it goes on as long
-    as there are some. Leaves: computed shapes and bounds only where they depend on an open size or on values.
+    Device packers read shapes; they do not compute all of them. An If that always takes the same branch becomes that branch.
+    New constants may make more sizes known, so it goes on as long as there are some. Leaves: computed shapes and bounds only
+    where they depend on an open size or on values.
     """
     changes, names = Changes(), tensor_names(model)
     while any(_may_be_fixed(node) for node in model.graph):
         found = _computed(model, _fixed_sizes(model) if _asks_for_sizes(model) else {})
-        if not found:
-            break
         for value, content in found.items():
             changes.note(str(value.name), f"is always {content.tolist()}, which is now a constant")
             _replace(value, content, names)
+        if not (_take_branches(model, changes, names) or found):
+            break
         remove_dead_code(model)
     return changes
+
+
+def _take_branches(model: ir.Model, changes: Changes, names: Names) -> bool:
+    """Put the branch that is always taken in the place of each If with a constant condition; whether there is one."""
+    is_taken = False
+    for node in [n for n in model.graph if n.op_type == "If" and n.domain == ""]:
+        condition = constant(node.inputs[0]) if node.inputs else None
+        if condition is not None and condition.size == 1:
+            branch, is_taken = f"{'then' if condition.numpy().item() else 'else'}_branch", True
+            changes.note(describe(node), f"always takes its {branch}, which is now in its place")
+            _inline(model.graph, node, node.attributes[branch].as_graph(), names)
+    return is_taken
+
+
+def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, names: Names) -> None:
+    """Put the nodes of a branch in the place of its If; an Identity keeps the name of each result."""
+    inner, results, constants = list(branch), list(branch.outputs), list(branch.initializers.values())
+    branch.outputs.clear()
+    branch.initializers.clear()
+    branch.remove(inner)
+    for value in (*constants, *(output for each in inner for output in each.outputs if output.name)):
+        value.name = names.choose(str(value.name))  # the other branch, and those of another If, may have the same names
+    for value in constants:
+        graph.register_initializer(value)
+    graph.insert_before(node, inner)
+    for old, result in zip(node.outputs, results, strict=True):
+        passed = ir.Value(name=old.name, type=old.type, shape=old.shape)
+        graph.insert_before(node, ir.Node("", "Identity", [result], outputs=[passed], name=node.name))
+        old.name = None
+        old.replace_all_uses_with(passed, replace_graph_outputs=True)
+    remove_nodes([node])
 
 
 def _asks_for_sizes(model: ir.Model) -> bool:

@@ -14,6 +14,7 @@ from onnx.defs import OpSchema
 from linger.errors import GraphError, listing
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import is_quantising_domain
 from linger.graph.core.names import Names
 from linger.graph.core.schema import formal_input
 from linger.graph.core.unused import is_used
@@ -47,17 +48,19 @@ def name_nodes(model: ir.Model) -> Changes:
 
     Tensors that a node uses but that have no name get one, and a tensor is renamed if nodes that can see it also see another
     tensor of its name; inputs and outputs of the model never are. Names in a function do not clash with those outside it.
-    Leaves: all other names, so that a second run changes nothing.
+    Nodes in the bodies of dialect ops keep their names: nothing looks for them there. Leaves: all other names, so that a second run changes nothing.
     """
     changes = Changes()
     groups: dict[ir.Function | None, list[GraphPlace]] = {}
     for place in all_graphs(model):
         groups.setdefault(place.function, []).append(place)
-    for group in groups.values():
+    for function, group in groups.items():
         namer = _TensorNamer(group, changes)
         taken, seen = Names(node.name for place in group for node in place.graph if node.name), set[str]()
         for place in group:  # outer graphs first
             namer.name_tensors_of(place)
+        if function is not None and is_quantising_domain(function.domain):
+            continue
         for place in group:
             _name_nodes_of(place, seen, taken, changes)
     return changes

@@ -99,7 +99,8 @@ def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) 
             UserWarning,
             stacklevel=4,
         )
-        options = replace(options, enable_onnx_checker=False, form="bare")
+        is_whole = options.form == "dialect"  # with bodies, so that a repaired file runs
+        options = replace(options, enable_onnx_checker=False, form="dialect" if is_whole else "bare")
     if options.target is not None:
         done = suit(model, find_target(options.target))
         stages.keep("suited", model, f"{len(done)} changes of form that {options.target} wants; they change no number")
@@ -132,8 +133,7 @@ def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
         return _finished(model, options)
     _name(model, options)
     bare = None if options.form == "dialect" else ir.to_proto(model)
-    if not options.is_update_dequant:
-        assert bare is not None  # `assemble` has set the form to bare
+    if bare is not None and not options.is_update_dequant:
         return _bare(ir.from_proto(bare), None, options)
     attach_functions(model)
     finished = _finished(model, options)

@@ -36,6 +36,9 @@ Operands = Sequence[Any]
 Names = Mapping[str, str] | None
 """The names of a node's initializers by input, where they do not follow from its own name."""
 
+_KEPT = "call_of_constant"
+"""The function for a node that torch would compute while it exports: the simulation has it, and so has the file."""
+
 _SUFFIX = {"float": "f", "int": "i", "ints": "i", "str": "s"}
 _STORED_BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
 
@@ -48,14 +51,25 @@ class TraceEmitter:
         register()
 
     def call(
-        self, op: Op, tensors: Operands, attributes: Mapping[str, Any], name: str, parameters: Names = None
+        self,
+        op: Op,
+        tensors: Operands,
+        attributes: Mapping[str, Any],
+        name: str,
+        parameters: Names = None,
+        *,
+        may_be_constant: bool = False,
     ) -> tuple[Tensor, ...]:
         """Write a node; optional inputs at the end that are None are left out."""
         given = [_as_tensor(t) for t in tensors]
         while given and given[-1] is None:
             given.pop()
         more = {"name": name, "is_dynamic": self._is_dynamic, "parameters": dict(parameters or {})}
-        results = getattr(torch.ops.linger, _name(len(op.outputs)))(given, _described(op, attributes, more))
+        is_constant = may_be_constant and _is_tracing() and not any(map(_depends_on_values, given))
+        for tensor in given if is_constant else ():
+            _pass_lift(tensor)
+        function = _KEPT if is_constant else _name(len(op.outputs))
+        results = getattr(torch.ops.linger, function)(given, _described(op, attributes, more))
         return results if isinstance(results, tuple) else (results,)
 
 
@@ -63,7 +77,14 @@ class SymbolicEmitter:
     """Emits dialect nodes into torch's newer exporter, which has an op for nodes of any domain."""
 
     def call(
-        self, op: Op, tensors: Operands, attributes: Mapping[str, Any], name: str, parameters: Names = None
+        self,
+        op: Op,
+        tensors: Operands,
+        attributes: Mapping[str, Any],
+        name: str,
+        parameters: Names = None,
+        *,
+        may_be_constant: bool = False,  # noqa: ARG002 - this exporter computes no nodes of other domains
     ) -> tuple[Tensor, ...]:
         """Write a node; its shapes come from the op's body, run on the exporter's shape-only tensors."""
         given = [t for t in tensors if t is not None]
@@ -87,9 +108,10 @@ class SymbolicEmitter:
 def register() -> torch.library.Library:
     """Define torch.ops.linger.call and how the tracing exporter writes it; once per process."""
     library = torch.library.Library("linger", "DEF")
-    for count in (1, 2, 3):
-        name = _name(count)
-        library.define(f"{name}(Tensor[] tensors, str description) -> ({', '.join(['Tensor'] * count)})")
+    for name, count in ((_name(1), 1), (_name(2), 2), (_name(3), 3), (_KEPT, 1)):
+        results = ", ".join(["Tensor"] * count)
+        aliasing = "CONSERVATIVE" if name == _KEPT else ""
+        library.define(f"{name}(Tensor[] tensors, str description) -> ({results})", alias_analysis=aliasing)
         library.impl(name, partial(_results, is_exact=True), "CompositeExplicitAutograd")
         torch.library.register_fake(f"linger::{name}", partial(_results, is_exact=False), lib=library)
         torch.onnx.utils.register_custom_op_symbolic(f"linger::{name}", _write_node, 9)
@@ -219,6 +241,24 @@ class WrapperTrace:
         attributes = {"data_bits": wrapper.bits, "scale_x": wrapper.scale}
         name = self._runtime.unique_name(self._runtime.path, "FunctionQuant")
         return self._runtime.emit(find_op("Quant"), [self.real(wrapper)], attributes, name)
+
+
+def _depends_on_values(tensor: Tensor) -> bool:
+    """Whether a trace has computed a tensor from an input or a parameter."""
+    waiting, seen = [_value(tensor).node()], set[int]()
+    for node in waiting:  # the list grows while it is walked
+        if node.kind() in ("prim::Param", "prim::GetAttr"):
+            return True
+        waiting += [value.node() for value in node.inputs() if value.unique() not in seen]
+        seen |= {value.unique() for value in node.inputs()}
+    return False
+
+
+def _pass_lift(tensor: Tensor) -> None:
+    """Let a trace take what `lift_fresh` returns, as torch.from_numpy calls it, for its input: torch has no node for it."""
+    node = _value(tensor).node()
+    if node.kind() == "aten::lift_fresh":
+        _give(tensor, next(iter(node.inputs())))
 
 
 def _is_tracing() -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import warnings
@@ -20,6 +21,7 @@ from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.attributes import kept_attributes
+from linger.analysis.batches import Forward
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UnsupportedError, UsageError, VerificationError, listing
 from linger.files import write_atomically
@@ -29,18 +31,17 @@ from linger.onnx.exporter.assembly import assemble
 from linger.onnx.exporter.baked_sizes import Example, require_open
 from linger.onnx.exporter.decisions import DecisionWatch
 from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter, WrapperTrace
-from linger.onnx.exporter.finishing import require_suitable
+from linger.onnx.exporter.finishing import list_initializers, require_suitable
 from linger.onnx.exporter.finishing import simplify as simplify_model
+from linger.onnx.exporter.forms import OPSET, chosen_form
 from linger.onnx.exporter.naming import unwrap_names
 from linger.onnx.exporter.options import (
-    OPSET,
     ExportOptions,
     check_keywords,
     check_names,
     check_options,
     check_place,
     check_tensors,
-    chosen_form,
     warn_about_removed,
     with_names,
     with_one_sample,
@@ -128,7 +129,8 @@ def export(
 
     Args:
         model: Quantised (and calibrated or trained), float, scripted or traced. It is not changed.
-        args: Example input: a tensor, a tuple of arguments (the last may be a dict of keywords), a dict.
+        args: Example input: a tensor, a tuple of arguments (the last may be a dict of keywords), a dict, or another form of the
+            page "Inputs".
         f: Path or binary file object. A path is written whole or not at all.
         export_params: False: weights become typed inputs of the graph.
         verbose: Print a listing of the exported graph.
@@ -179,7 +181,7 @@ def export(
         _retain_param_name=_retain_param_name,
         example_outputs=example_outputs,
     )
-    check_keywords(torch_keywords)
+    check_keywords(torch_keywords, inspect.signature(export).parameters)
     refuse_sharded(model, "export")
     runtime = runtime_of(model) if isinstance(model, nn.Module) else None
     own_target = None if runtime is None else runtime.target
@@ -244,12 +246,16 @@ def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Ta
     with preserved(model) as runtime:
         _refuse_parts(model, is_quantized=runtime is not None)
         options = _completed(model, call, options, runtime)
-        subject = model if call.is_plain else FlatModel(model, call)
+        # torch's exporter passes defaults of arguments that are taken by name only as if they were taken by position
+        is_wrapped = not call.is_plain or Forward.of(model).has_names_only
+        subject = FlatModel(model, call) if is_wrapped else model
         if runtime is None:
             training = _training_mode(options.training, was_training=was_training)
             return _convert_float(subject, call, replace(options, training=training), f)
         content, watch = _trace_quantized(subject, call, options, runtime)
-    proto = assemble(content, options, is_wrapped=not call.is_plain)
+    proto = assemble(content, options, is_wrapped=is_wrapped)
+    if options.keep_initializers_as_inputs:
+        list_initializers(proto)
     _warn_about_losses(proto, call, watch)
     return _finished(proto, call, options, is_quantized=True)
 
@@ -275,7 +281,9 @@ def _trace_quantized(
     """Trace the model; return what torch's exporter wrote, and where Python read values meanwhile."""
     runtime.emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
     opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
-    options = replace(options, export_params=True, training=None, custom_opsets=opsets)
+    options = replace(
+        options, export_params=True, training=None, custom_opsets=opsets, keep_initializers_as_inputs=False
+    )
     axes = declared_axes(options) if options.is_dynamic else {}
     runtime.has_open_sizes = any(int(axis) != 0 for places in axes.values() for axis in places)
     with DecisionWatch() as watch:

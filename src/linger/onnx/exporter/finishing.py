@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from linger.checks.limits.limit import BY_EXPORT, NO_EXACT_FORM
 from linger.checks.limits.target_findings import target_findings
 from linger.checks.limits.whole_file import PLATFORM
-from linger.errors import GraphError, UnsupportedError, UsageError
+from linger.errors import GraphError, UnsupportedError, UsageError, install_line
 from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.finding import ERROR, NOTE
 from linger.graph.core.walking import all_nodes
@@ -32,6 +32,16 @@ _COMPARED_BITS = 8
 
 RELATIVE_TOLERANCE = 1e-4
 """A simplifier may compute floats in another order: a few hundred roundings of 2^-24 each stay far below this."""
+
+
+def list_initializers(proto: onnx.ModelProto) -> None:
+    """List the initializers among the graph's inputs, too, as runtimes of before IR version 4 want it."""
+    known = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if tensor.name not in known:
+            shape = ir.Shape(tuple(tensor.dims))
+            value = ir.Value(name=tensor.name, type=ir.TensorType(ir.DataType(tensor.data_type)), shape=shape)
+            proto.graph.input.append(ir.to_proto(value))
 
 
 def simplify(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> onnx.ModelProto:
@@ -60,7 +70,7 @@ def _run_tool(proto: onnx.ModelProto) -> onnx.ModelProto:
     if importlib.util.find_spec("onnxsim") is not None:
         simplified: onnx.ModelProto = importlib.import_module("onnxsim").simplify(proto)[0]
         return simplified
-    raise UsageError("export: simplify=True needs onnxslim or onnxsim. Install them with: pip install linger[simplify]")
+    raise UsageError(f"export: simplify=True needs onnxslim or onnxsim. Install them with: {install_line('simplify')}")
 
 
 def _require_same_nodes(before: onnx.ModelProto, after: onnx.ModelProto) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -14,21 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_unknown
 from linger.onnx.exporter.assembly import FormOptions
+from linger.onnx.exporter.forms import PACKED_FORMS, check_form, check_opset, check_packed
 from linger.onnx.exporter.naming import free_name
 from linger.onnx.exporter.tracing import TORCH_KEYWORDS, DynamicAxes, declared_axes
-from linger.targets import find_target
 
 logger = logging.getLogger(__name__)
-
-FORMS = ("dialect", "bare", "standard", "qdq")
-PACKED_FORMS = ("dialect", "bare")
-FLOAT_OPSETS = range(9, 21)
-INTEGER_OPSETS = range(11, 21)
-DYNAMO_OPSETS = range(18, 21)
-OPSET = 12
-"""The usual one."""
 
 FIRST_BFLOAT16_OPSET = 13
 """The first opset at which ONNX's ops take bfloat16."""
@@ -61,13 +53,9 @@ def warn_about_removed(**given: object) -> None:
             )
 
 
-def check_keywords(given: Mapping[str, Any]) -> None:
+def check_keywords(given: Mapping[str, Any], own: Iterable[str] = ()) -> None:
     """Refuse arguments that neither linger nor torch knows, all at once."""
-    unknown = [name for name in given if name not in TORCH_KEYWORDS]
-    if unknown:
-        raise UsageError(
-            f"export: unknown argument {listing(unknown)}. Known besides linger's own: {listing(sorted(TORCH_KEYWORDS))}."
-        )
+    refuse_unknown("export", given, {*TORCH_KEYWORDS, *own})
 
 
 def check_place(f: object) -> None:
@@ -106,26 +94,12 @@ def _refuse_bfloat16(tensors: Mapping[str, Tensor], opset: int) -> None:
 
 def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
     """Refuse combinations of arguments that do not work, and name one that does."""
-    if options.form not in FORMS:
-        raise UsageError(f"export: there is no form {options.form!r}. Choose one of {', '.join(FORMS)}.")
-    _check_opset(options, is_quantized=is_quantized)
+    check_form(options.form)
+    check_opset(options.opset, is_quantized=is_quantized, is_dynamo=options.dynamo)
     if options.target is not None:
         _check_target(options, is_quantized=is_quantized)
     if options.dynamic_axes and options.dynamic_shapes:
         raise UsageError("export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.")
-
-
-def _check_opset(options: ExportOptions, *, is_quantized: bool) -> None:
-    kind = "quantised" if is_quantized else "float"
-    allowed = DYNAMO_OPSETS if options.dynamo else INTEGER_OPSETS if is_quantized else FLOAT_OPSETS
-    if options.opset not in allowed:
-        how = " with dynamo=True" if options.dynamo else ""
-        is_older = options.dynamo and options.opset in FLOAT_OPSETS
-        hint = f" Opset {options.opset} exists with dynamo=False." if is_older else ""
-        raise UsageError(
-            f"export: opset {options.opset} is not available for a {kind} model{how}. "
-            f"Use {allowed.start} to {allowed.stop - 1}.{hint}"
-        )
 
 
 def with_names(options: ExportOptions, inputs: Sequence[str], output_count: int) -> ExportOptions:
@@ -139,17 +113,6 @@ def with_names(options: ExportOptions, inputs: Sequence[str], output_count: int)
     for number in range(len(outputs), output_count):
         outputs.append(free_name(f"output_{number}" if number else "output", [*given, *outputs]))
     return replace(options, input_names=tuple(given), output_names=tuple(outputs))
-
-
-def chosen_form(form: str | None, target: str | None) -> str:
-    """The form asked for; else the one that the chip's packer takes, or the one with functions.
-
-    Raises:
-        UsageError: There is no such chip.
-    """
-    if form is not None:
-        return form
-    return "dialect" if target is None else find_target(target).form
 
 
 def with_one_sample(options: ExportOptions, shapes: Sequence[tuple[int, ...]]) -> ExportOptions:
@@ -208,14 +171,10 @@ def with_target(options: ExportOptions, own: str | None) -> ExportOptions:
 def _check_target(options: ExportOptions, *, is_quantized: bool) -> None:
     """Refuse a target for a float model, for a form that no packer reads, and for a file without Dequants."""
     assert options.target is not None  # the caller checks
-    find_target(options.target)
     where = f"export: target={options.target!r}"
     if not is_quantized:
         raise UsageError(f"{where} is for quantised models. Call linger.init(model) first, or leave target out.")
-    if options.form not in PACKED_FORMS:
-        raise UsageError(
-            f"{where} needs the form {' or '.join(PACKED_FORMS)}, which packers read, not {options.form!r}."
-        )
+    check_packed(options.form, options.target)
     if not options.is_update_dequant:
         raise UsageError(f"{where} cannot be judged with is_update_dequant=False, whose file does not run.")
     if not options.export_params:
