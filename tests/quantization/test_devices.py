@@ -1,8 +1,13 @@
 """Models on a device that is not the CPU: the same integers, gradients and files, from init to verify."""
 
 import math
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +19,7 @@ import linger
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.statistics import QuantizedBase
 from tests.support.device_models import MODELS, make_model, picture
-from tests.support.emulated_device import take_host_reads
+from tests.support.emulated_device import cached_library, take_host_reads
 
 each_model = pytest.mark.parametrize("name", MODELS)
 
@@ -234,3 +239,27 @@ def test_the_device_refuses_tensors_of_the_cpu(device):
         with pytest.raises(RuntimeError, match="same device"):
             wrong()
     assert (x + torch.tensor(1.0)).sum().item() == 8  # a number may come from the host
+
+
+def test_a_lock_that_a_killed_run_left_behind_keeps_nobody_waiting(device, tmp_path):
+    """Torch's builder waits for a file named lock without end; a whole run of the tests once stood still for it."""
+    cache = tmp_path / "torch_extensions"
+    python = f"py{sys.version_info.major}{sys.version_info.minor}_cpu"
+    for folder in (cache, cache / python / "linger_emulated_device"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "lock").touch()
+    shutil.copy(cached_library(), cache)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("TORCH_EXTENSIONS_DIR", None)
+    code = "from tests.support.emulated_device import load_device; print(load_device())"
+    root = Path(__file__).resolve().parents[2]
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (run.stdout.strip(), run.returncode) == (device, 0), run.stderr
