@@ -25,6 +25,8 @@ from typing import Any
 from results_page import rows_of, write_results
 from rows import Row, not_measured, read
 
+from linger.version import __version__
+
 FOLDER = Path(__file__).resolve().parent
 REPOSITORY = FOLDER.parent
 ENVIRONMENTS = REPOSITORY / ".venv-rivals"
@@ -142,7 +144,7 @@ def machine() -> dict[str, str]:
         "cores": str(int(facts.get("processor", "0")) + 1),
         "system": f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {platform.machine()}",
         "versions": ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in PACKAGES)]),
-        "linger": f"{version('linger')}, commit {commit}{changed}",
+        "linger": f"{__version__}, commit {commit}{changed}",
     }
 
 

@@ -13,6 +13,8 @@ from results_page import draw, page
 from rows import QAT_STEP, Row, measured, not_measured, ratio_of
 from run import FOLDER, RIVALS, SCRIPTS, Store, run_script
 
+import linger
+
 MACHINE = {"CPU": "a CPU", "features": "avx2", "cores": "2", "system": "an OS", "versions": "torch 9", "linger": "1.0"}
 BESIDE = {script.name: script.rivals for script in SCRIPTS}
 
@@ -33,6 +35,12 @@ def test_every_script_that_gives_rows_is_run():
     named = {script.name for script in SCRIPTS}
     found = {f.stem for f in FOLDER.glob("*.py") if "\ndef rows(options" in f.read_text(encoding="utf-8")}
     assert found <= named
+
+
+def test_figures_say_on_what_machine_and_commit_they_were_measured():
+    found = run.machine()
+    assert found.keys() == MACHINE.keys()
+    assert found["linger"].startswith(f"{linger.__version__}, commit ")
 
 
 def test_ratio_is_that_of_rounds_with_quartiles():
