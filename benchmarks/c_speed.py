@@ -14,6 +14,7 @@ import json
 import resource
 import runpy
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -46,7 +47,10 @@ def depthwise_layer() -> nn.Module:
 
 def digits_net() -> nn.Module:
     """The network of `examples/01_digits.py`, untrained: counts do not depend on what it has learned."""
-    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "01_digits.py"))
+    folder = str(Path(__file__).parents[1] / "examples")
+    if folder not in sys.path:  # the example imports what lies beside it
+        sys.path.insert(0, folder)
+    example = runpy.run_path(f"{folder}/01_digits.py")
     made: nn.Module = example["DigitsNet"]()
     return made
 
