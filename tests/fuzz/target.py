@@ -15,6 +15,7 @@ from linger.graph.facts.propagation import propagate
 from linger.graph.files.model_io import load
 from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
 from linger.graph.files.soundness import REPORTABLE, flaws
+from linger.graph.passes.well_formed import sort_nodes
 
 SECONDS = 5
 """CPU time for one small input, with the slowness of instrumented code in it."""
@@ -92,10 +93,14 @@ def _readable_after_repair(data: bytes) -> None:
 
 
 def _one_rule(data: bytes) -> None:
-    """A rule on its own, another one for every input: it leaves a model, and a second time nothing to do."""
+    """A rule on its own, another one for every input: it leaves a model, and a second time nothing to do.
+
+    Rules require sorted nodes.
+    """
     rule = list(RULES.values())[zlib.crc32(data) % len(RULES)]
     model = load(data)
     try:
+        sort_nodes(model)
         rule.apply(model)
     except LingerError as error:
         _sentence("no rule", error)

@@ -271,13 +271,15 @@ def _tried(book: FactBook, function: ir.Function, given: list[Fact]) -> list[Fac
         kept, known, reported = book.result, dict(book.function_facts), set(book.reported)
         book.result = Propagation()
         _enter_function(book, function, given)
-        trial, book.result, book.function_facts = book.result, kept, known
+        trial, book.result = book.result, kept
+        inside, book.function_facts = book.function_facts, known
         book.reported = reported
         # where a node inside keeps the real numbers that a Dequant outside gives, the body would get one
         is_kept = trial.is_clean and all(is_dequant(use.value.producer()) for use in trial.kept_real)
         book.trials[key] = [trial.fact(v) for v in function.outputs] if is_kept else None
         if is_kept and not _is_bound(book, function, given):
-            book.function_facts.setdefault(function.identifier(), given)
+            # so are the functions that the body calls: they cannot change for another call either
+            book.function_facts = {**inside, **known, function.identifier(): known.get(function.identifier(), given)}
             for value, fact in trial.facts.items():  # bodies may be called with several kinds
                 kept.facts[value] = fact if kept.facts.get(value, fact) == fact else UNKNOWN
     return book.trials[key]
