@@ -6,7 +6,7 @@ Here one class computes every op, so a class of 1.x is a question about the op: 
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 from torch import nn
 
@@ -45,158 +45,54 @@ class _OfOneOp(type):
         )
 
 
-class Conv1dInt(metaclass=_OfOneOp):
-    """A quantised nn.Conv1d."""
-
-    ops: ClassVar = ("Conv1dInt",)
-    instead: ClassVar = "torch.nn.Conv1d"
-
-
-class Conv2dInt(metaclass=_OfOneOp):
-    """A quantised nn.Conv2d."""
-
-    ops: ClassVar = ("Conv2dInt",)
-    instead: ClassVar = "torch.nn.Conv2d"
-
-
-class ConvTranspose2dInt(metaclass=_OfOneOp):
-    """A quantised nn.ConvTranspose2d."""
-
-    ops: ClassVar = ("ConvTranspose2dInt",)
-    instead: ClassVar = "torch.nn.ConvTranspose2d"
-
-
-class LinearInt(metaclass=_OfOneOp):
-    """A quantised nn.Linear."""
-
-    ops: ClassVar = ("LinearInt",)
-    instead: ClassVar = "torch.nn.Linear"
-
-
-class BatchNormInt(metaclass=_OfOneOp):
-    """A quantised nn.BatchNorm2d or nn.BatchNorm1d."""
-
-    ops: ClassVar = ("BatchNorm2dInt",)
-    instead: ClassVar = "torch.nn.BatchNorm2d"
-
-
-class LayerNormInt(metaclass=_OfOneOp):
-    """A quantised nn.LayerNorm."""
-
-    ops: ClassVar = ("LayerNormInt",)
-    instead: ClassVar = "torch.nn.LayerNorm"
-
-
-class AvgPool2dInt(metaclass=_OfOneOp):
-    """A quantised nn.AvgPool2d or nn.AdaptiveAvgPool2d."""
-
-    ops: ClassVar = ("AvgPool2dInt",)
-    instead: ClassVar = "torch.nn.AvgPool2d"
-
-
-class ReLU6Int(metaclass=_OfOneOp):
-    """A quantised nn.ReLU6."""
-
-    ops: ClassVar = ("Clip",)
-    instead: ClassVar = "torch.nn.ReLU6"
-
-
-class EmbeddingInt(metaclass=_OfOneOp):
-    """A quantised nn.Embedding."""
-
-    ops: ClassVar = ("Gather",)
-    instead: ClassVar = "torch.nn.Embedding"
-
-
-class LSTMInt(metaclass=_OfOneOp):
-    """A quantised nn.LSTM."""
-
-    ops: ClassVar = ("LSTMInt",)
-    instead: ClassVar = "torch.nn.LSTM"
-
-
-class GRUInt(metaclass=_OfOneOp):
-    """A quantised nn.GRU."""
-
-    ops: ClassVar = ("GRUInt",)
-    instead: ClassVar = "torch.nn.GRU"
-
-
-class BmmInt(metaclass=_OfOneOp):
-    """The range of a product of two quantised tensors in a module's forward."""
-
-    ops: ClassVar = ("BmmInt",)
-    instead: ClassVar = "torch.bmm(x, y)"
-
-
-class iqAddLayer(metaclass=_OfOneOp):
-    """The range of a sum in a module's forward."""
-
-    ops: ClassVar = ("iqAdd",)
-    instead: ClassVar = "x + y"
-
-
-class iqMulLayer(metaclass=_OfOneOp):
-    """The range of a product in a module's forward."""
-
-    ops: ClassVar = ("iqMul",)
-    instead: ClassVar = "x * y"
-
-
-class iqDivLayer(metaclass=_OfOneOp):
-    """The range of a quotient in a module's forward."""
-
-    ops: ClassVar = ("iqDiv",)
-    instead: ClassVar = "x / y"
-
-
-class iqSumLayer(metaclass=_OfOneOp):
-    """The range of a sum over axes in a module's forward."""
-
-    ops: ClassVar = ("iqSum",)
-    instead: ClassVar = "x.sum(dim)"
-
-
-class iqCatLayer(metaclass=_OfOneOp):
-    """The range of joined tensors in a module's forward."""
-
-    ops: ClassVar = ("iqCat",)
-    instead: ClassVar = "torch.cat((x, y), dim)"
-
-
-class iqSigmoidLayer(metaclass=_OfOneOp):
-    """The ranges of a sigmoid in a module's forward."""
-
-    ops: ClassVar = ("iqSigmoid",)
-    instead: ClassVar = "torch.sigmoid(x)"
-
-
-class iqTanhLayer(metaclass=_OfOneOp):
-    """The ranges of a tanh in a module's forward."""
-
-    ops: ClassVar = ("iqTanh",)
-    instead: ClassVar = "torch.tanh(x)"
-
-
-class iqClampLayer(metaclass=_OfOneOp):
-    """The range of limited numbers in a module's forward."""
-
-    ops: ClassVar = ("iqClamp",)
-    instead: ClassVar = "torch.clamp(x, low, high)"
-
-
-class softmaxIntLayer(metaclass=_OfOneOp):
-    """The ranges of a softmax in a module's forward."""
-
-    ops: ClassVar = ("SoftmaxInt",)
-    instead: ClassVar = "torch.softmax(x, dim)"
-
-
-class logsoftmaxIntLayer(metaclass=_OfOneOp):
-    """The ranges of a log-softmax in a module's forward."""
-
-    ops: ClassVar = ("LogSoftmaxInt",)
-    instead: ClassVar = "torch.log_softmax(x, dim)"
+def _layer(name: str, op: str, instead: str, what: str) -> _OfOneOp:
+    """The class of this name in linger 1.x, for layers with an op."""
+    return _OfOneOp(name, (), {"ops": (op,), "instead": instead, "__doc__": what, "__module__": __name__})
+
+
+Conv1dInt = _layer("Conv1dInt", "Conv1dInt", "torch.nn.Conv1d", "A quantised nn.Conv1d.")
+Conv2dInt = _layer("Conv2dInt", "Conv2dInt", "torch.nn.Conv2d", "A quantised nn.Conv2d.")
+ConvTranspose2dInt = _layer(
+    "ConvTranspose2dInt", "ConvTranspose2dInt", "torch.nn.ConvTranspose2d", "A quantised nn.ConvTranspose2d."
+)
+LinearInt = _layer("LinearInt", "LinearInt", "torch.nn.Linear", "A quantised nn.Linear.")
+BatchNormInt = _layer(
+    "BatchNormInt", "BatchNorm2dInt", "torch.nn.BatchNorm2d", "A quantised nn.BatchNorm2d or nn.BatchNorm1d."
+)
+LayerNormInt = _layer("LayerNormInt", "LayerNormInt", "torch.nn.LayerNorm", "A quantised nn.LayerNorm.")
+AvgPool2dInt = _layer(
+    "AvgPool2dInt", "AvgPool2dInt", "torch.nn.AvgPool2d", "A quantised nn.AvgPool2d or nn.AdaptiveAvgPool2d."
+)
+ReLU6Int = _layer("ReLU6Int", "Clip", "torch.nn.ReLU6", "A quantised nn.ReLU6.")
+EmbeddingInt = _layer("EmbeddingInt", "Gather", "torch.nn.Embedding", "A quantised nn.Embedding.")
+LSTMInt = _layer("LSTMInt", "LSTMInt", "torch.nn.LSTM", "A quantised nn.LSTM.")
+GRUInt = _layer("GRUInt", "GRUInt", "torch.nn.GRU", "A quantised nn.GRU.")
+BmmInt = _layer(
+    "BmmInt", "BmmInt", "torch.bmm(x, y)", "The range of a product of two quantised tensors in a module's forward."
+)
+iqAddLayer = _layer("iqAddLayer", "iqAdd", "x + y", "The range of a sum in a module's forward.")
+iqMulLayer = _layer("iqMulLayer", "iqMul", "x * y", "The range of a product in a module's forward.")
+iqDivLayer = _layer("iqDivLayer", "iqDiv", "x / y", "The range of a quotient in a module's forward.")
+iqSumLayer = _layer("iqSumLayer", "iqSum", "x.sum(dim)", "The range of a sum over axes in a module's forward.")
+iqCatLayer = _layer(
+    "iqCatLayer", "iqCat", "torch.cat((x, y), dim)", "The range of joined tensors in a module's forward."
+)
+iqSigmoidLayer = _layer(
+    "iqSigmoidLayer", "iqSigmoid", "torch.sigmoid(x)", "The ranges of a sigmoid in a module's forward."
+)
+iqTanhLayer = _layer("iqTanhLayer", "iqTanh", "torch.tanh(x)", "The ranges of a tanh in a module's forward.")
+iqClampLayer = _layer(
+    "iqClampLayer", "iqClamp", "torch.clamp(x, low, high)", "The range of limited numbers in a module's forward."
+)
+softmaxIntLayer = _layer(
+    "softmaxIntLayer", "SoftmaxInt", "torch.softmax(x, dim)", "The ranges of a softmax in a module's forward."
+)
+logsoftmaxIntLayer = _layer(
+    "logsoftmaxIntLayer",
+    "LogSoftmaxInt",
+    "torch.log_softmax(x, dim)",
+    "The ranges of a log-softmax in a module's forward.",
+)
 
 
 DefaultQuantIntXOP = (
