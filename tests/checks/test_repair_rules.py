@@ -19,7 +19,13 @@ def test_every_rule_is_named_like_its_pass_and_says_what_it_does_in_a_sentence()
 
 def test_the_default_leaves_out_what_is_a_matter_of_taste():
     on_request = {"inline_functions", "merge_initializers", "merge_duplicates", "fill_float_islands"}
-    assert set(RULES) - {rule.name for rule in choose_rules()} == on_request
+    assert set(RULES) - {rule.name for rule in choose_rules()} == on_request | {"own_parameters"}
+    assert set(RULES) - {rule.name for rule in choose_rules(is_for_chip=True)} == on_request
+
+
+def test_rules_for_chips_are_not_added_to_those_that_are_chosen():
+    assert [rule.name for rule in choose_rules("sort_nodes", is_for_chip=True)] == ["sort_nodes"]
+    assert [rule.name for rule in choose_rules("own_parameters")] == ["own_parameters"]
 
 
 def test_chosen_rules_run_in_their_own_order():

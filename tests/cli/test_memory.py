@@ -4,6 +4,7 @@ import json
 import re
 import sys
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -21,9 +22,10 @@ HOSTILE = "[bold red]$x_{$ [/nothing] \x1b[31m\n卷积 " + "n" * 300
 
 @pytest.fixture
 def nets(folder):
-    """large.onnx does not fit venus, small.onnx does, open.onnx cannot be decided."""
+    """large.onnx does not fit venus, ends.onnx only without its float ends, small.onnx does, open.onnx cannot be decided."""
     for name, inputs in (
-        ("large", "float[1,32,64,64] x"),
+        ("large", "float[1,32,128,128] x"),
+        ("ends", "float[1,32,64,64] x"),
         ("small", "float[batch,32,8,8] x"),
         ("open", "float[1,32,h,w] x"),
     ):
@@ -89,9 +91,55 @@ def test_a_chip_without_room_fails_with_the_remedy(nets):
     done = run("memory", "large.onnx", "--target", "venus", cwd=nets)
     assert (done.returncode, done.stderr) == (1, "")
     assert "On venus the tensors must take less than 655,360 bytes (640.0 KB). It does not fit." in done.stdout
+    assert "1048576 bytes of tensors are alive here (q 524288, c 524288); venus has 655360" in done.stdout
+    assert "Use a smaller picture or fewer channels here." in done.stdout
+    assert "tpacker" not in done.stdout
+
+
+def test_float_ends_without_room_are_said_and_do_not_fail(nets):
+    done = run("memory", "ends.onnx", "--target", "venus", cwd=nets)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "(640.0 KB). It fits, if the packer does not keep the float ends." in done.stdout
     assert "655360 bytes of tensors are alive here (x 524288, q 131072); venus has 655360" in done.stdout
     assert "is_input_quant=True" in done.stdout
-    assert "tpacker" not in done.stdout
+    read = json.loads(run("memory", "ends.onnx", "--target", "venus", "--format", "json", cwd=nets).stdout)
+    assert read["ok"]
+    assert [(finding["severity"], finding["rule"]) for finding in read["findings"]] == [("warning", "LGR951")]
+
+
+@pytest.fixture
+def dense(nets):
+    """dense.onnx: two fully connected layers with biases, which share their weight."""
+    layer = node("LinearInt", "{}, w, {}", **WIDTHS)
+    body = f"[one] {layer.format('x', 'b').replace('y =', 'a =', 1)} [two] {layer.format('a', 'c')}"
+    biases = {name: np.zeros(256, np.int32) for name in "bc"}
+    save(model_of(body, inputs="int8[1,256] x", w=(256, 256), **biases), nets / "dense.onnx")
+    return nets
+
+
+def test_scratch_is_a_column_of_a_chip(dense):
+    # 256 results of 4 bytes each
+    done = run("memory", "dense.onnx", "--target", "venus", cwd=dense)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "scratch KB" in done.stdout
+    assert cells_of(done.stdout) == [
+        ["one (LinearInt)", "1×256", "0.5", "65.0", "1.0", "65,536"],
+        ["two (LinearInt)", "1×256", "0.5", "65.0", "1.0", "65,536"],
+    ]
+    plain = run("memory", "dense.onnx", cwd=dense).stdout
+    assert "scratch KB" not in plain
+    assert cells_of(plain)[0] == ["one (LinearInt)", "1×256", "0.5", "65.0", "65,536"]
+
+
+def test_scratch_for_programs(dense):
+    for chip, size in (((), 0), (("--target", "venus"), 1024)):
+        read = json.loads(run("memory", "dense.onnx", *chip, "--format", "json", cwd=dense).stdout)
+        assert [layer["scratch_bytes"] for layer in read["rows"]] == [size, size]
+
+
+def test_parameters_that_are_shared_in_part_need_an_option(dense):
+    done = run("memory", "dense.onnx", "--target", "venus", cwd=dense)
+    assert done.stdout.splitlines()[-1] == "The packer needs options for this file: tpacker … --dma_prefetch False"
 
 
 def test_a_chip_with_room(nets):
@@ -119,10 +167,10 @@ def test_json_for_programs(nets):
     done = run("memory", "large.onnx", "--target", "venus", "--format", "json", cwd=nets)
     assert done.returncode == 1
     read = json.loads(done.stdout)
-    assert (read["path"], read["target"], read["ok"], read["peak_bytes"]) == ("large.onnx", "venus", False, 655360)
+    assert (read["path"], read["target"], read["ok"], read["peak_bytes"]) == ("large.onnx", "venus", False, 2621440)
     assert [finding["rule"] for finding in read["findings"]] == ["LGR951"]
     assert read["c_refusal"] is None
-    assert (read["c"]["arena_bytes"], read["c"]["least_bytes"]) == (2 * 32 * 64 * 64, 2 * 32 * 64 * 64)
+    assert (read["c"]["arena_bytes"], read["c"]["least_bytes"]) == (2 * 32 * 128 * 128, 2 * 32 * 128 * 128)
     assert [step["function"] for step in read["c"]["steps"]] == ["", "step_0", ""]
     assert [block["kind"] for block in sorted(read["c"]["blocks"], key=lambda b: b["first"])] == ["input", "output"]
 

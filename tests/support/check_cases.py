@@ -243,6 +243,8 @@ TRANSPOSED = WIDTHS | WINDOW | {"output_padding": [0, 0]}
 SQUARE = RECURRENT | {"input_size": 16, "hidden_size": 16}
 SQUARE_GATES = {"inputs": "int8[1,16,16] x", "a": (64, 16), "c": (64, 16), "d": (64,), "e": (64,)}
 AVERAGE = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 0, 0, 0], "scale_x": 16.0, "scale_o": 16.0}
+NORM = node("LayerNormInt", "{}, s, t", **(WIDTHS | {"parameter_bits": 16}))
+RESERVE = node("LinearInt", "x, w, b", **WIDTHS).replace("[n] y =", "[r] r =", 1)
 
 CHIPS = [
     ChipCase("LGR901", "[n] y = Relu(x)", "[n] y = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=16.0>(x, z)",
@@ -250,7 +252,8 @@ CHIPS = [
     ChipCase("LGR902", "[n] y = Softplus(x)", "[n] y = Relu(x)", {"inputs": "float[2] x"}),
     _chip("LGR903", "Relu", {}, {"platform": "arcs", "quant_mode": "floor_add"}, target="arcs"),
     ChipCase("LGR903", node("Relu", platform="arcs"), node("Relu", platform="venus")),
-    ChipCase("LGR904", node("iqVar", dim=2, scale_x=16.0, scale_o=16.0), node("Relu")),
+    ChipCase("LGR904", SCALAR.format(4, "iqDiv"), SCALAR.format(4, "iqMul"), target="arcs"),
+    ChipCase("LGR904", node("iqVar", dim=2, scale_x=16.0, scale_o=16.0), node("Relu"), target="venusA"),
     ChipCase("LGR905", node("Relu"), settings={"inputs": "int16[2,4] x"}, changes={"inputs": "int8[2,4] x"}, target="arcs"),
     _chip("LGR906", "iqAdd", {"scale_o": 32.0}, {"scale_o": 16.0}, "x, x", SUM),
     ChipCase("LGR907", node("iqSub", "x, x", **SUM), node("iqAdd", "x, x", **SUM)),
@@ -287,6 +290,8 @@ CHIPS = [
              changes={"inputs": "int8[1,2,8] x", "w": (8,), "b": (8,)}),
     _chip("LGR926", "SoftmaxInt", {"dim": 0}, {"dim": -1}, common=SOFTMAX, settings={"inputs": "int8[2,64] x"}),
     _chip("LGR927", "LSTMInt", {"batch_first": 0}, {"batch_first": 1}, "x, a, c, d, e", SQUARE, settings=SQUARE_GATES),
+    ChipCase("LGR928", NORM.format("x"), f"{RESERVE} {NORM.format('r')}",
+             settings={"inputs": "int8[1,2,8] x", "s": (8,), "t": (8,), "w": (8, 8), "b": np.zeros(8, np.int32)}),
     ChipCase("LGR931", node("iqAdd", "x, z", **SUM), settings={"inputs": "int8[1,8,16,16] x, int8[1,1,1,16] z"},
              changes={"inputs": "int8[1,8,16,16] x, int8[1,8,16,16] z"}),
     ChipCase("LGR932", node("iqMul", "x, z", **SUM), settings={"inputs": "int8[1,8,16,16] x, int8[1,1,1,16] z"},
@@ -317,4 +322,6 @@ CHIPS = [
     _chip("LGR953", "iqSigmoid", {}, {"platform": "arcs"}, common={"scale_x": 16.0, "scale_o": 128.0}, target="arcs"),
     ChipCase("LGR954", node("ConvTranspose2dInt", "x, w, b", **TRANSPOSED), node("Conv2dInt", "x, w, b", **WIDTHS, **WINDOW),
              settings=CONV | {"b": np.zeros(8, np.int32)}),
+    ChipCase("LGR955", f"{RESERVE} {node('LinearInt', 'r, w, c', **WIDTHS)}", f"{RESERVE} {node('LinearInt', 'r, w, b', **WIDTHS)}",
+             settings={"inputs": "int8[1,2,8] x", "w": (8, 8), "b": np.zeros(8, np.int32), "c": np.zeros(8, np.int32)}),
 ]  # fmt: skip

@@ -96,9 +96,9 @@ def golden_mismatches(cases: Iterable[str], run: Run) -> Iterator[str]:
             yield f"{case}: {found}"
 
 
-def net_mismatches(case: str, compute: Compute) -> Iterator[str]:
+def net_mismatches(case: str, compute: Compute, folder: Path = NETS) -> Iterator[str]:
     """Where `compute` does not give what the engine computed for a network; along the first axis lie runs at batch 1."""
-    feeds, expected = recorded(case, NETS)
+    feeds, expected = recorded(case, folder)
     for index in range(len(next(iter(feeds.values())))):
         outputs = compute(_nth_run(feeds, index))
         for found in output_mismatches(outputs, _nth_run(expected, index)):

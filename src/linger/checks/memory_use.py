@@ -23,7 +23,7 @@ from linger.errors import LingerError, counted, listing, printable
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.dialect_node import describe, is_dialect
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of, is_quantising_domain
-from linger.graph.core.finding import ERROR, Finding
+from linger.graph.core.finding import ERROR, NOTE, Finding
 from linger.graph.core.tensor_types import REALS
 from linger.graph.core.unused import needed_nodes
 from linger.graph.core.walking import GraphPlace, defined_in, in_order, inner_graphs, inputs_within, required_inputs
@@ -99,6 +99,7 @@ class LayerMemory:
         is_view: Whether its output lies in the memory of its input, so that it takes none of its own.
         is_lower_bound: Whether something could not be counted.
         has_all_macs: Whether its multiply-accumulates were counted in full.
+        scratch_bytes: What the packer of a chip reserves for it beside its tensors; 0 without a target.
         note: What there is to say about it.
         outputs: Names of the tensors that it makes.
     """
@@ -116,6 +117,7 @@ class LayerMemory:
     note: str = ""
     outputs: tuple[str, ...] = ()
     has_all_macs: bool = True
+    scratch_bytes: int = 0
 
     @property
     def shape(self) -> str:
@@ -132,12 +134,18 @@ class LayerMemory:
         """The weights, in KB."""
         return self.weight_bytes / _KB
 
+    @property
+    def scratch_kb(self) -> float:
+        """What a chip's packer reserves beside its tensors, in KB."""
+        return self.scratch_bytes / _KB
+
 
 _COLUMNS = (
     Column("node", "layer"),
     Column("shape", "output"),
     Column("live_kb", "live KB", "{:,.1f}"),
     Column("weight_kb", "weights KB", "{:,.1f}"),
+    Column("scratch_kb", "scratch KB", "{:,.1f}"),
     Column("macs", "MACs", "{:,d}"),
     Column("note", "note"),
 )
@@ -237,9 +245,10 @@ class MemoryUse:
             limit = f"How much memory {self.target} has for them is not known."
         else:
             limit = f"On {self.target} the tensors must take less than {amount(self.tensor_bytes)}."
-        if self.ok and (self.findings or self.tensor_bytes is None):
+        if self.ok and (self.tensor_bytes is None or any(finding.severity == NOTE for finding in self.findings)):
             return f"{limit} Whether it fits could not be decided."
-        return f"{limit} It {'fits' if self.ok else 'does not fit'}."
+        condition = ", if the packer does not keep the float ends" if self.ok and self.findings else ""
+        return f"{limit} It {'fits' if self.ok else 'does not fit'}{condition}."
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Everything as JSON text, also written to `path` if one is given; the page on `linger.memory` describes the keys."""
@@ -272,11 +281,15 @@ class MemoryUse:
         )
 
     def __str__(self) -> str:
-        return "\n".join([to_text(_COLUMNS, self.layers), self.summary()])
+        return "\n".join([to_text(self._columns_but(), self.layers), self.summary()])
+
+    def _columns_but(self, *unused: str) -> tuple[Column, ...]:
+        left_out = unused if self.target is not None else (*unused, "scratch_kb")
+        return tuple(column for column in _COLUMNS if column.name not in left_out)
 
     @property
     def _columns(self) -> tuple[Column, ...]:
-        return _COLUMNS if any(layer.note for layer in self.layers) else _COLUMNS[:-1]
+        return self._columns_but(*(() if any(layer.note for layer in self.layers) else ("note",)))
 
     def _repr_html_(self) -> str:
         alive = [layer.live_kb for layer in self.layers]
@@ -318,7 +331,7 @@ def memory_use(model: ir.Model, tensors: Tensors | None = None) -> MemoryUse:
     """
     axes = open_batch_axes(model)
     if tensors is None or axes:
-        model, tensors = _with_sizes(model)
+        model, tensors = with_sizes(model)
     tensors = _with_states(model, tensors)
     nodes = list(_computing(model, tensors))
     storage = _Storage(model, nodes, tensors)
@@ -340,7 +353,7 @@ def _batch_names(model: ir.Model) -> list[str | None]:
     return [dim.value for dim in first if not isinstance(dim, int)]
 
 
-def _with_sizes(model: ir.Model) -> tuple[ir.Model, Tensors]:
+def with_sizes(model: ir.Model) -> tuple[ir.Model, Tensors]:
     """A copy with a batch of 1, in the older dialect, and its tensors; only what the file declares where a node is wrong."""
     try:
         made = with_one_batch(model)

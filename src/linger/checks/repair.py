@@ -28,6 +28,7 @@ from linger.graph.passes.declared_types import correct_types
 from linger.graph.passes.dequants import rescale_dequant
 from linger.graph.passes.unneeded_nodes import remove_identity
 from linger.graph.passes.well_formed import fix_versions
+from linger.targets import find_target
 from linger.version import __version__
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def repair(
     *,
     outputs: OutputPolicy | None = "declared",
     rules: Iterable[str] | str | None = None,
+    target: str | None = None,
 ) -> Repair:
     """Repair a file whose Dequants are misplaced or whose graph is broken, and list every change.
 
@@ -113,17 +115,19 @@ def repair(
         outputs: Quantised outputs of the model become real numbers where the file does not declare an integer type
             ("declared"), always ("float"), or never ("integer"). None: always, unless an input takes quantised integers, too.
         rules: Names of the rules to apply; None for all that are on by default.
+        target: The chip that the file is for: without `rules`, those that mend what its packer gets wrong run, too.
 
     Raises:
-        UsageError: There is no such file, or no such rule.
+        UsageError: There is no such file, rule or chip.
         GraphError: The content is no model, or cannot be sorted.
         VerificationError: The check found a difference.
     """
+    if target is not None:
+        find_target(target)
     with uncollected():
         model, before = load_broken(model_name)
-        changes, findings = apply_rules(
-            model, outputs=_usual_outputs(model) if outputs is None else outputs, rules=rules
-        )
+        policy = _usual_outputs(model) if outputs is None else outputs
+        changes, findings = apply_rules(model, outputs=policy, rules=rules, is_for_chip=target is not None)
     verdict = _checked(model) if is_check else None
     path, all_changes = None, (*before, *changes)
     if isinstance(model_name, (str, os.PathLike)):
@@ -212,7 +216,11 @@ def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
 
 
 def apply_rules(
-    model: ir.Model, *, outputs: OutputPolicy = "declared", rules: Iterable[str] | str | None = None
+    model: ir.Model,
+    *,
+    outputs: OutputPolicy = "declared",
+    rules: Iterable[str] | str | None = None,
+    is_for_chip: bool = False,
 ) -> tuple[list[RuleChange], list[Finding]]:
     """Run the rules on a model, in place, until none of them finds anything.
 
@@ -220,6 +228,7 @@ def apply_rules(
         model: The model.
         outputs: As for `propagate`.
         rules: Names of the rules to run; None for all that are on by default.
+        is_for_chip: Without `rules`, run those for chips, too.
 
     Returns:
         What was changed, and what could not be repaired.
@@ -228,7 +237,7 @@ def apply_rules(
         UsageError: Names of no rule.
         GraphError: Nodes depend on each other in a circle.
     """
-    chosen, run = choose_rules(rules), _Run(model, outputs)
+    chosen, run = choose_rules(rules, is_for_chip=is_for_chip), _Run(model, outputs)
     changes = run.apply(chosen)
     if not run.facts.found.is_settled or _may_find_more(chosen, model, changes):
         changes += _settle(chosen, run)

@@ -20,6 +20,7 @@ from linger.graph.passes.declared_types import complete_types, correct_types
 from linger.graph.passes.dequants import insert_dequant, remove_dequant, rescale_dequant
 from linger.graph.passes.merge_equal import merge_duplicates, merge_initializers
 from linger.graph.passes.qdq_pairs import cancel_dq_q, fill_float_islands, pair_findings, split_shared_zero_points
+from linger.graph.passes.suit_target import own_parameters
 from linger.graph.passes.unneeded_nodes import dead_code_findings, remove_dead_code, remove_identity
 from linger.graph.passes.well_formed import fix_versions, name_nodes, sort_nodes
 from linger.graph.qdq.float_islands import island_findings
@@ -38,6 +39,7 @@ class RepairRule:
         moves_dequants: It moves Dequants, which may free Identities and give the other rules that do so new work.
         reads_facts: The pass takes `facts`, what is known of the model as it is.
         joins_tensors: After it a tensor may have two Dequants again, so that all rules run once more.
+        is_for_chips: It runs, too, when no rules are chosen and the file is for a chip.
     """
 
     name: str
@@ -48,6 +50,7 @@ class RepairRule:
     moves_dequants: bool = False
     reads_facts: bool = False
     joins_tensors: bool = False
+    is_for_chips: bool = False
 
 
 def _attach_where_functions_are(model: ir.Model) -> Changes:
@@ -137,6 +140,13 @@ _ALL = (
         "A file that brings function bodies has one for every dialect node.",
         _attach_where_functions_are,
     ),
+    RepairRule(
+        "own_parameters",
+        "Every node of a file for a chip has a weight and a bias of its own, side by side.",
+        own_parameters,
+        is_default=False,
+        is_for_chips=True,
+    ),
     RepairRule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
 )
 
@@ -151,9 +161,9 @@ the Q/DQ pairs by which TensorRT and OpenVINO know where integers are meant.
 
 
 def choose_rules(
-    names: Iterable[str] | str | None = None, known: Mapping[str, RepairRule] = RULES
+    names: Iterable[str] | str | None = None, known: Mapping[str, RepairRule] = RULES, *, is_for_chip: bool = False
 ) -> tuple[RepairRule, ...]:
-    """The rules of these names, in the order in which they run (None: those that are on by default).
+    """The rules of these names, in the order in which they run (None: those that are on by default, or for a chip).
 
     >>> [rule.name for rule in choose_rules(["remove_identity", "sort_nodes"])]
     ['sort_nodes', 'remove_identity']
@@ -162,7 +172,7 @@ def choose_rules(
         UsageError: Names that no rule has; all of them are named, with those that come near.
     """
     if names is None:
-        return tuple(rule for rule in known.values() if rule.is_default)
+        return tuple(rule for rule in known.values() if rule.is_default or (rule.is_for_chips and is_for_chip))
     if not isinstance(names, Iterable):
         raise UsageError(f"rules: {names!r} is no list of names. Known rules: {listing(known, limit=99)}.")
     wanted = {names: None} if isinstance(names, str) else dict.fromkeys(names)

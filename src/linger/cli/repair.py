@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linger.cli.arguments.options import Json
+from linger.cli.arguments.options import Chip, Json
 from linger.cli.terminal import console, say, say_result
 from linger.errors import GraphError
 
@@ -31,6 +31,7 @@ def repair(
         Outputs, typer.Option(help="Integer outputs become float: unless declared as integers, always, or never.")
     ] = Outputs.declared,
     rule: Annotated[list[str] | None, typer.Option(help="Apply this rule only; may be given several times.")] = None,
+    target: Chip = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="Run the result before it is written.")] = False,
     as_json: Json = False,
@@ -42,11 +43,12 @@ def repair(
     Examples:
         linger repair broken.onnx --check
         linger repair broken.onnx --outputs float --rule remove_dequant
+        linger repair old.onnx --target venus
     """
     from linger.checks.repair import repair as repair_file
     from linger.reporting.tables import table
 
-    result = repair_file(model, check, outputs=outputs.value, rules=rule or None)
+    result = repair_file(model, check, outputs=outputs.value, rules=rule or None, target=target)
     if as_json:
         say_result("repair", _as_dict(result))
     else:

@@ -53,8 +53,10 @@ class Target:
         ops: Op types that the packer lists.
         exact_ops: Op types that ran on its engine with linger's integers. Here and below, `float Relu` is Relu on real numbers.
         differing_ops: Op types that ran and gave other numbers.
+        exact_without_ends: Op types that were exact, except where the packer was told to keep the float ends of the network.
         refused_ops: Op types that the packer lists, and at which it or the engine stopped.
         unpacked_ops: Op types that the chip runs and the packer does not list.
+        refuses_untried: Whether an op that nobody has tried is an error. Else it is a warning.
         limits: The tables of the file, by name.
     """
 
@@ -65,15 +67,17 @@ class Target:
     ops: frozenset[str]
     exact_ops: frozenset[str]
     differing_ops: frozenset[str]
+    exact_without_ends: frozenset[str]
     refused_ops: frozenset[str]
     unpacked_ops: frozenset[str]
+    refuses_untried: bool
     limits: Mapping[str, Values] = field(default_factory=dict, repr=False)
 
     def status_of(self, op_type: str, *, is_float: bool = False) -> Status:
         """What the chip's packer and engine made of an op, on integers or on real numbers."""
         name = f"{FLOAT}{op_type}" if is_float else op_type
         for status, listed in (
-            (Status.EXACT, self.exact_ops),
+            (Status.EXACT, self.exact_ops | self.exact_without_ends),
             (Status.DIFFERS, self.differing_ops),
             (Status.REFUSED, self.refused_ops),
         ):
@@ -83,7 +87,10 @@ class Target:
 
     def takes(self, op_type: str) -> bool:
         """Whether the packer takes an op and nothing is known against its numbers."""
-        return op_type in self.ops and self.status_of(op_type) in (Status.EXACT, Status.UNTRIED)
+        status = self.status_of(op_type)
+        return op_type in self.ops and status in (
+            (Status.EXACT,) if self.refuses_untried else (Status.EXACT, Status.UNTRIED)
+        )
 
 
 def read_target(path: str | os.PathLike[str]) -> Target:

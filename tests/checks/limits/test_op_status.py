@@ -38,12 +38,17 @@ def test_identities_are_what_linger_does_not_leave():
 def test_gelu_exists_on_one_chip():
     body = node("QGelu", scale_x=16.0, scale_o=16.0)
     assert "Use ReLU. Other chips have it: venusA." in only_finding(body)[1]
-    severity, text = only_finding(body, target="venusA")
-    assert severity == "warning"
-    assert "venusA runs QGelu, but the public packer does not know it" in text
+    refused, unpacked = findings(body, "venusA")
+    assert refused[0] == "error"
+    assert "not tried: nobody has compared QGelu with what venusA computes. Use ReLU." in refused[1]
+    assert unpacked[0] == "warning"
+    assert "venusA runs QGelu, but the public packer does not know it" in unpacked[1]
 
 
-@pytest.mark.parametrize(("op", "target"), [("Sigmoid", "venus"), ("MaxPool", "venusA"), ("Sigmoid", "arcs")])
+@pytest.mark.parametrize(
+    ("op", "target"),
+    [("Sigmoid", "venus"), ("MaxPool", "venusA"), ("Sigmoid", "arcs"), ("Tanh", "arcs"), ("Tanh", "venusA")],
+)
 def test_ops_that_the_packer_lists_may_stop_it_on_real_numbers(op, target):
     window = "<kernel_shape=[2, 2]>" if op == "MaxPool" else ""
     severity, text = only_finding(f"y = {op}{window}(x)", target=target, inputs="float[1,8,8,8] x")
@@ -51,16 +56,55 @@ def test_ops_that_the_packer_lists_may_stop_it_on_real_numbers(op, target):
     assert text == f"y ({op}): {target}'s packer or engine stops at a float {op}. {AS_INTEGERS}"
 
 
+@pytest.mark.parametrize("op", ["Add", "Mul", "Concat"])
+@pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
+def test_ops_of_two_floats_stop_the_packer(op, target):
+    written = f"{op}<axis=1>" if op == "Concat" else op
+    severity, text = only_finding(f"y = {written}(x, z)", target=target, inputs="float[1,8] x, float[1,8] z")
+    assert severity == "error"
+    assert text == f"y ({op}): {target}'s packer or engine stops at a float {op}. {AS_INTEGERS}"
+
+
+def test_the_logarithm_of_a_float_softmax_is_refused_where_it_was_tried():
+    body = "y = LogSoftmax<axis=1>(x)"
+    for target in ("arcs", "venusA"):
+        severity, text = only_finding(body, target=target, inputs="float[1,8] x")
+        assert severity == "error"
+        assert f"{target}'s packer or engine stops at a float LogSoftmax" in text
+    assert findings(body, inputs="float[1,8] x") == []
+
+
+@pytest.mark.parametrize("target", ["arcs", "venusA"])
+def test_recurrent_ops_of_other_chips(target):
+    window = {"num_layers": 1, "batch_first": 1, "go_forward": 1, "hidden_size": 4, "input_size": 6}
+    severity, text = only_finding(node("LSTMInt", **window), target=target, inputs="int8[1,6,6] x")
+    assert (severity, f"{target}'s packer or engine stops at LSTMInt" in text) == ("error", True)
+    severity, text = only_finding(node("GRUInt", **window), target=target, inputs="int8[1,6,6] x")
+    assert (severity, f"{target} runs GRUInt and was seen to compute something else" in text) == ("error", True)
+
+
+def test_a_float_transpose_is_exact_where_the_packer_drops_the_ends():
+    body, turned = "y = Transpose<perm=[0, 2, 3, 1]>(x)", "float[1,8,16,16] x"
+    assert findings(body, inputs=turned) == [
+        (
+            "warning",
+            "y (Transpose): venus computes something else for a float Transpose where the packer keeps the float ends. "
+            "Pack without keeping them, as the packer does by default.",
+        )
+    ]
+    assert findings(body) == findings(body, "arcs", inputs=turned) == []
+
+
 def test_ops_that_are_computed_otherwise_are_refused():
     severity, text = only_finding(node("iqSub", "x, x", **SUM))
     assert severity == "error"
     assert text == (
-        "y (iqSub): venus runs iqSub and computes something else. Quantise the model for this chip, "
+        "y (iqSub): venus runs iqSub and was seen to compute something else. Quantise the model for this chip, "
         "linger.init(model, target='venus'): it then computes x + y·(−1), which is exact."
     )
     ((severity, text),) = findings("y = Relu(x)", inputs="float[1,4] x")
     assert severity == "error"
-    assert text == f"y (Relu): venus runs float Relu and computes something else. {AS_INTEGERS}"
+    assert text == f"y (Relu): venus runs float Relu and was seen to compute something else. {AS_INTEGERS}"
     assert findings("y = Relu(x)") == []
 
 
@@ -91,25 +135,41 @@ def untried(target, body=None, **model):
 
 
 def test_ops_that_nobody_has_compared_are_said():
-    assert untried("venusA")[-1:] == [
+    quotient = "c = Constant<value = int8 {4}>() " + node("iqDiv", "x, c", **SUM, platform="arcs")
+    assert untried("arcs", quotient)[-1:] == [
         (
             "warning",
-            "y (iqVar): nobody has compared iqVar with what venusA computes. Compare a few outputs on the chip.",
+            "y (iqDiv): nobody has compared iqDiv with what arcs computes. Compare a few outputs on the chip.",
         )
     ]
     assert untried("arcs")[-1:] == [
         (
             "error",
-            "y (iqVar): arcs runs iqVar and computes something else. No exact form is known. Compute it outside of the model.",
+            "y (iqVar): arcs runs iqVar and was seen to compute something else. No exact form is known. "
+            "Compute it outside of the model.",
         )
     ]
+
+
+def test_ops_that_nobody_has_compared_are_refused_by_venusA():
+    assert untried("venusA")[-1:] == [
+        (
+            "error",
+            "y (iqVar): not tried: nobody has compared iqVar with what venusA computes. No exact form is known. "
+            "Compute it outside of the model.",
+        )
+    ]
+    model = model_of(
+        node("iqVar", dim=2, scale_x=16.0, scale_o=16.0, platform="venusA", quant_mode="floor_add"), w=(1,)
+    )
+    assert [f.rule for f in target_findings(model, TARGETS["venusA"])] == ["LGR904"]
 
 
 def test_ops_on_real_numbers_are_compared_on_their_own():
     assert untried("venusA", "y = Relu(x)", inputs="float[1,4] x") == [
         (
-            "warning",
-            "y (Relu): nobody has compared float Relu with what venusA computes. Compare a few outputs on the chip.",
+            "error",
+            f"y (Relu): not tried: nobody has compared float Relu with what venusA computes. {AS_INTEGERS}",
         )
     ]
 
@@ -133,4 +193,4 @@ def test_nodes_of_other_domains_are_nobodys(body, target):
 @pytest.mark.parametrize("kind", ["float", "float16", "double"])
 def test_every_float_is_one(kind):
     ((severity, text),) = findings("y = Relu(x)", inputs=f"{kind}[1,8,4,4] x")
-    assert (severity, "venus runs float Relu and computes something else" in text) == ("error", True)
+    assert (severity, "venus runs float Relu and was seen to compute something else" in text) == ("error", True)

@@ -1,9 +1,13 @@
 """Sums, products, joins and curves within the limits of a chip; and scales."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.support.chip import WIDTHS, WINDOW, findings, node, only_finding
+from linger.checks.limits.target_findings import target_findings
+from linger.targets import TARGETS
+from tests.support.chip import WIDTHS, WINDOW, findings, model_of, node, only_finding
 
 THREE = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}
 SAME = "int8[1,4,6,6] x, int8[1,4,6,6] z"
@@ -49,14 +53,13 @@ def test_products_shift_right_only():
     assert "above 1024" in only_finding(conv, w=(8, 8, 3, 3))[1]
 
 
-def test_sums_repeat_one_axis_at_most():
-    assert binary("iqAdd", "int8[1,4,6,6] x, int8[1,4,6,1] z", "venusA") == []
+def test_axes_that_are_repeated_are_counted():
     ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, int8[4,1,1] z", "venusA")
     assert severity == "error"
-    assert "one operand is repeated along 2 axes; venusA takes 1. Fold the number into the bias" in text
+    assert "one operand is repeated along 2 axes; venusA takes 0. Fold the number into the bias" in text
 
 
-@pytest.mark.parametrize("target", ["venus", "arcs"])
+@pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
 def test_where_one_axis_went_wrong_none_is_repeated(target):
     ((severity, text),) = binary("iqAdd", "int8[1,4,6,6] x, int8[1,4,6,1] z", target)
     assert severity == "error"
@@ -79,23 +82,25 @@ def test_open_sizes_are_said():
     assert "how its operands are broadcast" in text
 
 
-def test_products_by_channel_or_number():
-    assert binary("iqMul", "int8[1,4,6,6] x, int8[1,4,1,1] z") == []
-    assert binary("iqMul", "int8[1,4,6,6] x, int8[4,1,1] z") == []
-    ((severity, text),) = binary("iqMul", "int8[1,4,6,6] x, int8[1,1,6,6] z")
+@pytest.mark.parametrize("target", ["venus", "arcs"])
+def test_products_by_channel_or_number(target):
+    assert binary("iqMul", "int8[1,4,6,6] x, int8[1,4,1,1] z", target) == []
+    assert binary("iqMul", "int8[1,4,6,6] x, int8[4,1,1] z", target) == []
+    assert findings(SCALAR + node("iqMul", "x, c", **THREE), target) == []
+    ((severity, text),) = binary("iqMul", "int8[1,4,6,6] x, int8[1,1,6,6] z", target)
     assert severity == "error"
     assert text == (
         "y (iqMul): operands of the shapes [1, 4, 6, 6] and [1, 1, 6, 6]; the chip multiplies equal shapes, or by one number "
         "per channel. Repeat the smaller operand with torch.cat, until both have one shape."
     )
-    assert binary("iqMul", "int8[1,4,6,6] x, int8[1,1,6,6] z", target="venusA") == []
 
 
-def test_arcs_multiplies_equal_shapes_only():
-    ((severity, text),) = binary("iqMul", "int8[1,4,6,6] x, int8[1,4,1,1] z", "arcs")
-    assert severity == "error"
-    assert "[1, 4, 6, 6] and [1, 4, 1, 1]; the chip multiplies equal shapes. Repeat the smaller operand" in text
-    assert findings(SCALAR + node("iqMul", "x, c", **THREE), "arcs") == []
+def test_venusA_multiplies_equal_shapes_only():
+    for smaller in ("1, 4, 1, 1", "1, 1, 6, 6"):
+        ((severity, text),) = binary("iqMul", f"int8[1,4,6,6] x, int8[{smaller}] z", "venusA")
+        assert severity == "error"
+        assert f"[1, 4, 6, 6] and [{smaller}]; the chip multiplies equal shapes. Repeat the smaller operand" in text
+    assert findings(SCALAR + node("iqMul", "x, c", **THREE), "venusA") == []
 
 
 SCALAR = "c = Constant<value = int8 {5}>() "
@@ -132,11 +137,30 @@ def joined(bits, scale, target="venus"):
 
 
 def test_wide_numbers_are_joined_at_one_scale_only():
-    assert joined(8, 32.0) == joined(16, 16.0) == joined(16, 32.0, "venusA") == []
+    assert joined(8, 32.0) == joined(16, 16.0) == joined(8, 32.0, "arcs") == []
     ((severity, text),) = joined(16, 32.0)
     assert severity == "error"
     assert "joins numbers of more than 8 bits at different scales" in text
     assert "Leave out_bits" in text
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_venusA_joins_at_one_scale_only(bits):
+    assert joined(bits, 16.0, "venusA") == []
+    assert joined(bits, 32.0, "venusA") == [
+        (
+            "error",
+            "y (iqCat): joins tensors of different scales, which venusA was seen to compute otherwise. Let the tensors come from "
+            "layers of one range: linger.normalize_layers with equal limits, or a ReLU6 behind each.",
+        )
+    ]
+
+
+def test_the_scale_of_a_join_counts_too():
+    body = node("iqCat", "x, z", scale_x_0=16.0, scale_x_1=16.0, scale_o=8.0, dim=1, o_bits=8)
+    ((severity, text),) = findings(body, "venusA", inputs="int8[1,4] x, int8[1,4] z")
+    assert (severity, "joins tensors of different scales" in text) == ("error", True)
+    assert findings(body, inputs="int8[1,4] x, int8[1,4] z") == []
 
 
 CURVE = {"scale_x": 16.0, "scale_o": 128.0}
@@ -157,27 +181,36 @@ def test_width_of_sigmoid():
     assert "16-bit input; arcs takes 8 bits here" in found[0][1]
     for bits in (8, 16):
         body = node("iqSigmoid", **CURVE, platform="venusA")
-        assert findings(body, "venusA", inputs=f"int{bits}[1,4] x") == []
+        severity, text = only_finding(body, target="venusA", inputs=f"int{bits}[1,4] x")
+        assert (severity, "venusA runs iqSigmoid and was seen to compute something else" in text) == ("error", True)
 
 
 def test_tanh_of_8_bits_is_not_packed_for_certain():
     assert findings(node("iqTanh", **CURVE), inputs="int16[1,4] x") == []
-    severity, text = only_finding(node("iqTanh", **CURVE, platform="venusA"), target="venusA", inputs="int8[1,4] x")
-    assert severity == "warning"
-    assert (
-        "8-bit input of iqTanh, for which the packer asks for 16 bits on every chip. Try the file on the chip." in text
-    )
+    chip = replace(TARGETS["venusA"], refused_ops=TARGETS["venusA"].refused_ops - {"iqTanh"})
+    model = model_of(node("iqTanh", **CURVE, platform="venusA"), inputs="int8[1,4] x")
+    (found,) = [f for f in target_findings(model, chip) if f.rule == "LGR935"]
+    assert found.severity == "warning"
+    assert found.reason == "8-bit input of iqTanh, for which the packer asks for 16 bits on every chip"
+    assert found.remedy.startswith("Try the file on the chip.")
 
 
-def test_nothing_is_said_of_the_width_of_a_curve_that_is_refused():
-    severity, text = only_finding(node("iqTanh", **ON_ARCS), target="arcs", inputs="int8[1,4] x")
+@pytest.mark.parametrize("target", ["arcs", "venusA"])
+def test_nothing_is_said_of_the_width_of_a_curve_that_is_refused(target):
+    severity, text = only_finding(node("iqTanh", **CURVE, platform=target), target=target, inputs="int8[1,4] x")
     assert severity == "error"
-    assert "arcs's packer or engine stops at iqTanh. No exact form is known." in text
+    assert f"{target}'s packer or engine stops at iqTanh. No exact form is known." in text
 
 
 def test_variance_along_one_axis():
     body = "y = thinker.iqVar<dim={}, scale_x=16.0, scale_o=16.0>(x)"
-    assert findings(body.format(2)) == []
-    severity, text = only_finding(body.format(1))
+    differs = (
+        "error",
+        "y (iqVar): venus runs iqVar and was seen to compute something else. No exact form is known. "
+        "Compute it outside of the model.",
+    )
+    assert findings(body.format(2)) == [differs]
+    first, (severity, text) = findings(body.format(1))
+    assert first == differs
     assert severity == "error"
     assert "a variance along axis 1; the packer takes axis 2. Move that axis" in text

@@ -1,10 +1,11 @@
 """A file as a whole before a chip: the chip that it names, its dialect, its batch, its size."""
 
+import numpy as np
 import pytest
 
 from linger.checks.limits.target_findings import target_findings
 from linger.targets import TARGETS
-from tests.support.chip import findings, model_of, node, only_finding
+from tests.support.chip import WIDTHS, WINDOW, findings, model_of, node, only_finding
 
 RELU = 'y = thinker.Relu<platform="venus">(x)'
 
@@ -128,3 +129,82 @@ def test_options_of_the_packer_are_said_once_for_all_nodes():
     )
     assert whole(body=body.format("venus"), **constants) == [("warning", "", "LGR954", text)]
     assert whole("arcs", body.format("arcs"), **constants) == []
+
+
+PARAMETERS = {"w": (8, 8), "v": (8, 8), "b": np.zeros(8, np.int32), "c": np.zeros(8, np.int32)}
+
+
+def shared(first, second, target="venus", op="LinearInt", inputs="int8[1,8] x", **changes):
+    """What is said of parameters of two layers, one behind the other."""
+    attributes = (
+        WIDTHS | (WINDOW if op == "Conv2dInt" else {}) | ({"parameter_bits": 16} if op == "LayerNormInt" else {})
+    )
+    a, b = (node(op, operands, **attributes) for operands in (f"x, {first}", f"a, {second}"))
+    body = f"[a] {a.replace('y =', 'a =', 1)} [n] {b}"
+    found = whole(target, body, inputs=inputs, **PARAMETERS | changes)
+    return [(severity, where, text) for severity, where, rule, text in found if rule == "LGR955"]
+
+
+@pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
+@pytest.mark.parametrize(
+    ("first", "second", "name"), [("w, b", "w, c", "w"), ("w, b", "v, b", "b")], ids=["weight", "bias"]
+)
+def test_nodes_do_not_share_a_part_of_their_parameters(first, second, name, target):
+    assert shared(first, second, target) == [
+        (
+            "error",
+            "n (LinearInt)",
+            f"n (LinearInt): shares {name} with a (LinearInt), and not all of its parameters; the packer copies weight and bias of "
+            "a node as one block, so the engine reads other numbers. "
+            f"linger repair --target {target} gives every node its own, as linger.onnx.export(…, target='{target}') does; "
+            "or pack with: tpacker … --dma_prefetch False",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param("w, b", "w, b", id="all"),
+        pytest.param("w, b", "v, c", id="nothing"),
+        pytest.param("w", "w", id="without biases"),
+    ],
+)
+def test_nodes_that_share_all_of_their_parameters_or_nothing_are_taken(first, second):
+    assert shared(first, second) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "changes"),
+    [
+        pytest.param("Conv2dInt", "int8[1,8,4,4] x", {"w": (8, 8, 3, 3)}, id="convolution"),
+        pytest.param("LayerNormInt", "int8[1,2,8] x", {"w": np.zeros(8, np.int16)}, id="norm"),
+    ],
+)
+def test_other_layers_do_not_share_either(op, inputs, changes):
+    ((severity, where, text),) = shared("w, b", "w, c", op=op, inputs=inputs, **changes)
+    assert (severity, where) == ("error", f"n ({op})")
+    assert f"shares w with a ({op})" in text
+    assert shared("w, b", "w, b", op=op, inputs=inputs, **changes) == []
+
+
+def test_every_node_that_shares_is_named():
+    linear = node("LinearInt", "{}", **WIDTHS)
+    body = " ".join(
+        f"[{y}] {linear.format(operands).replace('y =', f'{y} =', 1)}"
+        for y, operands in (("a", "x, w, b"), ("b1", "a, w, c"), ("y", "b1, v, c"))
+    )
+    found = [entry for entry in whole(body=body, inputs="int8[1,8] x", **PARAMETERS) if entry[2] == "LGR955"]
+    assert [(where, text.partition(",")[0].partition("shares ")[2]) for _, where, _, text in found] == [
+        ("b1 (LinearInt)", "w with a (LinearInt)"),
+        ("y (LinearInt)", "c with b1 (LinearInt)"),
+    ]
+
+
+def test_parameters_that_are_inputs_of_the_graph_are_not_copied_as_a_block():
+    body = "[a] a = {} [n] y = {}".format(
+        *(node("LinearInt", operands, **WIDTHS).removeprefix("y = ") for operands in ("x, w, b", "a, w, c"))
+    )
+    model = {name: PARAMETERS[name] for name in "bc"}
+    found = whole(body=body, inputs="int8[1,8] x, int8[8,8] w", **model)
+    assert [entry for entry in found if entry[2] == "LGR955"] == []

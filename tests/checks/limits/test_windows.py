@@ -35,10 +35,15 @@ def only(*args, **kwargs):
     return only_of(conv(*args, **kwargs))
 
 
-def pool(size, *, inputs="int8[1,8,64,64] x", bits=8, **changes):
+def pool(size, *, target="venus", inputs="int8[1,8,64,64] x", bits=8, **changes):
     window = {"kernel_shape": list(size), "strides": [1, 1], "pads": [0, 0, 0, 0], "ceil_mode": 0}
     widths = {"data_bits": bits, "o_bits": bits, "scale_x": 16.0, "scale_o": 16.0}
-    return findings(node("AvgPool2dInt", **window | widths | changes), inputs=inputs)
+    return findings(node("AvgPool2dInt", **window | widths | changes), target, inputs=inputs)
+
+
+def global_pool(channels, height, width, target="venus", **changes):
+    """An average pool over a whole picture."""
+    return pool((height, width), target=target, inputs=f"int8[1,{channels},{height},{width}] x", **changes)
 
 
 def max_pool(size, *, target="venus", inputs="int8[1,8,8,8] x", **changes):
@@ -101,7 +106,37 @@ def test_spread_taps_on_signals_are_computed_otherwise(target):
     severity, text = only((8, 8, 3), target=target, **signal)
     assert severity == "error"
     assert f"a dilation of 2; {target} has 1 here. Use a size" in text
-    assert conv((8, 8, 3), target="venusA", **signal) == []
+    assert conv((8, 8, 3), target=target, **signal | {"dilations": [1]}) == []
+
+
+def test_signals_on_arcs_are_shorter_than_4000_samples():
+    def of(samples, target="arcs"):
+        return conv((8, 8, 3), op="Conv1dInt", target=target, inputs=f"int8[1,8,{samples}] x")
+
+    assert of(3999) == of(4000, "venus") == of("L", "venus") == []
+    assert of(4000) == [
+        (
+            "error",
+            "y (Conv1dInt): a signal of 4000 samples; arcs takes fewer than 4000. Cut the signal into parts, or step in an "
+            "earlier layer. No exact form is known.",
+        )
+    ]
+    ((severity, text),) = of("L")
+    assert severity == "note"
+    assert "a size is open, so the length of its signal could not be checked" in text
+
+
+def test_pictures_may_be_wider_than_a_signal_is_long():
+    assert conv((8, 8, 3, 3), target="arcs", inputs="int8[1,8,1,4000] x") == []
+
+
+def test_signals_are_computed_otherwise_on_venusA():
+    ((severity, text),) = conv((8, 8, 3), op="Conv1dInt", target="venusA", inputs="int8[1,8,30] x")
+    assert severity == "error"
+    assert text == (
+        "y (Conv1dInt): venusA runs Conv1dInt and was seen to compute something else. No exact form is known. "
+        "Compute it outside of the model."
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,8 +258,8 @@ def test_open_sizes_are_said():
 @pytest.mark.parametrize(
     ("weight", "inputs", "changes", "reason"),
     [
-        pytest.param((16, 2, 3, 3), 16, {"group": 8}, "8 groups of 2 inputs with padding", id="two inputs"),
-        pytest.param((16, 1, 3, 3), 8, {"group": 8}, "8 groups of 1 inputs with padding", id="one input"),
+        pytest.param((16, 2, 3, 3), 16, {"group": 8}, "8 groups of 2 inputs with rows of padding", id="two inputs"),
+        pytest.param((16, 1, 3, 3), 8, {"group": 8}, "8 groups of 1 inputs with rows of padding", id="one input"),
         pytest.param((18, 3, 3, 3), 27, {"group": 9}, "9 groups; the packer takes 8. Use fewer", id="nine groups"),
         pytest.param((4, 3, 3, 3), 12, {"group": 4}, "4 groups of 3 inputs and 1 output, which", id="one output"),
     ],
@@ -247,6 +282,51 @@ def test_groups_that_are_computed_as_they_should():
     assert conv((9, 1, 3, 3), inputs="int8[1,9,16,16] x", group=9) == []
 
 
+def grouped(inputs, kernel, pads=(2, 2, 2, 2), target="venus", **changes):
+    """A convolution in two groups of so many inputs, and two outputs each."""
+    window = {"kernel_shape": list(kernel), "pads": list(pads), "group": 2} | changes
+    return conv((4, inputs, *kernel), inputs=f"int8[1,{2 * inputs},16,16] x", target=target, **window)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kernel"), [(3, (4, 4)), (3, (5, 1)), (3, (5, 3)), (4, (5, 5)), (4, (5, 4))], ids=str
+)
+@pytest.mark.parametrize("pads", [(1, 0, 1, 0), (1, 1, 1, 1)], ids=["rows", "both"])
+def test_groups_of_fewer_inputs_than_the_kernel_has_rows(inputs, kernel, pads):
+    ((severity, text),) = grouped(inputs, kernel, pads)
+    assert severity == "error"
+    assert text == (
+        f"y (Conv2dInt): 2 groups of {inputs} inputs with rows of padding: venus computes the first group wrongly where a "
+        f"group has fewer inputs than the kernel has rows, here {kernel[0]}. Use fewer groups, with zero weights between "
+        "them: linger.onnx.export(…, target='venus') writes it so."
+    )
+    assert grouped(kernel[0], kernel, pads) == grouped(inputs, kernel, pads, "arcs") == []
+
+
+def test_rows_of_a_kernel_count_whatever_the_stride():
+    assert "here 5" in only_of(grouped(4, (5, 5), strides=[2, 2]))[1]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kernel"), [(3, (3, 3)), (2, (1, 5)), (3, (3, 5)), (4, (4, 4)), (5, (5, 5))], ids=str
+)
+def test_groups_of_as_many_inputs_as_the_kernel_has_rows(inputs, kernel):
+    assert grouped(inputs, kernel, (1, 1, 1, 1)) == []
+
+
+def test_groups_without_rows_of_padding_may_have_few_inputs():
+    assert grouped(2, (5, 5), (0, 2, 0, 2)) == []
+    above, uneven = grouped(2, (5, 5), (1, 0, 0, 0))
+    assert "here 5" in above[1]
+    assert (uneven[0], "more at one end" in uneven[1]) == ("warning", True)
+    assert "here 5" in grouped(2, (5, 5), (0, 0, 1, 0))[0][1]
+
+
+def test_groups_of_signals_may_have_few_inputs():
+    signal = {"op": "Conv1dInt", "inputs": "int8[1,4,30] x", "kernel_shape": [5], "pads": [2, 2]}
+    assert conv((4, 2, 5), group=2, **signal) == []
+
+
 def test_transposed_convolutions_have_one_group():
     ((severity, text),) = transposed((8, 4, 3, 3), group=2, target="arcs")
     assert severity == "error"
@@ -267,6 +347,133 @@ def test_average_of_a_large_even_area_may_overflow():
     assert "a window of 256 pixels may add up to 32768; above 32767" in found[1]
     assert "no window has more than 128 pixels" in found[1]
     assert pool((8, 16)) == []
+
+
+TWO_STEPS = "Pool in two steps (25×5 as 5×5, then 5×1), which linger.init(model, target='{}') does by itself where it can; or use "
+
+
+def test_global_averages_spill_on_venus():
+    # the area is no power of two: 9·9·32 = 2592 bytes were harmless
+    assert global_pool(32, 9, 9) == global_pool(864, 1, 3) == []
+    assert global_pool(33, 9, 9) == [
+        (
+            "error",
+            "y (AvgPool2dInt): the engine writes 2673 bytes beyond what the packer reserves for a window of 81 pixels, no power "
+            f"of two; that was harmless up to 2592, and wrong beyond. {TWO_STEPS.format('venus')}a size whose area is a power "
+            "of two.",
+        )
+    ]
+    assert "the engine writes 4000 bytes" in only_of(global_pool(32, 25, 5))[1]
+    assert global_pool(32, 25, 5, "arcs") == []
+
+
+def test_what_a_pool_spills_depends_on_area_and_window():
+    assert global_pool(64, 8, 8) == []  # the area is a power of two
+    assert pool((9, 9), inputs="int8[1,64,10,10] x") == []  # does not span the picture
+    assert pool((9, 9), inputs="int8[1,64,9,9] x", pads=[1, 1, 1, 1]) == []
+    assert pool((5, 5), inputs="int8[1,32,25,5] x", strides=[5, 5]) == []  # the two steps of the remedy
+    assert global_pool(32, 5, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "enough"), [(7, 7, 13), (9, 12, 27), (5, 20, 25), (5, 5, 7)], ids=["7×7", "9×12", "5×20", "5×5"]
+)
+@pytest.mark.parametrize("target", ["arcs", "venusA"])
+def test_global_averages_have_at_most_4_pixels_for_each_channel(target, height, width, enough):
+    assert global_pool(enough, height, width, target) == []
+    assert global_pool(enough - 1, height, width, target) == [
+        (
+            "error",
+            f"y (AvgPool2dInt): a window of {height * width} pixels, no power of two, over {enough - 1} channels; {target} "
+            f"computes more than 4 for each channel wrongly. {TWO_STEPS.format(target)}more channels.",
+        )
+    ]
+
+
+def test_few_channels_matter_where_an_area_is_divided_and_global():
+    assert global_pool(8, 8, 8, "arcs") == []
+    assert pool((7, 7), target="arcs", inputs="int8[1,8,8,8] x") == []
+    assert global_pool(8, 7, 7) == []
+
+
+def halved(channels, height, width, target="venus"):
+    return pool((2, 2), target=target, inputs=f"int8[1,{channels},{height},{width}] x", strides=[2, 2])
+
+
+def test_large_inputs_of_averages_on_arcs():
+    # in eights: 16·72·64 = 73 728
+    assert halved(16, 72, 64, "arcs") == halved(9, 72, 57, "arcs") == halved(24, 64, 64) == []
+    assert halved(16, 73, 64, "arcs") == [
+        (
+            "error",
+            "y (AvgPool2dInt): 74752 bytes of input of an average pool (in the chip's alignment); arcs computes more than 73728 "
+            "wrongly. Use a smaller image, fewer channels or a smaller kernel at this layer. No exact form is known.",
+        )
+    ]
+    assert "98304 bytes of input" in only_of(halved(24, 64, 64, "arcs"))[1]
+    assert "81920 bytes of input" in only_of(halved(76, 32, 32, "arcs"))[1]
+    assert "82944 bytes of input" in only_of(halved(17, 54, 64, "arcs"))[1]  # 17 channels are 24
+
+
+def test_channels_of_averages_on_venus_that_are_no_multiple_of_8():
+    # rows in steps of 8·2^(stride >> 1): 12 channels are 16, so 16·64·64 = 65 536 is the last that fits
+    assert halved(12, 64, 64) == halved(72, 32, 32) == halved(20, 42, 64) == []
+    assert halved(12, 65, 64) == [
+        (
+            "error",
+            "y (AvgPool2dInt): 66560 bytes of input of an average pool (in the chip's alignment); venus computes more than 65536 "
+            "wrongly where the channels are no multiple of 8. Use a smaller image, fewer channels or a smaller kernel at this "
+            "layer. No exact form is known.",
+        )
+    ]
+    assert "98304 bytes of input" in only_of(halved(20, 64, 64))[1]
+    assert "81920 bytes of input" in only_of(halved(76, 32, 32))[1]
+
+
+def test_a_large_stride_makes_a_small_picture_large_on_venus():
+    for channels in (10, 12):
+        assert "33554432 bytes of input" in only_of(global_pool(channels, 4, 32, strides=[4, 32]))[1]
+        assert global_pool(channels, 4, 32) == []
+    assert global_pool(16, 4, 32, strides=[4, 32]) == global_pool(12, 4, 32, "arcs", strides=[4, 32]) == []
+    assert global_pool(12, 16, 4, strides=[16, 4]) == []  # the stride along the rows is what counts
+    wide = [
+        text for severity, text in pool((16, 16), inputs="int8[1,12,32,32] x", strides=[16, 16]) if severity == "error"
+    ]
+    assert "1048576 bytes of input" in only_of(wide)  # 16·32·2048
+
+
+def test_kernels_of_averages_on_arcs():
+    stops = "a kernel of {}; arcs stops at more than 15. Use a smaller image, fewer channels or a smaller kernel"
+    error, large = pool((16, 16), target="arcs", inputs="int8[1,8,32,32] x", strides=[16, 16])
+    assert (error[0], stops.format("16×16") in error[1]) == ("error", True)
+    assert (large[0], "may add up to 32768" in large[1]) == ("warning", True)
+    assert stops.format("16×1") in only_of(pool((16, 1), target="arcs", inputs="int8[1,8,32,32] x"))[1]
+    assert pool((15, 1), target="arcs", inputs="int8[1,8,32,32] x") == []
+    assert pool((16, 1), inputs="int8[1,8,32,32] x") == global_pool(8, 16, 1, "arcs") == []
+
+
+def test_open_inputs_of_averages_are_said():
+    ((severity, text),) = pool((2, 2), inputs="int8[1,8,H,32] x")
+    assert severity == "note"
+    assert "a size is open, so the size of its input could not be checked" in text
+
+
+def test_parts_of_large_inputs_of_max_pools_on_venus():
+    def of(channels, height, width, target="venus"):
+        return max_pool((2, 2), target=target, inputs=f"int8[1,{channels},{height},{width}] x", strides=[2, 2])
+
+    # parts of at most 64 KB: 100 352 in two of 50 176, 98 304 in two of 49 152, and 65 536 is no more than one
+    assert of(32, 56, 56) == of(24, 64, 64) == of(16, 64, 64) == of(32, 64, 64, "arcs") == []
+    assert of(32, 64, 64) == [
+        (
+            "error",
+            "y (MaxPool): 131072 bytes of input of a max pool, in parts of 65536; venus computes parts of more than 61440 "
+            "wrongly. Use a smaller image, fewer channels or a smaller kernel at this layer. No exact form is known.",
+        )
+    ]
+    assert of(16, 120, 64) == []  # 122 880 in two of 61 440
+    assert "123904 bytes of input of a max pool, in parts of 61952" in only_of(of(16, 121, 64))[1]
+    assert "in parts of 61952" in only_of(of(9, 121, 57))[1]  # channels and columns in eights
 
 
 def test_pools_take_pictures_of_8_bits():
@@ -310,9 +517,18 @@ def test_large_max_pools_span_the_picture():
         )
     assert max_pool((6, 6), target="arcs") == []
     assert pool((6, 6)) == []
-    ((severity, text),) = max_pool((8, 8), inputs="int8[1,8,H,8] x")
-    assert severity == "note"
-    assert "whether its kernel spans the picture could not be checked" in text
+    room, reach = max_pool((8, 8), inputs="int8[1,8,H,8] x")
+    assert room[0] == reach[0] == "note"
+    assert "the size of its input could not be checked" in room[1]
+    assert "whether its kernel spans the picture could not be checked" in reach[1]
+
+
+def test_max_pools_of_arcs_reach_12():
+    large = {"target": "arcs", "inputs": "int8[1,8,32,32] x"}
+    assert max_pool((12, 12), **large) == max_pool((13, 13), target="arcs", inputs="int8[1,8,13,13] x") == []
+    ((severity, text),) = max_pool((13, 13), **large)
+    assert severity == "error"
+    assert "a kernel of 13×13; arcs has 12, or all rows, or the whole picture. Pool in steps" in text
 
 
 def test_weights_that_are_no_constants_are_not_judged():
@@ -337,3 +553,21 @@ def test_padding_at_one_end_and_spread_pools_were_never_seen():
 def test_a_pool_has_all_its_attributes():
     ((severity, text),) = findings(node("MaxPool", kernel_shape=[2, 2]))
     assert (severity, "without strides and pads, for which the packer asks" in text) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "steps"),
+    [
+        ("AvgPool2dInt", "1,9,32,32", {"kernel_shape": [2], "strides": [2]}),
+        ("AvgPool2dInt", "1,9,32,32", {"kernel_shape": [2, 2], "strides": [2, -4]}),
+        ("AvgPool2dInt", "1,9,32,32", {"kernel_shape": [2, 2], "strides": [2, 2**62]}),
+        ("AvgPool2dInt", "1,9,32", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("MaxPool", "1,0,32,32", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ],
+    ids=["one axis", "a negative stride", "an absurd stride", "three axes", "no channels"],
+)
+def test_odd_pools_are_judged_without_a_traceback(op, shape, steps):
+    pads = [0, 0] * len(steps["kernel_shape"])
+    text = node(op, "x", **steps, pads=pads, **(WIDTHS if op == "AvgPool2dInt" else {}))
+    for target in ("venus", "arcs", "venusA"):
+        findings(text, target, inputs=f"int8[{shape}] x")

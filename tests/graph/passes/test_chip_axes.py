@@ -1,5 +1,6 @@
 """Axes, biases and products in the forms that chips take: every tensor keeps its integers."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,8 @@ from linger.graph.passes.chip_axes import (
     count_axes_from_the_front,
     flatten_products,
     give_transposed_biases,
+    pad_more_axes,
+    reserve_scratch,
     slice_parts,
 )
 from linger.runtime.reference import Reference
@@ -266,3 +269,71 @@ def test_parts_of_a_split_are_slices(axis):
 def test_parts_of_an_open_size_stay():
     model = parse("a, y = Split<axis = 1>(x) b = Relu(a)", inputs="int8[1,n] x", outputs="y, b", opset=12)
     assert len(slice_parts(model)) == 0
+
+
+# borders
+
+
+def border(draw, inputs, pads):
+    """A border around x."""
+    given = {"pads": np.array(pads, np.int64), "value": np.array(0, np.int8)}
+    return graph_of("y = thinker.iqPad(x, pads, value)", inputs=f"int8[{inputs}] x", **given)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "pads", "wider"),
+    [("1,3,5", [0, 0, 2, 0, 0, 1], [0, 0, 0, 2, 0, 0, 0, 1]), ("2,5", [1, 0, 0, 3], [1, 0, 0, 0, 0, 0, 0, 3])],
+    ids=["a signal", "rows"],
+)
+def test_borders_are_of_four_axes(draw, inputs, pads, wider):
+    model = border(draw, inputs, pads)
+    ((where, what),) = kept(pad_more_axes, model, draw)
+    assert (where, "axes became 4, between Reshapes" in what) == ("y (iqPad)", True)
+    (pad,) = (n for n in model.graph if n.op_type == "iqPad")
+    assert pad.inputs[1].producer().attributes["value"].as_tensor().numpy().tolist() == wider
+    assert "pads" not in model.graph.initializers
+
+
+@pytest.mark.parametrize(
+    ("inputs", "pads"), [("1,2,3,4", [0] * 8), ("1,n,5", [0, 0, 2, 0, 0, 1])], ids=["four axes", "open"]
+)
+def test_other_borders_are_left_alone(draw, inputs, pads):
+    assert left_alone(pad_more_axes, border(draw, inputs, pads))
+
+
+# scratch
+
+
+def norm(draw, shape, dtype="int8"):
+    """A layer norm over the last axis of x."""
+    count = int(shape.rpartition(",")[2])
+    given = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": 16.0, "scale_w": 64.0, "scale_o": 16.0}
+    constants = {"w": numbers(draw, (count,)), "b": draw.integers(-9000, 9000, count).astype(np.int32)}
+    return graph_of(node("thinker.LayerNormInt", "y", "x, w, b", **given), inputs=f"{dtype}[{shape}] x", **constants)
+
+
+@pytest.mark.parametrize(
+    ("shape", "needed", "weight"),
+    [("1,1,32", 256, (16, 8)), ("1,2,32", 256, (8, 8)), ("1,1,32", 257, (24, 8)), ("1,1,7", 56, (14, 7)), ("1,1,25", 200, (50, 25))],
+    ids=["one row", "two rows", "one byte more", "a prime number", "no short rows"],
+)  # fmt: skip
+def test_a_product_with_the_identity_reserves_scratch(draw, shape, needed, weight):
+    model = norm(draw, shape)
+    pass_once = partial(reserve_scratch, missing={model.graph[0]: needed}, per_number=4)
+    before = everything(model, feeds := feeds_of(model, draw))
+    ((where, what),) = pass_once(model).rows()
+    assert differing(before, everything(model, feeds)) == []
+    assert constant(model, "y.scratch.weight").shape == weight
+    (product,) = (n for n in model.graph if n.op_type == "LinearInt")
+    rows = math.prod(map(int, shape.split(","))) // weight[1]
+    assert 4 * rows * weight[0] >= needed > 4 * rows * (weight[0] - weight[1])
+    assert where == "y (LayerNormInt)"
+    assert f"reserves {4 * rows * weight[0]} bytes of scratch ({needed} are written)" in what
+    assert [n.op_type for n in model.graph].count("Slice") == (weight[0] > weight[1])
+    assert product.name == "y.scratch.LinearInt"
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [("1,n,32", "int8"), ("1,1,32", "int16")], ids=["open", "wide"])
+def test_layers_of_open_sizes_or_wide_numbers_get_none(draw, shape, dtype):
+    model = norm(draw, shape, dtype)
+    assert left_alone(partial(reserve_scratch, missing={model.graph[0]: 256}, per_number=4), model)

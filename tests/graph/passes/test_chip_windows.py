@@ -8,7 +8,13 @@ import pytest
 
 from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.core.window_chains import Windows, equal_chain
-from linger.graph.passes.chip_windows import drop_ceil_mode, join_groups, split_max_pools, widen_kernels
+from linger.graph.passes.chip_windows import (
+    drop_ceil_mode,
+    join_groups,
+    split_max_pools,
+    step_global_pools_by_one,
+    widen_kernels,
+)
 from linger.numeric.fixed import MOST_TRANSPOSED_TAPS
 from tests.support.chip_forms import (
     EXACT,
@@ -24,8 +30,8 @@ from tests.support.chip_forms import (
     numbers,
 )
 
-venus = partial(join_groups, fewest_inputs=3, most_groups=8)
-others = partial(join_groups, fewest_inputs=1, most_groups=8)
+venus = partial(join_groups, reaches_kernel=True, most_groups=8)
+others = partial(join_groups, reaches_kernel=False, most_groups=8)
 split = partial(split_max_pools, largest=5)
 
 
@@ -213,7 +219,8 @@ def grouped(draw, group, inputs, outputs, *, op="Conv2dInt", window=(3, 3), padd
     return graph_of(body, inputs=f"int8[2,{inputs},{sizes}] x", **given)
 
 
-FEW, MANY = "with padding a group must have 3 inputs or more", "there must not be more than 8"
+FEW = "with rows of padding a group must have 3 inputs or more, as many as the kernel has rows"
+MANY = "there must not be more than 8"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +252,9 @@ def test_groups_are_joined_as_far_as_needed(draw, case, fewer, reason, bias):
         pytest.param((8, 8, 8), {}, id="depthwise"),
         pytest.param((64, 64, 64), {}, id="depthwise of many channels"),
         pytest.param((2, 6, 4), {}, id="3 inputs"),
+        pytest.param((2, 6, 4), {"window": (3, 5)}, id="3 inputs, 3 rows of 5"),
+        pytest.param((4, 8, 8), {"window": (1, 3)}, id="2 inputs, 1 row"),
+        pytest.param((2, 10, 4), {"window": (5, 5), "padding": 2}, id="5 inputs, 5 rows"),
         pytest.param((4, 8, 8), {"padding": 0}, id="no padding"),
         pytest.param((4, 8, 8), {"window": (1, 1)}, id="kernel of 1"),
         pytest.param((1, 2, 3), {}, id="one group"),
@@ -253,6 +263,21 @@ def test_groups_are_joined_as_far_as_needed(draw, case, fewer, reason, bias):
 )
 def test_groups_that_the_chip_has_stay(draw, case, steps):
     assert left_alone(venus, grouped(draw, *case, **steps))
+
+
+@pytest.mark.parametrize(
+    ("case", "window", "fewer"),
+    [
+        pytest.param((4, 12, 8), (4, 4), 2, id="3 inputs, 4 rows"),
+        pytest.param((4, 12, 8), (5, 1), 2, id="3 inputs, 5 rows of 1"),
+        pytest.param((8, 32, 16), (5, 5), 4, id="4 inputs, 5 rows"),
+        pytest.param((16, 16, 32), (5, 5), 2, id="16 groups, which would become 8 of 2 inputs or 4 of 4"),
+    ],
+)
+def test_groups_reach_the_height_of_the_kernel(draw, case, window, fewer):
+    model = grouped(draw, *case, window=window, padding=2)
+    kept(venus, model, draw)
+    assert attributes(model, "group") == [fewer]
 
 
 def test_few_inputs_stay_where_the_chip_has_them(draw):
@@ -324,9 +349,40 @@ def is_taken(op, group, inputs, outputs, window, pads):
     """Whether venus takes the groups, as its packer and engine were seen to."""
     if group == 1 or (op == "Conv2dInt" and inputs == outputs == group):
         return True
-    is_few = inputs // group < 3 and any(pads) and max(window) > 1
+    is_few = op == "Conv2dInt" and inputs // group < window[0] and (pads[0] > 0 or pads[2] > 0)
     is_refused = op == "ConvTranspose2dInt" or (op == "Conv1dInt" and inputs == group)
     return not (is_few or is_refused or group > 8 or outputs == group < inputs)
+
+
+# global average pools
+
+
+def average(size, window, **steps):
+    """One average pool of x."""
+    given = {"strides": list(window), "pads": [0, 0, 0, 0], "data_bits": 8, "o_bits": 8, "scale_x": 1.0, "scale_o": 1.0}
+    body = node("thinker.AvgPool2dInt", "y", "x", kernel_shape=list(window), **given | steps)
+    return graph_of(body, inputs=f"int8[1,9,{size}] x")
+
+
+def test_a_global_average_pool_steps_by_one(draw):
+    model = average("16,12", (16, 12))
+    rows = [("y (AvgPool2dInt)", "its stride of 16×12 became 1, because it has one window")]
+    assert kept(step_global_pools_by_one, model, draw) == rows
+    assert attributes(model, "strides") == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        average("16,16", (8, 8)),
+        average("16,w", (16, 16)),
+        average("16,16", (16, 16), strides=[1, 1]),
+        average("16,16", (16, 16), pads=[1, 0, 0, 0]),
+    ],
+    ids=["several windows", "an open size", "a stride of 1", "padding"],
+)
+def test_other_average_pools_are_left_alone(model):
+    assert left_alone(step_global_pools_by_one, model)
 
 
 # large pools

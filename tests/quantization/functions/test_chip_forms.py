@@ -1,4 +1,4 @@
-"""A model for a chip computes differences as sums and limits as saturating Relus, in every pass and in its file."""
+"""A model for a chip computes differences as sums, limits as saturating Relus and large means in two steps, in every pass and file."""
 
 from __future__ import annotations
 
@@ -478,6 +478,117 @@ def test_what_was_seen_survives_copies() -> None:
 def test_a_float_reference_cuts() -> None:
     model, _ = prepared(Limited(nn.ReLU6()), VALUES, target="venus")
     assert torch.equal(real_copy(model)(VALUES).dequantize(), VALUES.clamp(0.0, 6.0))
+
+
+# global average pools
+class Pooled(nn.Module):
+    """A layer that leaves its input as it is, and an average pool."""
+
+    def __init__(self, channels: int, pool: Function) -> None:
+        super().__init__()
+        self.before = nn.Conv2d(channels, channels, 1, bias=False)
+        nn.init.dirac_(self.before.weight)
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Any:
+        return self.pool(self.before(x))
+
+
+def image(channels: int, *sides: int, seed: int = 1) -> Tensor:
+    return torch.randn(1, channels, *sides, generator=torch.Generator().manual_seed(seed))
+
+
+def pools_of(channels: int, sides: tuple[int, int], target: str | None, pool: Function | None = None) -> int:
+    """How many average pools a global one becomes."""
+    x = image(channels, *sides)
+    model, said = prepared(Pooled(channels, pool or nn.AdaptiveAvgPool2d(1)), x, target=target)
+    assert (said, tuple(model(x).shape[:2])) == ([], (1, channels))
+    return computed(model, x).count("AvgPool2dInt")
+
+
+@pytest.mark.parametrize(
+    ("target", "channels", "sides", "count"),
+    [
+        pytest.param("venus", 4, (25, 5), 2, id="venus 25×5"),
+        pytest.param("venus", 4, (3, 2), 2, id="venus 3×2"),
+        pytest.param("venus", 4, (8, 8), 1, id="venus, a power of two"),
+        pytest.param("venus", 4, (13, 1), 1, id="venus, a prime"),
+        pytest.param("arcs", 12, (7, 7), 2, id="arcs, 12 channels"),
+        pytest.param("arcs", 13, (7, 7), 1, id="arcs, 13 channels"),
+        pytest.param("arcs", 26, (9, 12), 2, id="arcs 9×12, 26 channels"),
+        pytest.param("arcs", 27, (9, 12), 1, id="arcs 9×12, 27 channels"),
+        pytest.param("arcs", 36, (16, 8), 1, id="arcs, a power of two"),
+        pytest.param("arcs", 40, (16, 9), 2, id="arcs, 144 pixels"),
+        pytest.param("arcs", 40, (14, 9), 1, id="arcs, 126 pixels"),
+        pytest.param("venusA", 12, (7, 7), 2, id="venusA, 12 channels"),
+        pytest.param("venusA", 13, (7, 7), 1, id="venusA, 13 channels"),
+        pytest.param(None, 4, (25, 5), 1, id="no chip"),
+    ],
+)
+def test_global_pools_that_a_chip_computes_wrongly_are_two(
+    target: str | None, channels: int, sides: tuple[int, int], count: int
+) -> None:
+    assert pools_of(channels, sides, target) == count
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        pytest.param(lambda x: F.avg_pool2d(x, (5, 5)), id="does not span the image"),
+        pytest.param(lambda x: F.avg_pool2d(x, (12, 6), padding=(1, 3)), id="padding"),
+    ],
+)
+def test_pools_that_are_not_global_stay_one(pool: Function) -> None:
+    assert pools_of(4, (10, 5), "venus", pool) == 1
+
+
+@pytest.mark.parametrize("pool", ["module", "kernel", "mean"])
+def test_every_spelling_of_a_global_pool(pool: str) -> None:
+    functions: dict[str, Function] = {
+        "module": nn.AvgPool2d((6, 5)),
+        "kernel": lambda x: F.avg_pool2d(x, (6, 5)),
+        "mean": lambda x: x.mean((2, 3), keepdim=True),
+    }
+    assert pools_of(4, (6, 5), "venus", functions[pool]) == 2
+
+
+def test_both_steps_are_rounded() -> None:
+    # at scale 16: ⌊32/3 + ½⌋ = 11 and 10, then ⌊21/2 + ½⌋ = 11; in one step ⌊62/6 + ½⌋ = 10
+    values, ends = row(10, 10, 12, 10, 10, 10) / 16, row(*[127.0] * 6) / 16
+    for target, mean in (("venus", 11), (None, 10)):
+        model, _ = prepared(Pooled(1, nn.AdaptiveAvgPool2d(1)), values, ends, target=target)
+        found = model(values)
+        assert (found.scale, integers(found)) == (16.0, [mean])
+
+
+@pytest.mark.parametrize(
+    ("target", "channels", "sides"), [("venus", 4, (25, 5)), ("arcs", 12, (7, 7))], ids=["venus", "arcs"]
+)
+def test_two_pools_are_in_the_file(target: str, channels: int, sides: tuple[int, int], tmp_path: Path) -> None:
+    x = image(channels, *sides)
+    model, _ = prepared(Pooled(channels, nn.AdaptiveAvgPool2d(1)), x, target=target)
+    assert_file_is_equal(model, tmp_path, image(channels, *sides, seed=5))
+    linger.onnx.export(model, (x,), tmp_path / "chip.onnx", verify=True)
+    nodes = [node for node in linger.graph.load(tmp_path / "chip.onnx").graph if node.op_type == "AvgPool2dInt"]
+    kernels = [list(node.attributes["kernel_shape"].as_ints()) for node in nodes]
+    assert kernels == {"venus": [[5, 5], [5, 1]], "arcs": [[1, 7], [7, 1]]}[target]
+    assert [f.rule for f in linger.check(tmp_path / "chip.onnx", target).errors] == []
+
+
+def test_the_first_pool_has_no_range_of_its_own() -> None:
+    model, plain = (
+        prepared(Pooled(4, nn.AdaptiveAvgPool2d(1)), image(4, 25, 5), target=target)[0] for target in ("venus", None)
+    )
+    assert list(model.state_dict()) == list(plain.state_dict())
+
+
+def test_training_sees_both_pools() -> None:
+    model = linger.init(Pooled(2, nn.AdaptiveAvgPool2d(1)), target="venus").train()
+    x = image(2, 6, 5).requires_grad_()
+    model(x).dequantize().sum().backward()
+    assert x.grad is not None
+    # each step divides, and 1/30 itself is rounded: three roundings of float32, each by at most 2^-24
+    assert torch.allclose(x.grad, torch.full_like(x, 1 / 30), rtol=3 * 2.0**-24, atol=0.0)
 
 
 # another device

@@ -13,7 +13,7 @@ from linger.errors import listing, printable
 from linger.graph.core.dialect_node import is_dialect, platform_of
 from linger.graph.core.dialects import NEWER_OPS
 from linger.graph.core.finding import WARNING, Finding
-from linger.targets import DEFAULT_TARGET, Status, chips_with
+from linger.targets import DEFAULT_TARGET, FLOAT, Status, chips_with
 
 _OUTSIDE = "Compute it outside of the model."
 _AS_INTEGERS = "Let linger compute it on integers: quantise what it reads (linger.quant_tensor), or move it behind the first layer."
@@ -65,14 +65,19 @@ def _remedy(site: Site, op: Op | None) -> str:
         return _NO_IDENTITY
     if op is None or site.is_of_floats:
         return f"{NO_EXACT_FORM} {_OUTSIDE}"
-    chips = chips_with(op.name)
+    chips = [chip for chip in chips_with(op.name) if chip != site.chip]
     known = f" Other chips have it: {listing(chips)}." if chips else ""
     return f"{op.if_missing or f'{NO_EXACT_FORM} {_OUTSIDE}'}{known}"
 
 
 @limit(907, "differs", "The chip computes the op as linger does.", everywhere=True)
 def check_differs(site: Site) -> Iterator[Finding]:
-    """Ops that run on the chip, with other numbers."""
+    """Ops that run on the chip, with other numbers; some only where the packer keeps the float ends."""
+    if site.is_of_floats and f"{FLOAT}{site.op_type}" in site.target.exact_without_ends:
+        yield site.warning(
+            f"{site.chip} computes something else for a float {site.op_type} where the packer keeps the float ends",
+            "Pack without keeping them, as the packer does by default.",
+        )
     if site.target.status_of(site.op_type, is_float=site.is_of_floats) is not Status.DIFFERS:
         return
     op, kind = _op(site.op_type), "float " if site.is_of_floats else ""
@@ -80,7 +85,7 @@ def check_differs(site: Site) -> Iterator[Finding]:
         remedy = op.if_differs.format(target=site.chip)
     else:
         remedy = _AS_INTEGERS if kind and site.op_type in _INTEGER_FORMS else f"{NO_EXACT_FORM} {_OUTSIDE}"
-    yield site.error(f"{site.chip} runs {kind}{site.op_type} and computes something else", remedy)
+    yield site.error(f"{site.chip} runs {kind}{site.op_type} and was seen to compute something else", remedy)
 
 
 @limit(953, "variant", "Nodes compute as the chip does.", everywhere=True)
@@ -96,10 +101,11 @@ def check_variant(site: Site) -> Iterator[Finding]:
 
 @limit(904, "compared", "The op's numbers were compared with the chip's.", severity=WARNING, everywhere=True)
 def check_compared(site: Site) -> Iterator[Finding]:
-    """Warn of ops whose results were never compared with those of this chip."""
+    """Ops whose results were never compared with those of this chip: a warning, or an error where the chip takes no such op."""
     if site.target.status_of(site.op_type, is_float=site.is_of_floats) is Status.UNTRIED:
         kind = "float " if site.is_of_floats else ""
-        yield site.warning(
-            f"nobody has compared {kind}{site.op_type} with what {site.chip} computes",
-            "Compare a few outputs on the chip.",
-        )
+        reason = f"nobody has compared {kind}{site.op_type} with what {site.chip} computes"
+        if site.target.refuses_untried:
+            yield site.error(f"not tried: {reason}", _remedy(site, _op(site.op_type)))
+        else:
+            yield site.warning(reason, "Compare a few outputs on the chip.")

@@ -32,6 +32,7 @@ class OperandLimits:
     factor_shapes: str
     packed_curve_bits: Mapping[str, int]
     variance_axis: int
+    has_mixed_joins: bool
     curve_bits: int | None = None
     mixed_join_bits: int | None = None
 
@@ -135,13 +136,16 @@ def check_divisor(site: Site) -> Iterator[Finding]:
 
 @limit(934, "join", "Wide tensors that are joined have one scale.")
 def check_join(site: Site) -> Iterator[Finding]:
-    """Wide tensors of different scales cannot be joined."""
-    most = site.limits(OperandLimits).mixed_join_bits
-    if most is None:
-        return
-    count = len(site.node.inputs)
-    is_wide = any((site.bits(i) or 0) > most for i in range(count))
+    """Tensors of different scales: wide ones cannot be joined, on some chips none."""
+    limits, count = site.limits(OperandLimits), len(site.node.inputs)
     scales = {site.attribute(f"scale_x_{i}") for i in range(count)} | {site.attribute("scale_o")}
+    if len(scales) > 1 and not limits.has_mixed_joins:
+        yield site.error(
+            f"joins tensors of different scales, which {site.chip} was seen to compute otherwise",
+            "Let the tensors come from layers of one range: linger.normalize_layers with equal limits, or a ReLU6 behind each.",
+        )
+    most = limits.mixed_join_bits
+    is_wide = most is not None and any((site.bits(i) or 0) > most for i in range(count))
     if is_wide and len(scales) > 1:
         yield site.error(
             f"joins numbers of more than {most} bits at different scales; the chip does that for {most} bits only",

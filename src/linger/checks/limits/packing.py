@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, limit
+from linger.errors import listing
 from linger.graph.core.finding import WARNING, Finding
+from linger.graph.forms.shaped import Shape
 
 _CONSTANT_SHAPE = "Export without dynamic_axes or with target=…, so that every size is fixed and the shape a constant."
 
@@ -21,11 +23,14 @@ class PackingLimits:
     quant_bits: int
     slice_axes: int
     padded_axes: int
+    padded_rank: int
     dequant_bits: int
     plane_bytes: int
     model_bytes: int
+    turned_orders: Mapping[str, int]
     transposed_axes: int | None = None
     turned_bytes: int | None = None
+    orders: tuple[str, ...] | None = None
 
 
 @limit(941, "clip", "There is no Clip.")
@@ -55,10 +60,30 @@ def check_transpose(site: Site) -> Iterator[Finding]:
             f"Keep the order of axes, or merge axes that stay together with a reshape first; else {NO_EXACT_FORM[0].lower()}"
             f"{NO_EXACT_FORM[1:]}",
         )
+    elif limits.orders is not None:
+        if _name(order) not in limits.orders:
+            yield site.error(
+                f"the order {_name(order)} of axes, which {site.chip} was seen to compute otherwise, or nobody has tried",
+                f"Use one of {listing(limits.orders)}, with the batch first. {NO_EXACT_FORM}",
+            )
+    elif _was_exact(site, limits, shape, order):
+        return
     elif len(shape) == 3:
         yield from _plane_findings(site, limits)
     elif len(shape) > 3 and limits.turned_bytes is not None:
         yield from _turning_findings(site, limits.turned_bytes, order)
+
+
+def _name(order: tuple[int, ...] | None) -> str:
+    """An order of axes as the chips' files write it: 0213."""
+    return "".join(map(str, order or ()))
+
+
+def _was_exact(site: Site, limits: PackingLimits, shape: Shape, order: tuple[int, ...] | None) -> bool:
+    """Whether a tensor as large was seen to be exact in this order."""
+    sizes = [size for size in shape if size is not None]
+    size = math.prod(sizes) * (site.bits(0) or 8) // 8
+    return len(sizes) == len(shape) and size <= limits.turned_orders.get(_name(order), 0)
 
 
 def _plane_findings(site: Site, limits: PackingLimits) -> Iterator[Finding]:
@@ -157,8 +182,16 @@ def check_quant(site: Site) -> Iterator[Finding]:
 
 @limit(949, "pad", "A border is of zeros, around few axes.")
 def check_pad(site: Site) -> Iterator[Finding]:
-    """How many axes one iqPad pads, and with what."""
+    """How many axes one iqPad pads, of how many, and with what."""
     pads, value, most = site.constant(1), site.constant(2), site.limits(PackingLimits).padded_axes
+    shape, rank = site.shape(0), site.limits(PackingLimits).padded_rank
+    if shape is not None and len(shape) != rank:
+        yield site.error(
+            f"pads a tensor of {len(shape)} axes; the engine takes {rank}",
+            f"Add axes of size 1 before it: {BY_EXPORT.format(site.chip)}."
+            if len(shape) < rank
+            else "Merge axes with a reshape.",
+        )
     if pads is not None and pads.size % 2 == 0:
         padded = int((pads.reshape(2, -1) != 0).any(axis=0).sum())
         if padded > most:
@@ -177,13 +210,19 @@ def check_pad(site: Site) -> Iterator[Finding]:
 
 @limit(950, "wide-end", "Integers that become real numbers have 8 bits.")
 def check_wide_dequant(site: Site) -> Iterator[Finding]:
-    """A Dequant of wide integers, which the packer makes 8 bits."""
+    """A Dequant of wide integers, which the packer makes 8 bits; at the end of a network it leaves it out by default."""
     bits, most = site.bits(0), site.limits(PackingLimits).dequant_bits
-    if bits is not None and bits > most:
-        yield site.error(
-            f"turns {bits}-bit integers into real numbers; {site.chip}'s packer takes them for {most} bits",
-            "Export with is_input_quant=True: the file then ends in the integers themselves, which are exact.",
+    if bits is None or bits <= most:
+        return
+    reason = f"turns {bits}-bit integers into real numbers; {site.chip}'s packer takes them for {most} bits"
+    integers = "Export with is_input_quant=True: the file then ends in the integers themselves, which are exact"
+    if all(output.is_graph_output() and not output.uses() for output in site.node.outputs):
+        yield site.warning(
+            f"{reason} where it keeps the float ends",
+            f"Pack without keeping them, or {integers[0].lower()}{integers[1:]}.",
         )
+    else:
+        yield site.error(reason, f"Leave out_bits of the layer before at {most}.")
 
 
 @limit(905, "tensor-width", "Tensors have widths that the chip lists.", severity=WARNING, everywhere=True)

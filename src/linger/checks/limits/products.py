@@ -29,7 +29,8 @@ class ProductLimits:
     recurrent_layers: int
     left_bytes: int | None = None
     layer_norm_bits: int | None = None
-    recurrent_sizes: tuple[tuple[int, int, int], ...] | None = None
+    rows: int | None = None
+    softmax_axes: int | None = None
 
     def alignment_of(self, bits: int) -> tuple[int, int]:
         """Rows and columns of a left matrix of this width are filled up to multiples of these."""
@@ -110,6 +111,13 @@ def check_product_rank(site: Site) -> Iterator[Finding]:
             f"an input of {len(shape)} axes; the packer takes {most}",
             f"Flatten the leading axes before it: {BY_EXPORT.format(site.chip)}.",
         )
+    rows, allowed = site.sizes(0, *range(len(shape or ()) - 1)), site.limits(ProductLimits).rows
+    if allowed is not None and site.op.weight_axes is not None and (rows is None or math.prod(rows) > allowed):
+        found = "an open number of" if rows is None else str(math.prod(rows))
+        yield site.error(
+            f"{found} rows; {site.chip} was seen to compute more than {allowed} otherwise",
+            f"Give it one. {NO_EXACT_FORM}",
+        )
 
 
 @limit(925, "layer-norm", "Sums of a layer norm fit.", severity=WARNING)
@@ -163,7 +171,12 @@ def check_softmax(site: Site) -> Iterator[Finding]:
             f"softmax along axis {axis}; {site.chip} takes the last axis only, as {_LAST}",
             "Move that axis to the end before it (linger does so by itself for softmax on quantised tensors).",
         )
-    size = site.sizes(0, _LAST)
+    axes, size = limits.softmax_axes, site.sizes(0, _LAST)
+    if axes is not None and shape is not None and len(shape) != axes:
+        yield site.error(
+            f"softmax of a tensor of {len(shape)} axes; {site.chip} was seen to be exact on {axes} only",
+            f"Flatten the leading axes before it. {NO_EXACT_FORM}",
+        )
     if size is None:
         yield site.unchecked("the length of its rows")
     elif size[0] > limits.softmax_length:
@@ -173,7 +186,7 @@ def check_softmax(site: Site) -> Iterator[Finding]:
         )
 
 
-@limit(927, "recurrent", "Recurrent nodes have one layer and sizes that ran, for one sequence at a time.")
+@limit(927, "recurrent", "Recurrent nodes have one layer and as many steps as inputs, for one sequence at a time.")
 def check_recurrent(site: Site) -> Iterator[Finding]:
     """One layer per node, the batch first; the packer takes the number of steps for that of inputs, so both must be equal."""
     limits = site.limits(ProductLimits)
@@ -195,22 +208,14 @@ def check_recurrent(site: Site) -> Iterator[Finding]:
     if sizes is None:
         yield site.unchecked("the number of its sequences and steps")
         return
-    yield from _sequence_findings(site, limits, *sizes)
+    yield from _sequence_findings(site, *sizes)
 
 
-def _sequence_findings(site: Site, limits: ProductLimits, batch: int, steps: int, numbers: int) -> Iterator[Finding]:
-    hidden = site.attribute("hidden_size", 0)
+def _sequence_findings(site: Site, batch: int, steps: int, numbers: int) -> Iterator[Finding]:
     if batch != 1:
         yield site.error(f"{batch} sequences at once, which the chip computes otherwise", "Give it one at a time.")
     if steps != numbers:
         yield site.error(
             f"{steps} steps of {numbers} numbers; the packer takes the one for the other",
             f"Use as many steps as each has numbers. {NO_EXACT_FORM}",
-        )
-    elif limits.recurrent_sizes is not None and (steps, numbers, hidden) not in limits.recurrent_sizes:
-        ran = "; ".join(f"{t} steps, {n} inputs, {h} hidden" for t, n, h in limits.recurrent_sizes)
-        yield site.error(
-            f"{steps} steps, {numbers} inputs and {hidden} hidden numbers, with which nobody has seen the right integers; "
-            f"{site.chip} was exact with {ran}, and wrong with others",
-            f"Use one of these sizes. {NO_EXACT_FORM}",
         )

@@ -47,7 +47,7 @@ LIMITS: tuple[Limit, ...] = tuple(
 
 TARGET_RULES: tuple[CheckRule, ...] = (
     *(whole_file.MODEL, whole_file.PLATFORM, whole_file.DIALECT, whole_file.BATCH, whole_file.PLAIN_NODE),
-    *(whole_file.OPTION, memory.MEMORY, memory.PRODUCT_MEMORY),
+    *(whole_file.OPTION, whole_file.SHARED, memory.MEMORY, memory.PRODUCT_MEMORY, memory.SCRATCH),
     *(found.rule for found in LIMITS),
 )
 """The rule of each limit."""
@@ -116,7 +116,10 @@ def _findings_of_the_whole(
     yield from whole_file.model_findings(model, target, packing_limits.model_bytes)
     yield from whole_file.batch_findings(model, target, memory_limits.batch_option, tensors.shapes)
     if is_sound:
-        yield from memory.memory_findings(memory_use(model, tensors), target, memory_limits)
+        use = memory.with_scratch(memory_use(model, tensors), model, tensors.shapes, memory_limits)
+        yield from memory.memory_findings(use, target, memory_limits)
+        yield from memory.scratch_findings(model, target, tensors.shapes, memory_limits)
+    yield from whole_file.sharing_findings(model, target, memory_limits.command)
     yield from whole_file.option_findings(model, target, memory_limits.command, memory_limits.op_options)
 
 

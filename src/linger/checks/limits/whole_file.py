@@ -17,6 +17,7 @@ from linger.graph.core.dialects import NEWER, OLDER, is_newer
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
 from linger.graph.core.walking import all_nodes
 from linger.graph.forms.shaped import Shape
+from linger.graph.passes.suit_target import parameters_of
 from linger.targets import DEFAULT_TARGET, Target
 
 _ONE_SAMPLE = "Export with one sample (args of the shape [1, …]), and join no samples along the first axis."
@@ -28,6 +29,10 @@ DIALECT = limit_rule(908, "dialect", "The file is of a dialect that the chip's p
 BATCH = limit_rule(909, "batch", "The batch has one sample.")
 PLAIN_NODE = limit_rule(910, "plain-node", "Standard nodes name no chip.")
 OPTION = limit_rule(954, "option", "The packer needs no option for an op.", WARNING)
+SHARED = limit_rule(955, "own-parameters", "Every node has a weight and a bias of its own.")
+
+UNSHARED_OPTION = "--dma_prefetch False"
+"""The packer's option with which nodes may share parameters. (ran)"""
 
 
 def model_findings(model: ir.Model, target: Target, model_bytes: int) -> Iterator[Finding]:
@@ -139,3 +144,33 @@ def option_findings(model: ir.Model, target: Target, command: str, options: Mapp
     for op_type, count in found.items():
         reason = f"{target.name}'s packer takes {op_type} ({count} in this file) with {options[op_type]} only"
         yield Finding(WARNING, "", reason, f"Pack it with: {command} … {options[op_type]}", OPTION.id)
+
+
+def sharing_nodes(model: ir.Model) -> dict[ir.Node, tuple[str, ir.Node]]:
+    """Nodes that share a part of their parameters with another one, with the parameter and that node.
+
+    Nodes that share all of them are exact: the block that the packer copies is the same for both.
+    """
+    first: dict[ir.Value, ir.Node] = {}
+    found: dict[ir.Node, tuple[str, ir.Node]] = {}
+    for node in model.graph:
+        own = parameters_of(node)
+        for value in own:
+            other = first.setdefault(value, node)
+            if parameters_of(other) != own:
+                found.setdefault(node, (str(value.name), other))
+    return found
+
+
+def sharing_findings(model: ir.Model, target: Target, command: str) -> Iterator[Finding]:
+    """Parameters that two nodes share: the packer copies those of a node as one block, so it takes a stranger's bytes."""
+    for node, (name, other) in sharing_nodes(model).items():
+        reason = (
+            f"shares {printable(name)} with {describe(other)}, and not all of its parameters; the packer copies weight and "
+            "bias of a node as one block, so the engine reads other numbers"
+        )
+        remedy = (
+            f"linger repair --target {target.name} gives every node its own, as linger.onnx.export(…, target={target.name!r}) "
+            f"does; or pack with: {command} … {UNSHARED_OPTION}"
+        )
+        yield Finding(ERROR, describe(node), reason, remedy, SHARED.id)

@@ -11,6 +11,10 @@ from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, align
 from linger.graph.core.finding import Finding
 
 _REMEDY_SIZE = "Use a size that the chip has: no exact form of another one is known."
+_TWO_STEPS = (
+    "Pool in two steps (25×5 as 5×5, then 5×1), which linger.init(model, target={!r}) does by itself where it can"
+)
+_SMALLER_POOL = "Use a smaller image, fewer channels or a smaller kernel at this layer."
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,21 @@ class WindowLimits:
     weight_alignment: tuple[int, int]
     depthwise_alignment: int
     width_alignment: int
-    group_inputs: int
+    groups_reach_kernel: bool
     groups: int
     divided_area: int
     pool_sum: int
     pool_axes: int
+    has_global_stride: bool
     largest_max_pool: int | None = None
     transposed_input_bytes: int | None = None
+    signal_samples: int | None = None
+    global_area: int | None = None
+    spilled_bytes: int | None = None
+    averaged_bytes: int | None = None
+    uneven_averaged_bytes: int | None = None
+    largest_average_pool: int | None = None
+    pooled_bytes: tuple[int, int] | None = None
 
 
 @limit(911, "window", "Kernel, stride, padding and dilation are the chip's.")
@@ -59,6 +71,20 @@ def check_window(site: Site) -> Iterator[Finding]:
         yield site.error(
             f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
             f"Use a kernel as large as the stride, with zeros: {BY_EXPORT.format(site.chip)}.",
+        )
+    yield from _length_findings(site, limits.signal_samples)
+
+
+def _length_findings(site: Site, most: int | None) -> Iterator[Finding]:
+    if most is None or site.op.window_axes != 1:
+        return
+    length = site.sizes(0, -1)
+    if length is None:
+        yield site.unchecked("the length of its signal")
+    elif length[0] > most:
+        yield site.error(
+            f"a signal of {length[0]} samples; {site.chip} takes fewer than {most + 1}",
+            f"Cut the signal into parts, or step in an earlier layer. {NO_EXACT_FORM}",
         )
 
 
@@ -202,18 +228,18 @@ def check_groups(site: Site) -> Iterator[Finding]:
         yield site.error(f"{group} groups; the packer takes {limits.groups}", remedy)
     elif outputs == 1:
         yield site.error(f"{group} groups of {inputs} inputs and 1 output, which the packer refuses", remedy)
-    elif inputs < limits.group_inputs and _is_padded(site):
+    elif limits.groups_reach_kernel and inputs < _padded_rows(site):
         yield site.error(
-            f"{group} groups of {inputs} inputs with padding: {site.chip} computes the first group wrongly where a group has "
-            f"fewer than {limits.group_inputs} inputs",
+            f"{group} groups of {inputs} inputs with rows of padding: {site.chip} computes the first group wrongly where a group "
+            f"has fewer inputs than the kernel has rows, here {_padded_rows(site)}",
             remedy,
         )
 
 
-def _is_padded(site: Site) -> bool:
-    """Whether windows of more than one pixel reach over the edge."""
+def _padded_rows(site: Site) -> int:
+    """The rows of the kernel of a convolution over two axes whose windows reach over the upper or lower edge; else 0."""
     kernel, _, pads, _ = _geometry(site)
-    return any(pads) and any(size > 1 for size in kernel)
+    return kernel[0] if len(kernel) == 2 and (pads[0] or pads[2]) else 0
 
 
 @limit(919, "transposed-bias", "Transposed convolutions have a bias.")
@@ -246,7 +272,7 @@ def check_average(site: Site) -> Iterator[Finding]:
     if not is_power and area > limits.divided_area:
         yield site.error(
             f"a window of {area} pixels, no power of two; above {limits.divided_area} the chip's result is wrong",
-            "Pool in two steps (say 4×4, then the rest), or use a size whose area is a power of two.",
+            f"{_TWO_STEPS.format(site.chip)}; or use a size whose area is a power of two.",
         )
     reach = 1 << (limits.data_bits - 1)
     if is_power and area * reach > limits.pool_sum:
@@ -254,6 +280,50 @@ def check_average(site: Site) -> Iterator[Finding]:
             f"a window of {area} pixels may add up to {area * reach}; above {limits.pool_sum} the chip's result is wrong",
             "Pool in two steps, so that no window has more than "
             f"{1 << int(math.log2(limits.pool_sum // reach))} pixels.",
+        )
+    yield from _averaged_findings(site, limits, is_divided=not is_power)
+
+
+def _averaged_findings(site: Site, limits: WindowLimits, *, is_divided: bool) -> Iterator[Finding]:
+    """What depends on the whole input of an average pool; `is_divided`: its area is no power of two."""
+    sizes, (kernel, strides, pads, _) = site.sizes(0, 1, 2, 3), _geometry(site)
+    if len(site.shape(0) or ()) != limits.pool_axes or len(strides) != 2:  # a wrong node, of which another rule tells
+        return
+    if sizes is None:
+        yield site.unchecked("the size of its input")
+        return
+    channels, height, width = sizes
+    is_global, most = kernel == (height, width) and not any(pads), limits.largest_average_pool
+    if is_global and is_divided:
+        yield from _divided_findings(site, limits, channels, height * width)
+    elif not is_global and most is not None and max(kernel) > most:
+        yield site.error(f"a kernel of {_times(kernel)}; {site.chip} stops at more than {most}", _SMALLER_POOL)
+    row = limits.width_alignment << min(max(strides[1], 0) >> 1, 32)  # it grows with the stride; no memory is larger
+    is_uneven = channels % limits.weight_alignment[0] != 0
+    for room, step in ((limits.averaged_bytes, limits.width_alignment), (limits.uneven_averaged_bytes, row)):
+        size = aligned(channels, limits.weight_alignment[0]) * height * aligned(width, step)
+        if room is not None and size > room and (is_uneven or room == limits.averaged_bytes):
+            yield site.error(
+                f"{size} bytes of input of an average pool (in the chip's alignment); {site.chip} computes more than {room} "
+                f"wrongly{'' if room == limits.averaged_bytes else ' where the channels are no multiple of 8'}",
+                f"{_SMALLER_POOL} {NO_EXACT_FORM}",
+            )
+
+
+def _divided_findings(site: Site, limits: WindowLimits, channels: int, area: int) -> Iterator[Finding]:
+    """A global average pool whose area is no power of two: where its sums or its scratch overlap other numbers."""
+    if limits.global_area is not None and area > limits.global_area * channels:
+        yield site.error(
+            f"a window of {area} pixels, no power of two, over {channels} channels; {site.chip} computes more than "
+            f"{limits.global_area} for each channel wrongly",
+            f"{_TWO_STEPS.format(site.chip)}; or use more channels.",
+        )
+    size = channels * area
+    if limits.spilled_bytes is not None and size > limits.spilled_bytes:
+        yield site.error(
+            f"the engine writes {size} bytes beyond what the packer reserves for a window of {area} pixels, no power of two; "
+            f"that was harmless up to {limits.spilled_bytes}, and wrong beyond",
+            f"{_TWO_STEPS.format(site.chip)}; or use a size whose area is a power of two.",
         )
 
 
@@ -298,6 +368,8 @@ def check_pool_window(site: Site) -> Iterator[Finding]:
             "ceil_mode, with which the engine gives another shape",
             f"Use ceil_mode=False and a size that the stride divides. {NO_EXACT_FORM}",
         )
+    if site.op.name == "MaxPool":
+        yield from _part_findings(site, limits)
     most = limits.largest_max_pool
     if most is None or site.op.name != "MaxPool" or max(kernel, default=0) <= most:
         return
@@ -308,6 +380,24 @@ def check_pool_window(site: Site) -> Iterator[Finding]:
         yield site.error(
             f"a kernel of {_times(kernel)}; {site.chip} has {most}, or all rows, or the whole picture",
             f"Pool in steps, say 3×3 and then 2×2 for 6×6: {BY_EXPORT.format(site.chip)} where that is equal.",
+        )
+
+
+def _part_findings(site: Site, limits: WindowLimits) -> Iterator[Finding]:
+    """Large inputs of max pools, which are cut into equal parts."""
+    sizes = site.sizes(0, 1, 2, 3)
+    if limits.pooled_bytes is None or len(site.shape(0) or ()) != limits.pool_axes:
+        return
+    if sizes is None:
+        yield site.unchecked("the size of its input")
+        return
+    room, most = limits.pooled_bytes
+    size = aligned(sizes[0], limits.weight_alignment[0]) * sizes[1] * aligned(sizes[2], limits.width_alignment)
+    part = -(-size // max(-(-size // room), 1))
+    if size > room and part > most:
+        yield site.error(
+            f"{size} bytes of input of a max pool, in parts of {part}; {site.chip} computes parts of more than {most} wrongly",
+            f"{_SMALLER_POOL} {NO_EXACT_FORM}",
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes, biases and matrix products in forms that packers of chips take; the integers of every tensor stay."""
+"""Axes, biases, borders and matrix products in forms that packers of chips take; the integers of every tensor stay."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from linger.dialect import DOMAIN
 from linger.graph.conversion.node_rewriter import NodeRewriter, content_of
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
@@ -170,6 +171,103 @@ def flatten_norms(model: ir.Model, *, fewest_axes: int = 3) -> Changes:
     return changes
 
 
+def pad_more_axes(model: ir.Model, *, rank: int = 4) -> Changes:
+    """Put Reshapes around borders of tensors of few axes, so that a border itself is of `rank` axes.
+
+    Leaves: borders of fewer axes only where a size is open or the border is computed.
+    """
+    changes, names = Changes(), tensor_names(model)
+    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type == _PAD]
+    shapes = known_tensors(model).shapes if found else {}
+    for node in found:
+        x, y, border = _fixed(node.inputs[0], shapes), _fixed(node.outputs[0], shapes), node.inputs[1]
+        pads = None if border is None or border.is_graph_input() else content_of(border)
+        if x is None or y is None or pads is None or len(x) >= rank or pads.size != 2 * len(x):
+            continue
+        changes.note(
+            describe(node), f"its {len(x)} axes became {rank}, between Reshapes, because a border must have so many"
+        )
+        _flatten(node, _Flat((_widened(x, rank),), _widened(y, rank), y), names)
+        more = [(*ends[:-1], *(0,) * (rank - len(x)), ends[-1]) for ends in pads.reshape(2, -1).tolist()]
+        constant = _whole([*more[0], *more[1]], f"{node.outputs[0].name}.pads", names)
+        assert node.graph is not None  # it came from one
+        node.graph.insert_before(node, constant)
+        node.replace_input_with(1, constant.outputs[0])
+        drop_unused([border], constants_only=True)
+    return changes
+
+
+def reserve_scratch(model: ir.Model, missing: Mapping[ir.Node, int], *, per_number: int) -> Changes:
+    """Put a product with the identity before a layer that needs more scratch than the packer reserves for any layer.
+
+    A product with a bias makes it reserve `per_number` bytes for each of its results; 64·x + 0, 6 bits further right, is x in
+    every rounding. What a layer reads is taken as rows of few numbers, so that the matrix is small; where as many results are
+    too few, the rows get longer by zeros, which a Slice cuts off again.
+
+    Args:
+        model: The model.
+        missing: Layers, with the bytes of scratch that each needs; what one makes the packer reserve serves all.
+        per_number: Bytes that the packer reserves for each result of a product with a bias.
+
+    Leaves: such layers only where all of them read other integers than those of 8 bits, or a size is open.
+    """
+    changes, names = Changes(), tensor_names(model)
+    tensors, needed = known_tensors(model), max(missing.values(), default=0)
+    rewriter = NodeRewriter(model, None, names)
+    for node in missing:
+        x = node.inputs[0]
+        shape = _fixed(x, tensors.shapes)
+        if x is None or shape is None or tensors.types.get(x.name or "") is not ir.DataType.INT8:
+            continue
+        count = math.prod(shape)
+        length = next((n for n in range(_SHORT_ROW, count) if count % n == 0), count)
+        longer = length * -(-needed // (per_number * count))
+        _put_identity(node, shape, (1, count // length, length), longer, rewriter, names)
+        changes.note(
+            describe(node),
+            f"a product with the identity stands before it, so that the packer reserves {per_number * count * longer // length} "
+            f"bytes of scratch ({needed} are written); it costs {longer * (length + 4)} bytes of parameters and "
+            f"{count * longer} multiply-accumulates, and changes no number",
+        )
+        break  # the largest reservation of a file serves all of its layers
+    return changes
+
+
+def _put_identity(node: ir.Node, shape: Sizes, rows: Sizes, longer: int, rewriter: NodeRewriter, names: Names) -> None:
+    """Let a node read its first input through Reshape, a product with the identity, Slice and Reshape."""
+    graph, x = node.graph, node.inputs[0]
+    assert graph is not None  # it came from one
+    assert x is not None  # its shape is known
+    scale = attributes_of(node, op_of(node)).get("scale_x") or attributes_of(node, op_of(node))["scale_i"]
+    name = f"{node.outputs[0].name}.scratch"
+    made = _reshape(x, rows, f"{name}_rows", names)
+    weight = rewriter.constant(node, np.eye(longer, rows[-1], dtype=np.int8) * _ONE, f"{name}.{_WEIGHT}")
+    bias = rewriter.constant(node, np.zeros(longer, np.int32), f"{name}.{_BIAS}")
+    scales = {"scale_x": scale, "scale_w": float(_ONE), "scale_o": scale}
+    attributes = [ir.AttrFloat32(key, float(value)) for key, value in scales.items()]
+    attributes += [ir.AttrInt64(key, 8) for key in ("data_bits", "parameter_bits", "o_bits")]
+    result = ir.Value(name=names.choose(name), type=x.type, shape=_typed_shape(x, (*rows[:-1], longer)))
+    product = ir.Node(DOMAIN, "LinearInt", [made[-1].outputs[0], weight, bias], attributes, outputs=[result])
+    product.name = f"{name}.LinearInt"
+    made.append(product)
+    if longer > rows[-1]:
+        bounds = [_whole([n], f"{name}.{i}", names) for i, n in enumerate((0, rows[-1], len(rows) - 1, 1))]
+        cut = ir.Value(name=names.choose(f"{name}_cut"), type=x.type, shape=_typed_shape(x, rows))
+        inputs = [result, *(bound.outputs[0] for bound in bounds)]
+        made += [*bounds, ir.Node("", "Slice", inputs, outputs=[cut], name=f"{name}.Slice")]
+    made += _reshape(made[-1].outputs[0], shape, f"{name}_shaped", names)
+    graph.insert_before(node, made)
+    node.replace_input_with(0, made[-1].outputs[0])
+
+
+_ONE = 64
+"""The integer that is 1 in the weights of an identity, and their scale."""
+
+_SHORT_ROW = 8
+"""Numbers in a row that chips fill up to anyway."""
+
+_PAD = "iqPad"
+
 Sizes = tuple[int, ...]
 
 
@@ -180,6 +278,11 @@ class _Flat:
     factors: tuple[Sizes, ...]
     product: Sizes
     result: Sizes
+
+
+def _widened(shape: Sizes, rank: int) -> Sizes:
+    """A shape of more axes: those of size 1 stand before the last one."""
+    return (*shape[:-1], *(1,) * (rank - len(shape)), shape[-1])
 
 
 def _fixed(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Sizes | None:

@@ -31,6 +31,7 @@ Array = NDArray[Any]
 
 _CONVOLUTIONS = ("Conv1dInt", "Conv2dInt")
 _TRANSPOSED = "ConvTranspose2dInt"
+_AVERAGE = "AvgPool2dInt"
 
 
 @dataclass(frozen=True)
@@ -151,14 +152,14 @@ def _zeros(size: int | None, kernel: int, stride: int, padding: int) -> tuple[in
 
 @dataclass(frozen=True)
 class _Groups:
-    """The channels of a grouped convolution, and whether windows of several pixels reach over the edge."""
+    """The channels of a grouped convolution; `rows` of its kernel where windows reach over the upper or lower edge, else 0."""
 
     op_type: str
     weight: ir.Value
     count: int
     inputs: int
     outputs: int
-    is_padded: bool
+    rows: int
 
     @property
     def divisors(self) -> list[int]:
@@ -171,19 +172,19 @@ class _Groups:
         return self.op_type == "Conv2dInt" and self.inputs == self.outputs == self.count
 
 
-def join_groups(model: ir.Model, *, fewest_inputs: int, most_groups: int) -> Changes:
+def join_groups(model: ir.Model, *, reaches_kernel: bool, most_groups: int) -> Changes:
     """Make convolutions of fewer groups out of those that a chip refuses: zeros stand between the old groups.
 
     Args:
         model: The model.
-        fewest_inputs: Inputs that a group must have where windows reach over the edge.
+        reaches_kernel: A group must have as many inputs as the kernel has rows, where windows reach over the upper or lower edge.
         most_groups: Groups that a convolution may have.
 
     Leaves: depthwise convolutions over two axes as they are; other groups only where they keep to these numbers, where the
     weight is no initializer, or where a transposed convolution would add more products than can be added exactly.
     """
     changes, weights = Changes(), []
-    objection = partial(_objection, fewest_inputs=fewest_inputs, most_groups=most_groups)
+    objection = partial(_objection, reaches_kernel=reaches_kernel, most_groups=most_groups)
     op_types = (*_CONVOLUTIONS, _TRANSPOSED)
     for node in all_nodes(model):
         groups = _groups_of(node) if is_dialect(node) and node.op_type in op_types else None
@@ -207,15 +208,15 @@ def _groups_of(node: ir.Node) -> _Groups | None:
     first, second, *taps = weight.const_value.shape.numpy()
     if first % count:
         return None  # a broken file, which the checks report
-    is_padded = any(given["pads"]) and max(taps) > 1
+    rows = taps[0] if len(taps) == 2 and (given["pads"][0] or given["pads"][2]) else 0
     if node.op_type != _TRANSPOSED:
-        return _Groups(node.op_type, weight, count, second * count, first, is_padded)
+        return _Groups(node.op_type, weight, count, second * count, first, rows)
     # runtimes do not add more products exactly; the op refuses such a node
     is_exact = first * math.prod(taps) <= MOST_TRANSPOSED_TAPS
-    return _Groups(node.op_type, weight, count, first, second * count, is_padded) if is_exact else None
+    return _Groups(node.op_type, weight, count, first, second * count, rows) if is_exact else None
 
 
-def _objection(groups: _Groups, count: int, *, fewest_inputs: int, most_groups: int) -> str | None:
+def _objection(groups: _Groups, count: int, *, reaches_kernel: bool, most_groups: int) -> str | None:
     """Why there must not be so many groups; None where they may be."""
     if count == 1 or groups.is_depthwise_picture:
         return None
@@ -227,8 +228,12 @@ def _objection(groups: _Groups, count: int, *, fewest_inputs: int, most_groups: 
         return f"there must not be more than {most_groups}"
     if groups.outputs == count:  # with as many inputs it would be depthwise
         return "a group of several inputs must have several outputs"
-    is_few = groups.is_padded and groups.inputs // count < fewest_inputs
-    return f"with padding a group must have {fewest_inputs} inputs or more" if is_few else None
+    is_few = reaches_kernel and groups.inputs // count < groups.rows
+    return (
+        f"with rows of padding a group must have {groups.rows} inputs or more, as many as the kernel has rows"
+        if is_few
+        else None
+    )
 
 
 def _joined(weight: Array, *, count: int, fewer: int) -> Array:
@@ -240,6 +245,25 @@ def _joined(weight: Array, *, count: int, fewer: int) -> Array:
         place = group % together * second
         wider[rows, place : place + second] = weight[rows]
     return wider
+
+
+def step_global_pools_by_one(model: ir.Model) -> Changes:
+    """Write global average pools with a stride of 1: there is one window, so the stride means nothing.
+
+    Leaves: other strides only where windows do not span the image or its size is open.
+    """
+    changes = Changes()
+    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type == _AVERAGE]
+    shapes = _sound_shapes(model) if found else {}
+    for node in found:
+        given = attributes_of(node, op_of(node))
+        is_global = list(given["kernel_shape"]) == _spatial(node.inputs[0], shapes, 2) and not any(given["pads"])
+        if is_global and any(step != 1 for step in given["strides"]):
+            _set(node, strides=[1, 1])
+            changes.note(
+                describe(node), f"its stride of {_times(given['strides'])} became 1, because it has one window"
+            )
+    return changes
 
 
 def split_max_pools(model: ir.Model, *, largest: int) -> Changes:

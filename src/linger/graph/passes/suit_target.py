@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapt a model to the packer of a chip: replace Clips that limit nothing, name the chip in every node."""
+"""Adapt a model to the packer of a chip: replace idle Clips, give every node its own parameters, name the chip in every node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, ops
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect
-from linger.graph.core.dialects import DEQUANT, QUANT_MODE
+from linger.graph.core.dialects import DEQUANT, NEWER_OPS, QUANT_MODE, is_newer
+from linger.graph.core.names import tensor_names
 from linger.graph.core.tensor_types import integer_bits
 from linger.graph.core.unused import is_used, remove_nodes
 from linger.graph.core.walking import all_nodes
@@ -70,6 +71,61 @@ def _become_relu(node: ir.Node) -> None:
     node.op_type = "Relu"
     if is_dialect(node):
         node.domain = DOMAIN
+
+
+def own_parameters(model: ir.Model) -> Changes:
+    """Give every dialect node parameters that no other node reads, one behind the other in the list of initializers.
+
+    Packers copy the parameters of a node as one block that begins at the first of them, so a bias that lies elsewhere, because
+    two nodes share it, is read from a stranger's bytes. Leaves: shared parameters only where they are inputs of the graph.
+    """
+    changes, names = Changes(), tensor_names(model)
+    owners: dict[ir.Value, ir.Node] = {}
+    for node in model.graph:
+        own = parameters_of(node)
+        shared = [value for value in own if owners.setdefault(value, node) is not node or _is_read_elsewhere(value)]
+        for value in shared:
+            copy = ir.Value(name=names.choose(str(value.name)), type=value.type, shape=value.shape)
+            assert value.const_value is not None  # it is an initializer
+            copy.const_value = ir.tensor(value.const_value, name=copy.name)
+            model.graph.register_initializer(copy)
+            node.replace_input_with(list(node.inputs).index(value), copy)
+        if shared:
+            what = ", ".join(str(value.name) for value in shared)
+            changes.note(describe(node), f"got a copy of {what}, because nodes must not share parameters")
+    if _put_side_by_side(model.graph):
+        changes.note("the graph", "lists the parameters of every node one behind the other")
+    return changes
+
+
+def parameters_of(node: ir.Node) -> tuple[ir.Value, ...]:
+    """Weight and bias of a node, and what else of the kind its op has; nothing where it has one parameter only."""
+    newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
+    name = node.op_type if is_dialect(node) else "" if newer is None else newer.older or ""
+    op = ops().get(name)
+    if op is None or not (op.weight_axes is not None or op.normalises):
+        return ()
+    found = (v for v in node.inputs[1:] if v is not None and v.is_initializer() and not v.is_graph_input())
+    values = tuple(dict.fromkeys(found))
+    return values if len(values) > 1 else ()
+
+
+def _is_read_elsewhere(value: ir.Value) -> bool:
+    """Whether a node reads it that has it not among its parameters, or it is an output."""
+    return value.is_graph_output() or any(value not in parameters_of(node) for node, _ in value.uses())
+
+
+def _put_side_by_side(graph: ir.Graph) -> bool:
+    """Move parameters behind the first one of their node; False where all lie so."""
+    behind = {value: own[1:] for node in graph if (own := parameters_of(node)) for value in own[:1]}
+    moved = {value for own in behind.values() for value in own}
+    before = list(graph.initializers.values())
+    after = [each for value in before if value not in moved for each in (value, *behind.get(value, ()))]
+    if before != after:
+        graph.initializers.clear()
+        for value in after:
+            graph.register_initializer(value)
+    return before != after
 
 
 def name_platform(model: ir.Model, platform: str) -> Changes:

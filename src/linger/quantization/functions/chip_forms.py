@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a chip computes exactly in the place of an op that it lacks, or computes otherwise: differences and limits.
+"""What a chip computes exactly in the place of an op that it lacks, or computes otherwise: differences, limits, global pools.
 
-x − y is x + y·(−1). A limit from 0 to a number is a Relu at a scale at which the integers end near that number. Both hold in
-every pass of a model that was quantised for such a chip, so its file has the same numbers. Without a chip nothing changes.
+x − y is x + y·(−1). A limit from 0 to a number is a Relu at a scale at which the integers end near that number. A global average
+pool whose area is no power of two is two pools, 25×5 a 5×5 and a 5×1. All hold in every pass of a model that was quantised for such
+a chip, so its file has the same numbers. Without a chip nothing changes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cache
 from typing import Any, cast
 
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from linger.dialect import Op, find_op
 from linger.numeric.fixed import limits, scale_for
@@ -29,6 +31,7 @@ from linger.targets import Status, find_target
 
 _DIFFERENCE, _SUM, _PRODUCT = "iqSub", "iqAdd", "iqMul"
 _LIMIT, _RELU, _REQUANT = "Clip", "Relu", "Requant"
+_AVERAGE = "AvgPool2dInt"
 
 
 def is_sum(op: Op, target: str) -> bool:
@@ -43,18 +46,63 @@ def sum_op() -> Op:
 
 
 @cache
-def _product_op() -> Op:
-    """A product that has no range."""
-    return replace(find_op(_PRODUCT), state_name=None)
+def _stateless(op: Op) -> Op:
+    """An op that has no range."""
+    return replace(op, state_name=None)
 
 
 def negated(y: QTensor, runtime: Runtime) -> QTensor:
     """−y at the scale of y. The smallest integer, −2^(bits−1), saturates to 2^(bits−1) − 1; all others are exact."""
-    call, factor = runtime.begin(_product_op(), runtime.path), number_constant(-1.0, runtime)
+    call, factor = runtime.begin(_stateless(find_op(_PRODUCT)), runtime.path), number_constant(-1.0, runtime)
     attributes = {"scale_x": y.scale, "scale_y": factor.scale, "scale_o": y.scale}
     if y.bits != call.op.default("o_bits"):
         attributes["o_bits"] = y.bits
     return compute(call, [y, factor], attributes, y.scale, y.bits, lambda: -y.content)
+
+
+def first_pool(op: Op, settings: Mapping[str, Any], x: Tensor, target: str) -> tuple[int, int] | None:
+    """The window of the first of two average pools that a chip needs in the place of a global one; None where one is right."""
+    if op.name != _AVERAGE:
+        return None
+    channels, *sides = (int(n) for n in x.shape[-3:])
+    if list(settings["kernel_shape"]) != sides or any(settings["pads"]):
+        return None
+    limits, area = find_target(target).limits["windows"], math.prod(sides)
+    per_channel, largest = limits.get("global_area"), cast(int, limits["divided_area"])
+    is_wrong = (
+        area > largest
+        or "spilled_bytes" in limits
+        or (per_channel is not None and area > cast(int, per_channel) * channels)
+    )
+    return _first_window((sides[0], sides[1]), largest) if is_wrong and area & (area - 1) else None
+
+
+@cache
+def _first_window(sides: tuple[int, int], largest: int) -> tuple[int, int] | None:
+    """A window that divides the sides and leaves few numbers for the second pool: at best as many as a power of two.
+
+    >>> _first_window((25, 5), 127), _first_window((12, 9), 127), _first_window((13, 1), 127)
+    ((5, 5), (6, 9), None)
+    """
+    area = math.prod(sides)
+    windows = [
+        (a, b) for a in range(1, sides[0] + 1) for b in range(1, sides[1] + 1) if not (sides[0] % a or sides[1] % b)
+    ]
+    fitting = [(a, b) for a, b in windows if 1 < a * b < area and max(a * b, area // (a * b)) <= largest]
+
+    def cost(window: tuple[int, int]) -> tuple[bool, int, int]:
+        rest = area // math.prod(window)
+        return rest & (rest - 1) != 0, rest, max(window)
+
+    return min(fitting, key=cost, default=None)
+
+
+def pooled(x: QTensor, window: tuple[int, int], op: Op, runtime: Runtime) -> QTensor:
+    """The averages over windows that lie side by side, at the scale of x; they have no range of their own."""
+    call = runtime.begin(_stateless(op), runtime.path)
+    attributes = {"kernel_shape": window, "strides": window, "pads": (0, 0, 0, 0), "ceil_mode": 0}
+    attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    return compute(call, [x], attributes, x.scale, x.bits, lambda: avg_pool2d(x.content, window))
 
 
 def is_saturation(op: Op, settings: Mapping[str, Any], target: str) -> bool:

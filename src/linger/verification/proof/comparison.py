@@ -198,9 +198,10 @@ class RecordingComparison:
         waiting = [output for output in self._producers[name].outputs if output.name == name]
         if whole not in recorded or whole not in self._producers:
             return False
+        beside = self._producers[whole].outputs  # of a recurrent layer: its states
         for value in waiting:  # the list grows while it is walked
             readers = value.consumers()
-            if value.name == whole:
+            if value.name == whole or (value in beside and not readers):
                 continue
             if value.name in recorded or value.is_graph_output() or not readers:
                 return False
