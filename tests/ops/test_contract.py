@@ -94,3 +94,9 @@ def test_op_is_documented_and_sampled(op):
     assert inspect.getmodule(op.body).__doc__
     assert op.module.startswith("linger.ops.")
     assert DOMAIN == "thinker"
+
+
+@pytest.mark.parametrize("op", every_op(), ids=title)
+def test_a_width_that_a_node_does_not_name_is_8_bits(op):
+    left_out = {a.name: a.default for a in op.attributes if a.name.endswith("_bits") and not a.is_required}
+    assert left_out == dict.fromkeys(left_out, 8)
