@@ -338,6 +338,24 @@ def test_float_model_gives_torchs_own_graph(tmp_path):
     np.testing.assert_allclose(run_stock(proto.SerializeToString(), x), model(x).detach().numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "ops"),
+    [({}, ["MatMul"]), ({"do_constant_folding": False}, ["Transpose", "MatMul"])],
+    ids=["by itself", "told not to"],
+)
+def test_constants_of_a_float_model_are_folded(tmp_path, options, ops):
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 3))
+
+        def forward(self, x):
+            return x @ self.weight.t()
+
+    linger.onnx.export(Turned(), (torch.ones(2, 3),), tmp_path / "net.onnx", **options)
+    assert [n.op_type for n in onnx.load(tmp_path / "net.onnx").graph.node] == ops
+
+
 def test_file_object_and_bare_tensor_are_accepted():
     model, x = small_net()
     buffer = io.BytesIO()
