@@ -356,6 +356,12 @@ def test_constants_of_a_float_model_are_folded(tmp_path, options, ops):
     assert [n.op_type for n in onnx.load(tmp_path / "net.onnx").graph.node] == ops
 
 
+def test_a_module_around_a_quantised_model_is_refused_and_named(tmp_path):
+    model, x = small_net()
+    with pytest.raises(UsageError, match=r"is quantised, the model as a whole is not\..* export model\.0\.$"):
+        linger.onnx.export(nn.Sequential(model), (x,), tmp_path / "net.onnx")
+
+
 def test_file_object_and_bare_tensor_are_accepted():
     model, x = small_net()
     buffer = io.BytesIO()
