@@ -57,6 +57,22 @@ def test_functions_of_one_byte_are_tables_unless_they_cost_less():
     assert plain.tables == {}
 
 
+RELU, HALVED = "thinker.Relu({})", "thinker.Requant<data_bits=8, o_bits=8, scale_x=16.0, scale_o=8.0>({})"
+
+
+@pytest.mark.parametrize(
+    ("ops", "has_table"),
+    # to read a number is one operation, a half and a shift are two more; a choice is two, and reads the number twice
+    [((HALVED,) * 4, True), ((RELU,) * 3, True), ((RELU, RELU, HALVED), False)],
+    ids=["12, shifts", "12, choices", "11"],
+)
+def test_a_table_is_worth_twelve_operations(ops, has_table):
+    lines = [f"t{i + 1} = {op.format(f't{i}')}" for i, op in enumerate(ops)]
+    body = "\n".join(["t0 = Q16(x)", *lines, f"y = DQ16(t{len(ops)})"])
+    (step,) = make_plan(load_network(quantising(body, inputs="float[1,4] x", outputs="float[1,4] y"))).steps
+    assert bool(step.tables) == has_table
+
+
 def test_a_chain_is_computed_in_the_memory_of_its_operand():
     source = write_source(make_plan(load_network(chain())), "chain")
     assert source.place("t") == source.place("q")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linger.numeric.fixed import (
+    BIAS_BITS,
     MAX_EXPONENT,
     adaptive_runs,
     as_float32,
@@ -26,6 +27,10 @@ from linger.numeric.fixed import (
 )
 def test_limits(bits, expected):
     assert limits(bits) == expected
+
+
+def test_a_bias_is_an_int32():
+    assert limits(BIAS_BITS) == (-(2**31), 2**31 - 1)
 
 
 @pytest.mark.parametrize(("bits", "expected"), [(2, 8), (4, 8), (8, 8), (9, 16), (16, 16), (17, 32), (32, 32)])

@@ -5,6 +5,7 @@ import torch
 
 from linger.ops.bmm import bmm_int
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.wired import Wired, picture, quantise
 
 
 def test_two_by_two():
@@ -42,3 +43,13 @@ def test_bound_name_is_a_matrix_product_in_torch(name):
     if name.endswith(".mm"):
         first, second = first[0], second[0]
     assert torch_object(name)(first, second).flatten().tolist() == [11.0]
+
+
+def test_the_reversed_operator_is_the_same_product():
+    def integers(function):
+        torch.manual_seed(0)
+        model = quantise(Wired(lambda m, x: function(m.conv(x), m.conv2(m.conv(x)))), picture())
+        return model(picture()).integers()
+
+    expected = integers(torch.matmul)
+    assert torch.equal(integers(lambda x, y: torch.Tensor.__rmatmul__(y, x)), expected)

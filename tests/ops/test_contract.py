@@ -94,3 +94,19 @@ def test_op_is_documented_and_sampled(op):
     assert inspect.getmodule(op.body).__doc__
     assert op.module.startswith("linger.ops.")
     assert DOMAIN == "thinker"
+
+
+@pytest.mark.parametrize("op", every_op(), ids=title)
+def test_a_width_that_a_node_does_not_name_is_8_bits(op):
+    left_out = {a.name: a.default for a in op.attributes if a.name.endswith("_bits") and not a.is_required}
+    assert left_out == dict.fromkeys(left_out, 8)
+
+
+PRODUCTS = {"LinearInt", "Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "BmmInt"}
+NUMBERED_ALONE = PRODUCTS | {"iqLeakyRelu", "iqMin", "iqWhere"}
+
+
+@pytest.mark.parametrize("op", every_op(), ids=title)
+def test_keys_of_checkpoints_keep_their_numbers(op):
+    """Calls are numbered with those of other ops or by themselves; by other numbers a saved state would not find its ranges."""
+    assert op.has_own_counter == (op.name in NUMBERED_ALONE)

@@ -5,6 +5,7 @@ import torch
 
 from linger.ops.relu import from_functional_relu, from_relu, relu
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.wired import Wired, picture, quantise
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,8 @@ def test_binding_has_no_settings(name):
 
 def test_in_place_is_accepted():
     assert from_functional_relu(torch.zeros(1), inplace=True) == from_relu(torch.zeros(1)) == {}
+
+
+def test_a_limit_behind_it_reaches_the_layer_before():
+    model = quantise(Wired(lambda m, x: torch.relu(m.conv(x)).clamp(max=0.125)), picture())
+    assert model.conv.running_o.item() == 0.125

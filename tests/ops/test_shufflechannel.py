@@ -32,6 +32,10 @@ def test_it_is_torchs(groups, draw):
     np.testing.assert_array_equal(run_numpy(shuffle_channel, [x], {"groups": groups}), expected)
 
 
+def test_signals_have_channels_too():
+    assert from_channel_shuffle(torch.zeros(1, 6, 2), 3) == {"groups": 3}
+
+
 def test_binding():
     x = torch.zeros(1, 6, 2, 2)
     assert from_channel_shuffle(x, 3) == {"groups": 3}

@@ -459,6 +459,12 @@ def test_the_chip_decides_about_the_last_widths():
         assert part in str(error.value)
 
 
+def test_weights_may_end_with_any_width_of_the_chip():
+    model = linger.init(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(18, 2)), target="venusA")
+    linger.Schedule(model, widths={0: 4})
+    assert [str(model[place].widths) for place in (0, 2)] == ["8/4/8", "8/4/8"]
+
+
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), "net"], ids=["float", "no-module"])
 def test_a_model_that_is_not_quantised_is_refused(model):
     with pytest.raises(UsageError, match="is not quantised"):

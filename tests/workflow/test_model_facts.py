@@ -17,9 +17,11 @@ from linger.quantization.diagnosis.coverage import CoverageRow
 from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
 from linger.reporting.facts import LayerFacts
 from linger.tuning.one_call.result import TuneResult, TuneStep
+from linger.workflow import model_facts
 from linger.workflow.matching import LayerMatcher
 from linger.workflow.model_facts import _covered, with_results
 from linger.workflow.model_quality import QualityPass
+from tests.support.wired import quantise
 
 pytestmark = pytest.mark.needs_torch
 
@@ -143,6 +145,33 @@ def test_float_tensors_in_the_same_bins(made):
     seconds = torch.cat([x.flatten() for x in floats[1::2]]).double().numpy()
     places = np.floor((seconds - tensor.reference.low) / tensor.reference.width).astype(int)
     assert np.array_equal(np.bincount(places, minlength=len(tensor.reference.counts)), tensor.reference.counts)
+
+
+@pytest.mark.parametrize(("bits", "is_advised"), [(8, True), (16, False)], ids=["8 bits", "16 bits"])
+def test_weights_that_lose_much_are_advised_about_unless_they_are_wide(bits, is_advised, tmp_path):
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Linear(16, 16)).eval()
+    with torch.no_grad():
+        reference[0].weight *= 0.01
+        reference[0].weight[0, 0] = 8.0  # the steps of 8 bits are as large as all others
+    x = torch.randn(4, 16)
+    model = nn.Sequential(nn.Linear(16, 16)).eval()
+    model.load_state_dict(reference.state_dict())
+    model = quantise(linger.quant_module(model, data_bits=bits, parameter_bits=bits, out_bits=bits), x)
+    linger.onnx.export(model, (x,), tmp_path / "net.onnx")
+    (run,) = linger.report(tmp_path / "net.onnx", None, model=model, reference=reference).runs
+    said = [sentence for f in run.layers for sentence in f.advice if sentence.startswith("its weights: ")]
+    assert bool(said) == is_advised
+
+
+def test_a_report_without_advice_says_why(made, monkeypatch):
+    def advise(*_):
+        raise UsageError("the weights are nowhere.")
+
+    monkeypatch.setattr(model_facts, "advise", advise)
+    reference, model, _, path, _ = made
+    (run,) = linger.report(path, None, model=model, reference=reference).runs
+    assert "No advice could be given: the weights are nowhere." in run.notes
 
 
 def test_the_proof_is_against_the_model(made):

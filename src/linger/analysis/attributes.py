@@ -59,8 +59,7 @@ class _Memory:
     def __init__(self, change: Callable[[Tensor], Tensor] | None) -> None:
         self._change = change or (lambda tensor: tensor)
         self._undo: list[Callable[[], None]] = []
-        self._changed: dict[int, Any] = {}
-        self._alive: list[Any] = []  # so that no id is used twice
+        self._changed: dict[int, Any] = {}  # by id, which none gets twice: what undoes holds every value
 
     def keep_module(self, module: nn.Module) -> None:
         """Remember a module's attributes and buffers."""
@@ -88,7 +87,6 @@ class _Memory:
         """The value that the pass will see; everything in it that can be changed is remembered."""
         if id(value) in self._changed:
             return self._changed[id(value)]
-        self._alive.append(value)
         if isinstance(value, nn.Parameter):
             return value  # a weight is no state between calls, and may be large
         if isinstance(value, Tensor):

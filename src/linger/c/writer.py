@@ -413,7 +413,7 @@ def _shared(plan: Plan, steps: Sequence[WrittenStep], until: Mapping[str, int]) 
     return found
 
 
-def core_prototype(source: Source, *, has_weights: bool = False) -> str:
+def core_prototype(source: Source, *, has_weights: bool) -> str:
     """The declaration of the function that runs all steps, without a semicolon."""
     given = "const uint8_t *weights, " if has_weights else ""
     return f"void {source.name}_core({given}uint8_t *arena)"

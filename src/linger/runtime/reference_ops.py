@@ -112,7 +112,7 @@ def _pads_for(x: Array, w: Array, settings: dict[str, Any]) -> list[int]:
     rank = x.ndim - 2
     steps, reach = settings.get("strides") or [1] * rank, settings.get("dilations") or [1] * rank
     extra = settings.get("output_padding") or [0] * rank
-    wanted = settings["output_shape"][-rank:]
+    wanted = settings["output_shape"]
     too_many = [
         steps[i] * (x.shape[i + 2] - 1) + extra[i] + (w.shape[i + 2] - 1) * reach[i] + 1 - wanted[i]
         for i in range(rank)

@@ -35,6 +35,20 @@ def test_every_file_is_listed(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("zephyr", "a Zephyr module: add its path to EXTRA_ZEPHYR_MODULES and set CONFIG_NET=y."),
+        ("esp-idf", "an ESP-IDF component: put it into the folder components of a project."),
+        ("arduino", "an Arduino library: put it into the folder libraries of the sketchbook."),
+    ],
+    ids=["zephyr", "esp-idf", "arduino"],
+)
+def test_the_page_says_where_a_framework_takes_the_folder(framework, words, tmp_path):
+    page = (export(picture_network(), tmp_path / "c", name="net", framework=framework) / "README.md").read_text()
+    assert f"This folder is {words}" in page
+
+
 CASES = {
     "plain": (picture_network, {}),
     "given": (picture_network, {"arena": "caller", "weights": "file"}),

@@ -66,6 +66,15 @@ def test_behind_a_mask_the_scores_count_not_the_room_for_the_mask(scale, count):
     assert len(found(body, extra="<int16 m = {-32768}>")) == count
 
 
+def test_of_two_tensors_that_a_mask_chooses_from_the_wider_counts():
+    before = (
+        "[p] p = thinker.Quant<data_bits=8, scale_x=4.0>(x) [r] r = thinker.Quant<data_bits=8, scale_x=1.0>(x) "
+        "[b] b = Equal(x, x) [w] q = thinker.iqWhere<scale_x=4.0, scale_y=1.0, scale_o=1.0>(p, r, b)"
+    )
+    ((_, _, reason),) = found(softmax(1.0, before))
+    assert reason.startswith("8 bits at scale_x = 1 reach ±128,")
+
+
 def test_the_newer_dialect_has_the_same_formats():
     body = curve("QGelu", 4.0, domain="linger", x_bits=8)
     assert len(found(body, domains=', "thinker": 1, "linger": 1')) == 1

@@ -45,6 +45,16 @@ def test_other_branches_give_real_numbers(then, other, expected):
     assert facts["r"] == "float32"
 
 
+@pytest.mark.parametrize(("then", "other"), [(4, 8), (8, 4)], ids=["the second", "the first"])
+def test_the_result_is_as_wide_as_the_wider_branch(then, other):
+    p, k = (f"thinker.Quant<data_bits: int = {bits}, scale_x: float = 16.0>(x)" for bits in (then, other))
+    narrow = "data_bits: int = 4, parameter_bits: int = 8, o_bits: int = 8"
+    linear = f"thinker.LinearInt<{narrow}, scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0>"
+    body = branch(f"p = {p}", f"k = {k}").replace("y = Exp(r)", f"l = {linear}(r, w) y = DQ16(l)")
+    (finding,) = analysed(body, extra="<int8[2,4] w = {1,2,3,4,5,6,7,8}>")[2]
+    assert finding.reason == "it reads 'r' as 4 bits, and that has 8 (int8 at scale 16)"
+
+
 def loop(start, body, kind="float"):
     return f"""q = Q16(x) c = Constant<value = bool {{1}}>() n = Constant<value = int64 {{3}}>()
       r, z = Loop(n, c, {start})<body = f (int64 i, bool k, {kind}[n] a) => (bool k2, {kind}[n] a2, float[n] s)

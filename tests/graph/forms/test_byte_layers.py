@@ -179,9 +179,21 @@ def test_a_clip_that_keeps_its_form_gets_signed_bytes(clip):
     assert len(np.unique(expected)) > 1
 
 
-@pytest.mark.parametrize(
-    "name", ["r/u8", "r/u7", "r/positive", "h/u8", "q/u8", "q/real", "d/weight_0", "d/QLinearConv_0", "h/scale_1"]
-)
+NAMES = [
+    "r/u8",
+    "r/u7",
+    "r/positive",
+    "h/u8",
+    "q/u8",
+    "q/real",
+    "q/real/scale_0",
+    "d/weight_0",
+    "d/QLinearConv_0",
+    "h/scale_1",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_names_of_the_file_stay_its_own(name):
     proto = network(LINES.replace("CLIP", "thinker.Relu(h)"))
     proto.graph.node.insert(0, onnx.helper.make_node("Neg", ["x"], [name]))

@@ -58,6 +58,17 @@ def test_a_tensor_called_like_one_around_it_is_renamed_inside():
     assert "{ q = Neg (a) }" in body_of(model)
 
 
+def test_a_result_of_a_branch_called_like_a_tensor_around_it_is_renamed():
+    model = parse(
+        """[m] a = Abs(x)
+           [o] y = If(c)<then_branch = t () => (float[n] a) { [k] a = Neg(x) },
+                         else_branch = e () => (float[n] q) { [n] q = Exp(a) }>""",
+        inputs="float[n] x, bool c",
+    )
+    assert applied(name_nodes, model) == [("a_1", "was called a, as another tensor is")]
+    assert "(float[n] a_1) { a_1 = Neg (x) }" in body_of(model)
+
+
 def test_branches_beside_each_other_may_use_the_same_names():
     model = parse(
         """[o] y = If(c)<then_branch = t () => (float[n] p) { [k] k = Neg(x)  [l] p = Exp(k) },

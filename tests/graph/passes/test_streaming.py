@@ -509,6 +509,15 @@ def test_wrong_calls(draw):
         streamed(opened)
 
 
+def test_a_recurrent_layer_of_unknown_sizes_is_named(draw):
+    model = network(
+        lambda g, x: recurrent(g, x, draw, (4, 5))[:2], inputs="int8[8,1,4] x", outputs="int8[8,1,5] y; float[1,1,5] h"
+    )
+    model.graph.inputs[0].shape = None
+    with pytest.raises(GraphError, match=r"x, .*: sizes are open or not known"):
+        streamed(model)
+
+
 def random_layers(draw, length):
     """Layers as (kind, settings), and how many frames and frames per step they leave."""
     layers, rate = [], 1

@@ -25,6 +25,20 @@ def test_window_sum_of_large_windows(opset):
 
 
 @OPSETS
+def test_window_sum_of_wide_numbers(opset):
+    # 32·32 windows of zeros, of the extremes −2^25 and 32767·1024, and one less
+    x = np.zeros((1, 4, 32, 32), np.int16)
+    x[:, 1], x[:, 2:] = -32768, 32767
+    x[0, 3, 0, 0] = 32766
+
+    def body(k, x):
+        return k.window_sum(x, kernel_shape=(32, 32), strides=(32, 32), pads=(0, 0, 0, 0))
+
+    found = interpret_onnx(body, [x], opset=opset, element_bits=16)
+    assert found.reshape(-1).tolist() == [0, -32768 * 1024, 32767 * 1024, 32767 * 1024 - 1]
+
+
+@OPSETS
 def test_split_halves(opset):
     x = np.arange(12, dtype=np.int8).reshape(2, 6)
     expected = np.concatenate([x[:, 4:], x[:, :2]], axis=1)

@@ -132,6 +132,15 @@ def test_floor_without_a_half_and_a_clip_of_its_own(factor):
     assert_kernels_give(body, [ALL_BYTES], np.asarray(expected, np.int8))
 
 
+def test_arithmetic_behind_a_clip_starts_from_what_was_clipped():
+    def body(k, x):
+        limited = k.clip(k.add(k.wide(x), k.scalar(0.5)), k.scalar(-20.25), k.scalar(90.25))
+        return k.store(k.mul(limited, k.scalar(4.0)), 16)
+
+    expected = [4 * min(max(v + 0.5, -20.25), 90.25) for v in ALL_BYTES.tolist()]  # whole numbers
+    assert_kernels_give(body, [ALL_BYTES], np.asarray(expected, np.int16))
+
+
 def test_value_used_twice_is_computed_once():
     def body(k, x):
         wide = k.wide(x)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from linger.numeric import blocks
 from linger.numeric.numpy_kernel import NumpyKernel
@@ -109,3 +110,14 @@ def test_training_kernel_has_the_same_rounding():
     found = blocks.requantize(TRAINING, values, source=TRAINING.scalar(8.0), target=TRAINING.scalar(2.0), bits=8)
     exact = blocks.requantize(EXACT, values.double(), source=EXACT.scalar(8.0), target=EXACT.scalar(2.0), bits=8)
     assert torch.equal(found, exact)
+
+
+def test_steps_of_tensors_without_content_have_the_shapes_of_real_ones():
+    def shapes(states, sequence):
+        last, kept = EXACT.scan(lambda s, item: (s[0] + item, s[1] * 2), states, sequence, stacked=1)
+        return [tuple(t.shape) for t in (*last, *kept)]
+
+    states, sequence = (torch.zeros(3, 2), torch.ones(1)), torch.zeros(5, 3, 2)
+    expected = shapes(states, sequence)
+    with FakeTensorMode() as mode:
+        assert shapes(tuple(map(mode.from_tensor, states)), mode.from_tensor(sequence)) == expected

@@ -338,6 +338,30 @@ def test_float_model_gives_torchs_own_graph(tmp_path):
     np.testing.assert_allclose(run_stock(proto.SerializeToString(), x), model(x).detach().numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "ops"),
+    [({}, ["MatMul"]), ({"do_constant_folding": False}, ["Transpose", "MatMul"])],
+    ids=["by itself", "told not to"],
+)
+def test_constants_of_a_float_model_are_folded(tmp_path, options, ops):
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 3))
+
+        def forward(self, x):
+            return x @ self.weight.t()
+
+    linger.onnx.export(Turned(), (torch.ones(2, 3),), tmp_path / "net.onnx", **options)
+    assert [n.op_type for n in onnx.load(tmp_path / "net.onnx").graph.node] == ops
+
+
+def test_a_module_around_a_quantised_model_is_refused_and_named(tmp_path):
+    model, x = small_net()
+    with pytest.raises(UsageError, match=r"is quantised, the model as a whole is not\..* export model\.0\.$"):
+        linger.onnx.export(nn.Sequential(model), (x,), tmp_path / "net.onnx")
+
+
 def test_file_object_and_bare_tensor_are_accepted():
     model, x = small_net()
     buffer = io.BytesIO()

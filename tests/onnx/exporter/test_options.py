@@ -5,6 +5,7 @@ import warnings
 import pytest
 
 from linger.errors import UsageError
+from linger.onnx.exporter.forms import check_opset
 from linger.onnx.exporter.options import ExportOptions, check_keywords, check_names, check_options, warn_about_removed
 
 
@@ -50,6 +51,12 @@ def test_impossible_combination_names_the_possible_one(options, is_quantized, me
 @pytest.mark.parametrize("opset", range(9, 21))
 def test_documented_opsets_are_accepted(opset):
     check_options(ExportOptions(opset=opset), is_quantized=False)
+
+
+def test_an_opset_alone_is_one_of_a_quantised_file():
+    check_opset(11)
+    with pytest.raises(UsageError, match=r"opset 10 is not available for a quantised model\. Use 11 to 20\."):
+        check_opset(10)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +97,16 @@ def test_empty_tensor_changes_nothing():
     layer.observe("x", tensor(2.0), "here")
     layer.observe("x", torch.zeros(0, 3), "here")
     assert layer.read("running_x") == 2.0
+
+
+def test_empty_tensor_changes_nothing_in_a_group_either():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        layer = observer()
+        assert layer.observe("x", torch.zeros(0, 3), "here") == 0.0
+        assert layer.read("running_x") == 0.0
+    finally:
+        dist.destroy_process_group()
 
 
 def test_range_that_was_never_seen_is_refused():

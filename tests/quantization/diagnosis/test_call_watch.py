@@ -88,3 +88,17 @@ def test_nothing_is_seen_in_a_pause():
     assert calls == []
     model(torch.ones(1, 3))
     assert len(calls) == 2
+
+
+def test_functions_of_a_model_that_calls_itself_are_handed_over_and_none_after_it():
+    class Inward(nn.Module):
+        def forward(self, x, depth=2):
+            y = torch.relu(x) if depth == 0 else self(x, depth - 1)
+            return torch.exp(y) if depth == 2 else torch.neg(y)
+
+    found = []
+    watch = CallWatch(model := Inward(), lambda *_: None, lambda _, run, __: found.append(run.func) or run())
+    watch.begin()
+    model(torch.ones(2))
+    torch.abs(torch.ones(2))
+    assert found == [torch.relu, torch.neg, torch.neg, torch.exp]

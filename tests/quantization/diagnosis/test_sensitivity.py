@@ -78,6 +78,18 @@ def test_the_planted_culprit_ranks_first(culprit, op, what):
     assert found.predicted_db == pytest.approx(found.quantised_db, abs=1.5)  # one tensor makes nearly all of the noise
 
 
+@pytest.mark.parametrize(
+    ("excess", "times", "what"), [(0.0022, 3, "activations"), (0.0025, 2, "both")], ids=["3.5 times", "2.7 times"]
+)
+def test_a_part_is_blamed_alone_from_three_times_the_noise_of_the_other(excess, times, what):
+    layer = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(0.75 + excess)  # the excess is what rounding takes from the weight
+    x = torch.randint(-127, 128, (256, 1), generator=torch.Generator().manual_seed(0)) / 128.0  # exact in 8 bits
+    row = sensitivity(layer.eval(), x).rows[0]
+    assert (int(10 ** ((row.weights_db - row.activations_db) / 10)), row.what) == (times, what)
+
+
 class Sums(nn.Module):
     """Exact layers, and a sum whose range one number stretches that nothing reads later."""
 

@@ -1,10 +1,13 @@
 """Functions in disguise: only what gives the same real numbers is rewritten."""
 
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
 
+import linger
 from linger.quantization.functions.rewrites import REWRITES, rewritten
+from tests.support.wired import after, picture
 
 X = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 CASES = {
@@ -93,3 +96,11 @@ def test_everything_else_stands_for_itself(func, args, kwargs):
 
 def test_in_place_spellings_are_not_rewritten():
     assert not {torch.Tensor.neg_, torch.Tensor.square_, torch.Tensor.div_, torch.Tensor.__itruediv__} & set(REWRITES)
+
+
+@pytest.mark.parametrize(("factor", "has_places"), [(2, False), (1.5, True)], ids=["whole", "broken"])
+def test_only_broken_factors_need_a_table_of_places(factor, has_places, tmp_path):
+    model = after(lambda y: F.interpolate(y, scale_factor=factor))
+    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+    found = {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
+    assert ("Gather" in found) == has_places

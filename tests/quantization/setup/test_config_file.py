@@ -97,6 +97,7 @@ def test_a_reader_sees_powers_of_two_and_widths() -> None:
         ("version: 2", "version: 2 is unknown to this linger"),
         ("- 1", "a mapping with the keys version, complete"),
         ("layers: {a: {}, a: {}}", "the key 'a' stands twice"),
+        ("layers: &all {conv: *all}", "layers.conv.conv: 'conv' is unknown (known: op,"),
         ("layers: {", "is no YAML"),
         ("!!python/object/apply:os.getcwd []", "is no YAML"),
     ],

@@ -147,3 +147,12 @@ def test_a_layer_that_init_refuses_stays_float(tmp_path: Path) -> None:
     made = initialised("layers: {'*': {bits: 8/4/8}}", tmp_path, nn.Sequential(refused, nn.Linear(2, 2)))
     assert isinstance(made[0], nn.Linear)
     assert str(made[1].widths) == "8/4/8"
+
+
+def test_the_mark_of_a_fused_pair_stands_above_that_of_its_part(tmp_path: Path) -> None:
+    net = Net()
+    linger.trace_layers(net, net, X)
+    linger.quant_module(net.block["conv"], parameter_bits=4)
+    linger.disable_quant(net.block["conv"].conv)
+    made = initialised("layers: {'block.*': {bits: 8/16/8}}", tmp_path, net)
+    assert str(made.block["conv"].widths) == "8/16/8"

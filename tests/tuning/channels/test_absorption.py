@@ -51,6 +51,7 @@ ABSORBED: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "mean into a cell": lambda m, x: m.cell(F.relu(m.first(x)).mean((2, 3))),
     "batch norm": lambda m, x: m.plain(F.relu(m.norm(m.without_bias(m.first(x) * 0.01)))),
     "before a batch norm": lambda m, x: m.norm2(m.without_bias(F.relu(m.first(x)))),
+    "a bias before a batch norm": lambda m, x: m.norm2(m.grouped(F.relu(m.first(x)))),
     "batch norm alone": lambda m, x: m.grouped(m.norm2(F.relu(m.first(x)))),
     "two readers": lambda m, x: m.grouped(y := F.relu(m.first(x))).sum() + m.plain(y),
 }

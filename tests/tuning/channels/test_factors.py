@@ -27,11 +27,11 @@ class Chain(nn.Module):
         return self.last(torch.cat([self.relu6(self.limited(x)), torch.relu(self.free(x))], 1))
 
 
-def chains() -> Chains:
+def chains(*sizes: float) -> Chains:
     torch.manual_seed(3)
     model = Chain().eval()
     with torch.no_grad():
-        model.first.weight *= torch.tensor([1.0, 0.1, 0.03, 3.0]).reshape(4, 1, 1, 1)
+        model.first.weight *= torch.tensor(sizes or [1.0, 0.1, 0.03, 3.0]).reshape(4, 1, 1, 1)
         model.first.bias.fill_(0.5)
     watch = watch_channels(model, [(torch.randn(2, 3, 6, 6),)], RULES)
     return Chains(watch, model, limited_modules(watch, has_limits=True))
@@ -87,3 +87,7 @@ def test_balance_brings_the_channels_of_a_tensor_together() -> None:
     assert found.spread(found.balanced(0.5), own) < found.spread(none, own) - 0.1
     quiet = found.least_noise(found.balanced(0.5))
     assert noise(found, found.fitted(quiet)) < noise(found, none)
+
+
+def test_no_factor_is_beyond_ten_bits() -> None:
+    assert np.abs(chains(1.0, 2.0**-60, 1.0, 2.0**60).balanced(1.0)).max() == 10.0

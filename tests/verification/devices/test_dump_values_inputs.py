@@ -70,7 +70,9 @@ def test_what_the_dumper_kept():
         ("float[2,3]", np.zeros(6), (2, 3)),
         ("float[n,3]", np.zeros(6), (2, 3)),
         ("float[n,3]", np.zeros((1, 2, 3)), (2, 3)),
+        ("float", np.zeros(1), ()),
     ],
+    ids=["fixed", "open", "an axis too many", "a single number"],
 )
 def test_flat_numbers_take_the_sizes(declared, array, shape):
     net = parse("y = Exp(x)", inputs=f"{declared} x", outputs=f"{declared} y")

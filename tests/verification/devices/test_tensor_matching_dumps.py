@@ -59,6 +59,12 @@ def test_unknown_names_get_a_hint(matcher):
     assert "The file has x, " in matcher.find("?!")
 
 
+@pytest.mark.parametrize(("count", "hint"), [(2000, "Is "), (2001, "The file has ")], ids=["small", "large"])
+def test_similar_names_are_looked_for_in_files_that_are_not_too_large(count, hint):
+    facts = [TensorFact(f"tensor{i}", f"node{i}", "Relu", 0) for i in range(count)]
+    assert f"the file has no tensor of this name. {hint}" in NameMatcher({f.name: f for f in facts}).find("tensr7")
+
+
 def test_a_node_means_its_first_output():
     facts = [TensorFact("y", "lstm", "LSTMInt", 0), TensorFact("h", "lstm", "LSTMInt", 1)]
     assert NameMatcher({f.name: f for f in facts}).find("lstm").tensor == "y"

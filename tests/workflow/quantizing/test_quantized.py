@@ -1,4 +1,4 @@
-"""Folders that could not be written at the end are refused before the work."""
+"""What could not be written at the end is refused before the work: folders, opsets."""
 
 import pytest
 
@@ -23,3 +23,13 @@ def test_c_is_not_written_into_the_folder_of_the_run(tmp_path):
     for c in (tmp_path / "out", tmp_path / "out" / "c"):
         with pytest.raises(UsageError, match="C goes into a folder of its own"):
             require_free(tmp_path / "out", QuantizeSettings(c=c))
+
+
+@pytest.mark.parametrize("opset", range(11, 21))
+def test_opsets_of_quantised_files_are_accepted(opset):
+    QuantizeSettings(opset=opset).check()
+
+
+def test_another_opset_is_refused():
+    with pytest.raises(UsageError, match=r"opset 10 is not available for a quantised model\. Use 11 to 20\."):
+        QuantizeSettings(opset=10).check()

@@ -160,7 +160,7 @@ def _one_of_quantised(book: FactBook, uses: list[Use], facts: list[Fact]) -> Fac
         return UNKNOWN
     for use in uses:
         (book.take_integers if is_same else book.need_reals)(use)
-    return facts[0] if is_same else REAL
+    return max(facts, key=lambda fact: fact.bits or 0) if is_same else REAL
 
 
 def _facts_of_loop(book: FactBook, node: ir.Node) -> list[Fact]:

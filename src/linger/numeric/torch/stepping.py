@@ -72,7 +72,7 @@ class NumpySteps:
     def add_product(self, total: Array, state: Array) -> None:
         """`product`, added to a total."""
         self.product(state, self._room)
-        np.add(total, self._room, total)
+        total += self._room
 
     @staticmethod
     def multiply_add(addend: Array, a: Array, b: Array, out: Array) -> None:

@@ -177,7 +177,6 @@ class QTensor(Tensor):
         *,
         is_nonnegative: bool = False,
     ) -> None:
-        super().__init__()
         self._content = content
         self.scale = scale
         self.bits = bits

@@ -99,7 +99,7 @@ class CallWatch:
     def end(self) -> None:
         """The pass has ended, normally or by an exception."""
         if self._mode is not None:
-            self._mode.leave()
+            self._mode.end()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -153,18 +153,24 @@ class _FunctionMode(TorchFunctionMode):
 
     def __init__(self, watch: CallWatch, handler: FunctionHandler) -> None:
         super().__init__()
-        self._watch, self._handler, self._is_on = watch, handler, False
+        self._watch, self._handler, self._depth = watch, handler, 0
 
     def enter(self, *_: object) -> None:
-        """A forward pre-hook of the model."""
-        if not self._is_on:
-            self._is_on = True
+        """A forward pre-hook of the model, which may call itself."""
+        if self._depth == 0:
             self.__enter__()
+        self._depth += 1
 
     def leave(self, *_: object) -> None:
         """A forward hook of the model."""
-        if self._is_on:
-            self._is_on = False
+        self._depth -= 1
+        if self._depth == 0:
+            self.__exit__(None, None, None)
+
+    def end(self) -> None:
+        """An exception may have left no time for hooks."""
+        if self._depth > 0:
+            self._depth = 0
             self.__exit__(None, None, None)
 
     def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:

@@ -447,7 +447,7 @@ def write_tensors(folder: Path, stem: str, texts: Mapping[str, Sequence[Array]],
 
 def _write_lines(arrays: Sequence[Array], file: IO[bytes]) -> None:
     for array in arrays:
-        flat = array.reshape(-1)
+        flat = array.ravel()
         if np.iscomplexobj(flat):
             flat = flat.view(flat.real.dtype)
         for start in range(0, flat.size, _LINES):

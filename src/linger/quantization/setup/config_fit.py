@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from linger.constraint.batch_norm import as_batch_norm
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, layer_of, parts_of_pairs
 from linger.constraint.limits import Normalized
-from linger.constraint.marks import QUANTIZATION
 from linger.constraint.normalize import NORMALIZED
 from linger.constraint.tracing import fused_kind
 from linger.quantization.core.supported import has_own_forward, op_for, supported_types
@@ -18,7 +17,7 @@ from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import range_names
 from linger.quantization.layers.recurrent_operands import range_suffix
 from linger.quantization.setup.config_file import Config, FunctionConfig, Fused, LayerConfig, unknown
-from linger.quantization.setup.marking import types_by_name
+from linger.quantization.setup.marking import choice_for, types_by_name
 
 
 def misfits(config: Config, model: nn.Module) -> Iterator[str]:
@@ -56,8 +55,7 @@ def _misfits_of_layer(path: str, layer: LayerConfig, module: nn.Module) -> Itera
         return
     if layer.op and found[0].name != layer.op:
         yield f"{path}: {type(module).__name__} becomes {found[0].name}, and the file has {layer.op}"
-    choice = QUANTIZATION.of(module) or QUANTIZATION.of(inner)
-    if choice is not None and choice.is_disabled:
+    if choice_for(module).is_disabled:
         yield f"{path}: linger.disable_quant keeps it float, and the file quantises it"
     weight = getattr(inner, "weight", None)
     shape = tuple(weight.shape) if isinstance(weight, Tensor) else layer.shape

@@ -68,6 +68,7 @@ from linger.quantization.setup.marking import (
     checked_exceptions,
     checked_types,
     checked_widths,
+    choice_for,
     types_by_name,
 )
 from linger.quantization.setup.tensor_quantizer import quant_tensor
@@ -279,7 +280,7 @@ def _keeping(module: nn.Module, path: str, order: _Order, runtime: Runtime, *, i
     """What was asked about the functions of a module that was not replaced; None: nothing."""
     if not is_wanted:
         return Keeping(_BY_ARGUMENTS, _is_inside(path, order.float_paths))
-    choice = _choice_for(module)
+    choice = choice_for(module)
     if choice.is_disabled:
         return Keeping(_BY_MARK, not choice.is_alone)
     if choice.widths is not None:
@@ -374,7 +375,7 @@ def _quantized(module: nn.Module, path: str, order: _Order, runtime: Runtime) ->
         runtime.reasons[path] = geometry.reason
         load_folded(layer, folded)
         return None
-    widths = _choice_for(module).widths or order.widths
+    widths = choice_for(module).widths or order.widths
     made: QuantLayer | QuantRecurrent
     if op.is_recurrent:
         made = (QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent)(op, layer, widths, runtime)
@@ -389,7 +390,7 @@ def _quantized(module: nn.Module, path: str, order: _Order, runtime: Runtime) ->
 
 def _op_to_use(module: nn.Module, path: str, types: Types) -> tuple[Op, Binding] | None:
     """The op that replaces a module and the binding of its settings; None if none is wanted or known."""
-    layer, choice = layer_of(module), _choice_for(module)
+    layer, choice = layer_of(module), choice_for(module)
     if choice.is_disabled:
         return None
     found = op_for(layer)
@@ -423,11 +424,6 @@ def _carry_over(module: nn.Module, made: QuantLayer, runtime: Runtime) -> None:
     if isinstance(module, ConvBN):
         made.take_batch_norm(module.bn)
         made.training = module.training  # not train(): a frozen batch norm stays frozen
-
-
-def _choice_for(module: nn.Module) -> QuantChoice:
-    """What the marks say about a module; the mark of a convolution holds for the pair that `trace_layers` made of it."""
-    return QUANTIZATION.of(module) or QUANTIZATION.of(layer_of(module)) or QuantChoice()
 
 
 def _carry_hooks(source: nn.Module, made: nn.Module) -> None:
@@ -480,7 +476,7 @@ def _is_functional(module: nn.Module) -> bool:
 
 def _stays_float(module: nn.Module, types: Types) -> bool:
     """Whether a module that was not replaced must not have its functions computed as integers either."""
-    if _choice_for(module).is_disabled:
+    if choice_for(module).is_disabled:
         return True
     if isinstance(module, nn.MultiheadAttention):
         return refusal_of(module) is not None

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from linger.constraint import marks
-from linger.constraint.conv_bn import counts_as
+from linger.constraint.conv_bn import counts_as, layer_of
 from linger.constraint.limits import Normalized
 from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
 from linger.errors import UsageError, listing, refuse_unknown
@@ -50,6 +50,11 @@ class QuantMode(Enum):
 
     QValue = 1
     floor_add = QValue
+
+
+def choice_for(module: nn.Module) -> QuantChoice:
+    """What the marks say about a module; the mark of a convolution holds for the pair that `trace_layers` made of it."""
+    return QUANTIZATION.of(module) or QUANTIZATION.of(layer_of(module)) or QuantChoice()
 
 
 def disable_quant(module: nn.Module) -> nn.Module:

@@ -13,13 +13,13 @@ from torch import nn
 
 from linger.constraint.conv_bn import layer_of, parts_of_pairs
 from linger.constraint.limits import Normalized
-from linger.constraint.marks import FUNCTION_BITS, QUANTIZATION
+from linger.constraint.marks import FUNCTION_BITS
 from linger.constraint.normalize import NORMALIZED
 from linger.errors import printable
 from linger.quantization.core.supported import has_own_forward, op_for
 from linger.quantization.setup.config_file import Config, FunctionConfig, PartName
 from linger.quantization.setup.function_bits import adjustable_ops
-from linger.quantization.setup.marking import types_by_name
+from linger.quantization.setup.marking import choice_for, types_by_name
 
 _T = TypeVar("_T")
 _SIGNS = "*?["
@@ -99,10 +99,9 @@ def _by_path(entries: Mapping[str, _T], candidates: Collection[str], modules: Co
 def _is_quantized_by(path: str, module: nn.Module, config: Config) -> bool:
     """Whether `init` quantises a module that no entry of the file names."""
     layer = layer_of(module)
-    choice = QUANTIZATION.of(module) or QUANTIZATION.of(layer)
     if path in (*config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)):
         return False
-    if any(f"{path}.".startswith(f"{top}.") for top in config.stays_float) or (choice and choice.is_disabled):
+    if any(f"{path}.".startswith(f"{top}.") for top in config.stays_float) or choice_for(module).is_disabled:
         return False
     return op_for(layer) is not None and not has_own_forward(layer) and _is_wanted_type(layer, config)
 
