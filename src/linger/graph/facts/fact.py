@@ -108,6 +108,7 @@ class Propagation:
         kept_real: Uses that take integers and real numbers alike, and get real numbers through a Dequant that is ignored.
         integer_uses: Uses that need integers and read the result of a Dequant.
         wrong_scales: Dequants with another scale than their tensor has, and that scale.
+        dequant_scales: Scales of the tensors that Dequants read; in a function, calls may give several.
         of_reals: Dequants of tensors that hold real numbers already.
         findings: Contradictions, and what cannot be known.
         reads_dequant_scales: Whether Dequants read an input or a constant, which may have no other scale than theirs.
@@ -118,6 +119,7 @@ class Propagation:
     kept_real: list[Use] = field(default_factory=list)
     integer_uses: list[Use] = field(default_factory=list)
     wrong_scales: list[tuple[ir.Node, float]] = field(default_factory=list)
+    dequant_scales: dict[ir.Node, set[float]] = field(default_factory=dict)
     of_reals: list[ir.Node] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     reads_dequant_scales: bool = False
@@ -146,6 +148,10 @@ class Propagation:
         return [use for use in self.needs if not is_dequant(use.value.producer())]
 
 
+FunctionFacts = dict[ir.OperatorIdentifier, list[Fact]]
+"""What functions are called with."""
+
+
 @dataclass
 class FactBook:
     """The state of the walk, which the rules for nodes read and write.
@@ -158,6 +164,7 @@ class FactBook:
         is_settled: Whether this round found no more of them.
         function_facts: By function whose body has to change, what its first call gave it.
         trials: By function and inputs, the facts of its outputs; None where the body has to change for such inputs.
+        tried: By function and inputs, what was found in the body, and what the functions that it calls got.
         calling: The functions that are being followed.
         reported: Tensors of which a finding says that their scale is not known.
     """
@@ -167,8 +174,11 @@ class FactBook:
     result: Propagation = field(default_factory=Propagation)
     real_formals: set[ir.Value] = field(default_factory=set)
     is_settled: bool = True
-    function_facts: dict[ir.OperatorIdentifier, list[Fact]] = field(default_factory=dict)
+    function_facts: FunctionFacts = field(default_factory=dict)
     trials: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = field(default_factory=dict)
+    tried: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], tuple[Propagation, FunctionFacts]] = field(
+        default_factory=dict
+    )
     calling: list[ir.OperatorIdentifier] = field(default_factory=list)
     reported: set[ir.Value] = field(default_factory=set)
 
@@ -178,6 +188,7 @@ class FactBook:
         self.result = Propagation()
         self.function_facts.clear()
         self.trials.clear()
+        self.tried.clear()
         self.reported.clear()
 
     @cached_property

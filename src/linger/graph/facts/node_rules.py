@@ -42,6 +42,8 @@ def facts_of_dequant(book: FactBook, node: ir.Node) -> list[Fact]:
         book.result.of_reals.append(node)
         return [fact]
     own = read_scale(node, "scale_o")
+    if fact.scale is not None:
+        book.result.dequant_scales.setdefault(node, set()).add(fact.scale)
     if fact.scale is not None and own != fact.scale:
         book.result.wrong_scales.append((node, fact.scale))
     elif own is None:

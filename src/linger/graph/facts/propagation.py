@@ -20,7 +20,7 @@ from linger.graph.core.finding import ERROR
 from linger.graph.core.schema import is_standard
 from linger.graph.core.tensor_types import INTEGERS
 from linger.graph.core.walking import inner_graphs
-from linger.graph.facts.fact import REAL, UNKNOWN, Fact, FactBook, Propagation, Use, plain
+from linger.graph.facts.fact import REAL, UNKNOWN, Fact, FactBook, FunctionFacts, Propagation, Use, plain
 from linger.graph.facts.flow import CONTAINERS, LOOP_FORMALS, Flow, is_default_domain, required_integers, scan_states
 from linger.graph.facts.node_rules import (
     CONSTANTS,
@@ -57,11 +57,23 @@ def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared", flow: Flow
         _visit(book, model.graph)
         if book.is_settled:
             break
+    _refuse_several_scales(book)
     book.result.reads_dequant_scales = any(map(_is_given, book.required.dequant_scales))
     for index, value in enumerate(model.graph.outputs):
         if _shall_be_real(value, book.fact(value), outputs):
             book.need_reals(Use(model.graph, index))
     return book.result
+
+
+def _refuse_several_scales(book: FactBook) -> None:
+    """A Dequant in a function whose calls give it tensors of several scales cannot have the scale of each."""
+    several = {node: scales for node, scales in book.result.dequant_scales.items() if len(scales) > 1}
+    for node in dict.fromkeys(node for node, _ in book.result.wrong_scales if node in several):
+        reason = (
+            f"calls of its function give it tensors of the scales {listing(f'{s:g}' for s in sorted(several[node]))}"
+        )
+        book.find(ERROR, describe(node), reason, "Inline the function, or give it the same kind of numbers everywhere.")
+    book.result.wrong_scales = [wrong for wrong in book.result.wrong_scales if wrong[0] not in several]
 
 
 class Facts:
@@ -272,17 +284,26 @@ def _tried(book: FactBook, function: ir.Function, given: list[Fact]) -> list[Fac
         book.result = Propagation()
         _enter_function(book, function, given)
         trial, book.result = book.result, kept
-        inside, book.function_facts = book.function_facts, known
+        inside = {name: facts for name, facts in book.function_facts.items() if name not in known}
+        book.function_facts = known
         book.reported = reported
         # where a node inside keeps the real numbers that a Dequant outside gives, the body would get one
         is_kept = trial.is_clean and all(is_dequant(use.value.producer()) for use in trial.kept_real)
         book.trials[key] = [trial.fact(v) for v in function.outputs] if is_kept else None
-        if is_kept and not _is_bound(book, function, given):
-            # so are the functions that the body calls: they cannot change for another call either
-            book.function_facts = {**inside, **known, function.identifier(): known.get(function.identifier(), given)}
-            for value, fact in trial.facts.items():  # bodies may be called with several kinds
-                kept.facts[value] = fact if kept.facts.get(value, fact) == fact else UNKNOWN
+        book.tried[key] = trial, inside
+    if book.trials[key] is not None and not _is_bound(book, function, given):
+        _learn(book, function, given, *book.tried[key])
     return book.trials[key]
+
+
+def _learn(book: FactBook, function: ir.Function, given: list[Fact], trial: Propagation, inside: FunctionFacts) -> None:
+    """Take over what a trial found: the body, and the functions that it calls, cannot change for another call any more."""
+    known, result = book.function_facts, book.result
+    book.function_facts = {**inside, **known, function.identifier(): known.get(function.identifier(), given)}
+    for node, scales in trial.dequant_scales.items():
+        result.dequant_scales.setdefault(node, set()).update(scales)
+    for value, fact in trial.facts.items():  # bodies may be called with several kinds
+        result.facts[value] = fact if result.facts.get(value, fact) == fact else UNKNOWN
 
 
 def _is_bound(book: FactBook, function: ir.Function, given: list[Fact]) -> bool:
