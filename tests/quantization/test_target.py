@@ -75,7 +75,8 @@ def test_file_computes_the_same_and_names_the_chip(tmp_path, target, op, form):
     function = CURVES[op]
     model = bent(function, target)
     path = tmp_path / "net.onnx"
-    made = export(model, path, form=form, verify=True)
+    # venusA's engine was seen to compute curves otherwise than its documents say, so a file is written on request only
+    made = export(model, path, form=form, verify=True, allow_findings=target == "venusA")
     nodes = {node.op_type: attributes(node) for node in made.graph.node if node.domain.startswith("thinker")}
     assert "Requant" not in nodes
     for name in ("Quant", "Conv2dInt", op):
