@@ -147,6 +147,14 @@ def test_a_scan_is_followed_row_by_row():
     assert (first.inside.expected, first.inside.found) == (2, 3)
 
 
+def test_a_scan_is_followed_to_its_last_row():
+    # odd numbers are ties, so states are right: 1 + 2 = 3, 2 + 1 = 3; then 2 makes 2 + 1, or 2 + 2
+    x = np.array([[3, 3], [1, 1], [2, 2]], np.float32) / 16
+    first = proof(SCAN, x).first
+    assert (first.inside.node, first.inside.batch) == ("sum (iqAdd)", 2)
+    assert (first.inside.expected, first.inside.found) == (3, 4)
+
+
 def test_bodies_in_bodies():
     text = (
         header("float[2] x, int64 n, bool c", "int8[2] y")
