@@ -480,6 +480,12 @@ def test_a_float_reference_cuts() -> None:
     assert torch.equal(real_copy(model)(VALUES).dequantize(), VALUES.clamp(0.0, 6.0))
 
 
+def test_of_a_float_reference_nothing_is_said() -> None:
+    reference = real_copy(linger.init(Limited(nn.ReLU6()), target="venus"))
+    reference(VALUES)  # which it cuts as the float network does
+    assert [op.reason for op in linger.coverage(reference).ops] == ["", "", ""]
+
+
 # global average pools
 class Pooled(nn.Module):
     """A layer that leaves its input as it is, and an average pool."""
