@@ -49,6 +49,12 @@ def test_floats_meet_integers_through_the_scale(swapped):
     assert (row.differing, row.largest, row.largest_real, row.scale) == (1, 1.0, 1 / 16, 16.0)
 
 
+def test_floats_of_half_width_meet_integers_beyond_their_range():
+    # 5000·16 = 80000, more than the largest of float16, 65504
+    assert difference(np.int32([80000]), np.float16([5000.0]), scale_a=16.0).ok
+    assert difference(np.int32([80000]), np.float16([5004.0]), scale_a=16.0).largest == 64.0
+
+
 def test_the_scale_of_the_integers_counts_where_only_they_have_one():
     assert difference(np.array([1.0]), np.array([16], np.int8), scale_b=16.0).ok
     assert difference(np.array([16], np.int8), np.array([1.0]), scale_a=16.0).ok
