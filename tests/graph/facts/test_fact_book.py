@@ -1,5 +1,6 @@
 """Uses and the state of a propagation: what inputs of a model stand for."""
 
+from linger.graph.facts.fact import UNKNOWN
 from linger.graph.facts.propagation import Use, propagate
 from tests.support.dialect_text import quantising
 
@@ -39,6 +40,15 @@ def test_a_missing_scale_is_said_once_and_never_assumed():
     model = quantising("q = thinker.Quant <data_bits: int = 8> (x) e = Exp(q) y = Tanh(q)")
     assert len(findings(model)) == 1
     assert "the scale of 'q' (int8 at an unknown scale) is not known" in findings(model)[0]
+
+
+def test_of_a_tensor_whose_node_was_removed_nothing_is_known():
+    model = quantising("q = Q16(x) r = Relu(q) y = Exp(r)")
+    _, relu, exp = model.graph
+    model.graph.remove(relu)
+    found = propagate(model)
+    assert found.fact(exp.inputs[0]) == UNKNOWN
+    assert (found.missing, found.findings) == ([], [])
 
 
 def test_words_for_uses():
