@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from linger.graph.core.tensor_content import constant_tensor
 from linger.numeric import fixed
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.writer import AttributeRef, OnnxValue, integer_type, low_part, make_attribute
@@ -31,6 +32,13 @@ def test_open_attribute_becomes_a_reference():
     reference = k.nodes[0].attributes["value_float"]
     assert reference.is_ref()
     assert reference.ref_attr_name == "scale_x"
+
+
+@pytest.mark.parametrize(("reduction", "opset"), [("sum_along", 13), ("max_along", 18)], ids=["sum", "largest"])
+def test_a_known_axis_is_a_tensor_that_passes_can_read(reduction, opset):
+    k = OnnxKernel(opset=opset)
+    getattr(k, reduction)(OnnxValue(ir.DataType.DOUBLE, ir.Value(name="x")), -2)
+    assert constant_tensor(k.nodes[-1].inputs[1]).numpy().tolist() == [-2]
 
 
 def test_derived_number_is_the_sum_of_two_float32():
