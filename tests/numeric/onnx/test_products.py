@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.numeric import fixed
+from linger.numeric.onnx.products import by_output
 from tests.support.big_int import convolved, multiplied
 from tests.support.comparison import assert_same
 from tests.support.onnx_body import interpret_onnx, onnx_model
@@ -65,6 +66,18 @@ def test_choice_of_the_transposed_product_at_its_bound(opset, channels, group):
     products = list(onnx_model(body, [x, w], opset=opset, constants=frozenset({1})).graph)
     is_one = sum(node.op_type == "ConvTranspose" for node in products) == 1
     assert is_one == (channels == 1023)
+
+
+@pytest.mark.parametrize(
+    ("shape", "transposed_groups", "rows"),
+    [
+        pytest.param((2, 2, 2), None, [[0, 1, 2, 3], [4, 5, 6, 7]], id="convolution"),
+        pytest.param((2, 2, 2), 1, [[0, 1, 4, 5], [2, 3, 6, 7]], id="transposed"),
+        pytest.param((4, 2, 1), 2, [[0, 2], [1, 3], [4, 6], [5, 7]], id="transposed in groups"),
+    ],
+)
+def test_a_row_of_weights_is_what_is_added_for_an_output(shape, transposed_groups, rows):
+    assert by_output(np.arange(8).reshape(shape), transposed_groups).tolist() == rows
 
 
 @OPSETS
