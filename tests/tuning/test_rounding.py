@@ -54,6 +54,15 @@ def test_two_weights_that_always_work_together() -> None:
     assert [change.name for change in result.changes] == [""]
 
 
+@pytest.mark.parametrize(
+    "data", [[torch.cat(TOGETHER[:2]), TOGETHER[2]], [torch.cat(TOGETHER)]], ids=["two batches", "one batch"]
+)
+def test_one_batch_to_learn_from_is_enough(data: list[Tensor]) -> None:
+    model, reference = pair_of_weights(data)
+    linger.round_weights(model, reference, data)
+    assert sorted(integers(model).flatten().tolist()) == [64, 65]
+
+
 def test_the_held_out_part_decides() -> None:
     # learned from inputs that work together, 65 + 64 is right; held out is a difference, which float gives as 0
     data = [*TOGETHER[:3], AGAINST]
