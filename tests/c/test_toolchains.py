@@ -132,6 +132,15 @@ def test_instructions_of_a_counted_loop(tmp_path, target):
     assert short < 141_000  # the network itself has a few hundred
 
 
+@pytest.mark.parametrize(
+    ("target", "megahertz"),
+    [("cortex-m0", 16), ("cortex-m3", 25), ("cortex-m4", 25), ("cortex-m7", 25), ("cortex-m55", 32)],
+    ids=["m0", "m3", "m4", "m7", "m55"],
+)
+def test_a_tick_of_a_cortex_is_a_cycle_and_an_instruction_a_nanosecond(target, megahertz):
+    assert toolchain(target).instructions_per_tick == 1000 / megahertz
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["cortex-m4", "rv32imac"])
 def test_instructions_beyond_the_range_of_the_timer(tmp_path, target):
