@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linger.errors import UsageError
-from linger.files import file_stem, made_folder, places_beside, write_atomically, write_folder, write_together
+from linger.files import (
+    file_stem,
+    made_folder,
+    places_beside,
+    write_atomically,
+    write_folder,
+    write_folders,
+    write_together,
+)
 from tests.support.odd_targets import Pipe, null_device
 
 
@@ -307,6 +315,25 @@ def test_an_old_folder_comes_back_when_the_move_fails(tmp_path, monkeypatch):
         write_folder(tmp_path / "f", filler(b="new"), is_own=lambda folder: True)
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f" / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize("present", [(), ("a", "b")], ids=["new", "over old ones"])
+def test_a_folder_that_fails_takes_back_the_one_before(tmp_path, monkeypatch, present):
+    for name in present:
+        write_folder(tmp_path / name, filler(kept=f"old {name}"))
+    move = Path.replace
+
+    def refuse(self, target):
+        if self.name.endswith(".part") and Path(target).name == "b":
+            raise PermissionError(1, "Operation not permitted")
+        return move(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(UsageError, match="b: the folder cannot be written"):
+        write_folders({tmp_path / name: (filler(new="x"), lambda folder: True) for name in "ab"})
+    found = {file.relative_to(tmp_path).as_posix(): file.read_text() for file in tmp_path.rglob("*") if file.is_file()}
+    assert found == {f"{name}/kept": f"old {name}" for name in present}
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == list(present)
 
 
 def test_a_folder_that_is_a_file_or_nowhere(tmp_path):

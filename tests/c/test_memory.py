@@ -251,6 +251,16 @@ def test_the_picture_shows_the_arena_and_its_bound():
     assert "stages.0.1.conv1.Conv2dInt +1  1 -->" in written
 
 
+def test_the_legend_has_small_fields_and_lies_inside_the_narrowest_picture():
+    figure = arena_figure(long_use(9))
+    figure.draw_without_rendering()
+    legend, area = figure.axes[0].get_legend(), figure.axes[0].get_window_extent()
+    assert area.x0 < legend.get_window_extent().x0 < legend.get_window_extent().x1 < area.x1
+    fields = [patch.get_window_extent() for patch in legend.get_patches()]
+    # 0.7 letters high, 1.4 wide; pixels up to 1000 are right to 1e-13 of themselves in float64, a field of 10 to 1e-11
+    assert [field.width / field.height for field in fields] == pytest.approx([2.0] * 5, rel=1e-9)
+
+
 def test_one_line_where_the_plan_is_the_best(use):
     written = arena_picture(use, "svg").decode()
     assert "<!-- arena 224 B = the least possible -->" in written

@@ -35,6 +35,16 @@ def test_everything_is_restored_after_an_error():
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in state.items())
 
 
+def test_passes_behind_it_are_the_users_own_again():
+    model, x = small_net()
+    with linger.Dumper() as dumper:
+        dumper.analyse_layer_output(model)
+        with preserved(model):
+            model(x)
+        output = model(x[:1])
+    assert dumper.result.rows[-1].count == output.numel()
+
+
 def test_float_model_has_no_runtime():
     model = nn.Linear(2, 2)
     with preserved(model) as runtime:

@@ -69,6 +69,15 @@ def test_a_step_is_a_part_of_the_grid() -> None:
     assert result.changes[0].after == pytest.approx(0.2, abs=1e-3)
 
 
+def test_the_best_state_is_left_and_not_the_last() -> None:
+    # 65 and 64 after the first step, as above; the two smaller steps back end at 64.46, which is 64 again and no better
+    model, reference = pair_of_weights(TOGETHER)
+    result = linger.distill(model, reference, TOGETHER, steps=3, learning_rate=0.2)
+    assert model.freeze(model.read("scale_x")).weight_integers.tolist() == [[65, 64]]
+    assert result.after_db > result.before_db
+    assert result.trials == 3
+
+
 def test_a_vanishing_gradient_moves_nothing() -> None:
     model, reference = pair_of_weights(TOGETHER)
     error = OutputError(reference, [(x,) for x in TOGETHER])

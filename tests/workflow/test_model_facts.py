@@ -368,6 +368,15 @@ def test_a_float_op_without_a_layer_is_told(made):
     assert found.notes[-1].endswith("without a layer of its own in the file: elsewhere: sum (no integer form).")
 
 
+def test_a_doubt_about_an_integer_op_is_told_at_its_layers_and_nowhere_else(made):
+    run = made[-1]
+    doubted = CoverageRow("again", "Conv2dInt", "integer", "its input is too wide", 0, 0.0)
+    found = _covered(run, SimpleNamespace(table=lambda: [doubted, replace(doubted, where="fc", reason="")], macs=0))
+    changed = {f.name: f.advice[-1] for f, before in zip(found.layers, run.layers, strict=True) if f != before}
+    assert changed == dict.fromkeys(("again.Conv2dInt", "again.Conv2dInt_1"), "its input is too wide")
+    assert (found.float_ops, found.notes) == ((), run.notes)
+
+
 def test_standard_nodes_are_grouped_by_their_op():
     names = ("a.Conv2dInt/Cast_0", "a.Conv2dInt/Conv_1", "a.Conv2dInt/Cast_2", "a.Conv2dInt_1/Conv_0")
     matcher = LayerMatcher([LayerFacts(name, "a", "Conv") for name in names])

@@ -41,6 +41,12 @@ def test_outside_of_the_dialect_equal_names_are_a_note_and_none_is_fine():
     ]
 
 
+def test_a_node_without_a_name_is_told_with_what_to_do():
+    body = f"{QUANT} l = Relu(q) {DEQUANT}"
+    (only,) = name_findings(CheckedModel.of(ir.from_proto(text_model(body))))
+    assert (only.rule, only.reason, only.remedy) == ("LGR209", "it has no name", "Name it; linger.repair does.")
+
+
 def test_a_rewritten_name_may_meet_another():
     body = f"{QUANT} [a] Scale1 = Relu(q) [b] scale1 = Relu(Scale1) [r] l = Relu(scale1) {DEQUANT}"
     (only,) = name_findings(CheckedModel.of(ir.from_proto(text_model(body))))

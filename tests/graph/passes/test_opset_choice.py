@@ -41,3 +41,8 @@ def test_other_domains_of_onnx():
 def test_what_fits_nowhere_is_named():
     with pytest.raises(GraphError, match=r"y \(NoSuchOp\) would not fit"):
         lowest_opset(nodes("y = NoSuchOp(x)"), "")
+
+
+def test_an_op_without_an_attribute_that_it_must_have_fits_nowhere():
+    with pytest.raises(GraphError, match=r"y \(Concat\) would not fit"):
+        lowest_opset(nodes("y = Concat(x, x)"), "")

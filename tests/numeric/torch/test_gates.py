@@ -145,6 +145,22 @@ def test_precision_of_the_loop(settings, dtype, is_one_floor):
     assert plan.is_one_floor == is_one_floor
 
 
+@pytest.mark.parametrize(
+    ("items", "data_bits", "dtype"),
+    [
+        pytest.param(1023, 8, torch.float32, id="1023 products up to 2^14"),
+        pytest.param(1024, 8, torch.float64, id="1024 products up to 2^14"),
+        pytest.param(3, 16, torch.float32, id="3 products up to 2^22"),
+        pytest.param(4, 16, torch.float64, id="4 products up to 2^22"),
+    ],
+)
+def test_with_scales_on_a_device_precision_follows_from_sizes_and_widths(items, data_bits, dtype):
+    scale = torch.tensor(128.0)
+    weights = Weights(torch.zeros(1, 4, items), torch.zeros(1, 4, 1), None, None)
+    plan = plan_gates(weights, Formats(scale, scale, (scale,), (scale,), data_bits=data_bits), "ssts")
+    assert plan.inputs.weight.dtype == dtype
+
+
 @pytest.mark.parametrize(("bias", "is_limited"), [(25.0, False), (26.0, True)])
 def test_gates_are_limited_where_they_can_leave_the_table(bias, is_limited):
     """|x| ≤ 4 and |h| ≤ 1 times ½ make 2.5 beside the bias; the curves meet at 28."""

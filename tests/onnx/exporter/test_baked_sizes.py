@@ -2,6 +2,7 @@
 
 import warnings
 
+import onnx_ir as ir
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +10,8 @@ from torch import nn
 
 import linger
 from linger.errors import UnsupportedError
-from linger.onnx.exporter.baked_sizes import repeated
+from linger.onnx.exporter.baked_sizes import Example, repeated, require_open
+from tests.support.onnx_text import parse
 from tests.support.wired import picture, quantise
 
 OPEN = {"x": {0: "n", 2: "height", 3: "width"}}
@@ -86,3 +88,24 @@ def test_what_does_not_look_at_sizes_is_written_without_a_word(tmp_path):
 
 def test_numbers_begin_again_where_they_end():
     assert repeated(torch.arange(6).reshape(2, 3), (1, 5)).tolist() == [[0, 1, 2, 0, 1]]
+
+
+def traced(constant):
+    """A trace of a model that multiplies by a constant."""
+    text = f"c = Constant<value = float[1] {constant}>() y = Mul(x, c)"
+    return ir.to_proto(parse(text)).SerializeToString()
+
+
+def require_open_to(elsewhere):
+    """Compare a trace with the trace at another size."""
+    example = Example([torch.zeros(4)], ["x"], run=lambda call: None, trace=lambda call: elsewhere)
+    require_open(traced("k {2.0}"), example, {"x": {0: "n"}})
+
+
+def test_a_constant_may_have_another_name_at_another_size():
+    require_open_to(traced("other {2.0}"))
+
+
+def test_a_constant_may_not_have_another_value_at_another_size():
+    with pytest.raises(UnsupportedError, match=r"Mul: the file would hold, .* axis 0 of 'x' \(4\)"):
+        require_open_to(traced("k {3.0}"))

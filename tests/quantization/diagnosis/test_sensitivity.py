@@ -281,6 +281,13 @@ def test_a_target_out_of_reach_is_said_with_the_best():
     assert remeasured(model, found.lines, X) == pytest.approx(found.reached_db, abs=1e-9)
 
 
+def test_a_target_far_out_of_reach_is_tried_once_with_every_layer_wide(tmp_path):
+    path = tmp_path / "run.json"
+    found = sensitivity(net_with_outlier(), X, target_db=300, save_path=path)
+    tried = [trial["wide"] for trial in json.loads(path.read_text())["together"]]
+    assert tried == [[], names(found)]
+
+
 def test_sixteen_bits_cannot_be_widened():
     found = sensitivity(net_with_outlier(), X, bits=16, target_db=150)
     assert not found.is_reached

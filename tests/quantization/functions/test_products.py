@@ -226,6 +226,14 @@ def test_a_weight_that_is_computed_from_the_input_stays_float():
         assert not isinstance(model(noise(8, 4, seed=seed)), QTensor)
 
 
+def test_a_checkpoint_has_the_range_of_the_input_as_of_the_layer():
+    layer, function, _ = pair("linear")
+    expected, found = layer.state_dict(), function.state_dict()
+    for key in ("running_x", "scale_x"):
+        of_function = found[f"second._linger_round_tensor_function_linear_0.{key}"]
+        assert of_function.item() == expected[f"second.{key}"].item() > 0
+
+
 def test_keys_are_numbered_by_function_and_load_again():
     class Net(nn.Module):
         def __init__(self):
