@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import importlib.util
+import logging
 import os
 import random
 import re
@@ -156,6 +157,16 @@ def seed_everything() -> None:
         import torch
 
         torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _same_log_levels():
+    """Examples that run in this process may say less than usual; what is behind them says as much as ever."""
+    loggers = [logging.getLogger(), logging.getLogger("linger")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)
