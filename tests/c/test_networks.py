@@ -20,6 +20,7 @@ from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import require_tool
 from tests.support.c_networks import assert_proven, prove, prove_stream, with_fixed_input
 from tests.support.c_targets import require_target
+from tests.support.chip import add_wide_chip
 from tests.support.real_models import require
 from tests.targets.test_whole_networks import NETWORKS, Residual, block, calibrated
 
@@ -160,18 +161,16 @@ def test_networks_of_8_bits_need_no_function_of_64_bits_on_the_smallest_core(nam
 
 
 @pytest.mark.slow
-def test_a_network_tuned_with_mixed_widths_is_accepted_by_a_chip_and_proven(tmp_path):
+def test_a_network_tuned_with_mixed_widths_is_accepted_by_a_chip_and_proven(tmp_path, monkeypatch):
     require_compiler()
     make, shape = NETWORKS["resnet"]
     torch.manual_seed(0)
-    x, model = torch.randn(8, *shape), make().train()
+    x, model, chip = torch.randn(8, *shape), make().train(), add_wide_chip(monkeypatch, tmp_path)
     model(x)
-    tuned, _ = linger.tune(
-        model.eval(), [x[:4], x[4:]], bits="mixed", goal="60 dB", target="venusA", budget="80 trials"
-    )
+    tuned, _ = linger.tune(model.eval(), [x[:4], x[4:]], bits="mixed", goal="60 dB", target=chip, budget="80 trials")
     path = tmp_path / "net.onnx"
     linger.onnx.export(tuned, (x[:1],), path, verify=True, is_input_quant=True)
-    assert linger.check(path, "venusA").errors == ()
+    assert linger.check(path, chip).errors == ()
     widths = Counter(a.i for n in onnx.load(path).graph.node for a in n.attribute if a.name == "parameter_bits")
     assert widths[8] >= 2
     assert widths[16] >= 2

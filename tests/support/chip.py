@@ -3,13 +3,22 @@
 import numpy as np
 import onnx_ir as ir
 
+from linger import targets
 from linger.checks.limits.target_findings import target_findings
-from linger.targets import TARGETS
+from linger.targets import TARGETS, read_target
 from tests.support.onnx_text import parse
 
 WIDTHS = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": 16.0, "scale_w": 64.0, "scale_o": 16.0}
 WINDOW = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
 SIGNAL = {"kernel_shape": [3], "strides": [1], "pads": [1, 1], "dilations": [1], "group": 1}
+
+
+def add_wide_chip(monkeypatch, folder):
+    """A chip that takes weights of 4 to 32 bits, for one test, known by the name that is returned."""
+    widths = "weight_bits = [4, 8, 16, 32]\noutput_bits = [8, 16, 32]\n"
+    (folder / "wide.toml").write_text(f"[windows]\n{widths}[products]\n{widths}")
+    monkeypatch.setattr(targets, "TARGETS", {**TARGETS, "wide": read_target(folder / "wide.toml")})
+    return "wide"
 
 
 def node(op, operands="x", **attributes):

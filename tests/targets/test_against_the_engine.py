@@ -614,7 +614,7 @@ class TestWidthsOfArcs:
         assert "4-bit weights; arcs has 8" in text
         wide = {**WIDTHS, "o_bits": 32}
         ((_, text),) = findings(node("Conv2dInt", "x, w", **wide, **WINDOW), "arcs", w=(8, 8, 3, 3))
-        assert "an output of 32 bits, which arcs packs but computes as 8 bits" in text
+        assert "an output of 32 bits; arcs gives 8" in text
 
     def test_spread_taps_of_signals(self, path):
         net = nn.Sequential(nn.Conv1d(4, 8, 3, padding=2, dilation=2))

@@ -78,6 +78,8 @@ class TestAveragePools:
             ((9, 9), 32, [[3, 9], [3, 1]]),
             ((12, 9), 8, [[6, 9], [2, 1]]),
             ((8, 8), 8, [[8, 8]]),
+            ((3, 32), 12, [[3, 8], [1, 4]]),  # a stride of 16 would make it large
+            ((5, 28), 12, [[5, 7], [1, 4]]),
             ((1, 13), 8, [[1, 13]]),
         ],
         ids=str,
@@ -114,7 +116,7 @@ class TestAveragePools:
     @pytest.mark.parametrize(
         ("size", "channels", "count"),
         [((7, 7), 8, 2), ((7, 7), 12, 2), ((7, 7), 13, 1), ((9, 12), 26, 2), ((9, 12), 27, 1), ((5, 20), 24, 2),
-         ((5, 20), 25, 1), ((5, 5), 6, 2), ((5, 5), 7, 1), ((8, 8), 4, 1)],
+         ((5, 20), 25, 1), ((5, 5), 6, 2), ((5, 5), 7, 1), ((8, 8), 4, 1), ((32, 3), 8, 2)],
         ids=str,
     )  # fmt: skip
     @pytest.mark.parametrize("target", ["arcs", "venusA"])
@@ -137,14 +139,18 @@ class TestAveragePools:
             ("venus", nn.AvgPool2d(2), (20, 64, 64), "98304 bytes of input of an average pool"),
             ("venus", nn.AvgPool2d(2), (76, 32, 32), "81920 bytes of input of an average pool"),
             ("arcs", nn.AvgPool2d(2), (20, 64, 64), "98304 bytes of input of an average pool"),
+            ("arcs", nn.AvgPool2d(2), (76, 32, 32), "81920 bytes of input of an average pool"),
             ("arcs", nn.AvgPool2d(2), (24, 64, 64), "98304 bytes of input of an average pool"),
-            ("arcs", nn.AvgPool2d(16), (8, 32, 32), "a kernel of 16×16; arcs stops at more than 15"),
+            ("arcs", nn.AvgPool2d(16), (8, 32, 32), "a kernel of 16×16; nobody has seen arcs take more than 15"),
         ],
-        ids=["venus 20", "venus 76", "arcs 20", "arcs 24", "arcs 16×16"],
+        ids=["venus 20", "venus 76", "arcs 20", "arcs 76", "arcs 24", "arcs 16×16"],
     )
     def test_large_inputs_are_refused(self, path, target, net, x, reason):
         text = refused(nn.Sequential(nn.Conv2d(x[0], x[0], 1), net), sample(1, *x), path, target)
         assert f"1.AvgPool2dInt (AvgPool2dInt): {reason}" in text
+
+    def test_inputs_of_seventy_two_kilobytes_are_taken_by_arcs(self, path):
+        exported(nn.Sequential(nn.Conv2d(72, 72, 1), nn.AvgPool2d(2)), sample(1, 72, 32, 32), path, "arcs")
 
     def test_venus_takes_full_channels(self, path):
         exported(nn.Sequential(nn.Conv2d(24, 24, 1), nn.AvgPool2d(2)), sample(1, 24, 64, 64), path, "venus")
@@ -257,6 +263,14 @@ class TestFormsThatStop:
         assert "parameters of 0.LinearInt (LinearInt) 264192, parameters of 2.LinearInt (LinearInt) 132096" in text
         exported(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 128)), sample(1, 512), path, "arcs")
 
+    def test_parameters_are_counted_where_float_ends_are_too_large(self, path):
+        net = nn.Sequential(
+            nn.Conv2d(24, 8, 1), nn.MaxPool2d(8), nn.Flatten(), nn.Linear(512, 512), nn.Linear(512, 256)
+        )
+        text = refused(net, sample(1, 24, 64, 64), path, "arcs")
+        assert "where the packer keeps the float ends" in text
+        assert "parameters of 4.LinearInt (LinearInt) 132096, parameters of 3.LinearInt (LinearInt) 264192" in text
+
     def test_long_signals_on_arcs(self, path):
         text = refused(nn.Sequential(nn.Conv1d(1, 8, 3, padding=1)), sample(1, 1, 4000), path, "arcs")
         assert "0.Conv1dInt (Conv1dInt): a signal of 4000 samples; arcs takes fewer than 4000" in text
@@ -280,7 +294,7 @@ class TestFormsThatStop:
 
 
 class TestLetThrough:
-    """C2, C3 and C4."""
+    """C2, C4 and C5; C3 is in the tests of the limits of memory and of packing."""
 
     @pytest.mark.parametrize("target", PROVEN)
     def test_squeeze_and_excitation(self, path, target):
@@ -291,9 +305,25 @@ class TestLetThrough:
         exported(net, sample(1, 3, 8, 8), path, target)
         assert Said.of(path, target).errors == {}
 
+    @pytest.mark.parametrize("target", PROVEN)
+    def test_one_number_for_each_channel(self, path, target):
+        net = Joined(lambda m, x: m.out(m.a(x) * m.factor), a=conv(3, 16), out=conv(16, 4))
+        net.factor = nn.Parameter(sample(1, 16, 1, 1))
+        exported(net, sample(1, 3, 8, 8), path, target)
+        assert Said.of(path, target).errors == {}
+
+    def test_a_transpose_of_the_float_input_is_a_warning_for_kept_ends(self, path):
+        net = Joined(lambda m, x: m.a(x.permute(0, 3, 1, 2)), a=conv(3, 8))
+        exported(net, sample(1, 8, 8, 3), path, "venus")
+        found = Said.of(path, "venus")
+        assert found.errors == {}
+        assert "something else for a float Transpose where the packer keeps the float ends" in found.warnings["LGR907"]
+
     @pytest.mark.parametrize(
         ("target", "order", "size", "is_taken"),
         [
+            ("venus", (1, 0, 2), (300, 300), True),
+            ("arcs", (1, 0, 2), (300, 300), True),
             ("venus", (0, 1, 3, 2), (16, 80, 70), True),
             ("venus", (0, 2, 1, 3), (16, 66, 66), True),
             ("venus", (0, 2, 3, 1), (16, 66, 66), False),
@@ -304,14 +334,12 @@ class TestLetThrough:
     )
     def test_transposes(self, path, target, order, size, is_taken):
         layer = nn.Conv2d(size[0], size[0], 1, groups=size[0]) if len(size) == 3 else nn.Conv1d(size[0], size[0], 1)
-        net = Joined(lambda m, x: m.a(x).permute(*order), a=layer)
-        found = Said.of(written(net, sample(1, *size), path), target).errors
-        assert ("LGR942" not in found) == is_taken
-
-
-def written(net, x, path):
-    linger.onnx.export(quantised(net, x), (x,), path, form="bare")
-    return path
+        net, x = Joined(lambda m, x: m.a(x).permute(*order), a=layer), sample(1, *size)
+        if is_taken:
+            exported(net, x, path, target)
+            assert Said.of(path, target).errors == {}
+        else:
+            assert "Cut the tensor into parts, turn each, and join them." in refused(net, x, path, target)
 
 
 class TestVenusA:
@@ -336,6 +364,28 @@ class TestVenusA:
     )  # fmt: skip
     def test_everything_else_is_an_error(self, path, net, x, reason):
         assert reason in refused(net, sample(1, *x), path, "venusA")
+
+    @pytest.mark.parametrize("layer", [nn.Conv2d(8, 8, 1), nn.Linear(8, 8)], ids=["Conv2d", "Linear"])
+    def test_widths_that_nobody_has_tried_are_refused(self, path, layer):
+        x = sample(1, 8, 4, 4) if isinstance(layer, nn.Conv2d) else sample(1, 8)
+        net = nn.Sequential(layer)
+        linger.quant_module(net, parameter_bits=4)
+        assert "4-bit weights; venusA has 8, and nobody has tried another" in refused(net, x, path, "venusA")
+
+    @pytest.mark.parametrize(
+        ("net", "reason"),
+        [
+            (nn.Sequential(conv(3, 8), nn.AvgPool2d(16)), "nobody has seen venusA take more than 15"),
+            (nn.Sequential(conv(3, 32), nn.AvgPool2d(2)), "131072 bytes of input of an average pool"),
+        ],
+        ids=["kernel", "size"],
+    )
+    def test_pools_beyond_those_of_arcs_are_refused(self, path, net, reason):
+        assert reason in refused(net, sample(1, 3, 64, 64), path, "venusA")
+
+    def test_large_max_pools_are_chains(self, path):
+        file = exported(nn.Sequential(conv(3, 8), nn.MaxPool2d(13, 1, 6)), sample(1, 3, 20, 20), path, "venusA")
+        assert [max(kernel) for kernel in kernels(file, "MaxPool")] == [2, 12]
 
     def test_joins_at_different_scales_are_refused(self, path):
         net = Joined(lambda m, x: torch.cat([m.a(x), 9 * m.b(x)], 1), a=conv(3, 8), b=conv(3, 8))

@@ -272,6 +272,7 @@ def written(model, x, path):
 
 
 CASES = [(name, target) for name in NETWORKS if name != "mobile net" for target in PROVEN]
+CASES += [("resnet", "venusA"), ("DS-CNN", "venusA")]
 
 
 @pytest.mark.parametrize(("name", "target"), [case for case in CASES if case in REFUSED], ids=str)
@@ -290,7 +291,7 @@ def test_networks_are_accepted_as_they_are(tmp_path, name, target):
     assert {"Clip", "iqSub"}.isdisjoint(op_types(file))
 
 
-@pytest.mark.parametrize("target", PROVEN)
+@pytest.mark.parametrize("target", [*PROVEN, "venusA"])
 def test_a_mobile_net_is_accepted_and_what_changes_is_said(tmp_path, target):
     with pytest.warns(
         UserWarning, match=f"{target} has no Clip, so Relu stands for ReLU6 and saturates at 7.94 instead of 6"

@@ -22,6 +22,7 @@ from linger.tuning.widths.originals import Originals
 from linger.tuning.widths.result import BitWidths
 from linger.tuning.widths.units import BitModel, units_of
 from linger.tuning.widths.wide_model import WideModel
+from tests.support.chip import add_wide_chip
 from tests.support.noisy_layers import net_with_outlier, quantised_copy, vectors
 
 X = vectors(48)
@@ -328,14 +329,15 @@ def test_trials_are_bounded() -> None:
     assert found.trials <= 26  # the last one may be the one that is kept
 
 
-def test_a_chip_keeps_to_its_widths(tmp_path: Path) -> None:
+def test_a_chip_keeps_to_its_widths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, reference = classifier()
     found = find_bits(model, reference, X, goal=30, target="venus")
     assert all(row.what == "activations" for row in found.changed)  # venus has 8-bit weights alone
     linger.onnx.export(model, (X[:1],), tmp_path / "net.onnx")
     assert linger.check(tmp_path / "net.onnx", target="venus").ok
     model, reference = classifier()
-    assert changed(find_bits(model, reference, X, goal=30, target="venusA", bits=(8, 16))) == [("bad", "weights", 16)]
+    wide = add_wide_chip(monkeypatch, tmp_path)
+    assert changed(find_bits(model, reference, X, goal=30, target=wide, bits=(8, 16))) == [("bad", "weights", 16)]
 
 
 def test_a_chip_of_convolutions_of_eight_bits_refuses_wide_ones() -> None:

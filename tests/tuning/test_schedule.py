@@ -12,6 +12,7 @@ import linger
 from linger.errors import UsageError
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.statistics import QuantizedBase
+from tests.support.chip import add_wide_chip
 from tests.support.processes import run_processes
 
 
@@ -459,8 +460,9 @@ def test_the_chip_decides_about_the_last_widths():
         assert part in str(error.value)
 
 
-def test_weights_may_end_with_any_width_of_the_chip():
-    model = linger.init(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(18, 2)), target="venusA")
+def test_weights_may_end_with_any_width_of_the_chip(monkeypatch, tmp_path):
+    wide = add_wide_chip(monkeypatch, tmp_path)
+    model = linger.init(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(18, 2)), target=wide)
     linger.Schedule(model, widths={0: 4})
     assert [str(model[place].widths) for place in (0, 2)] == ["8/4/8", "8/4/8"]
 

@@ -67,6 +67,8 @@ def test_venus_reads_the_older_dialect_only():
     text = "venus's packer refuses files of the domain 'linger'. linger.convert_dialect(model, to='thinker') writes the older one."
     assert whole(body=body.format("venus", attributes), w=(1,)) == [("error", "", "LGR908", text)]
     assert whole("arcs", body.format("arcs", attributes), w=(1,)) == []
+    untried = text.replace("venus's packer refuses", "venusA's packer was not tried with")
+    assert ("error", "", "LGR908", untried) in whole("venusA", body.format("venusA", attributes), w=(1,))
 
 
 @pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])

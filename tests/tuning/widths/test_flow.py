@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +13,7 @@ import linger
 from linger.tuning.widths.chip import ChipWidths
 from linger.tuning.widths.flow import watch_flow
 from linger.tuning.widths.units import Unit, units_of
+from tests.support.chip import add_wide_chip
 from tests.support.noisy_layers import quantised_copy
 
 
@@ -68,13 +72,14 @@ def test_a_sum_in_place_is_what_is_read_behind_it() -> None:
     assert not ChipWidths.of("venus").allows(sums, 16)  # its pools read 8 bits
 
 
-def test_a_chip_that_reads_eight_bits_keeps_its_inputs_narrow() -> None:
+def test_a_chip_that_reads_eight_bits_keeps_its_inputs_narrow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = units(Wires(), torch.randn(2, 2, 6, 6))
-    venus, chip_a = ChipWidths.of("venus"), ChipWidths.of("venusA")
+    venus, wide = ChipWidths.of("venus"), ChipWidths.of(add_wide_chip(monkeypatch, tmp_path))
     assert not any(venus.allows(unit, 16) for unit in found.values() if unit.key != "fc.o")
     assert venus.allows(found["fc.o"], 16)  # a matrix product may return 16 bits
-    assert chip_a.allows(found["stem.w"], 16)
-    assert not chip_a.allows(found["stem.o"], 16)  # its convolutions read 8 bits
+    assert not ChipWidths.of("venusA").allows(found["stem.w"], 16)  # nobody has tried it
+    assert wide.allows(found["stem.w"], 16)
+    assert not wide.allows(found["stem.o"], 16)  # its convolutions read 8 bits
     assert all(ChipWidths.of(None).allows(unit, 16) for unit in found.values())
 
 

@@ -144,6 +144,17 @@ class Site:
         """A finding: this may go wrong."""
         return Finding(WARNING, describe(self.node), reason, remedy)
 
+    def untried(self, reason: str, remedy: str) -> Finding:
+        """A finding: nobody has compared this. On a chip that takes only what was seen to be exact it is an error."""
+        return (
+            self.error(f"not tried: {reason}", remedy) if self.target.refuses_untried else self.warning(reason, remedy)
+        )
+
+    @property
+    def beyond(self) -> str:
+        """What is said of values beyond those of a limit."""
+        return ", and nobody has tried another" if self.target.refuses_untried else ""
+
     def unchecked(self, what: str) -> Finding:
         """A finding: this could not be checked, because a size is open."""
         return Finding(NOTE, describe(self.node), f"a size is open, so {what} could not be checked", OPEN_SIZE)

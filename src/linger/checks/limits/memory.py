@@ -98,7 +98,7 @@ def _limits_of(target: Target) -> MemoryLimits:
 def memory_findings(use: MemoryUse, target: Target, limits: MemoryLimits) -> Iterator[Finding]:
     """What of a network does not fit into a chip's memory; a note where open sizes leave that undecided."""
     found = [*_peak_findings(use, target, limits.tensor_bytes), *_product_findings(use, target, limits.product_bytes)]
-    if limits.has_two_layers and not found:
+    if limits.has_two_layers and not any(finding.severity == ERROR for finding in found):
         found += _parameter_findings(use, target, limits.tensor_bytes)
     yield from found
     if limits.tensor_bytes is not None and use.is_lower_bound and not any(f.rule == MEMORY.id for f in found):

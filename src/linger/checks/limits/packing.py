@@ -232,7 +232,7 @@ def check_tensor_widths(site: Site) -> Iterator[Finding]:
     widths = sorted({bits for i in range(len(site.node.inputs)) if (bits := site.bits(i)) is not None})
     strange = [bits for bits in widths if bits not in known]
     if strange and site.op_type != "Dequant":
-        yield site.warning(
+        yield site.untried(
             f"works on {strange[0]}-bit numbers; {site.chip} is documented for {', '.join(map(str, known))} bits",
             "Leave out_bits of the layer before at 8, or try the file on the chip.",
         )

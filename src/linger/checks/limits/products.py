@@ -83,13 +83,13 @@ def check_product_widths(site: Site) -> Iterator[Finding]:
     limits = site.limits(ProductLimits)
     weight, data = site.attribute("parameter_bits", 8), site.attribute("data_bits", 8)
     if data not in {width for width, _, _ in limits.alignment}:
-        yield site.warning(
+        yield site.untried(
             f"{data}-bit input, which nobody has compared with what {site.chip} computes",
             "Leave data_bits of this layer at 8, or compare a few outputs on the chip.",
         )
     if site.op.weight_axes is not None and weight not in limits.weight_bits:
         yield site.error(
-            f"{weight}-bit weights; {site.chip} has {one_of(limits.weight_bits)}",
+            f"{weight}-bit weights; {site.chip} has {one_of(limits.weight_bits)}{site.beyond}",
             f"Choose one of these with linger.quant_module(layer, parameter_bits={limits.weight_bits[-1]}).",
         )
     bits = site.attribute("o_bits", 8)

@@ -64,7 +64,8 @@ def name_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
         reason = f"{target.name}'s packer asks for quant_mode, which {len(nameless)} nodes lack: {listing(nameless)}"
         yield Finding(ERROR, "", reason, QUANTISE_FOR.format(target.name), PLATFORM.id)
     if newer and not target.reads_newer:
-        reason = f"{target.name}'s packer refuses files of the domain {NEWER!r}"
+        refused = "was not tried with" if target.refuses_untried else "refuses"
+        reason = f"{target.name}'s packer {refused} files of the domain {NEWER!r}"
         remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes the older one."
         yield Finding(ERROR, "", reason, remedy, DIALECT.id)
 

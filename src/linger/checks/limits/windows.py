@@ -122,7 +122,7 @@ def _padding_findings(
     if any(pad > size for pad, size in zip(pads, kernel * 2, strict=False)):
         yield site.error(f"padding {pads} beyond the kernel {_times(kernel)}", "Pad by at most the kernel's size.")
     if pads[: len(kernel)] != pads[len(kernel) :]:
-        yield site.warning(
+        yield site.untried(
             f"padding {pads}, more at one end than at the other, which nobody has seen on {site.chip}",
             "Pad both ends alike, or compare a few outputs on the chip.",
         )
@@ -139,14 +139,14 @@ def check_widths(site: Site) -> Iterator[Finding]:
         )
     if site.attribute("parameter_bits", 8) not in limits.weight_bits:
         yield site.error(
-            f"{site.attribute('parameter_bits')}-bit weights; {site.chip} has {one_of(limits.weight_bits)}",
+            f"{site.attribute('parameter_bits')}-bit weights; {site.chip} has {one_of(limits.weight_bits)}{site.beyond}",
             f"Choose one of these with linger.quant_module(layer, parameter_bits={limits.weight_bits[-1]}).",
         )
     allowed = limits.transposed_output_bits if site.op.is_transposed else limits.output_bits
     bits = site.attribute("o_bits", 8)
     if bits not in allowed:
         yield site.error(
-            f"an output of {bits} bits, which {site.chip} packs but computes as {allowed[0]} bits",
+            f"an output of {bits} bits; {site.chip} gives {allowed[0]}{site.beyond}",
             f"Leave out_bits of this layer at {allowed[0]}.",
         )
 
@@ -297,7 +297,9 @@ def _averaged_findings(site: Site, limits: WindowLimits, *, is_divided: bool) ->
     if is_global and is_divided:
         yield from _divided_findings(site, limits, channels, height * width)
     elif not is_global and most is not None and max(kernel) > most:
-        yield site.error(f"a kernel of {_times(kernel)}; {site.chip} stops at more than {most}", _SMALLER_POOL)
+        yield site.error(
+            f"a kernel of {_times(kernel)}; nobody has seen {site.chip} take more than {most}", _SMALLER_POOL
+        )
     row = limits.width_alignment << min(max(strides[1], 0) >> 1, 32)  # it grows with the stride; no memory is larger
     is_uneven = channels % limits.weight_alignment[0] != 0
     for room, step in ((limits.averaged_bytes, limits.width_alignment), (limits.uneven_averaged_bytes, row)):
@@ -354,7 +356,7 @@ def check_pool_window(site: Site) -> Iterator[Finding]:
     if missing:
         yield site.error(f"without {' and '.join(missing)}, for which the packer asks", "Write these attributes out.")
     if any(step != 1 for step in dilations):
-        yield site.warning(
+        yield site.untried(
             f"taps that are spread by {_times(dilations)}, which nobody has compared with what {site.chip} computes",
             "Use dilation=1, or compare a few outputs on the chip.",
         )

@@ -33,6 +33,9 @@ _DIFFERENCE, _SUM, _PRODUCT = "iqSub", "iqAdd", "iqMul"
 _LIMIT, _RELU, _REQUANT = "Clip", "Relu", "Requant"
 _AVERAGE = "AvgPool2dInt"
 
+_SHORT = 11
+"""Windows up to this do not make small images large in the alignment of a chip, which grows with the stride."""
+
 
 def is_sum(op: Op, target: str) -> bool:
     """Whether an op is a difference that a chip is not known to compute exactly."""
@@ -79,10 +82,10 @@ def first_pool(op: Op, settings: Mapping[str, Any], x: Tensor, target: str) -> t
 
 @cache
 def _first_window(sides: tuple[int, int], largest: int) -> tuple[int, int] | None:
-    """A window that divides the sides and leaves few numbers for the second pool: at best as many as a power of two.
+    """A short window that divides the sides and leaves few numbers for the second pool: at best as many as a power of two.
 
-    >>> _first_window((25, 5), 127), _first_window((12, 9), 127), _first_window((13, 1), 127)
-    ((5, 5), (6, 9), None)
+    >>> _first_window((25, 5), 127), _first_window((3, 32), 127), _first_window((13, 1), 127)
+    ((5, 5), (3, 8), None)
     """
     area = math.prod(sides)
     windows = [
@@ -90,9 +93,9 @@ def _first_window(sides: tuple[int, int], largest: int) -> tuple[int, int] | Non
     ]
     fitting = [(a, b) for a, b in windows if 1 < a * b < area and max(a * b, area // (a * b)) <= largest]
 
-    def cost(window: tuple[int, int]) -> tuple[bool, int, int]:
+    def cost(window: tuple[int, int]) -> tuple[bool, bool, int, int]:
         rest = area // math.prod(window)
-        return rest & (rest - 1) != 0, rest, max(window)
+        return max(window) > _SHORT, rest & (rest - 1) != 0, rest, max(window)
 
     return min(fitting, key=cost, default=None)
 
