@@ -281,15 +281,12 @@ class MemoryUse:
         )
 
     def __str__(self) -> str:
-        return "\n".join([to_text(self._columns_but(), self.layers), self.summary()])
-
-    def _columns_but(self, *unused: str) -> tuple[Column, ...]:
-        left_out = unused if self.target is not None else (*unused, "scratch_kb")
-        return tuple(column for column in _COLUMNS if column.name not in left_out)
+        return "\n".join([to_text(self._columns, self.layers), self.summary()])
 
     @property
     def _columns(self) -> tuple[Column, ...]:
-        return self._columns_but(*(() if any(layer.note for layer in self.layers) else ("note",)))
+        is_used = {"scratch_kb": self.target is not None, "note": any(layer.note for layer in self.layers)}
+        return tuple(column for column in _COLUMNS if is_used.get(column.name, True))
 
     def _repr_html_(self) -> str:
         alive = [layer.live_kb for layer in self.layers]

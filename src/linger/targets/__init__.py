@@ -87,10 +87,8 @@ class Target:
 
     def takes(self, op_type: str) -> bool:
         """Whether the packer takes an op and nothing is known against its numbers."""
-        status = self.status_of(op_type)
-        return op_type in self.ops and status in (
-            (Status.EXACT,) if self.refuses_untried else (Status.EXACT, Status.UNTRIED)
-        )
+        taken = (Status.EXACT,) if self.refuses_untried else (Status.EXACT, Status.UNTRIED)
+        return op_type in self.ops and self.status_of(op_type) in taken
 
 
 def read_target(path: str | os.PathLike[str]) -> Target:

@@ -223,8 +223,8 @@ def test_wide_integers_at_the_end_become_real_numbers_where_ends_are_kept(bits, 
         (
             "warning",
             f"y (Dequant): turns {bits}-bit integers into real numbers; {target}'s packer takes them for 8 bits where it keeps "
-            "the float ends. Pack without keeping them, or export with is_input_quant=True: the file then ends in the integers "
-            "themselves, which are exact.",
+            "the float ends. Pack without keeping them, or export with is_input_quant=True: the file then ends in integers, "
+            "which are exact.",
         )
     ]
 

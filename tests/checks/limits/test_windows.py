@@ -355,7 +355,9 @@ def test_average_of_a_large_even_area_may_overflow():
     assert pool((8, 16)) == []
 
 
-TWO_STEPS = "Pool in two steps (25×5 as 5×5, then 5×1), which linger.init(model, target='{}') does by itself where it can; or use "
+TWO_STEPS = (
+    "Pool in two steps (25×5 as 5×5, then 5×1), as linger.init(model, target='{}') does by itself where it can; or use "
+)
 
 
 def test_global_averages_spill_on_venus():
@@ -412,8 +414,8 @@ def test_large_inputs_of_averages_on_arcs():
     assert halved(16, 73, 64, "arcs") == [
         (
             "error",
-            "y (AvgPool2dInt): 74752 bytes of input of an average pool (in the chip's alignment); arcs computes more than 73728 "
-            "wrongly. Use a smaller image, fewer channels or a smaller kernel at this layer. No exact form is known.",
+            "y (AvgPool2dInt): 74752 bytes of input of an average pool (in the chip's alignment); nobody has seen arcs compute more "
+            "than 73728 exactly. Use a smaller image, fewer channels or a smaller kernel at this layer. No exact form is known.",
         )
     ]
     assert "98304 bytes of input" in only_of(halved(24, 64, 64, "arcs"))[1]
@@ -427,8 +429,8 @@ def test_channels_of_averages_on_venus_that_are_no_multiple_of_8():
     assert halved(12, 65, 64) == [
         (
             "error",
-            "y (AvgPool2dInt): 66560 bytes of input of an average pool (in the chip's alignment); venus computes more than 65536 "
-            "wrongly where the channels are no multiple of 8. Use a smaller image, fewer channels or a smaller kernel at this "
+            "y (AvgPool2dInt): 66560 bytes of input of an average pool (in the chip's alignment); nobody has seen venus compute more "
+            "than 65536 exactly where the channels are no multiple of 8. Use a smaller image, fewer channels or a smaller kernel at this "
             "layer. No exact form is known.",
         )
     ]
@@ -449,7 +451,7 @@ def test_a_large_stride_makes_a_small_picture_large_on_venus():
 
 
 def test_kernels_of_averages_on_arcs():
-    stops = "a kernel of {}; nobody has seen arcs take more than 15. Use a smaller image, fewer channels or a smaller kernel"
+    stops = "a kernel of {}; nobody has seen arcs take 16. Use a smaller image, fewer channels or a smaller kernel"
     error, large = pool((16, 16), target="arcs", inputs="int8[1,8,32,32] x", strides=[16, 16])
     assert (error[0], stops.format("16×16") in error[1]) == ("error", True)
     assert (large[0], "may add up to 32768" in large[1]) == ("warning", True)

@@ -219,7 +219,7 @@ def grouped(draw, group, inputs, outputs, *, op="Conv2dInt", window=(3, 3), padd
     return graph_of(body, inputs=f"int8[2,{inputs},{sizes}] x", **given)
 
 
-FEW = "with rows of padding a group must have 3 inputs or more, as many as the kernel has rows"
+FEW = "with rows of padding a group must have 3 inputs, one for each kernel row"
 MANY = "there must not be more than 8"
 
 
@@ -366,7 +366,7 @@ def average(size, window, **steps):
 
 def test_a_global_average_pool_steps_by_one(draw):
     model = average("16,12", (16, 12))
-    rows = [("y (AvgPool2dInt)", "its stride of 16×12 became 1, because it has one window")]
+    rows = [("y (AvgPool2dInt)", "its stride of 16×12 became 1: it has one window")]
     assert kept(step_global_pools_by_one, model, draw) == rows
     assert attributes(model, "strides") == [[1, 1]]
 

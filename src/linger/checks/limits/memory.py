@@ -13,11 +13,10 @@ import onnx_ir as ir
 from linger.analysis.multiplications import product_of
 from linger.checks.limits.limit import NO_EXACT_FORM, OPEN_SIZE, limit_rule
 from linger.checks.limits.whole_file import UNSHARED_OPTION, open_batch_option, sharing_nodes
-from linger.checks.memory_use import LayerMemory, Lifetime, MemoryUse, amount, memory_use, open_batch_axes, with_sizes
-from linger.dialect import find_op, is_known
+from linger.checks.memory_use import Lifetime, MemoryUse, amount, memory_use, open_batch_axes, with_sizes
 from linger.errors import UsageError, listing, printable
-from linger.graph.core.dialect_node import describe, is_dialect
-from linger.graph.core.dialects import NEWER_OPS, is_newer
+from linger.graph.core.dialect_node import describe
+from linger.graph.core.dialects import packed_name
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
 from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import ModelLike, load
@@ -27,10 +26,12 @@ from linger.targets import Target, filled, find_target, problems_of
 _SHOWN = 3
 """Tensors of the peak that a message names, the largest first."""
 
-_INTEGER_ENDS = "Make inputs and outputs integers: linger.onnx.export(…, is_input_quant=True)."
+_WITHOUT_ENDS = (
+    "Pack without keeping the float ends, as the packer does by default; or make inputs and outputs integers: "
+    "linger.onnx.export(…, is_input_quant=True)."
+)
 _SMALLER = "Use a smaller picture or fewer channels here."
 _SPLIT = "Use fewer inputs or outputs, or let several layers compute the outputs and join them."
-_WITHOUT_ENDS = "Pack without keeping the float ends, as the packer does by default"
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,15 @@ def _peak_findings(use: MemoryUse, target: Target, room: int | None) -> Iterator
     peak, live = (inner.index(max(inner)), inner) if is_inside else (peak, [each.live_bytes for each in use.layers])
     layer, alive = use.layers[peak], [t for t in use.alive_at(peak) if not (is_inside and _is_float_end(t))]
     least = "at least " if layer.is_lower_bound else ""
-    names = [each.node for each, size in zip(use.layers, live, strict=True) if size >= room and each is not layer]
-    others = listing(names, limit=_SHOWN)
+    others = listing([use.layers[i].node for i, size in enumerate(live) if size >= room and i != peak], limit=_SHOWN)
     reason = (
         f"{least}{live[peak]} bytes of tensors are alive here ({_largest(alive)}); {target.name} has {room}, "
         f"and they must take less{f', as at {others}' if others else ''}"
     )
-    if is_inside:
-        yield Finding(ERROR, layer.node, reason, _SMALLER, MEMORY.id)
-    else:
-        remedy = f"{_WITHOUT_ENDS}; or m{_INTEGER_ENDS[1:]}"
-        yield Finding(WARNING, layer.node, f"where the packer keeps the float ends, {reason}", remedy, MEMORY.id)
+    if not is_inside:
+        reason = f"where the packer keeps the float ends, {reason}"
+    severity, remedy = (ERROR, _SMALLER) if is_inside else (WARNING, _WITHOUT_ENDS)
+    yield Finding(severity, layer.node, reason, remedy, MEMORY.id)
 
 
 def _is_float_end(tensor: Lifetime) -> bool:
@@ -151,11 +150,9 @@ def _parameter_findings(use: MemoryUse, target: Target, room: int | None) -> Ite
     size = sum(parts.values())
     if room is not None and turns and size >= room:
         listed = listing((f"{what} {amount}" for what, amount in parts.items()), limit=len(parts))
-        reason = (
-            f"{size} bytes ({listed}); {target.name} has {room} for tensors and the parameters of two layers in turn"
-        )
+        has = f"{target.name} has {room} for tensors and the parameters of two layers in turn"
         worst = max(turns, key=lambda layer: layer.weight_bytes)
-        yield Finding(ERROR, worst.node, reason, _SPLIT, MEMORY.id)
+        yield Finding(ERROR, worst.node, f"{size} bytes ({listed}); {has}", _SPLIT, MEMORY.id)
 
 
 def scratch_of(node: ir.Node, shapes: Mapping[str, Shape], bytes_of: Mapping[str, int]) -> int:
@@ -164,10 +161,8 @@ def scratch_of(node: ir.Node, shapes: Mapping[str, Shape], bytes_of: Mapping[str
     A fully connected layer with a bias has scratch for its results, a layer norm for the numbers that it normalises, an LSTM
     for its state.
     """
-    name = _packed_name(node)
+    name = packed_name(node)
     per_number = bytes_of.get(name, 0)
-    if not per_number:
-        return 0
     if name == "LSTMInt":
         hidden = node.attributes.get("hidden_size")
         return per_number * hidden.value if hidden is not None and isinstance(hidden.value, int) else 0
@@ -194,15 +189,13 @@ def scratch_findings(
     model: ir.Model, target: Target, shapes: Mapping[str, Shape], limits: MemoryLimits
 ) -> Iterator[Finding]:
     """Layers whose scratch overlaps other tensors, because no layer of the file makes the packer reserve enough."""
-    linear = [node for node in all_nodes(model) if _packed_name(node) == "LinearInt"]
+    linear = [node for node in all_nodes(model) if packed_name(node) == "LinearInt"]
     is_open = any(product_of(shapes.get(output.name or "")) is None for node in linear for output in node.outputs)
     for node, size in scratch_shortage(model, shapes, limits).items():
         own = scratch_of(node, shapes, limits.scratch_reserved)
         reason = f"the engine writes {size} bytes of scratch, and {target.name}'s packer reserves {own} for it and no more for another layer"
-        remedy = (
-            f"linger.onnx.export(…, target={target.name!r}) puts a layer before it that reserves enough, where it reads 8-bit "
-            f"integers of a fixed size. {NO_EXACT_FORM}"
-        )
+        export = f"linger.onnx.export(…, target={target.name!r}) puts a layer before it that reserves enough"
+        remedy = f"{export}, where it reads 8-bit integers of a fixed size. {NO_EXACT_FORM}"
         if is_open:  # whose scratch may suffice
             reason, remedy = "a size is open, so its scratch could not be checked", OPEN_SIZE
         yield Finding(NOTE if is_open else ERROR, describe(node), reason, remedy, SCRATCH.id)
@@ -218,7 +211,7 @@ def _product_findings(use: MemoryUse, target: Target, room: int | None) -> Itera
     """Fully connected layers, which the chip does not split."""
     for layer in use.layers if room is not None else ():
         size = layer.weight_bytes + layer.input_bytes + layer.output_bytes
-        if room is not None and _is_fully_connected(layer) and size > room:
+        if room is not None and layer.op_type == "LinearInt" and size > room:
             reason = (
                 f"{layer.weight_bytes} bytes of weights, {layer.input_bytes} of input and {layer.output_bytes} of output "
                 f"are {size}; {target.name} has {room}"
@@ -226,25 +219,13 @@ def _product_findings(use: MemoryUse, target: Target, room: int | None) -> Itera
             yield Finding(ERROR, layer.node, reason, _SPLIT, PRODUCT_MEMORY.id)
 
 
-def _is_fully_connected(layer: LayerMemory) -> bool:
-    return layer.op_type == "LinearInt"
-
-
 def packer_options(model: ir.Model, limits: MemoryLimits) -> tuple[str, ...]:
     """What the packer must be told about this file, each once: because of ops in it, shared parameters, open batch axes."""
-    present = {_packed_name(node) for node in all_nodes(model)}
+    present = {packed_name(node) for node in all_nodes(model)}
     of_ops = [option for op_type, option in limits.op_options.items() if op_type in present]
     of_parameters = [UNSHARED_OPTION] if sharing_nodes(model) else []
     of_axes = [open_batch_option(limits.batch_option, name) for name in open_batch_axes(model)]
     return tuple(dict.fromkeys([*of_ops, *of_parameters, *of_axes]))
-
-
-def _packed_name(node: ir.Node) -> str:
-    """The op that the packer takes a node for."""
-    newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
-    if newer is not None and newer.older is not None:
-        return newer.older
-    return find_op(node.op_type).name if is_dialect(node) and is_known(node.op_type) else node.op_type
 
 
 def packer_line(options: tuple[str, ...], limits: MemoryLimits) -> str:

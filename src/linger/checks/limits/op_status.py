@@ -74,10 +74,8 @@ def _remedy(site: Site, op: Op | None) -> str:
 def check_differs(site: Site) -> Iterator[Finding]:
     """Ops that run on the chip, with other numbers; some only where the packer keeps the float ends."""
     if site.is_of_floats and f"{FLOAT}{site.op_type}" in site.target.exact_without_ends:
-        yield site.warning(
-            f"{site.chip} computes something else for a float {site.op_type} where the packer keeps the float ends",
-            "Pack without keeping them, as the packer does by default.",
-        )
+        reason = f"{site.chip} computes something else for a float {site.op_type} where the packer keeps the float ends"
+        yield site.warning(reason, "Pack without keeping them, as the packer does by default.")
     if site.target.status_of(site.op_type, is_float=site.is_of_floats) is not Status.DIFFERS:
         return
     op, kind = _op(site.op_type), "float " if site.is_of_floats else ""
@@ -104,8 +102,7 @@ def check_compared(site: Site) -> Iterator[Finding]:
     """Ops whose results were never compared with those of this chip: a warning, or an error where the chip takes no such op."""
     if site.target.status_of(site.op_type, is_float=site.is_of_floats) is Status.UNTRIED:
         kind = "float " if site.is_of_floats else ""
-        reason = f"nobody has compared {kind}{site.op_type} with what {site.chip} computes"
-        if site.target.refuses_untried:
-            yield site.error(f"not tried: {reason}", _remedy(site, _op(site.op_type)))
-        else:
-            yield site.warning(reason, "Compare a few outputs on the chip.")
+        remedy = (
+            _remedy(site, _op(site.op_type)) if site.target.refuses_untried else "Compare a few outputs on the chip."
+        )
+        yield site.untried(f"nobody has compared {kind}{site.op_type} with what {site.chip} computes", remedy)

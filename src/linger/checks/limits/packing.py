@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from linger.analysis.multiplications import product_of
 from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, limit
 from linger.errors import listing
 from linger.graph.core.finding import WARNING, Finding
@@ -49,6 +50,7 @@ def check_transpose(site: Site) -> Iterator[Finding]:
     """Axes and planes of a tensor whose axes are exchanged."""
     limits = site.limits(PackingLimits)
     shape, order = site.shape(0), site.attribute("perm")
+    name = "".join(map(str, order or ()))  # as the chips' files write it: 0213
     if shape is None:
         yield site.unchecked("the number of its axes")
     elif limits.transposed_axes is None or site.is_of_floats or order == tuple(range(len(shape))):
@@ -61,12 +63,12 @@ def check_transpose(site: Site) -> Iterator[Finding]:
             f"{NO_EXACT_FORM[1:]}",
         )
     elif limits.orders is not None:
-        if _name(order) not in limits.orders:
+        if name not in limits.orders:
             yield site.error(
-                f"the order {_name(order)} of axes, which {site.chip} was seen to compute otherwise, or nobody has tried",
+                f"the order {name} of axes, which {site.chip} was seen to compute otherwise, or nobody has tried",
                 f"Use one of {listing(limits.orders)}, with the batch first. {NO_EXACT_FORM}",
             )
-    elif _was_exact(site, limits, shape, order):
+    elif _was_exact(site, limits, shape, name):
         return
     elif len(shape) == 3:
         yield from _plane_findings(site, limits)
@@ -74,16 +76,10 @@ def check_transpose(site: Site) -> Iterator[Finding]:
         yield from _turning_findings(site, limits.turned_bytes, order)
 
 
-def _name(order: tuple[int, ...] | None) -> str:
-    """An order of axes as the chips' files write it: 0213."""
-    return "".join(map(str, order or ()))
-
-
-def _was_exact(site: Site, limits: PackingLimits, shape: Shape, order: tuple[int, ...] | None) -> bool:
+def _was_exact(site: Site, limits: PackingLimits, shape: Shape, name: str) -> bool:
     """Whether a tensor as large was seen to be exact in this order."""
-    sizes = [size for size in shape if size is not None]
-    size = math.prod(sizes) * (site.bits(0) or 8) // 8
-    return len(sizes) == len(shape) and size <= limits.turned_orders.get(_name(order), 0)
+    count = product_of(shape)
+    return count is not None and count * (site.bits(0) or 8) // 8 <= limits.turned_orders.get(name, 0)
 
 
 def _plane_findings(site: Site, limits: PackingLimits) -> Iterator[Finding]:
@@ -186,12 +182,9 @@ def check_pad(site: Site) -> Iterator[Finding]:
     pads, value, most = site.constant(1), site.constant(2), site.limits(PackingLimits).padded_axes
     shape, rank = site.shape(0), site.limits(PackingLimits).padded_rank
     if shape is not None and len(shape) != rank:
-        yield site.error(
-            f"pads a tensor of {len(shape)} axes; the engine takes {rank}",
-            f"Add axes of size 1 before it: {BY_EXPORT.format(site.chip)}."
-            if len(shape) < rank
-            else "Merge axes with a reshape.",
-        )
+        more, fewer = f"Add axes of size 1 before it: {BY_EXPORT.format(site.chip)}.", "Merge axes with a reshape."
+        reason = f"pads a tensor of {len(shape)} axes; the engine takes {rank}"
+        yield site.error(reason, more if len(shape) < rank else fewer)
     if pads is not None and pads.size % 2 == 0:
         padded = int((pads.reshape(2, -1) != 0).any(axis=0).sum())
         if padded > most:
@@ -215,11 +208,10 @@ def check_wide_dequant(site: Site) -> Iterator[Finding]:
     if bits is None or bits <= most:
         return
     reason = f"turns {bits}-bit integers into real numbers; {site.chip}'s packer takes them for {most} bits"
-    integers = "Export with is_input_quant=True: the file then ends in the integers themselves, which are exact"
     if all(output.is_graph_output() and not output.uses() for output in site.node.outputs):
         yield site.warning(
             f"{reason} where it keeps the float ends",
-            f"Pack without keeping them, or {integers[0].lower()}{integers[1:]}.",
+            "Pack without keeping them, or export with is_input_quant=True: the file then ends in integers, which are exact.",
         )
     else:
         yield site.error(reason, f"Leave out_bits of the layer before at {most}.")

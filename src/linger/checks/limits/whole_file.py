@@ -20,6 +20,7 @@ from linger.graph.forms.shaped import Shape
 from linger.graph.passes.suit_target import parameters_of
 from linger.targets import DEFAULT_TARGET, Target
 
+_ONE_BLOCK = "the packer copies weight and bias of a node as one block, so the engine reads other numbers"
 _ONE_SAMPLE = "Export with one sample (args of the shape [1, …]), and join no samples along the first axis."
 QUANTISE_FOR = "Quantise the model for this chip: linger.init(model, target={!r})."
 
@@ -166,12 +167,7 @@ def sharing_nodes(model: ir.Model) -> dict[ir.Node, tuple[str, ir.Node]]:
 def sharing_findings(model: ir.Model, target: Target, command: str) -> Iterator[Finding]:
     """Parameters that two nodes share: the packer copies those of a node as one block, so it takes a stranger's bytes."""
     for node, (name, other) in sharing_nodes(model).items():
-        reason = (
-            f"shares {printable(name)} with {describe(other)}, and not all of its parameters; the packer copies weight and "
-            "bias of a node as one block, so the engine reads other numbers"
-        )
-        remedy = (
-            f"linger repair --target {target.name} gives every node its own, as linger.onnx.export(…, target={target.name!r}) "
-            f"does; or pack with: {command} … {UNSHARED_OPTION}"
-        )
-        yield Finding(ERROR, describe(node), reason, remedy, SHARED.id)
+        reason = f"shares {printable(name)} with {describe(other)}, and not all of its parameters; {_ONE_BLOCK}"
+        export = f"linger.onnx.export(…, target={target.name!r})"
+        remedy = f"linger repair --target {target.name} gives every node its own, as {export} does; or pack with: "
+        yield Finding(ERROR, describe(node), reason, f"{remedy}{command} … {UNSHARED_OPTION}", SHARED.id)

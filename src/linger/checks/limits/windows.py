@@ -11,9 +11,7 @@ from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, align
 from linger.graph.core.finding import Finding
 
 _REMEDY_SIZE = "Use a size that the chip has: no exact form of another one is known."
-_TWO_STEPS = (
-    "Pool in two steps (25×5 as 5×5, then 5×1), which linger.init(model, target={!r}) does by itself where it can"
-)
+_TWO_STEPS = "Pool in two steps (25×5 as 5×5, then 5×1), as linger.init(model, target={!r}) does by itself where it can"
 _SMALLER_POOL = "Use a smaller image, fewer channels or a smaller kernel at this layer."
 
 
@@ -297,19 +295,17 @@ def _averaged_findings(site: Site, limits: WindowLimits, *, is_divided: bool) ->
     if is_global and is_divided:
         yield from _divided_findings(site, limits, channels, height * width)
     elif not is_global and most is not None and max(kernel) > most:
-        yield site.error(
-            f"a kernel of {_times(kernel)}; nobody has seen {site.chip} take more than {most}", _SMALLER_POOL
-        )
+        yield site.error(f"a kernel of {_times(kernel)}; nobody has seen {site.chip} take {most + 1}", _SMALLER_POOL)
     row = limits.width_alignment << min(max(strides[1], 0) >> 1, 32)  # it grows with the stride; no memory is larger
-    is_uneven = channels % limits.weight_alignment[0] != 0
-    for room, step in ((limits.averaged_bytes, limits.width_alignment), (limits.uneven_averaged_bytes, row)):
-        size = aligned(channels, limits.weight_alignment[0]) * height * aligned(width, step)
-        if room is not None and size > room and (is_uneven or room == limits.averaged_bytes):
-            yield site.error(
-                f"{size} bytes of input of an average pool (in the chip's alignment); {site.chip} computes more than {room} "
-                f"wrongly{'' if room == limits.averaged_bytes else ' where the channels are no multiple of 8'}",
-                f"{_SMALLER_POOL} {NO_EXACT_FORM}",
-            )
+    whole, rooms = aligned(channels, limits.weight_alignment[0]), [(limits.averaged_bytes, limits.width_alignment, "")]
+    if channels != whole:
+        rooms += [(limits.uneven_averaged_bytes, row, " where the channels are no multiple of 8")]
+    for room, step, where in rooms:
+        size = whole * height * aligned(width, step)
+        if room is not None and size > room:
+            what = f"{size} bytes of input of an average pool (in the chip's alignment)"
+            reason = f"{what}; nobody has seen {site.chip} compute more than {room} exactly{where}"
+            yield site.error(reason, f"{_SMALLER_POOL} {NO_EXACT_FORM}")
 
 
 def _divided_findings(site: Site, limits: WindowLimits, channels: int, area: int) -> Iterator[Finding]:
@@ -397,10 +393,9 @@ def _part_findings(site: Site, limits: WindowLimits) -> Iterator[Finding]:
     size = aligned(sizes[0], limits.weight_alignment[0]) * sizes[1] * aligned(sizes[2], limits.width_alignment)
     part = -(-size // max(-(-size // room), 1))
     if size > room and part > most:
-        yield site.error(
-            f"{size} bytes of input of a max pool, in parts of {part}; {site.chip} computes parts of more than {most} wrongly",
-            f"{_SMALLER_POOL} {NO_EXACT_FORM}",
-        )
+        what = f"{size} bytes of input of a max pool, in parts of {part}"
+        remedy = f"{_SMALLER_POOL} {NO_EXACT_FORM}"
+        yield site.error(f"{what}; {site.chip} computes parts of more than {most} wrongly", remedy)
 
 
 def _spans(kernel: tuple[int, ...], size: tuple[int, ...], pads: tuple[int, ...], most: int) -> bool:

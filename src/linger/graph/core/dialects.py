@@ -184,6 +184,13 @@ def is_newer(node: ir.Node) -> bool:
     return node.domain == NEWER
 
 
+def packed_name(node: ir.Node) -> str:
+    """The op that a packer takes a node of either dialect for; the type of any other node."""
+    newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
+    name = node.op_type if newer is None else newer.older or node.op_type
+    return find_op(name).name if is_quantising(node) and is_known(name) else name
+
+
 def user_scopes(model: ir.Model) -> Iterator[ir.Function | None]:
     """The main graph (None) and the functions that are the user's own: bodies of dialect ops are linger's."""
     yield None

@@ -89,14 +89,18 @@ def _slice(node: ir.Node, axis: int, sizes: Sequence[int], names: Names) -> None
     assert graph is not None  # it came from one
     for output, size in zip(node.outputs, sizes, strict=True):
         start, end = end, end + size
-        bounds = [_whole([n], f"{output.name}.{i}", names) for i, n in enumerate((start, end, axis, 1))]
         result = ir.Value(type=output.type, shape=output.shape)
-        inputs = [node.inputs[0], *(bound.outputs[0] for bound in bounds)]
-        part = ir.Node("", "Slice", inputs, outputs=[result], name=f"{output.name}.Slice")
-        graph.insert_before(node, [*bounds, part])
+        graph.insert_before(node, _cut(node.inputs[0], (start, end, axis), result, str(output.name), names))
         output.replace_all_uses_with(result, replace_graph_outputs=True)
         result.name, output.name = output.name, names.choose(f"{output.name}.split")
     graph.remove(node, safe=True)
+
+
+def _cut(x: ir.Value | None, part: tuple[int, int, int], result: ir.Value, name: str, names: Names) -> list[ir.Node]:
+    """A Slice from a start to an end along an axis, and before it the Constants of these."""
+    bounds = [_whole([n], f"{name}.{i}", names) for i, n in enumerate((*part, 1))]
+    inputs = [x, *(bound.outputs[0] for bound in bounds)]
+    return [*bounds, ir.Node("", "Slice", inputs, outputs=[result], name=f"{name}.Slice")]
 
 
 def _whole(numbers: Sequence[int], name: str, names: Names) -> ir.Node:
@@ -177,16 +181,14 @@ def pad_more_axes(model: ir.Model, *, rank: int = 4) -> Changes:
     Leaves: borders of fewer axes only where a size is open or the border is computed.
     """
     changes, names = Changes(), tensor_names(model)
-    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type == _PAD]
+    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type == "iqPad"]
     shapes = known_tensors(model).shapes if found else {}
     for node in found:
         x, y, border = _fixed(node.inputs[0], shapes), _fixed(node.outputs[0], shapes), node.inputs[1]
         pads = None if border is None or border.is_graph_input() else content_of(border)
         if x is None or y is None or pads is None or len(x) >= rank or pads.size != 2 * len(x):
             continue
-        changes.note(
-            describe(node), f"its {len(x)} axes became {rank}, between Reshapes, because a border must have so many"
-        )
+        changes.note(describe(node), f"its {len(x)} axes became {rank}, between Reshapes: a border must have so many")
         _flatten(node, _Flat((_widened(x, rank),), _widened(y, rank), y), names)
         more = [(*ends[:-1], *(0,) * (rank - len(x)), ends[-1]) for ends in pads.reshape(2, -1).tolist()]
         constant = _whole([*more[0], *more[1]], f"{node.outputs[0].name}.pads", names)
@@ -202,12 +204,7 @@ def reserve_scratch(model: ir.Model, missing: Mapping[ir.Node, int], *, per_numb
 
     A product with a bias makes it reserve `per_number` bytes for each of its results; 64·x + 0, 6 bits further right, is x in
     every rounding. What a layer reads is taken as rows of few numbers, so that the matrix is small; where as many results are
-    too few, the rows get longer by zeros, which a Slice cuts off again.
-
-    Args:
-        model: The model.
-        missing: Layers, with the bytes of scratch that each needs; what one makes the packer reserve serves all.
-        per_number: Bytes that the packer reserves for each result of a product with a bias.
+    too few, the rows get longer by zeros, which a Slice cuts off again. `missing` has the bytes that each layer needs.
 
     Leaves: such layers only where all of them read other integers than those of 8 bits, or a size is open.
     """
@@ -235,26 +232,23 @@ def reserve_scratch(model: ir.Model, missing: Mapping[ir.Node, int], *, per_numb
 
 def _put_identity(node: ir.Node, shape: Sizes, rows: Sizes, longer: int, rewriter: NodeRewriter, names: Names) -> None:
     """Let a node read its first input through Reshape, a product with the identity, Slice and Reshape."""
-    graph, x = node.graph, node.inputs[0]
+    graph, x, given = node.graph, node.inputs[0], attributes_of(node, op_of(node))
     assert graph is not None  # it came from one
     assert x is not None  # its shape is known
-    scale = attributes_of(node, op_of(node)).get("scale_x") or attributes_of(node, op_of(node))["scale_i"]
+    scale = given.get("scale_x") or given["scale_i"]
     name = f"{node.outputs[0].name}.scratch"
     made = _reshape(x, rows, f"{name}_rows", names)
     weight = rewriter.constant(node, np.eye(longer, rows[-1], dtype=np.int8) * _ONE, f"{name}.{_WEIGHT}")
     bias = rewriter.constant(node, np.zeros(longer, np.int32), f"{name}.{_BIAS}")
-    scales = {"scale_x": scale, "scale_w": float(_ONE), "scale_o": scale}
+    scales = {"scale_x": scale, "scale_w": _ONE, "scale_o": scale}
     attributes = [ir.AttrFloat32(key, float(value)) for key, value in scales.items()]
     attributes += [ir.AttrInt64(key, 8) for key in ("data_bits", "parameter_bits", "o_bits")]
     result = ir.Value(name=names.choose(name), type=x.type, shape=_typed_shape(x, (*rows[:-1], longer)))
-    product = ir.Node(DOMAIN, "LinearInt", [made[-1].outputs[0], weight, bias], attributes, outputs=[result])
-    product.name = f"{name}.LinearInt"
-    made.append(product)
+    inputs = [made[-1].outputs[0], weight, bias]
+    made += [ir.Node(DOMAIN, "LinearInt", inputs, attributes, outputs=[result], name=f"{name}.LinearInt")]
     if longer > rows[-1]:
-        bounds = [_whole([n], f"{name}.{i}", names) for i, n in enumerate((0, rows[-1], len(rows) - 1, 1))]
         cut = ir.Value(name=names.choose(f"{name}_cut"), type=x.type, shape=_typed_shape(x, rows))
-        inputs = [result, *(bound.outputs[0] for bound in bounds)]
-        made += [*bounds, ir.Node("", "Slice", inputs, outputs=[cut], name=f"{name}.Slice")]
+        made += _cut(result, (0, rows[-1], len(rows) - 1), cut, name, names)
     made += _reshape(made[-1].outputs[0], shape, f"{name}_shaped", names)
     graph.insert_before(node, made)
     node.replace_input_with(0, made[-1].outputs[0])
@@ -265,8 +259,6 @@ _ONE = 64
 
 _SHORT_ROW = 8
 """Numbers in a row that chips fill up to anyway."""
-
-_PAD = "iqPad"
 
 Sizes = tuple[int, ...]
 
@@ -346,9 +338,7 @@ def _reshape(x: ir.Value, shape: Sizes, name: str, names: Names) -> list[ir.Node
     name = names.choose(name)
     constant = _whole(shape, f"{name}_shape", names)
     result = ir.Value(name=name, type=x.type, shape=_typed_shape(x, shape))
-    reshape = ir.Node("", "Reshape", [x, constant.outputs[0]], outputs=[result])
-    reshape.name = f"{name}.Reshape"
-    return [constant, reshape]
+    return [constant, ir.Node("", "Reshape", [x, constant.outputs[0]], outputs=[result], name=f"{name}.Reshape")]
 
 
 def _typed_shape(value: ir.Value, shape: Sizes) -> ir.Shape | None:

@@ -31,7 +31,6 @@ Array = NDArray[Any]
 
 _CONVOLUTIONS = ("Conv1dInt", "Conv2dInt")
 _TRANSPOSED = "ConvTranspose2dInt"
-_AVERAGE = "AvgPool2dInt"
 
 
 @dataclass(frozen=True)
@@ -229,11 +228,7 @@ def _objection(groups: _Groups, count: int, *, reaches_kernel: bool, most_groups
     if groups.outputs == count:  # with as many inputs it would be depthwise
         return "a group of several inputs must have several outputs"
     is_few = reaches_kernel and groups.inputs // count < groups.rows
-    return (
-        f"with rows of padding a group must have {groups.rows} inputs or more, as many as the kernel has rows"
-        if is_few
-        else None
-    )
+    return f"with rows of padding a group must have {groups.rows} inputs, one for each kernel row" if is_few else None
 
 
 def _joined(weight: Array, *, count: int, fewer: int) -> Array:
@@ -253,16 +248,14 @@ def step_global_pools_by_one(model: ir.Model) -> Changes:
     Leaves: other strides only where windows do not span the image or its size is open.
     """
     changes = Changes()
-    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type == _AVERAGE]
+    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type == "AvgPool2dInt"]
     shapes = _sound_shapes(model) if found else {}
     for node in found:
         given = attributes_of(node, op_of(node))
         is_global = list(given["kernel_shape"]) == _spatial(node.inputs[0], shapes, 2) and not any(given["pads"])
         if is_global and any(step != 1 for step in given["strides"]):
             _set(node, strides=[1, 1])
-            changes.note(
-                describe(node), f"its stride of {_times(given['strides'])} became 1, because it has one window"
-            )
+            changes.note(describe(node), f"its stride of {_times(given['strides'])} became 1: it has one window")
     return changes
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, ops
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import describe, is_dialect
-from linger.graph.core.dialects import DEQUANT, NEWER_OPS, QUANT_MODE, is_newer
+from linger.graph.core.dialects import DEQUANT, QUANT_MODE, is_quantising, packed_name
 from linger.graph.core.names import tensor_names
 from linger.graph.core.tensor_types import integer_bits
 from linger.graph.core.unused import is_used, remove_nodes
@@ -83,7 +83,8 @@ def own_parameters(model: ir.Model) -> Changes:
     owners: dict[ir.Value, ir.Node] = {}
     for node in model.graph:
         own = parameters_of(node)
-        shared = [value for value in own if owners.setdefault(value, node) is not node or _is_read_elsewhere(value)]
+        strange = [v for v in own if v.is_graph_output() or any(v not in parameters_of(other) for other, _ in v.uses())]
+        shared = [value for value in own if owners.setdefault(value, node) is not node or value in strange]
         for value in shared:
             copy = ir.Value(name=names.choose(str(value.name)), type=value.type, shape=value.shape)
             assert value.const_value is not None  # it is an initializer
@@ -100,19 +101,12 @@ def own_parameters(model: ir.Model) -> Changes:
 
 def parameters_of(node: ir.Node) -> tuple[ir.Value, ...]:
     """Weight and bias of a node, and what else of the kind its op has; nothing where it has one parameter only."""
-    newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
-    name = node.op_type if is_dialect(node) else "" if newer is None else newer.older or ""
-    op = ops().get(name)
+    op = ops().get(packed_name(node)) if is_quantising(node) else None
     if op is None or not (op.weight_axes is not None or op.normalises):
         return ()
     found = (v for v in node.inputs[1:] if v is not None and v.is_initializer() and not v.is_graph_input())
     values = tuple(dict.fromkeys(found))
     return values if len(values) > 1 else ()
-
-
-def _is_read_elsewhere(value: ir.Value) -> bool:
-    """Whether a node reads it that has it not among its parameters, or it is an output."""
-    return value.is_graph_output() or any(value not in parameters_of(node) for node, _ in value.uses())
 
 
 def _put_side_by_side(graph: ir.Graph) -> bool:

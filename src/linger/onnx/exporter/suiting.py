@@ -61,9 +61,8 @@ def _passes(target: Target) -> list[Pass]:
         partial(flatten_norms, fewest_axes=products.layer_norm_axes),
         turn_fewer_axes,
         partial(pad_more_axes, rank=packing.padded_rank),
+        *([] if windows.has_global_stride else [step_global_pools_by_one]),
     ]
-    if not windows.has_global_stride:
-        passes.append(step_global_pools_by_one)
     if windows.largest_max_pool is not None:
         passes.append(partial(split_max_pools, largest=windows.largest_max_pool))
     if not target.takes("Clip"):

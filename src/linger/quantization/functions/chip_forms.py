@@ -31,7 +31,7 @@ from linger.targets import Status, find_target
 
 _DIFFERENCE, _SUM, _PRODUCT = "iqSub", "iqAdd", "iqMul"
 _LIMIT, _RELU, _REQUANT = "Clip", "Relu", "Requant"
-_AVERAGE = "AvgPool2dInt"
+AVERAGE = "AvgPool2dInt"
 
 _SHORT = 11
 """Windows up to this do not make small images large in the alignment of a chip, which grows with the stride."""
@@ -63,21 +63,26 @@ def negated(y: QTensor, runtime: Runtime) -> QTensor:
     return compute(call, [y, factor], attributes, y.scale, y.bits, lambda: -y.content)
 
 
-def first_pool(op: Op, settings: Mapping[str, Any], x: Tensor, target: str) -> tuple[int, int] | None:
-    """The window of the first of two average pools that a chip needs in the place of a global one; None where one is right."""
-    if op.name != _AVERAGE:
-        return None
-    channels, *sides = (int(n) for n in x.shape[-3:])
-    if list(settings["kernel_shape"]) != sides or any(settings["pads"]):
-        return None
-    limits, area = find_target(target).limits["windows"], math.prod(sides)
-    per_channel, largest = limits.get("global_area"), cast(int, limits["divided_area"])
-    is_wrong = (
-        area > largest
-        or "spilled_bytes" in limits
-        or (per_channel is not None and area > cast(int, per_channel) * channels)
-    )
-    return _first_window((sides[0], sides[1]), largest) if is_wrong and area & (area - 1) else None
+def pooled_twice(
+    op: Op, settings: Mapping[str, Any], x: QTensor, runtime: Runtime
+) -> tuple[QTensor, Mapping[str, Any]]:
+    """The first of two pools and the settings of the second, where a chip computes a global average pool otherwise; else both.
+
+    The averages over windows that lie side by side are at the scale of x; they have no range of their own.
+    """
+    kernel, area = settings["kernel_shape"], math.prod(x.shape[-2:])
+    limits = find_target(str(runtime.target)).limits["windows"]
+    largest, per_channel = cast(int, limits["divided_area"]), cast(int, limits.get("global_area", area))
+    is_wrong = area & (area - 1) and ("spilled_bytes" in limits or area > min(largest, per_channel * x.shape[-3]))
+    is_global = tuple(kernel) == tuple(x.shape[-2:]) and not any(settings["pads"])
+    window = _first_window((kernel[0], kernel[1]), largest) if is_wrong and is_global else None
+    if window is None:
+        return x, settings
+    attributes = {"kernel_shape": window, "strides": window, "pads": (0, 0, 0, 0), "ceil_mode": 0}
+    attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    call, rest = runtime.begin(_stateless(op), runtime.path), (kernel[0] // window[0], kernel[1] // window[1])
+    first = compute(call, [x], attributes, x.scale, x.bits, lambda: avg_pool2d(x.content, window))
+    return first, {**settings, "kernel_shape": rest, "strides": rest}
 
 
 @cache
@@ -87,10 +92,8 @@ def _first_window(sides: tuple[int, int], largest: int) -> tuple[int, int] | Non
     >>> _first_window((25, 5), 127), _first_window((3, 32), 127), _first_window((13, 1), 127)
     ((5, 5), (3, 8), None)
     """
-    area = math.prod(sides)
-    windows = [
-        (a, b) for a in range(1, sides[0] + 1) for b in range(1, sides[1] + 1) if not (sides[0] % a or sides[1] % b)
-    ]
+    (h, w), area = sides, math.prod(sides)
+    windows = [(a, b) for a in range(1, h + 1) for b in range(1, w + 1) if h % a == w % b == 0]
     fitting = [(a, b) for a, b in windows if 1 < a * b < area and max(a * b, area // (a * b)) <= largest]
 
     def cost(window: tuple[int, int]) -> tuple[bool, bool, int, int]:
@@ -98,14 +101,6 @@ def _first_window(sides: tuple[int, int], largest: int) -> tuple[int, int] | Non
         return max(window) > _SHORT, rest & (rest - 1) != 0, rest, max(window)
 
     return min(fitting, key=cost, default=None)
-
-
-def pooled(x: QTensor, window: tuple[int, int], op: Op, runtime: Runtime) -> QTensor:
-    """The averages over windows that lie side by side, at the scale of x; they have no range of their own."""
-    call = runtime.begin(_stateless(op), runtime.path)
-    attributes = {"kernel_shape": window, "strides": window, "pads": (0, 0, 0, 0), "ceil_mode": 0}
-    attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
-    return compute(call, [x], attributes, x.scale, x.bits, lambda: avg_pool2d(x.content, window))
 
 
 def is_saturation(op: Op, settings: Mapping[str, Any], target: str) -> bool:

@@ -26,7 +26,7 @@ from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import Origin, QTensor, to_carrier, unwatched
 from linger.quantization.core.runtime import OpCall, Runtime
 from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.functions.chip_forms import first_pool, is_saturation, pooled, saturate
+from linger.quantization.functions.chip_forms import AVERAGE, is_saturation, pooled_twice, saturate
 from linger.quantization.functions.constants import as_constant, number_constant, quantize_parameter
 from linger.quantization.functions.functional_layer import (
     SUBTRACTION,
@@ -77,9 +77,9 @@ def run_functional(
     op = op.for_platform(runtime.target)
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
-    window = None if runtime.target is None else first_pool(op, settings, operands[0], runtime.target)
-    if window is not None:
-        operands, settings = [pooled(operands[0], window, op, runtime)], _rest_of(settings, window)
+    if runtime.target is not None and op.name == AVERAGE:
+        first, settings = pooled_twice(op, settings, operands[0], runtime)
+        operands = [first]
     given = (layer, is_in_place, parameter, real if runtime.is_real else None)
     watched = [o for o in operands if o.origins]
     if not watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
@@ -89,12 +89,6 @@ def run_functional(
         result = _run(op, operands, settings, runtime, *given)
     result.origins = passed if result is operands[0] else result.origins + passed
     return result
-
-
-def _rest_of(settings: Mapping[str, Any], window: tuple[int, int]) -> Mapping[str, Any]:
-    """The settings of a global pool behind one of this window."""
-    rest = tuple(side // part for side, part in zip(settings["kernel_shape"], window, strict=True))
-    return {**settings, "kernel_shape": rest, "strides": rest}
 
 
 def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> tuple[Origin, ...]:
