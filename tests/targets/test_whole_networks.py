@@ -326,8 +326,11 @@ def test_training_goes_on_with_what_the_chip_computes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"), [("venu", "venus"), ("Venus", "venus"), ("venusB", "venus"), ("arc", "arcs"), ("pluto", None)]
-)
+    ("name", "nearest"),
+    [("venu", "venus"), ("Venus", "venus"), ("venusB", "venus"), ("arc", "arcs"), ("pluto", None), (5, None),
+     (["venus"], "venus"), ({}, None)],
+    ids=str,
+)  # fmt: skip
 def test_an_unknown_chip_is_one_sentence_with_the_nearest_name(tmp_path, name, nearest):
     meant = f" (is {nearest!r} meant?)" if nearest else ""
     expected = f"target: there is no chip {name!r}{meant}. Choose one of {', '.join(TARGETS)}, or None for no limits."
@@ -337,6 +340,8 @@ def test_an_unknown_chip_is_one_sentence_with_the_nearest_name(tmp_path, name, n
         lambda: linger.init(resnet(), target=name),
         lambda: linger.onnx.export(model, (x[:1],), path, target=name),
         lambda: linger.memory(path, name),
+        lambda: linger.check(path, name),
+        lambda: linger.repair(path, target=name),
         lambda: linger.tune(resnet(), [x], target=name),
     ):
         with pytest.raises(linger.UsageError) as caught:

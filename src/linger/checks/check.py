@@ -48,7 +48,7 @@ def check(path: ModelLike, target: str | Target | None = None, *, ignore: Iterab
         GraphError: The file is no complete ONNX model, or nothing can be said of it (endless functions, names that are no
             text, external data outside of its folder).
     """
-    chip = find_target(target) if isinstance(target, str) else target
+    chip = target if target is None or isinstance(target, Target) else find_target(target)
     left_out = rule_ids(ignore)
     where = Path(path) if isinstance(path, (str, os.PathLike)) else None
     model = load(path, allowed=LISTED)

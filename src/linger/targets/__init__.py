@@ -191,7 +191,7 @@ def find_target(name: str) -> Target:
     Raises:
         UsageError: There is none.
     """
-    if name not in TARGETS:
+    if not isinstance(name, str) or name not in TARGETS:
         by_letters = {known.lower(): known for known in TARGETS}
         near = get_close_matches(str(name).lower(), by_letters, n=1)
         raise UsageError(

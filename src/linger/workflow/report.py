@@ -147,7 +147,7 @@ def report(
         "name": name,
     }
     given = [key for key, value in more.items() if value is not None]
-    chip = find_target(target) if isinstance(target, str) else target
+    chip = target if target is None or isinstance(target, Target) else find_target(target)
     sources = _sources(file)
     if len(sources) == 1 and isinstance(sources[0], Path) and sources[0].suffix != _DATA:
         runs = [_run(sources[0], chip, more)]

@@ -69,7 +69,7 @@ def memory(path: ModelLike, target: str | Target | None = None) -> MemoryUse:
         UsageError: There is no such file or chip, or the chip's file has a wrong table [memory].
         GraphError: The file is no complete ONNX model, or contradicts itself.
     """
-    chip = find_target(target) if isinstance(target, str) else target
+    chip = target if target is None or isinstance(target, Target) else find_target(target)
     limits = None if chip is None else _limits_of(chip)
     model = load(path)
     use = replace(memory_use(model), path=Path(path) if isinstance(path, (str, os.PathLike)) else None)
