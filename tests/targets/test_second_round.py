@@ -67,6 +67,32 @@ def quantised_pair(net, x):
     return model
 
 
+class TestGroups:
+    """B2: inputs of a group, kernel, padding, and the groups of two that the file for venus has."""
+
+    @pytest.mark.parametrize(
+        ("inputs", "kernel", "padding", "groups"),
+        [
+            (3, (3, 3), 1, 2), (3, (1, 5), (0, 2), 2), (3, (3, 5), (1, 2), 2), (4, (4, 4), 2, 2), (5, (5, 5), 2, 2),
+            (2, (3, 3), 0, 2), (4, (5, 5), (0, 2), 2),
+            (3, (4, 4), 2, 1), (3, (5, 1), (2, 0), 1), (3, (5, 3), (2, 1), 1), (3, (5, 5), 2, 1), (4, (5, 5), 2, 1),
+            (4, (5, 4), 2, 1), (4, (5, 5), 1, 1),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_inputs_reach_the_height_of_the_kernel(self, path, inputs, kernel, padding, groups):
+        layer = nn.Conv2d(2 * inputs, 4, kernel, padding=padding, groups=2)
+        file = exported(nn.Sequential(conv(3, 2 * inputs), layer), sample(1, 3, 8, 8), path, "venus")
+        assert attribute(nodes_of(file, "Conv2dInt")[1], "group") == groups
+        assert Said.of(path, "venus").errors == {}
+
+    @pytest.mark.parametrize(("target", "groups"), [("venus", 2), ("arcs", 8)])
+    def test_joined_groups_reach_it_too(self, path, target, groups):
+        net = nn.Sequential(conv(3, 16), nn.Conv2d(16, 32, 5, padding=2, groups=16))
+        file = exported(net, sample(1, 3, 8, 8), path, target)
+        assert attribute(nodes_of(file, "Conv2dInt")[1], "group") == groups
+
+
 class TestAveragePools:
     """B5, B6, B7 and B9."""
 
@@ -204,6 +230,23 @@ class TestScratch:
         assert len(nodes_of(file, "LinearInt")) == (1 if is_covered else 2)
         assert Said.of(path, "venus").errors == {}
 
+    @pytest.mark.parametrize(
+        ("size", "hidden"), [(16, 28), (16, 32), (16, 40), (8, 8), (16, 16), (16, 12)], ids=str
+    )  # fmt: skip
+    def test_an_lstm_alone_gets_some(self, path, size, hidden):
+        net = Joined(lambda m, x: m.lstm(x)[0], lstm=nn.LSTM(size, hidden, batch_first=True))
+        file = exported(net, sample(1, size, size), path, "venus")
+        reserved = [row.scratch_bytes for row in linger.memory(path, "venus").layers]
+        assert op_types(file).count("LinearInt") == 1
+        assert max(reserved) >= 40 * hidden > 32 * hidden
+        assert Said.of(path, "venus").errors == {}
+
+    def test_a_norm_of_a_whole_image_gets_some(self, path):
+        file = exported(nn.Sequential(conv(3, 8), nn.LayerNorm([8, 4, 4])), sample(1, 3, 4, 4), path, "venus")
+        assert op_types(file).count("LinearInt") == 1
+        assert max(row.scratch_bytes for row in linger.memory(path, "venus").layers) >= 8 * 128
+        assert Said.of(path, "venus").errors == {}
+
     def test_an_lstm_with_a_small_head_gets_some_and_the_cost_is_said(self, path, caplog):
         net = Joined(lambda m, x: m.out(m.lstm(x)[0]), lstm=nn.LSTM(16, 16, batch_first=True), out=nn.Linear(16, 4))
         with caplog.at_level(logging.WARNING):
@@ -294,7 +337,23 @@ class TestFormsThatStop:
 
 
 class TestLetThrough:
-    """C2, C4 and C5; C3 is in the tests of the limits of memory and of packing."""
+    """C2 to C5."""
+
+    @pytest.mark.parametrize("target", [*PROVEN, "venusA"])
+    def test_what_float_ends_alone_make_too_large_is_a_warning(self, path, target):
+        exported(nn.Sequential(nn.Conv2d(32, 32, 3, padding=1, groups=32)), sample(1, 32, 64, 64), path, target)
+        found = Said.of(path, target)
+        assert (found.errors, list(found.warnings)) == ({}, ["LGR951"])
+        assert "Pack without keeping the float ends, as the packer does by default" in found.warnings["LGR951"]
+        assert linger.memory(path, target).ok
+
+    @pytest.mark.parametrize(("target", "bits"), [("venus", 16), ("venus", 32), ("arcs", 32), ("venusA", 16)])
+    def test_wide_results_of_a_linear_layer_are_a_warning(self, path, target, bits):
+        net = nn.Sequential(nn.Linear(16, 8))
+        linger.quant_module(net, out_bits=bits)
+        exported(net, sample(1, 16), path, target)
+        found = Said.of(path, target)
+        assert (found.errors, list(found.warnings)) == ({}, ["LGR950"])
 
     @pytest.mark.parametrize("target", PROVEN)
     def test_squeeze_and_excitation(self, path, target):
