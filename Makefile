@@ -15,6 +15,7 @@ TRAINERS_STAMP := $(VENV)/.installed-trainers
 # the theme's advertisement of its successor is no warning about these pages
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 RIVAL_VENVS := .venv-rivals
+WHEEL_FOLDER := build/wheel
 FUZZ_SECONDS ?= 600
 SUITES ?=
 FUZZ_SEED ?= 20260101
@@ -42,7 +43,7 @@ BROWSER_PACKAGES := chromium
 HAS_ALL := sh -c 'for tool; do command -v "$$tool" > /dev/null || exit 1; done' sh
 APT_INSTALL := apt-get install --yes --quiet --no-install-recommends
 
-.PHONY: help setup demo test test-all test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 devices browser trainers fuzz mutants check bench accuracy docs docs-serve clean
+.PHONY: help setup demo test test-all test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 devices browser trainers fuzz mutants check bench accuracy docs docs-serve wheel clean
 
 help:
 	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
@@ -60,6 +61,7 @@ help:
 	@echo "make check      lint, types, import contracts"
 	@echo "make bench      benchmarks/results.md: the speed claims beside their rivals (half an hour; BENCH=--quick)"
 	@echo "make accuracy   docs/accuracy.md: what each remedy gives, measured on trained networks (hours; ACCURACY=--quick)"
+	@echo "make wheel      build the wheel, install it into an empty environment and run the demo there"
 	@echo "make docs       build/site: the documentation as a site that is read without a network (make docs-serve: while writing)"
 
 # re-made only when the pinned requirements or the package's metadata change; a tenth of what is installed is ever imported,
@@ -181,6 +183,16 @@ docs: $(DOCS_STAMP)
 
 docs-serve: $(DOCS_STAMP)
 	$(MKDOCS) serve
+
+# the wheel in an environment that has never seen this clone: what a user gets; the requirements are the pinned ones
+wheel: $(STAMP)
+	rm -rf $(WHEEL_FOLDER)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEEL_FOLDER) .
+	$(PYTHON) -m venv $(WHEEL_FOLDER)/venv
+	$(WHEEL_FOLDER)/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
+	$(WHEEL_FOLDER)/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt "$$(ls $(WHEEL_FOLDER)/*.whl)[demo]"
+	cd $(WHEEL_FOLDER) && venv/bin/linger demo --out demo
+	@ls $(WHEEL_FOLDER)/*.whl
 
 clean:
 	rm -rf $(VENV) $(DEPLOY_VENV) $(LOWEST_VENV) $(RIVAL_VENVS) build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

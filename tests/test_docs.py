@@ -273,8 +273,8 @@ def test_ops_of_the_numeric_page_exist():
 
 @pytest.mark.parametrize("file", ["src/linger/ops/absolute.py", "tests/ops/test_absolute.py"])
 def test_recipe_is_the_last_op_as_it_is(file):
-    """CONTRIBUTING shows the two files of one op; they must be those of the repository."""
-    blocks = re.findall(r"```python no-run\n(.*?)```", read("CONTRIBUTING.md"), re.DOTALL)
+    """The recipe shows the two files of one op; they must be those of the repository."""
+    blocks = re.findall(r"```python no-run\n(.*?)```", read("docs/contributing/op.md"), re.DOTALL)
     assert read(file).removeprefix("# SPDX-License-Identifier: Apache-2.0\n") in blocks
 
 

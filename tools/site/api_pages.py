@@ -20,7 +20,7 @@ MODULES = ("linger", "linger.onnx", "linger.graph", "linger.c", "linger.checks")
 _WIDTH = 96
 _LONG = 40
 _GUIDES = 3
-_NO_GUIDES = ("changelog.md", "contributing.md", "conventions.md", "design.md", "index.md")
+_NO_GUIDES = ("changelog.md", "contributing", "conventions.md", "design.md", "index.md")
 
 
 def api_files() -> Iterator[tuple[str, str]]:
@@ -231,7 +231,7 @@ def guide_texts() -> dict[str, tuple[str, str]]:
     """The hand-written English pages: title and text of each, by place."""
     found = {}
     for file, place in places().items():
-        if file.endswith(".md") and not place.endswith(CHINESE) and place not in _NO_GUIDES:
+        if file.endswith(".md") and not place.endswith(CHINESE) and not place.startswith(_NO_GUIDES):
             content = (REPOSITORY / file).read_text(encoding="utf-8")
             found[place] = (headings(content)[0][1], content)
     return found
