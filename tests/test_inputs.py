@@ -191,3 +191,45 @@ def test_a_session_names_the_inputs_it_wants(two_inputs):
         UsageError, match=r"the feed is 1 arrays without names. The model's inputs are x, gain: give a dict"
     ):
         linger.Session(two_inputs).run(None, X)
+
+
+class Named(nn.Module):
+    """Takes two inputs by name only; they cannot be swapped."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, *, a, b):
+        return self.left(x) + self.right(a) * b
+
+
+def test_a_dict_may_have_any_order(tmp_path):
+    torch.manual_seed(0)
+    model = linger.init(Named()).eval()
+    given = {"x": torch.randn(6, 4), "a": torch.randn(6, 4), "b": 2.0 * torch.rand(6, 4)}
+    turned = dict(reversed(given.items()))
+    with linger.calibration():
+        model(**given)
+    for one, other in ((given, turned), (turned, given)):
+        linger.onnx.export(model, one, tmp_path / "net.onnx", dynamic_axes={name: {0: "n"} for name in given})
+        assert linger.verify(model, tmp_path / "net.onnx", [one, other], sizes=1).ok
+        assert linger.onnx.compare(model, tmp_path / "net.onnx", [one, other]).ok
+
+
+def test_inputs_that_a_file_calls_otherwise_stay_in_their_order(tmp_path):
+    torch.manual_seed(0)
+    model, given = linger.init(Named()).eval(), {"a": torch.randn(6, 4), "b": torch.rand(6, 4)}
+    x = torch.randn(6, 4)
+    with linger.calibration():
+        model(x, **given)
+    linger.onnx.export(model, (x, given), tmp_path / "net.onnx", input_names=["first", "second", "third"])
+    assert linger.verify(model, tmp_path / "net.onnx", (x, given)).ok
+
+
+def test_quantize_takes_dicts_of_any_order():
+    torch.manual_seed(0)
+    batches = [{"x": torch.randn(6, 4), "a": torch.randn(6, 4), "b": 2.0 * torch.rand(6, 4)} for _ in range(6)]
+    turned = [dict(reversed(batch.items())) if place % 2 else batch for place, batch in enumerate(batches)]
+    found = [linger.quantize(Named().eval(), data, budget="1 trials").made for data in (batches, turned)]
+    assert all(one.proof.ok for one in found)

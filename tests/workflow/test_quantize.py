@@ -156,6 +156,7 @@ CHANGES = {
     "goal-of-other-kind": (edited("\n  has_rows", "\n  goal: 5\n  has_rows"), "run.goal: 5 is no str"),
     "axes": (edited("axes: {input: {0: batch}", "axes: {input: [0]"), "run.axes: 'input': [0] are no sizes"),
     "axes-of-nothing": (edited("axes: {input: ", "axes: {inputt: "), "run.axes: 'inputt'"),
+    "by-name": (edited("  has_rows", "  by_name: [gain]\n  has_rows"), "net.inputs.npz holds no input gain"),
     "input": (edited("input_names: [input]", "input_names: [input, zz]"), "net.inputs.npz holds no input zz"),
     "nested-input": (edited("input_names: [input]", "input_names: [[1]]"), "run: the name [1] is no text"),
     "weights": (damaged_weights, "net.weights.safetensors has changed since it was written"),
@@ -581,6 +582,52 @@ def test_batch_axes_are_found_where_they_are():
     assert edges.axes == {"frames": {0: "batch"}, "output": {0: "batch"}, "output_1": {1: "batch"}}
     assert edges.is_batch_open
     assert edges_of(Recurrent().eval(), [(torch.zeros(2, 5, 4),)], can_open=False).axes == {}
+
+
+class Named(nn.Module):
+    """Takes its second argument by name only, and can do without one before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x, bias=None, *, gain):
+        y = self.fc(x) * gain
+        return y if bias is None else y + bias
+
+
+def test_arguments_by_name_are_inputs_of_the_file_and_of_a_repetition(tmp_path):
+    torch.manual_seed(0)
+    model, x, gain = Named().eval(), torch.randn(20, 4), torch.rand(20, 3) + 0.5
+    data = of_user({"gain": gain, "x": x}, model, "d", batch=8, limit=None)
+    assert data.are_rows
+    found = job.quantize(model, data, tmp_path / "out", QUICK)
+    assert (found.proof.differing, found.proof.ok) == (0, True)
+    session = linger.Session(tmp_path / "out" / "net.onnx")
+    assert [one.name for one in session.get_inputs()] == ["x", "gain"]
+    (whole,) = session.run(None, {"x": x.numpy(), "gain": gain.numpy()})
+    with torch.no_grad():
+        assert np.array_equal(whole, found.model(x, gain=gain).dequantize().numpy())
+    again = job.repeat(model, tmp_path / "out" / "net.yaml", tmp_path / "again")
+    assert again.sha256 == found.sha256
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(20, 3, 6, 6).long(), torch.arange(20) % 3], ids=["mask", "class"])
+def test_what_a_loader_gives_beside_its_inputs_may_be_no_decision(tmp_path, labels):
+    torch.manual_seed(0)
+    model = nn.Conv2d(1, 3, 3, padding=1).eval()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(20, 1, 6, 6), labels), 4)
+    found = job.quantize(model, of_user(loader, model, "d", batch=8, limit=None), tmp_path / "out", QUICK)
+    assert found.quality[0].name == "signal to noise at the output"
+    assert [note for note in found.notes if note.startswith("What stands beside the inputs was not used: ")]
+
+
+def test_labels_of_a_loader_that_are_decisions_are_used(tmp_path):
+    model, data = make_net(), make_data()
+    batches = [(piece.arguments[0], piece.labels) for piece in data.batches(4)]
+    found = job.quantize(model, of_user(batches, model, "d", batch=8, limit=None), tmp_path / "out", QUICK)
+    assert found.quality[0].name == "accuracy"
+    assert not [note for note in found.notes if "was not used" in note]
 
 
 def test_labels_that_cannot_be_decisions_are_refused_before_the_work(tmp_path):

@@ -139,13 +139,14 @@ class Forward:
         return None
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundBatch:
-        """Arguments by position up to the first one that is left out, the others by name."""
+        """Arguments by position up to the first one that is left out, the others by name, in the order of the signature."""
         rest, positional = dict(kwargs), list(args)
         for parameter in () if self.signature is None else list(self.signature.parameters.values())[len(args) :]:
             if parameter.kind != inspect.Parameter.POSITIONAL_OR_KEYWORD or parameter.name not in rest:
                 break
             positional.append(rest.pop(parameter.name))
-        return BoundBatch(positional, rest)
+        known = [name for name in self.names if name in rest]
+        return BoundBatch(positional, {name: rest[name] for name in dict.fromkeys((*known, *rest))})
 
     def __str__(self) -> str:
         return f"{self.name}.forward{self.signature or '(…)'}"

@@ -237,7 +237,7 @@ def _open(nodes: Sequence[ir.Node], constants: Collection[str]) -> Iterator[str]
         if wrong:
             yield (
                 f"{describe(node)} takes sizes or indices from data ({listing(map(printable, wrong))}); make them constants "
-                "before the export"
+                "before the export, or leave this to the caller with cut=True (on the command line --cut)"
             )
 
 

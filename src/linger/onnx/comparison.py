@@ -28,7 +28,7 @@ from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import ModelLike
 from linger.quantization.core.qtensor import QTensor
 from linger.runtime.session import Session
-from linger.simulation.example_call import ExampleCall, calls_of, default_names, preserved, run_once
+from linger.simulation.example_call import ExampleCall, are_by_name, calls_of, default_names, preserved, run_once
 
 Array = NDArray[Any]
 
@@ -180,14 +180,14 @@ def _as_array(tensor: Tensor) -> Array:
 
 
 def _feeds(session: Session, model: nn.Module, call: ExampleCall) -> dict[str, Array]:
-    """Give the call's tensors to the file's inputs: in order, or by name if the file has fewer inputs."""
+    """Give the call's tensors to the file's inputs: in order, or by name if they are given so, or the file has fewer inputs."""
     wanted = [i.name for i in session.get_inputs()]
     everything = call.tensors()
     tensors = [value for _, value in call.leaves() if isinstance(value, Tensor)]
-    for candidates in (everything, tensors):
-        if len(candidates) == len(wanted):
-            return {name: _as_array(value) for name, value in zip(wanted, candidates, strict=True)}
     named = dict(zip(default_names(model, call), everything, strict=True))
+    for candidates in (everything, tensors):
+        if len(candidates) == len(wanted) and not are_by_name(call, list(named), wanted):
+            return {name: _as_array(value) for name, value in zip(wanted, candidates, strict=True)}
     if all(name in named for name in wanted):
         return {name: _as_array(named[name]) for name in wanted}
     raise UsageError(

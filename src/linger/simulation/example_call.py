@@ -47,6 +47,11 @@ class ExampleCall:
         return [_as_tensor(value) for _, value in self.leaves() if is_input(value)]
 
 
+def are_by_name(call: ExampleCall, names: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether a file's inputs are those of a call, some of which are given by name: a dict may have another order than the file."""
+    return bool(call.kwargs) and set(names) == set(wanted)
+
+
 def read_call(model: Exportable, args: object, kwargs: Mapping[str, Any] | None) -> ExampleCall:
     """Read the arguments of a pass in any form that inputs may have; of several batches, the first.
 

@@ -24,6 +24,7 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.simulation.example_call import (
     ExampleCall,
+    are_by_name,
     calls_of,
     default_names,
     is_input,
@@ -78,9 +79,9 @@ def record(
 def _at_other_sizes(model: nn.Module, call: ExampleCall, file: ir.Model, trials: SizeTrials) -> Iterator[Recording]:
     """Recordings at other sizes, of the call's own tensors, repeated or cut."""
     tensors = call.tensors()
-    names = [value.name or "" for value in required_inputs(file)]
-    if len(names) != len(tensors):
-        names = list(default_names(model, call))
+    names, usual = [value.name or "" for value in required_inputs(file)], list(default_names(model, call))
+    if len(names) != len(tensors) or are_by_name(call, usual, names):
+        names = usual
     named = dict(zip(names, tensors, strict=False))
 
     def run_at(_: int, shapes: Shapes) -> Recording:
@@ -255,9 +256,10 @@ def _quantised_by_the_user(inputs: Sequence[ir.Value], given: Sequence[Tensor]) 
 
 
 def _choose_inputs(made: Recording, wanted: Sequence[str], call: ExampleCall, names: Sequence[str]) -> list[Tensor]:
-    """The tensors of the call that are inputs of the file: all, or those it names where its outputs need no others."""
+    """The tensors of the call that are inputs of the file: all, in its order, or those it names where its outputs need no others."""
     given = call.tensors()
-    if len(wanted) >= len(given) or not set(wanted) <= set(names):
+    is_shorter = len(wanted) < len(given) and set(wanted) <= set(names)
+    if not is_shorter and not are_by_name(call, names, wanted):
         return given
     chosen = [names.index(name) for name in wanted]
     made.inputs = [made.inputs[i] for i in chosen]

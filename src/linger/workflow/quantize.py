@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, BoundBatch, values_of
 from linger.errors import VerificationError, counted
 from linger.pipeline import init
 from linger.quantization.core.runtime import runtime_of
@@ -32,6 +32,7 @@ from linger.workflow.quantizing.judging import (
     judged,
     require_decisions,
     unhelpful_notes,
+    with_fitting_labels,
 )
 from linger.workflow.quantizing.open_axes import Edges, edges_of
 from linger.workflow.quantizing.quantized import DATA, Quantized, QuantizeSettings, require_free
@@ -87,6 +88,7 @@ def quantize(
     refuse_not_finite(model)
     measure = None if settings.metric is None else checked_metric("quantize", settings.metric)
     before = None if measure is None else measure(model)  # a metric that fails is told before the work
+    seen, kept = with_fitting_labels(model, seen, kept)
     classes = require_decisions(model, seen, kept, settings.goal if measure is None else None)
     batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
@@ -163,7 +165,14 @@ def repeat(
     quantised = init(model, config_file=config).eval()
     load_weights(quantised, config.parent / told.weights)
     arrays = read_arrays(config.parent / told.inputs)
-    given = [Piece(tuple(torch.from_numpy(arrays[name]) for name in told.input_names))]
+    given = [
+        Piece(
+            BoundBatch(
+                (torch.from_numpy(arrays[n]) for n in told.input_names if n not in told.by_name),
+                {n: torch.from_numpy(arrays[n]) for n in told.by_name},
+            )
+        )
+    ]
     proven = (
         given
         if not told.has_rows
@@ -260,7 +269,7 @@ def _proven(kept: Samples, edges: Edges) -> list[Piece]:
     """The inputs to verify: some samples, or a few of the user's batches."""
     if not kept.are_rows:
         return list(kept.pieces[:4])
-    size = sum(a.numel() * a.element_size() for a in kept.pieces[0].arguments)
+    size = sum(a.numel() * a.element_size() for a in values_of(kept.pieces[0].arguments))
     count = max(1, min(_PROVEN_SAMPLES, _PROVEN_BYTES // max(1, size)))
     return replace(kept, pieces=kept.pieces[:count]).batches(_proven_batch(is_open=edges.is_batch_open))
 

@@ -71,14 +71,41 @@ def test_arrays_called_like_arguments_are_these_arguments(tmp_path, names, bound
     ("names", "said"),
     [
         (("y", "frist"), "the arrays are y, frist, .*: frist is no argument"),
-        (("first", "y", "fourth"), "third is missing"),
         (("y",), "first is missing"),
+        (("first", "third"), "y is missing"),
     ],
-    ids=["misspelt", "gap", "first-missing"],
+    ids=["misspelt", "first-missing", "gap"],
 )
 def test_arrays_that_are_only_partly_called_like_arguments_are_refused(tmp_path, names, said):
     with pytest.raises(UsageError, match=said):
         read_two(tmp_path, *names)
+
+
+class Named(nn.Module):
+    def forward(self, first, second=None, fourth=None, *, third=None):
+        return first
+
+
+@pytest.mark.parametrize(
+    ("names", "by_name"),
+    [
+        (("third", "first"), ["third"]),
+        (("first", "third", "second"), ["third"]),
+        (("second", "first"), []),
+        (("fourth", "first"), ["fourth"]),
+        (("a", "b"), []),
+    ],
+)
+def test_arrays_of_arguments_that_are_taken_by_name(tmp_path, names, by_name):
+    arrays = {name: np.full((2, 1), place, np.float32) for place, name in enumerate(names)}
+    np.savez(tmp_path / "d.npz", **arrays)
+    samples = read_data(str(tmp_path / "d.npz"), Named(), DataOptions())
+    assert len(samples) == 2
+    for piece in samples.pieces:
+        assert list(piece.arguments.keywords) == by_name
+        places = [name for name in ("first", "second") if name in names] or list(names)
+        assert [float(a) for a in piece.arguments] == [names.index(name) for name in places]
+        assert all(float(piece.arguments.keywords[name]) == names.index(name) for name in by_name)
 
 
 def test_labels_of_a_file_of_their_own(tmp_path):

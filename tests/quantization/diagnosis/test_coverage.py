@@ -133,6 +133,13 @@ def test_calibration_sees_float_ops_that_no_quantised_tensor_reaches():
     assert [op.op for op in coverage(quantise(model, picture())).float_ops] == ["exp", "sub"]
 
 
+def test_whole_numbers_that_become_real_ones_are_no_computation():
+    model = Wired(lambda m, x: m.conv(x) + torch.arange(2).float().mean() + torch.arange(4).to(torch.float32)[2])
+    assert [op.op for op in coverage(quantise(model, picture())).float_ops] == ["mean"]
+    model = Wired(lambda m, x: m.conv((x * 8).int() / 8))
+    assert "div" in " ".join(op.op for op in coverage(quantise(model, picture())).float_ops)
+
+
 def test_calibration_in_training_mode_notes_nothing_of_its_own():
     model = init(Wired(lambda m, x: m.conv(x))).train()
     with linger.calibration():

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
+from linger.analysis.batches import Forward, joined_rows
 from linger.cli.arguments import pictures, sounds
 from linger.cli.arguments.model import as_tensor, call_named, load_named
 from linger.cli.arguments.paths import ARRAYS, DATA_FORMS, require_data
@@ -23,6 +23,7 @@ from linger.workflow.quantizing.samples import (
     of_arrays,
     of_user,
     positional_arguments,
+    without_labels,
 )
 
 _SIZES = re.compile(r"\d+(?:[x×]\d+){0,3}")
@@ -55,7 +56,7 @@ def read_data(text: str, model: nn.Module, options: DataOptions) -> Samples:
     """
     samples = _read(text, model, options)
     if options.labels == _NO_LABELS:
-        samples = _with_labels(samples, None, text)
+        samples = without_labels(samples)
     elif options.labels:
         samples = _with_labels(samples, _label_file(Path(options.labels)), text)
     checked_arguments(samples, text)
@@ -85,11 +86,20 @@ def _arrays(path: Path, model: nn.Module, options: DataOptions) -> Samples:
     inputs = [name for name in found if name not in names]
     if not inputs:
         raise UsageError(f"{path}: there is no array of inputs in it. {DATA_FORMS}.")
-    if is_archive:
-        inputs = _in_order(inputs, positional_arguments(model), path)
     labels = found[names[0]] if names else None
-    samples = of_arrays([found[name] for name in inputs], labels, str(path))
+    given = {name: found[name] for name in inputs}
+    samples = of_arrays(_bound(given, model, path) if is_archive else tuple(given.values()), labels, str(path))
     return limited(samples, options.limit)
+
+
+def _bound(arrays: dict[str, Tensor], model: nn.Module, path: Path) -> tuple[Tensor, ...]:
+    """Arrays as arguments: by name, where forward takes all of them so and not without names; else in its order."""
+    forward = Forward.of(model)
+    by_name = forward.bound((), arrays)
+    is_known = forward.signature is not None and all(name in forward.names for name in arrays)
+    if is_known and by_name.keywords and forward.takes((), arrays):
+        return by_name
+    return tuple(arrays[name] for name in _in_order(list(arrays), positional_arguments(model), path))
 
 
 def _in_order(arrays: list[str], arguments: list[str], path: Path) -> list[str]:
@@ -145,17 +155,13 @@ def _label_file(path: Path) -> Tensor:
     return as_tensor(found[0])
 
 
-def _with_labels(samples: Samples, labels: Tensor | None, what: str) -> Samples:
-    """The same samples with other labels, or without any."""
-    if not samples.are_rows and labels is not None:
+def _with_labels(samples: Samples, labels: Tensor, what: str) -> Samples:
+    """The same samples with other labels."""
+    if not samples.are_rows:
         raise UsageError(
             f"{what}: --labels needs samples, and these are batches. Return (input, label) batches instead."
         )
-    if not samples.are_rows:
-        pieces = tuple(type(p)(p.arguments) for p in samples.pieces)
-        return Samples(pieces, are_rows=False, what=samples.what, notes=samples.notes)
-    arguments = [torch.cat(parts) for parts in zip(*(p.arguments for p in samples.pieces), strict=True)]
-    made = of_arrays(arguments, labels, samples.what)
+    made = of_arrays(joined_rows([p.arguments for p in samples.pieces]), labels, samples.what)
     return replace(
         made,
         pieces=tuple(replace(p, group=old.group) for p, old in zip(made.pieces, samples.pieces, strict=True)),

@@ -154,7 +154,7 @@ class FloatWatch(_ModelMode):
             name = getattr(func, "__name__", str(func))
             is_float = not name.startswith("__get") and _computes_floats(operands, results)
             is_computed = is_float and not note_derived(operands, results, self._runtime)
-            if is_computed and not _only_moves(func) and not _makes_mask(func, results):
+            if is_computed and not _only_moves(func, operands) and not _makes_mask(func, results):
                 macs = multiplications(name, args, kwargs, result)
                 self._runtime.note_float(name, self._reason(func, args, kwargs), macs)
         return result
@@ -183,9 +183,10 @@ def _computes_floats(operands: list[Tensor], results: list[Tensor]) -> bool:
     return bool(operands) and not has_quantized and any(map(_is_float, results))
 
 
-def _only_moves(func: Function) -> bool:
-    """Whether a function computes nothing; those by which FSDP gathers its parameters do not."""
-    return func in _COMPUTES_NOTHING or str(func).startswith("fsdp.")
+def _only_moves(func: Function, operands: list[Tensor]) -> bool:
+    """Whether a function computes nothing; nor do those by which FSDP gathers its parameters, and whole numbers as real ones."""
+    is_conversion = func in passthrough.CONVERSIONS and not any(map(_is_float, operands))
+    return is_conversion or func in _COMPUTES_NOTHING or str(func).startswith("fsdp.")
 
 
 def _makes_mask(func: Function, results: list[Tensor]) -> bool:

@@ -15,7 +15,7 @@ from linger.notation import PERCENT, value_and_unit
 from linger.reporting.facts import Quality
 from linger.reporting.verdict import FEW_SAMPLES
 from linger.workflow.model_quality import AGREEMENT, SIGNAL, QualityPass, Variety
-from linger.workflow.quantizing.samples import Samples, limited
+from linger.workflow.quantizing.samples import Samples, limited, without_labels
 
 _ACCURACY = "accuracy"
 _MANY = 10
@@ -89,6 +89,35 @@ def data_cautions(seen: Samples, kept: Samples) -> list[str]:
     return found
 
 
+def with_fitting_labels(reference: nn.Module, seen: Samples, kept: Samples) -> tuple[Samples, Samples]:
+    """The data without what stands beside the inputs of a loader, where that is no decision of the model; a note says so.
+
+    So it is with a mask of pixels, and with a class beside a picture that is reconstructed.
+
+    Raises:
+        UsageError: The model does not accept the data.
+    """
+    if kept.are_labels_sure or not kept.has_labels:
+        return seen, kept
+    problem = _labels_problem(reference, kept)
+    if not problem:
+        return seen, kept
+    note = f"What stands beside the inputs was not used: {problem}"
+    return without_labels(seen), replace(without_labels(kept), notes=(*kept.notes, note))
+
+
+def _labels_problem(reference: nn.Module, kept: Samples) -> str:
+    """Why labels are not the decisions of a model; empty where they are."""
+    piece = kept.batches(2)[0]
+    measured = QualityPass(reference, None, most_kept=0)
+    measured.run([piece.arguments])
+    try:
+        list(measured.figures([piece.labels]))
+    except UsageError as error:
+        return str(error).removeprefix("report: ")
+    return ""
+
+
 def require_decisions(reference: nn.Module, seen: Samples, kept: Samples, goal: str | float | None) -> int | None:
     """Refuse labels and goals that are not about the decisions of a model, before any work.
 
@@ -110,11 +139,8 @@ def require_decisions(reference: nn.Module, seen: Samples, kept: Samples, goal: 
             "not. Give decibels, as in '30 dB'."
         )
     if kept.has_labels:
-        try:
-            list(measured.figures([piece.labels]))
-        except UsageError as error:
-            text = str(error).removeprefix("report: ")
-            raise UsageError(f"labels: {text} Leave them out with --labels none.") from error
+        if problem := _labels_problem(reference, kept):
+            raise UsageError(f"labels: {problem} Leave them out with --labels none.")
         assert measured.classes is not None  # the labels fit the decisions
         _require_classes([seen, kept], measured.classes)
     return measured.classes

@@ -7,10 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, fresh, run_batch, tensors_of
+from linger.analysis.batches import (
+    Batch,
+    fresh,
+    joined_rows,
+    keywords_of,
+    rows_of_batch,
+    run_batch,
+    tensors_of,
+    values_of,
+)
 from linger.errors import LingerError
 from linger.simulation.example_call import ExampleCall, default_names
 from linger.workflow.model_quality import output_name
@@ -47,7 +56,7 @@ def edges_of(model: nn.Module, batches: Sequence[Batch], *, can_open: bool = Tru
         UsageError: The model does not accept the first batch.
     """
     first = batches[0]
-    inputs = default_names(model, ExampleCall(first, {}))
+    inputs = default_names(model, ExampleCall(tuple(first), keywords_of(first)))
     shapes = _output_shapes(model, first)
     outputs = tuple(map(output_name, range(len(shapes))))
     if not can_open:
@@ -82,11 +91,11 @@ def _open(
 
 def _rows_apart(model: nn.Module, batch: Batch) -> tuple[Batch, Batch] | None:
     """The first sample, and two samples, where a model takes any number of them; else None."""
-    counts = {len(a) if a.dim() else 0 for a in batch}
+    counts = {len(a) if a.dim() else 0 for a in values_of(batch)}
     if len(counts) != 1 or counts == {0}:
         return None
-    one = tuple(a[:1] for a in batch)
-    two = tuple(torch.cat([a[:1], a[:1]]) for a in batch)
+    one = rows_of_batch(batch, slice(1))
+    two = joined_rows([one, one])
     try:
         shapes = [_output_shapes(model, part) for part in (one, two)]
     except LingerError:
@@ -99,5 +108,5 @@ def _output_shapes(model: nn.Module, batch: Batch) -> list[list[int]]:
         return _shapes(tuple(tensors_of(run_batch(model, fresh(batch)))))
 
 
-def _shapes(tensors: Sequence[Tensor]) -> list[list[int]]:
-    return [list(t.shape) for t in tensors]
+def _shapes(tensors: Batch) -> list[list[int]]:
+    return [list(t.shape) for t in values_of(tensors)]

@@ -21,7 +21,7 @@ from linger.reporting.facts import Quality, read_quality
 from linger.verification.array_files import read_arrays
 
 _NEEDED = ("weights", "inputs", "input_names", "output_names", "onnx_sha256", "quality")
-_TEXTS = ("input_names", "output_names", "cautions")
+_TEXTS = ("input_names", "output_names", "by_name", "cautions")
 _HOW = "Give the net.yaml of a folder that linger quantize wrote, with the files beside it"
 
 
@@ -35,6 +35,7 @@ class RunFile:
         weights, inputs: The files with the tuned weights, and with the inputs that were verified.
         weights_sha256, inputs_sha256, onnx_sha256: Digests of those files, and of the ONNX file.
         input_names, output_names: Of the ONNX file.
+        by_name: The last of the inputs, which the model takes by name.
         axes: Sizes that the file leaves open, by input or output and axis.
         has_rows: Whether the inputs are samples along the first axis, the first of which is the example of the export.
         form: The form of the file; None: the usual one.
@@ -55,6 +56,7 @@ class RunFile:
     onnx_sha256: str = ""
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
+    by_name: tuple[str, ...] = ()
     axes: dict[str, dict[int, str]] = field(default_factory=dict)
     has_rows: bool = True
     form: str | None = None
@@ -101,7 +103,7 @@ def read_run_file(path: Path) -> RunFile:
     ]
     if changed:
         raise UsageError(f"{path}: {listing(changed)}. {_HOW}.")
-    absent = sorted(set(run.input_names) - set(read_arrays(path.parent / run.inputs)))
+    absent = sorted({*run.input_names, *run.by_name} - set(read_arrays(path.parent / run.inputs)))
     if absent:
         raise UsageError(f"{path}: {run.inputs} holds no input {listing(absent)}. {_HOW}.")
     return run

@@ -13,7 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, Forward, as_tensors, can_be_labels, read_arguments, tensors_of
+from linger.analysis.batches import (
+    Batch,
+    BoundBatch,
+    Forward,
+    as_tensors,
+    can_be_labels,
+    joined_rows,
+    keywords_of,
+    read_arguments,
+    rows_of_batch,
+    tensors_of,
+    values_of,
+)
 from linger.errors import UsageError, listing
 
 HELD_OUT = 5
@@ -31,7 +43,7 @@ class Piece:
     """One sample, or one batch as the user made it.
 
     Attributes:
-        arguments: Of one forward pass.
+        arguments: Of one forward pass; a `BoundBatch` has some of them by name.
         labels: The right decisions; None where nobody knows them.
         group: What it is a part of, such as a recording; the parts of one group are held out together. None: of nothing.
     """
@@ -49,12 +61,14 @@ class Samples:
         pieces: Samples, each a batch of one; or batches as the user made them.
         are_rows: Whether the pieces are samples, so that they can be put together as one likes.
         what: Where they come from, for people: `48 pictures of photos`.
+        are_labels_sure: Whether somebody said that the labels are labels; else they stand where labels usually do.
         notes: What a reader should know about them.
     """
 
     pieces: tuple[Piece, ...] = field(repr=False)
     are_rows: bool
     what: str = ""
+    are_labels_sure: bool = True
     notes: tuple[str, ...] = ()
 
     @property
@@ -108,12 +122,13 @@ class Samples:
 
 
 def of_arrays(arguments: Sequence[Tensor], labels: Tensor | None, what: str) -> Samples:
-    """Samples along the first axis of every argument.
+    """Samples along the first axis of every argument; a `BoundBatch` has some of them by name.
 
     Raises:
         UsageError: The arguments, or the labels, have different numbers of samples, or none.
     """
-    sizes = [len(a) if a.dim() else 0 for a in arguments]
+    batch = arguments if isinstance(arguments, BoundBatch) else tuple(arguments)
+    sizes = [len(a) if a.dim() else 0 for a in values_of(batch)]
     if len(set(sizes)) != 1 or sizes == [0]:
         raise UsageError(
             f"{what}: the arrays hold {listing(map(str, sizes))} samples along their first axis. Give every argument of the "
@@ -123,7 +138,7 @@ def of_arrays(arguments: Sequence[Tensor], labels: Tensor | None, what: str) -> 
         raise UsageError(
             f"{what}: {len(labels) if labels.dim() else 'one number as'} labels for {sizes[0]} samples. Give a label for each."
         )
-    return Samples(rows_of(Piece(tuple(arguments), labels)), are_rows=True, what=what)
+    return Samples(rows_of(Piece(batch, labels)), are_rows=True, what=what)
 
 
 def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: int | None) -> Samples:
@@ -143,10 +158,10 @@ def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: in
     has_names = isinstance(found, dict) and next(tensors_of(found), None) is not None
     if has_names or isinstance(found, (Tensor, tuple)):
         piece = _piece(found, model, what)
-        is_divisible = len({len(a) if isinstance(a, Tensor) and a.dim() else -1 for a in piece.arguments}) == 1
-        if is_divisible and piece.arguments[0].dim() and len(piece.arguments[0]):
-            return limited(of_arrays(piece.arguments, piece.labels, what), limit)
-        return Samples((piece,), are_rows=False, what=what)
+        sizes = {len(a) if isinstance(a, Tensor) and a.dim() else 0 for a in values_of(piece.arguments)}
+        if len(sizes) == 1 and sizes != {0}:
+            return limited(replace(of_arrays(piece.arguments, piece.labels, what), are_labels_sure=False), limit)
+        return Samples((piece,), are_rows=False, what=what, are_labels_sure=False)
     if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
         raise UsageError(
             f"{what}: {type(found).__name__} is no data. Give a tensor, a tuple of arguments, a Dataset, or an iterable of batches."
@@ -154,7 +169,12 @@ def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: in
     pieces = tuple(_piece(item, model, what) for item in islice(_told(found, what), limit))
     if not pieces:
         raise UsageError(f"{what}: it gave no batch. Return at least one batch of typical inputs.")
-    return Samples(pieces, are_rows=False, what=what)
+    return Samples(pieces, are_rows=False, what=what, are_labels_sure=False)
+
+
+def without_labels(samples: Samples) -> Samples:
+    """The same data; nobody knows the right decisions."""
+    return replace(samples, pieces=tuple(replace(piece, labels=None) for piece in samples.pieces))
 
 
 def limited(samples: Samples, limit: int | None) -> Samples:
@@ -175,10 +195,10 @@ def spread(count: int, limit: int | None) -> list[int]:
 
 def rows_of(piece: Piece) -> tuple[Piece, ...]:
     """Every sample of a batch."""
-    count = len(piece.arguments[0])
+    count = len(values_of(piece.arguments)[0])
+    rows = [slice(i, i + 1) for i in range(count)]
     return tuple(
-        Piece(tuple(a[i : i + 1] for a in piece.arguments), None if piece.labels is None else piece.labels[i : i + 1])
-        for i in range(count)
+        Piece(rows_of_batch(piece.arguments, row), None if piece.labels is None else piece.labels[row]) for row in rows
     )
 
 
@@ -188,13 +208,14 @@ def checked_arguments(samples: Samples, what: str) -> None:
     Raises:
         UsageError: An argument is no tensor, or holds NaN or infinity; all such pieces are counted.
     """
-    kinds = sorted({type(a).__name__ for p in samples.pieces for a in p.arguments if not isinstance(a, Tensor)})
+    given = [values_of(p.arguments) for p in samples.pieces]
+    kinds = sorted({type(a).__name__ for arguments in given for a in arguments if not isinstance(a, Tensor)})
     if kinds:
         raise UsageError(
             f"{what}: among the arguments is {listing(kinds)}. The inputs of a file are tensors: give tensors, and let a "
             "module around your model build what it needs from them."
         )
-    wrong = [str(i) for i, p in enumerate(samples.pieces) if not all(bool(a.isfinite().all()) for a in p.arguments)]
+    wrong = [str(i) for i, arguments in enumerate(given) if not all(bool(a.isfinite().all()) for a in arguments)]
     if wrong:
         raise UsageError(
             f"{what}: {samples.unit} {listing(wrong, limit=8)} holds NaN or infinity. Leave such data out."
@@ -204,10 +225,8 @@ def checked_arguments(samples: Samples, what: str) -> None:
 def _joined(pieces: Sequence[Piece]) -> Piece:
     """Samples as one batch."""
     labels = [piece.labels for piece in pieces if piece.labels is not None]
-    return Piece(
-        tuple(torch.cat(parts) for parts in zip(*(piece.arguments for piece in pieces), strict=True)),
-        torch.cat(labels) if len(labels) == len(pieces) else None,
-    )
+    arguments = joined_rows([piece.arguments for piece in pieces])
+    return Piece(arguments, torch.cat(labels) if len(labels) == len(pieces) else None)
 
 
 def _told(found: Iterable[Any], what: str) -> Iterator[Any]:
@@ -225,12 +244,8 @@ def _piece(item: Any, model: nn.Module, what: str) -> Piece:
     if isinstance(inputs, (tuple, list)) and not inputs:
         raise UsageError(f"{what}: it gave an empty batch. Return tensors.")
     batch = forward.bound(*read_arguments(forward, inputs, where=what, is_item=True))
-    if batch.keywords:
-        raise UsageError(
-            f"{what}: {forward} takes {listing(batch.keywords)} by name here, and a file has its inputs in order. Give every "
-            "argument before it too, or let a module around your model take it by position."
-        )
-    return Piece(tuple(map(_as_given, batch)), labels)
+    named = {name: _as_given(part) for name, part in keywords_of(batch).items()}
+    return Piece(BoundBatch(map(_as_given, batch), named), labels)
 
 
 def _apart(item: Any, forward: Forward) -> tuple[Any, Tensor | None]:
