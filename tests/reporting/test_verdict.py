@@ -376,6 +376,16 @@ def test_a_metric_below_float_is_low_where_the_decisions_are():
     assert found.reasons == ("The quality is low: 60.0 % agreement.",)
 
 
+def test_data_by_which_tuning_has_chosen_are_said_to_be_that():
+    metric = Quality("map", 0.71, 0.71, data="the metric's own data")
+    chosen = dataclasses.replace(metric, plain=0.5)
+    said = [verdict_of(dataclasses.replace(WHOLE, quality=(each,))).parts[1].sentence for each in (metric, chosen)]
+    assert said == [
+        "0.71 map (0.71 in float), on the metric's own data.",
+        "0.71 map (0.71 in float), on the metric's own data, by which tuning has chosen.",
+    ]
+
+
 def test_the_goal_of_a_metric_decides():
     metric = Quality("map", 0.68, 0.71)
     reached = verdict_of(dataclasses.replace(WHOLE, quality=(metric, *agreement(60.0)), goal="0.65", is_goal_met=True))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from linger.errors import listing
-from linger.reporting.facts import SEEN, UNSEEN, Proof, Quality, Run
+from linger.reporting.facts import METRIC_DATA, SEEN, UNSEEN, Proof, Quality, Run
 
 READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
 LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
@@ -208,7 +208,8 @@ def _about(figure: Quality) -> str:
     """On what it was measured: ` on 119 samples of held-out data`."""
     count = "" if figure.samples is None else _counted(figure.samples, "sample")
     where = " of ".join(text for text in (count, figure.data) if text)
-    return where and f", on {where}"
+    chosen = ", by which tuning has chosen" * (figure.data == METRIC_DATA and figure.plain is not None)
+    return where and f", on {where}{chosen}"
 
 
 def _cautions(run: Run) -> Iterator[tuple[str, str]]:
