@@ -89,8 +89,17 @@ CASES = {
         "attention",
         "Bit-exact, fits venus, 100.0 % agreement",
     ),
-    "a warning": ({"findings": (finding("warning"),)}, "attention", f"Bit-exact, fits venus, {ALL}"),
-    "a float layer": ({"layers": (LayerFacts("s", runs_as="float"),)}, "attention", f"Bit-exact, fits venus, {ALL}"),
+    "a warning": ({"findings": (finding("warning"),)}, "attention", f"Bit-exact, 1 warning of the check, {ALL}"),
+    "a float layer": (
+        {"layers": (LayerFacts("s", runs_as="float"),)},
+        "attention",
+        f"Bit-exact, 1 layer runs in floating point, {ALL}",
+    ),
+    "float layers and no chip": (
+        {"layers": (LayerFacts("s", runs_as="float"), LayerFacts("t", runs_as="float")), "target": ""},
+        "attention",
+        f"Bit-exact, 2 layers run in floating point, {ALL}",
+    ),
     "low agreement": ({"quality": agreement(98.9)}, "attention", "Bit-exact, fits venus, 98.9 % agreement"),
     "accuracy kept": (
         {"quality": (Quality("accuracy", 71.2, 72.0, unit="%"),)},

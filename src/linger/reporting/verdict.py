@@ -330,14 +330,23 @@ def _forbidding(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _doubts(run: Run) -> Iterator[tuple[str, str]]:
-    floats, warnings = run.float_layers, _found(run, "warning")
-    if floats:
-        verb = "runs" if len(floats) == 1 else "run"
-        names = listing([layer.name for layer in floats], limit=3)
-        yield f"{_counted(len(floats), 'layer')} {verb} in floating point: {names}.", _capital(_FLOAT)
-    if warnings:
+    if run.float_layers:
+        names = listing([layer.name for layer in run.float_layers], limit=3)
+        yield f"{_float_layers(run)}: {names}.", _capital(_FLOAT)
+    if _warnings(run):
         remedy = next((finding.remedy for finding in run.findings if finding.severity == "warning"), "")
-        yield f"{_counted(warnings, 'warning')} of the check.", remedy
+        yield f"{_warnings(run)}.", remedy
+
+
+def _float_layers(run: Run) -> str:
+    """`1 layer runs in floating point`; empty where none does."""
+    count = len(run.float_layers)
+    return f"{_counted(count, 'layer')} run{'s' * (count == 1)} in floating point" if count else ""
+
+
+def _warnings(run: Run) -> str:
+    count = _found(run, "warning")
+    return f"{_counted(count, 'warning')} of the check" if count else ""
 
 
 def _memory_missing(run: Run) -> int:
@@ -369,8 +378,10 @@ def _headline(run: Run, cautions: Sequence[str]) -> str:
         parts.append(_errors(run))
     if _memory_missing(run):
         parts.append(f"too large for the memory of {run.target or 'the chip'}")
-    if run.target and not is_other and not any(_forbidding(run)):
+    doubts = [_float_layers(run), _warnings(run)]
+    if run.target and not is_other and not any((*doubts, *_forbidding(run))):
         parts.append(f"fits {run.target}")
+    parts += filter(None, doubts)
     parts.append(f"{_quality_text(run)}{' in the simulation' * is_other}" if run.quality else "quality not measured")
     return ", ".join([*parts, *cautions])
 
