@@ -34,6 +34,11 @@ class Tailed(nn.Module):
         self.fc = nn.Linear(4, 3)
     def forward(self, x):
         return torch.erf(self.fc(x))
+class Floating(nn.Module):
+    def forward(self, x):
+        return torch.erf(x)
+def floating():
+    return Floating()
 def tailed():
     torch.manual_seed(0)
     return Tailed()
@@ -117,6 +122,11 @@ WRONG = {
         "--shape (for pictures, sounds) means nothing",
     ),
     "rate-of-pictures": ((*NET, "--data", "full", "--rate", "8000"), "--rate (for sounds) means nothing for full"),
+    "c-of-a-standard-file": (
+        (*DATA, "--c", "in_c", "--form", "standard"),
+        "written from quantised ops, which files of the form 'standard' do not have. Leave out --form, or --c.",
+    ),
+    "nothing-to-quantise": (("user_net.py:floating", "--data", "x.npz"), "nothing of Floating becomes integers"),
     "cut-of-nothing": ((*DATA, "--cut"), "cut is about the program in C, and none is asked for"),
     "goal": ((*DATA, "--goal", "much"), "goal='much' is no goal"),
     "metric-unnamed": ((*DATA, "--metric", "mean"), "mean: this names no metric. Name it as package.module:name"),
