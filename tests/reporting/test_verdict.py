@@ -308,6 +308,12 @@ def test_figures_without_doubt_have_no_caution(changes):
     assert (found.level, found.cautions) == ("ready", ())
 
 
+def test_data_that_tuning_has_seen_come_with_the_remedy_for_it():
+    many = Quality("agreement", 99.5, unit="%", samples=400, data="data that tuning has seen")
+    part = verdict_of(dataclasses.replace(WHOLE, quality=(many,))).parts[1]
+    assert part.remedy.startswith("Judge by samples that are not among those of tuning: --test-data")
+
+
 def test_what_is_known_of_the_data_is_a_caution():
     found = verdict_of(dataclasses.replace(WHOLE, cautions=("the data are all zeros",)))
     assert (found.level, found.headline) == (

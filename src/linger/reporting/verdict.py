@@ -36,6 +36,7 @@ LARGE_GAPS = {"dB": 3.0, "%": LARGE_DROP}
 """How much worse than on tuning data a figure may be, even where chance does not explain it."""
 
 _MORE = f"Judge by {FEW_SAMPLES} samples or more: --test-data, or {5 * FEW_SAMPLES} samples of --data, of which one in five is held out."
+_UNSEEN = "Judge by samples that are not among those of tuning: --test-data, or more samples of --data, of which one in five is held out."
 _TYPICAL = "Give --data and --test-data as the network will see them."
 _VARIED = "Give more, and more varied, --data: tuning has fitted the network to data unlike those that it is judged by."
 _HELD_OUT = "Judge by data that calibration has not seen: linger quantize holds some out, and linger.report takes held_out=True."
@@ -220,7 +221,7 @@ def _cautions(run: Run) -> Iterator[tuple[str, str]]:
         yield f"judged by {_counted(min(counts), 'sample')} only", _MORE
     measured = [figure for figure in run.quality if figure.unit and figure.data]
     if any(figure.data == SEEN for figure in measured):
-        yield "judged by data that tuning has seen", _MORE
+        yield "judged by data that tuning has seen", _UNSEEN
     elif any(figure.data not in UNSEEN for figure in measured):
         yield "judged by data that calibration may have seen", _HELD_OUT
     gap = next((figure for figure in run.quality if _has_gap(figure)), None)
