@@ -103,14 +103,18 @@ try:
 except linger.UsageError as error:
     assert "linger.onnx.export needs torch" in str(error)
 
+import contextlib, pathlib, tempfile
 import linger.cli
 sys.stderr = sys.stdout
-for arguments in (["weights", "x.pth"], ["layers", "x.py:net", "--shape", "1x2"]):
-    sys.argv = ["linger", "analyse", *arguments]
-    try:
-        linger.cli.main()
-    except SystemExit as end:
-        assert end.code == 2, end.code
+with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    for name in ("x.pth", "x.py"):
+        pathlib.Path(name).touch()  # a file that is not there would be told first
+    for arguments in (["weights", "x.pth"], ["layers", "x.py:net", "--shape", "1x2"]):
+        sys.argv = ["linger", "analyse", *arguments]
+        try:
+            linger.cli.main()
+        except SystemExit as end:
+            assert end.code == 2, end.code
 """
 
 

@@ -71,7 +71,7 @@ REFUSED = """
 import json, sys
 from linger.cli import main
 for arguments in json.loads(sys.argv[1]):
-    sys.argv = ["linger", "quantize", *arguments]
+    sys.argv = ["linger", *arguments]
     try:
         main()
     except SystemExit as end:
@@ -83,6 +83,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 def test_wrong_paths_and_settings_of_quantize_are_refused_before_torch_and_all_at_once(tmp_path):
     (tmp_path / "net.py").write_text("import torch")
     (tmp_path / "x.npz").write_bytes(b"never read")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     right = ["net.py:make", "--data", "x.npz"]
@@ -103,6 +104,15 @@ def test_wrong_paths_and_settings_of_quantize_are_refused_before_torch_and_all_a
         ([*right, "--opset", "3"], "opset 3 is not available"),
         ([*right, "--out", "full"], "its content is not ours to replace"),
         ([*right, "--c", "full"], "its content is not ours to replace"),
+        (["net.py:make", "--data", "full"], "full: none of its 1 files is a picture or a sound"),
+        (["net.py:make", "--data", "empty"], "empty: the folder is empty"),
+        (["nosuch_package.nets:make", "--data", "x.npz"], "nosuch_package.nets: there is no such module here"),
+        (["net.py:make", "--data", "nosuch_package:data"], "nosuch_package: there is no such module here"),
+        ([*right, "--metric", "nosuch_package:f"], "nosuch_package: there is no such module here"),
+        ([*right, "--scale", "loud"], "--scale loud: no such range"),
+        ([*right, "--size", "1x2x3"], "--size 1x2x3: a picture has a height and a width"),
+        ([*right, "--mean", "grey"], "--mean grey: expected one number"),
+        ([*right, "--rate", "8000"], "--rate (for sounds) means nothing for x.npz"),
     ]
     every = [
         "a.py:make",
@@ -117,7 +127,12 @@ def test_wrong_paths_and_settings_of_quantize_are_refused_before_torch_and_all_a
         "--out",
         "full",
     ]
-    child = [sys.executable, "-c", REFUSED, json.dumps([*(arguments for arguments, _ in wrong), every])]
+    child = [
+        sys.executable,
+        "-c",
+        REFUSED,
+        json.dumps([["quantize", *arguments] for arguments in [*(a for a, _ in wrong), every]]),
+    ]
     done = subprocess.run(child, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not {"torch", "onnx"} & set(json.loads(done.stdout))
@@ -127,3 +142,26 @@ def test_wrong_paths_and_settings_of_quantize_are_refused_before_torch_and_all_a
         assert message in line
     for message in ("a.py: there", "b.npz: there", "c.pth: there", "bits '7'", "budget='soon'", "full: the folder"):
         assert message in last
+
+
+def test_wrong_paths_of_analyse_are_refused_before_torch(tmp_path):
+    (tmp_path / "net.py").write_text("import torch")
+    wrong = [
+        (["weights", "nosuch.pth"], "nosuch.pth: there is no such file"),
+        (["layers", "nosuch.py:make", "--shape", "1x4"], "nosuch.py: there is no such file"),
+        (
+            ["layers", "net.py:make", "--inputs", "nosuch.npz"],
+            "nosuch.npz: there is no such file. Give an .npz or .npy file",
+        ),
+        (
+            ["layers", "net.py:make", "--shape", "1x4", "--checkpoint", "nosuch.pth"],
+            "nosuch.pth: there is no such file",
+        ),
+        (["layers", "net.py:make"], "give --inputs with typical data, or --shape"),
+    ]
+    child = [sys.executable, "-c", REFUSED, json.dumps([["analyse", *arguments] for arguments, _ in wrong])]
+    done = subprocess.run(child, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "torch" not in json.loads(done.stdout)
+    for line, (_, message) in zip(done.stderr.splitlines(), wrong, strict=True):
+        assert message in line

@@ -34,6 +34,11 @@ class Tailed(nn.Module):
         self.fc = nn.Linear(4, 3)
     def forward(self, x):
         return torch.erf(self.fc(x))
+class Floating(nn.Module):
+    def forward(self, x):
+        return torch.erf(x)
+def floating():
+    return Floating()
 def tailed():
     torch.manual_seed(0)
     return Tailed()
@@ -54,6 +59,8 @@ def two(model, pictures):
     return 1.0
 def word(model):
     return "good"
+def uninstalled(model):
+    import absent_package_xyz
 number = 3
 """
 
@@ -115,6 +122,11 @@ WRONG = {
         "--shape (for pictures, sounds) means nothing",
     ),
     "rate-of-pictures": ((*NET, "--data", "full", "--rate", "8000"), "--rate (for sounds) means nothing for full"),
+    "c-of-a-standard-file": (
+        (*DATA, "--c", "in_c", "--form", "standard"),
+        "written from quantised ops, which files of the form 'standard' do not have. Leave out --form, or --c.",
+    ),
+    "nothing-to-quantise": (("user_net.py:floating", "--data", "x.npz"), "nothing of Floating becomes integers"),
     "cut-of-nothing": ((*DATA, "--cut"), "cut is about the program in C, and none is asked for"),
     "goal": ((*DATA, "--goal", "much"), "goal='much' is no goal"),
     "metric-unnamed": ((*DATA, "--metric", "mean"), "mean: this names no metric. Name it as package.module:name"),
@@ -126,6 +138,10 @@ WRONG = {
         "two(model, pictures) cannot be called with a model alone",
     ),
     "metric-text": ((*DATA, "--metric", "user_net.py:word"), "word(model) returned a str, which is no number"),
+    "metric-module": (
+        (*DATA, "--metric", "user_net.py:uninstalled"),
+        "in uninstalled, imports 'absent_package_xyz', which is not installed. Install it (pip install absent_package_xyz)",
+    ),
     "metric-goal": ((*DATA, "--metric", "user_net.py:closeness", "--goal", "30 dB"), "is no value of the metric"),
     "full-folder-of-a-name": (("user_net:tailed", "--data", "x.npz"), "tailed-quantized: the folder exists"),
     "full-folder": ((*DATA, "--out", "full"), "its content is not ours to replace"),
@@ -258,6 +274,8 @@ def test_a_metric_of_the_user_is_shown_and_kept_in_the_run(folder):
     row = next(line for line in done.stdout.splitlines() if "closeness" in line and "│" in line)
     assert [cell.strip() for cell in row.split("│")[1:3]] == ["closeness", "1.0"]
     assert len(row.split("│")[3].strip()) > 3  # plain calibration
+    assert "Quality is that on the metric's own data, by which tuning has chosen; plain is" in done.stdout
+    assert "no step has seen" not in done.stdout
     other = run("quantize", "--config", "out/net.yaml", "--metric", "user_net.py:two", cwd=folder)
     assert "--metric user_net.py:two is not what out/net.yaml says" in other.stderr
 

@@ -89,8 +89,17 @@ CASES = {
         "attention",
         "Bit-exact, fits venus, 100.0 % agreement",
     ),
-    "a warning": ({"findings": (finding("warning"),)}, "attention", f"Bit-exact, fits venus, {ALL}"),
-    "a float layer": ({"layers": (LayerFacts("s", runs_as="float"),)}, "attention", f"Bit-exact, fits venus, {ALL}"),
+    "a warning": ({"findings": (finding("warning"),)}, "attention", f"Bit-exact, 1 warning of the check, {ALL}"),
+    "a float layer": (
+        {"layers": (LayerFacts("s", runs_as="float"),)},
+        "attention",
+        f"Bit-exact, 1 layer runs in floating point, {ALL}",
+    ),
+    "float layers and no chip": (
+        {"layers": (LayerFacts("s", runs_as="float"), LayerFacts("t", runs_as="float")), "target": ""},
+        "attention",
+        f"Bit-exact, 2 layers run in floating point, {ALL}",
+    ),
     "low agreement": ({"quality": agreement(98.9)}, "attention", "Bit-exact, fits venus, 98.9 % agreement"),
     "accuracy kept": (
         {"quality": (Quality("accuracy", 71.2, 72.0, unit="%"),)},
@@ -299,6 +308,12 @@ def test_figures_without_doubt_have_no_caution(changes):
     assert (found.level, found.cautions) == ("ready", ())
 
 
+def test_data_that_tuning_has_seen_come_with_the_remedy_for_it():
+    many = Quality("agreement", 99.5, unit="%", samples=400, data="data that tuning has seen")
+    part = verdict_of(dataclasses.replace(WHOLE, quality=(many,))).parts[1]
+    assert part.remedy.startswith("Judge by samples that are not among those of tuning: --test-data")
+
+
 def test_what_is_known_of_the_data_is_a_caution():
     found = verdict_of(dataclasses.replace(WHOLE, cautions=("the data are all zeros",)))
     assert (found.level, found.headline) == (
@@ -374,6 +389,16 @@ def test_a_metric_below_float_is_low_where_the_decisions_are():
     found = verdict_of(dataclasses.replace(WHOLE, quality=(Quality("map", 0.1, 0.7), *agreement(60.0))))
     assert (found.level, found.is_enough) == ("attention", False)
     assert found.reasons == ("The quality is low: 60.0 % agreement.",)
+
+
+def test_data_by_which_tuning_has_chosen_are_said_to_be_that():
+    metric = Quality("map", 0.71, 0.71, data="the metric's own data")
+    chosen = dataclasses.replace(metric, plain=0.5)
+    said = [verdict_of(dataclasses.replace(WHOLE, quality=(each,))).parts[1].sentence for each in (metric, chosen)]
+    assert said == [
+        "0.71 map (0.71 in float), on the metric's own data.",
+        "0.71 map (0.71 in float), on the metric's own data, by which tuning has chosen.",
+    ]
 
 
 def test_the_goal_of_a_metric_decides():

@@ -401,3 +401,58 @@ def test_layers_of_a_tuned_model_are_compared_with_their_own_float_layers(tmp_pa
     found = {layer.path: layer.sqnr_db for layer in told.layers if layer.path in expected and layer.sqnr_db is not None}
     assert found["0"] == expected["0"] > linger.compare_layers(reference, model, data).rows[0].sqnr_db + 10
     assert [quality.name for quality in told.quality].count("signal to noise at the output") == 1
+
+
+class Recurrent(nn.Module):
+    """Two layers in both directions, and a linear one for every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, num_layers=2, bidirectional=True, batch_first=True)
+        self.out = nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.out(self.lstm(x)[0])
+
+
+class Attending(nn.Module):
+    """Attention of four heads with a residual."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.norm = nn.MultiheadAttention(16, 4, batch_first=True), nn.LayerNorm(16)
+
+    def forward(self, x):
+        return self.norm(self.attention(x, x, x)[0] + x)
+
+
+class Convolving(nn.Module):
+    """Convolutions with groups, transposed and over one axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, stride=2, padding=1, groups=3)
+        self.back, self.last = nn.ConvTranspose2d(6, 4, 4, stride=2, padding=1), nn.Conv1d(4, 4, 3)
+
+    def forward(self, x):
+        return self.last(F.avg_pool2d(F.relu(self.back(self.first(x))), 2).flatten(2))
+
+
+WORK = {
+    "recurrent": (Recurrent, (7, 8), 2 * 7 * 64 * (8 + 16) + 2 * 7 * 64 * (32 + 16) + 7 * 32 * 3),
+    "attending": (Attending, (5, 16), 5 * 16 * 48 + 5 * 16 * 16 + 2 * 4 * 5 * 5 * 4),
+    "convolving": (Convolving, (3, 16, 16), 6 * 8 * 8 * 9 + 6 * 8 * 8 * 4 * 16 + 4 * 62 * 4 * 3),
+}
+
+
+@pytest.mark.parametrize(("kind", "sizes", "macs"), WORK.values(), ids=WORK)
+def test_work_is_counted_alike_for_the_file_the_report_the_model_and_the_program_in_c(kind, sizes, macs, tmp_path):
+    x = torch.randn(1, *sizes, generator=torch.Generator().manual_seed(0))
+    model = linger.init(kind()).eval()
+    with linger.calibration():
+        model(x)
+    file = tmp_path / "net.onnx"
+    linger.onnx.export(model, (x,), file, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    use, run = linger.memory(file), linger.report(file, None).runs[0]
+    assert (use.macs, use.has_all_macs, run.macs, run.is_lower_bound) == (macs, True, macs, False)
+    assert (linger.coverage(model).macs, linger.c.memory(file).macs) == (macs, macs)

@@ -242,6 +242,14 @@ def test_c_is_written_beside_and_proven(made, tmp_path):
     assert manifest["model"]["sha256"] == made.sha256
 
 
+def test_a_file_without_quantised_ops_is_told_to_be_cut_nowhere(tmp_path):
+    settings = replace(QUICK, form="standard")
+    first = job.quantize(make_net(), make_data(), tmp_path / "out", settings)
+    again = job.repeat(make_net(), first.folder / "net.yaml", tmp_path / "again", QuantizeSettings(c=tmp_path / "c"))
+    assert "it has no quantised op" in again.c_missing
+    assert "--cut" not in again.c_missing
+
+
 def test_findings_of_a_chip_are_in_the_report_and_make_it_not_ready(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 13), nn.ReLU()).eval()  # no chip has windows of 13

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from linger.cli.arguments.options import Json, one_of
+from linger.cli.arguments.paths import require_code, require_file
 from linger.cli.program.registration import add_command
 from linger.cli.terminal import console, say, say_result
-from linger.errors import UsageError
+from linger.errors import UsageError, refuse_together
 
 if TYPE_CHECKING:
     from linger.analysis.advice import Advice
@@ -22,6 +24,8 @@ analyse = typer.Typer(
     help="See what fixed point will cost: weights, or the outputs of layers.",
     epilog="Example: linger analyse weights model.safetensors",
 )
+
+_TYPICAL = "Give an .npz or .npy file with a typical input"
 
 _Csv = Annotated[bool, typer.Option("--csv", help="The rows as CSV.")]
 _Log = Annotated[Path | None, typer.Option(help="Also write the documented log to this file.")]
@@ -45,7 +49,8 @@ def weights(
         linger analyse weights model.pt --log weights.log --plots pictures
     """
     one_of("analyse", json=as_json, csv=as_csv)
-    from linger.analysis.weights import wb_analyse  # torch takes its time: not for --help
+    require_file(checkpoint)
+    from linger.analysis.weights import wb_analyse  # torch takes its time: not for --help, nor for wrong paths
     from linger.constraint.advising import advise
 
     found = wb_analyse(checkpoint, log)
@@ -80,15 +85,19 @@ def layers(
         linger analyse layers net.py:make --inputs typical.npz --checkpoint model.pt
     """
     one_of("analyse", json=as_json, csv=as_csv)
+    if (inputs is None) == (not shape):
+        raise UsageError(
+            "analyse layers: give --inputs with typical data, or --shape for a random tensor; one of the two."
+        )
+    checks = [partial(require_code, model)]
+    checks += [] if inputs is None else [partial(require_file, inputs, _TYPICAL)]
+    checks += [] if checkpoint is None else [partial(require_file, checkpoint)]
+    refuse_together(checks)
     from linger.analysis.batches import run_batch
     from linger.cli.arguments.model import load_inputs, load_model, random_input
     from linger.constraint.advising import advise
     from linger.quantization.diagnosis.dumper import Dumper
 
-    if (inputs is None) == (not shape):
-        raise UsageError(
-            "analyse layers: give --inputs with typical data, or --shape for a random tensor; one of the two."
-        )
     arguments = load_inputs(inputs) if inputs is not None else random_input(shape)
     loaded = load_model(model, checkpoint)
     import torch

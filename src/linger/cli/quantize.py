@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,7 @@ from linger.errors import UsageError, counted, listing, refuse_together
 
 if TYPE_CHECKING:
     from linger.cli.arguments.data import DataOptions
-    from linger.cli.arguments.pictures import PictureOptions
-    from linger.cli.arguments.sounds import SoundOptions
+    from linger.cli.arguments.folders import PictureOptions, SoundOptions
     from linger.reporting.facts import Quality
     from linger.workflow.quantizing.delivery import Tell
     from linger.workflow.quantizing.quantized import Quantized, QuantizeSettings
@@ -147,7 +147,11 @@ def quantize(
         model, data = _required(model, data)
     out = out or (None if model is None else Path(f"{_name_of(model)}-quantized"))
     files = [checkpoint, config, None if labels in ("", "none") else Path(labels)]
-    _refuse_early(settings, model, [data, test_data], files, out, metric)
+    pictures = partial(_pictures, shape, size, scale, mean, std, is_grey=grey, limit=limit)
+    sounds = partial(_sounds, shape, rate, length, limit)
+    sources = [source for source in (data, test_data) if source is not None]
+    about_data: list[Callable[[], object]] = [pictures, sounds, partial(_require_fitting, given, sources)]
+    _refuse_early(settings, model, sources, files, out, metric, [] if config is not None else about_data)
     tell(f"load {model or config}")  # the imports take seconds
     from linger.cli.arguments.data import DataOptions
 
@@ -158,8 +162,8 @@ def quantize(
             labels=labels,
             batch=batch,
             limit=limit,
-            pictures=_pictures(shape, size, scale, mean, std, is_grey=grey, limit=limit),
-            sounds=_sounds(shape, rate, length, limit),
+            pictures=pictures(),
+            sounds=sounds(),
         )
         assert model is not None and data is not None and out is not None  # noqa: PT018 - required above
         made = _made(model, data, test_data, checkpoint, out, settings, options, given, tell, metric)
@@ -181,10 +185,11 @@ def _required(model: str | None, data: str | None) -> tuple[str, str]:
 def _refuse_early(
     settings: QuantizeSettings,
     model: str | None,
-    sources: list[str | None],
+    sources: list[str],
     files: list[Path | None],
     out: Path | None,
     metric: str | None,
+    about_data: Iterable[Callable[[], object]],
 ) -> None:
     """Refuse what can be seen to be wrong without torch, whose import takes seconds.
 
@@ -197,7 +202,8 @@ def _refuse_early(
     checks = settings.checks(has_metric=metric is not None)
     checks += [] if model is None else [partial(require_code, model)]
     checks += [] if metric is None else [partial(require_code, metric, "metric", METRIC)]
-    checks += [partial(require_data, source) for source in sources if source is not None]
+    checks += [partial(require_data, source) for source in sources]
+    checks += about_data
     checks += [partial(require_file, file) for file in files if file is not None]
     checks += [] if out is None else [partial(require_free, out, settings)]
     refuse_together(checks)
@@ -224,10 +230,10 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
     Raises:
         UsageError: There are such options; all of them are named.
     """
-    from linger.cli.arguments.sounds import SUFFIXES
+    from linger.cli.arguments.folders import SOUNDS, files_in
 
     folders = [Path(source) for source in sources if Path(source).is_dir()]
-    are_sounds = [any(f.suffix.lower() in SUFFIXES for f in folder.rglob("*")) for folder in folders]
+    are_sounds = [any(f.suffix.lower() in SOUNDS for f in files_in(folder)) for folder in folders]
     fitting = {"pictures": not all(are_sounds), "sounds": any(are_sounds)}
     other = [
         f"--{name} (for {listing(kinds)})"
@@ -244,8 +250,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
 def _pictures(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
 ) -> PictureOptions:
-    from linger.cli.arguments.data import read_numbers, read_sizes
-    from linger.cli.arguments.pictures import PictureOptions, Scale
+    from linger.cli.arguments.folders import PictureOptions, Scale, read_numbers, read_sizes
 
     if scale not in list(Scale):
         raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
@@ -266,8 +271,7 @@ def _pictures(
 
 
 def _sounds(shape: str, rate: int | None, length: int | None, limit: int | None) -> SoundOptions:
-    from linger.cli.arguments.data import read_sizes
-    from linger.cli.arguments.sounds import SoundOptions
+    from linger.cli.arguments.folders import SoundOptions, read_sizes
 
     sizes = read_sizes(shape, "--shape") if shape else ()
     return SoundOptions(
@@ -296,7 +300,6 @@ def _made(
     from linger.workflow import quantize as job
     from linger.workflow.quantizing.run_file import RunFile
 
-    _require_fitting(given, [data] if test_data is None else [data, test_data])
     loaded = load_model(model, checkpoint)
     settings = settings if metric is None else replace(settings, metric=load_metric(metric))
     samples = read_data(data, loaded, options)
@@ -359,7 +362,7 @@ def _show(made: Quantized, *, as_json: bool) -> None:
     if as_json:
         say_result("quantize", _content(made))
         return
-    from linger.reporting.facts import SEEN
+    from linger.reporting.facts import METRIC_DATA, UNSEEN
     from linger.reporting.tables import table
 
     rows = [*map(_quality_row, made.quality), *_cost_rows(made)]
@@ -367,8 +370,9 @@ def _show(made: Quantized, *, as_json: bool) -> None:
     if made.quality:
         first = made.quality[0]
         count = "" if first.samples is None else f" ({counted(first.samples, 'sample')})"
-        unseen = "" if first.data == SEEN else ", which no step has seen"
-        say(f"Quality is that on {first.data}{count}{unseen}; plain is calibration without tuning.")
+        known = ", by which tuning has chosen" * (first.data == METRIC_DATA)
+        known += ", which no step has seen" * (first.data in UNSEEN)
+        say(f"Quality is that on {first.data}{count}{known}; plain is calibration without tuning.")
     if made.is_repeated:
         say("The file is the one of that run, bit for bit.")
     for note in made.notes:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from linger.errors import listing
-from linger.reporting.facts import SEEN, UNSEEN, Proof, Quality, Run
+from linger.reporting.facts import METRIC_DATA, SEEN, UNSEEN, Proof, Quality, Run
 
 READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
 LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
@@ -36,6 +36,7 @@ LARGE_GAPS = {"dB": 3.0, "%": LARGE_DROP}
 """How much worse than on tuning data a figure may be, even where chance does not explain it."""
 
 _MORE = f"Judge by {FEW_SAMPLES} samples or more: --test-data, or {5 * FEW_SAMPLES} samples of --data, of which one in five is held out."
+_UNSEEN = "Judge by samples that are not among those of tuning: --test-data, or more samples of --data, of which one in five is held out."
 _TYPICAL = "Give --data and --test-data as the network will see them."
 _VARIED = "Give more, and more varied, --data: tuning has fitted the network to data unlike those that it is judged by."
 _HELD_OUT = "Judge by data that calibration has not seen: linger quantize holds some out, and linger.report takes held_out=True."
@@ -208,7 +209,8 @@ def _about(figure: Quality) -> str:
     """On what it was measured: ` on 119 samples of held-out data`."""
     count = "" if figure.samples is None else _counted(figure.samples, "sample")
     where = " of ".join(text for text in (count, figure.data) if text)
-    return where and f", on {where}"
+    chosen = ", by which tuning has chosen" * (figure.data == METRIC_DATA and figure.plain is not None)
+    return where and f", on {where}{chosen}"
 
 
 def _cautions(run: Run) -> Iterator[tuple[str, str]]:
@@ -219,7 +221,7 @@ def _cautions(run: Run) -> Iterator[tuple[str, str]]:
         yield f"judged by {_counted(min(counts), 'sample')} only", _MORE
     measured = [figure for figure in run.quality if figure.unit and figure.data]
     if any(figure.data == SEEN for figure in measured):
-        yield "judged by data that tuning has seen", _MORE
+        yield "judged by data that tuning has seen", _UNSEEN
     elif any(figure.data not in UNSEEN for figure in measured):
         yield "judged by data that calibration may have seen", _HELD_OUT
     gap = next((figure for figure in run.quality if _has_gap(figure)), None)
@@ -329,14 +331,23 @@ def _forbidding(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _doubts(run: Run) -> Iterator[tuple[str, str]]:
-    floats, warnings = run.float_layers, _found(run, "warning")
-    if floats:
-        verb = "runs" if len(floats) == 1 else "run"
-        names = listing([layer.name for layer in floats], limit=3)
-        yield f"{_counted(len(floats), 'layer')} {verb} in floating point: {names}.", _capital(_FLOAT)
-    if warnings:
+    if run.float_layers:
+        names = listing([layer.name for layer in run.float_layers], limit=3)
+        yield f"{_float_layers(run)}: {names}.", _capital(_FLOAT)
+    if _warnings(run):
         remedy = next((finding.remedy for finding in run.findings if finding.severity == "warning"), "")
-        yield f"{_counted(warnings, 'warning')} of the check.", remedy
+        yield f"{_warnings(run)}.", remedy
+
+
+def _float_layers(run: Run) -> str:
+    """`1 layer runs in floating point`; empty where none does."""
+    count = len(run.float_layers)
+    return f"{_counted(count, 'layer')} run{'s' * (count == 1)} in floating point" if count else ""
+
+
+def _warnings(run: Run) -> str:
+    count = _found(run, "warning")
+    return f"{_counted(count, 'warning')} of the check" if count else ""
 
 
 def _memory_missing(run: Run) -> int:
@@ -368,8 +379,10 @@ def _headline(run: Run, cautions: Sequence[str]) -> str:
         parts.append(_errors(run))
     if _memory_missing(run):
         parts.append(f"too large for the memory of {run.target or 'the chip'}")
-    if run.target and not is_other and not any(_forbidding(run)):
+    doubts = [_float_layers(run), _warnings(run)]
+    if run.target and not is_other and not any((*doubts, *_forbidding(run))):
         parts.append(f"fits {run.target}")
+    parts += filter(None, doubts)
     parts.append(f"{_quality_text(run)}{' in the simulation' * is_other}" if run.quality else "quality not measured")
     return ", ".join([*parts, *cautions])
 

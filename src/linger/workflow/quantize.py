@@ -38,7 +38,7 @@ from linger.workflow.quantizing.open_axes import Edges, edges_of
 from linger.workflow.quantizing.quantized import DATA, Quantized, QuantizeSettings, require_free
 from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
 from linger.workflow.quantizing.run_report import command_of, former_run, new_run, reported
-from linger.workflow.quantizing.samples import Piece, Samples, rows_of
+from linger.workflow.quantizing.samples import Piece, Samples, rows_of, seen_before
 
 if TYPE_CHECKING:
     from linger.tuning.one_call.result import TuneResult
@@ -48,6 +48,9 @@ _PROVEN_BYTES = 4 << 20
 """Samples that are verified and kept beside the file: at most so many, and of so many bytes, but one at least."""
 
 _PROVEN_BATCH = 8
+
+_FEW_REPEATED = 0.1
+"""Up to so large a share of the samples to judge by may be among those of tuning by chance, as where inputs have few values."""
 
 
 def quantize(
@@ -89,6 +92,7 @@ def quantize(
     measure = None if settings.metric is None else checked_metric("quantize", settings.metric)
     before = None if measure is None else measure(model)  # a metric that fails is told before the work
     seen, kept = with_fitting_labels(model, seen, kept)
+    kind, notes = _kind_of(seen, kept, test)
     classes = require_decisions(model, seen, kept, settings.goal if measure is None else None)
     batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
@@ -105,11 +109,11 @@ def quantize(
             proven=_proven(kept, edges),
             has_rows=kept.are_rows,
             command=command_of(run),
-            notes=list(dict.fromkeys((*seen.notes, *kept.notes))),
+            notes=list(dict.fromkeys((*seen.notes, *kept.notes, *notes))),
             cautions=data_cautions(seen, kept),
         )
         limit = "" if settings.budget else f", {budget} of CPU time at most"
-        tell(f"tune: {_shares(seen, kept, _kind_of(seen, kept, test))}{limit}")
+        tell(f"tune: {_shares(seen, kept, kind)}{limit}")
         with work.noting():
             plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
             exported(work, plain)  # what cannot be exported is told before the search, not after it
@@ -117,7 +121,7 @@ def quantize(
                 tell(obstacle)
             tuned, result = _tuned(work, batches, budget)
         tell(f"measure: {counted(len(kept), kept.unit)}")
-        figures = _judged(work, plain, tuned, kept, _kind_of(seen, kept, test), classes, seen)
+        figures = _judged(work, plain, tuned, kept, kind, classes, seen)
         if measure is not None and result.after_metric is not None:
             own = metric_name(settings.metric)
             figures = (Quality(own, result.after_metric, before, measure(plain), data=METRIC_DATA), *figures)
@@ -258,11 +262,15 @@ def _judged(
     return (agreement, accuracy, *others)
 
 
-def _kind_of(seen: Samples, kept: Samples, test: Samples | None) -> str:
-    """Which data the figures are about."""
-    if test is not None:
-        return TEST
-    return SEEN if seen.pieces is kept.pieces else HELD_OUT
+def _kind_of(seen: Samples, kept: Samples, test: Samples | None) -> tuple[str, list[str]]:
+    """Which data the figures are about, and what there is to say of them."""
+    if seen.pieces is kept.pieces:
+        return SEEN, []
+    repeated, count = seen_before(seen, kept)
+    if repeated > _FEW_REPEATED * count:
+        note = f"{repeated} of {counted(count, 'sample')} to judge by are among the data of tuning, bit for bit."
+        return SEEN, [note]
+    return HELD_OUT if test is None else TEST, []
 
 
 def _proven(kept: Samples, edges: Edges) -> list[Piece]:

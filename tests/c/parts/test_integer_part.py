@@ -115,6 +115,16 @@ def test_the_part_has_the_integers_of_the_whole_file(tmp_path, body):
     assert "It is a part of that file" in (folder / "net.h").read_text()
 
 
+def test_the_edges_are_named_as_the_file_names_them(tmp_path):
+    """Names of torch have slashes."""
+    model = quantising(BEFORE, **EDGES)
+    next(value for node in model.graph for value in node.outputs if value.name == "f").name = "/gate/Sigmoid_output_0"
+    readme = (export(model, tmp_path / "c", name="net", cut=True) / "README.md").read_text()
+    assert "| `gate_sigmoid_output_0` | `/gate/Sigmoid_output_0` | taken |" in readme
+    assert "| `gate_sigmoid_output_0` | `/gate/Sigmoid_output_0` | 2 x 4 |" in readme
+    assert "1 node of the file stays outside: ops in float, which have no C" in readme
+
+
 def test_a_damaged_cut_is_named(tmp_path):
     folder = export(quantising(BEHIND, **EDGES), tmp_path / "c", name="net", cut=True)
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from linger import UsageError
-from linger.cli.arguments.data import DataOptions, read_data, read_numbers, read_sizes
-from linger.cli.arguments.pictures import PictureOptions, Scale
-from linger.cli.arguments.sounds import SoundOptions
+from linger.cli.arguments.data import DataOptions, read_data
+from linger.cli.arguments.folders import PictureOptions, Scale, SoundOptions, read_numbers, read_sizes
 
 pytestmark = pytest.mark.needs_torch
 MODEL = nn.Linear(4, 3)

@@ -182,7 +182,7 @@ def test_reasons_are_the_true_ones():
     assert reasons == {
         ("embed", "embedding"): "it is quantised only where quant_modules or linger.quant_module names its type",
         ("", "special_erf"): "linger has no integer form for this function",
-        ("", "tanh"): "its inputs are float tensors",
+        ("", "tanh"): "its inputs are float tensors; linger.quant_tensor quantises them",
         ("head", "linear"): "kept float by disable_module or disable_submodel",
         ("volume", "conv3d"): "linger has no integer form for this function",
     }

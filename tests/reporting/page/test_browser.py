@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from linger.reporting.facts import SEEN, Quality
 from linger.reporting.page import inline_frame, render_page
 from tests.support.browser import opened, required_chromium
 from tests.support.report_runs import HOSTILE_NAMES, hostile, large, minimal, pair, small
@@ -18,6 +19,7 @@ PAGES = {
     "pair": lambda: list(pair()),
     "doubtful": lambda: [doubtful()],
     "middling": lambda: [middling()],
+    "cautious": lambda: [cautious()],
 }
 NAMES = "[...document.querySelectorAll('tr[data-layer] .column-name')].map((cell) => cell.textContent)"
 SELECTED = "document.querySelector('#panel h2').textContent"
@@ -43,6 +45,14 @@ def middling():
         for i, each in enumerate(run.layers[:57])
     ]
     return dataclasses.replace(run, layers=tuple(layers))
+
+
+def cautious():
+    """Figures of several outputs with every doubt that there is."""
+    said = ("the data to tune on are constant", "the data to judge by are constant")
+    outputs = [Quality(f"signal to noise at output_{i}", 24.0 + i, unit="dB", output=f"output_{i}") for i in range(3)]
+    first = Quality("signal to noise at the output", 26.0, unit="dB", samples=12, data=SEEN)
+    return dataclasses.replace(middling(), target="", findings=(), quality=(first, *outputs), cautions=said)
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +134,19 @@ def test_the_parts_of_the_verdict_are_shown_apart(show):
     assert page.run("document.querySelector('#panel .parts').getBoundingClientRect().top") < page.run(
         "document.querySelector('#panel .suggestions').getBoundingClientRect().top"
     )
+
+
+CUT = """[...document.querySelectorAll('.verdict-headline, .part-sentence, .part-remedy')]
+  .filter((text) => text.getClientRects().length && (text.scrollHeight > text.clientHeight + 1 || text.clientHeight === 0)).map((text) => text.textContent)"""
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("name", ["small", "large", "minimal", "cautious"])
+def test_what_the_verdict_says_and_what_to_do_is_never_cut(show, name, size):
+    page = show(name, width=size[0], height=size[1])
+    assert page.run("document.querySelectorAll('.verdict-headline').length") == 1
+    assert page.run("document.querySelectorAll('#verdict .part-sentence').length") == 3
+    assert page.run(CUT) == []
 
 
 def test_what_nobody_measured_is_not_green(show):

@@ -97,12 +97,41 @@ def measured(tmp_path_factory):
     return job.quantize(make_net(), samples(20), out, settings, run=RunFile("net.py:make"))
 
 
+REPEATED = {"the same file": 60, "one in six": 10, "none": 0, "a few by chance": 6}
+
+
+@pytest.mark.parametrize("count", REPEATED.values(), ids=REPEATED)
+def test_test_data_that_tuning_has_seen_are_not_called_unseen(tmp_path, count):
+    data, other = (part.pieces for part in (samples(60), samples(60, seed=5)))
+    test = replace(samples(60), pieces=(*data[:count], *other[count:]))
+    told = []
+    made = job.quantize(
+        make_net(), samples(60), tmp_path / "out", QuantizeSettings(budget="1 trials"), test=test, tell=told.append
+    )
+    is_seen = count > 6
+    assert ("judged by data that tuning has seen" in made.decision.headline) == is_seen
+    note = f"{count} of 60 samples to judge by are among the data of tuning, bit for bit."
+    assert (note in made.notes) == is_seen
+    assert {figure.data for figure in made.quality} == {"data that tuning has seen" if is_seen else "test data"}
+    assert made.decision.level == "attention" if is_seen else "seen" not in made.decision.headline
+
+
+def test_a_sample_again_and_again_is_not_held_out(tmp_path):
+    few = torch.randn(20, 8, generator=torch.Generator().manual_seed(3))
+    made = job.quantize(
+        make_net(), of_arrays([few.repeat(15, 1)], None, "x"), tmp_path / "out", QuantizeSettings(budget="1 trials")
+    )
+    assert made.decision.level != "ready"
+    assert "judged by data that tuning has seen" in made.decision.cautions
+
+
 def test_a_metric_is_the_first_figure_of_float_plain_and_tuned(measured):
     first = measured.quality[0]
     assert (first.name, first.unit, first.before, first.data) == ("mean score", "", 1.0, "the metric's own data")
     assert first.plain < 1.0
     assert first.after >= first.plain  # tuning goes by it
     assert "mean score (1.0 in float)" in measured.verdict
+    assert measured.quality[1].data == "held-out data"
     run = read_run((measured.folder / "report.json").read_text(), "r")
     assert (run.quality[0], run.goal, run.is_goal_met) == (first, "0.5", True)
     assert all(step.before_metric is not None for step in run.tuning.steps)

@@ -8,7 +8,15 @@ import torch
 from torch import nn
 
 from linger import UsageError
-from linger.workflow.quantizing.samples import checked_arguments, limited, of_arrays, of_user
+from linger.workflow.quantizing.samples import (
+    Piece,
+    Samples,
+    checked_arguments,
+    limited,
+    of_arrays,
+    of_user,
+    seen_before,
+)
 
 pytestmark = pytest.mark.needs_torch
 
@@ -140,3 +148,20 @@ def test_arguments_are_tensors():
     nested = of_user([(torch.zeros(2, 4), (torch.zeros(1, 2, 3),))], nn.GRU(4, 3), "d", batch=8, limit=None)
     with pytest.raises(UsageError, match=r"among the arguments is tuple\. The inputs of a file are tensors"):
         checked_arguments(nested, "d")
+
+
+def test_samples_that_are_seen_again_are_counted_whatever_the_batches():
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    batches = Samples(tuple(Piece((part,)) for part in x[[3, 1, 5, 0]].split(2)), are_rows=False)
+    assert seen_before(of_arrays([x[:4]], None, "x"), batches) == (3, 4)
+    assert seen_before(of_arrays([x], None, "x"), of_arrays([x + 1], None, "y")) == (0, 6)
+    assert seen_before(of_arrays([x], None, "x"), of_arrays([x.reshape(6, 1, 3)], None, "y")) == (0, 6)  # another shape
+    half = of_arrays([x.bfloat16(), x], None, "x")
+    assert seen_before(half, half) == (6, 6)
+    assert seen_before(half, of_arrays([x.bfloat16(), x + 1], None, "y")) == (0, 6)  # every argument counts
+
+
+def test_a_batch_without_rows_is_compared_as_a_whole():
+    whole = Samples((Piece((torch.ones(2, 3), torch.tensor(1.0))),), are_rows=False)
+    other = Samples((Piece((torch.ones(2, 3), torch.tensor(2.0))),), are_rows=False)
+    assert (seen_before(whole, whole), seen_before(whole, other)) == ((1, 1), (0, 1))

@@ -57,16 +57,22 @@ def _outside(face: Interface) -> Iterator[str]:
     """What a caller computes where only a part of the file is C."""
     if face.cut is None:
         return
-    edges = [(f"`{face.names[e.edge.name]}`", plain(e.edge.name), "taken") for e in face.inputs]
-    edges += [(f"`{face.names[e.edge.name]}`", plain(e.edge.name), "given") for e in face.outputs]
+    edges = [(f"`{face.names[e.edge.name]}`", _in_file(e.edge.name), "taken") for e in face.inputs]
+    edges += [(f"`{face.names[e.edge.name]}`", _in_file(e.edge.name), "given") for e in face.outputs]
+    count = len(face.cut.outside)
     yield "## A part of the file\n"
     yield (
-        f"{counted(len(face.cut.outside), 'node')} of the file cannot be written as C and stay outside: the caller computes them "
-        "in float, or something else does. The program is the part between these tensors of the file; integers and scales of "
-        "each are below, under Call.\n"
+        f"{counted(count, 'node')} of the file {'stays' if count == 1 else 'stay'} outside: ops in float, which have no C, and what "
+        "else is not between them and this part. The caller computes them, or something else does. The program is the part "
+        "between these tensors of the file; integers and scales of each are below, under Call.\n"
     )
     yield _table(("parameter", "tensor of the file", ""), edges)
-    yield "Outside stay:\n\n" + "".join(f"- {plain(node)}\n" for node in face.cut.outside)
+    yield "Outside stay:\n\n" + "".join(f"- {_in_file(node)}\n" for node in face.cut.outside)
+
+
+def _in_file(name: str) -> str:
+    """A name of the file as a page shows it; torch's names have slashes, which between backticks make no link."""
+    return f"`{plain(name, also='/')}`"
 
 
 def _needs(face: Interface, use: ArenaUse) -> Iterator[str]:
@@ -205,7 +211,7 @@ def _scales(face: Interface) -> Iterator[str]:
             scale, tensor = scale_of_edge(edge.edge), face.tensor(edge.edge, quantized=True)
             shape = " x ".join(str(tensor.shape[axis]) for axis in face.order(edge.edge) or range(len(tensor.shape)))
             what = "as it is" if scale is None else formula.format(scale)
-            rows.append((f"`{face.names[edge.edge.name]}`", plain(edge.edge.name), shape or "1", tensor.dtype, what))
+            rows.append((f"`{face.names[edge.edge.name]}`", _in_file(edge.edge.name), shape or "1", tensor.dtype, what))
     yield _table(("parameter", "in the file", "sizes in memory", "integers", "real number x"), rows)
 
 

@@ -117,12 +117,14 @@ def parameter_names(network: str, names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def plain(text: str, *, longest: int = _LONGEST_COMMENT) -> str:
+def plain(text: str, *, longest: int = _LONGEST_COMMENT, also: str = "") -> str:
     """Text of a file as it may stand in a comment, a string, a page or a build file: few letters, a bounded length.
+
+    Letters that one of these can bear beside them are given as `also`.
 
     >>> plain('conv1 */ system("x"); ??/ <b>')
     'conv1 __ system(_x_)_ ___ _b_'
     """
-    safe = re.sub(r"[^A-Za-z0-9 ().,:+_-]", "_", text)
+    safe = re.sub(rf"[^A-Za-z0-9 ().,:+_{re.escape(also)}-]", "_", text)
     safe = re.sub(r"--+", "-", safe).strip()
     return safe if len(safe) <= longest else f"{safe[:longest]}..."

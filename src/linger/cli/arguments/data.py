@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from linger.analysis.batches import Forward, joined_rows
 from linger.cli.arguments import pictures, sounds
+from linger.cli.arguments.folders import PICTURES, SOUNDS, PictureOptions, SoundOptions, files_in
 from linger.cli.arguments.model import as_tensor, call_named, load_named
 from linger.cli.arguments.paths import ARRAYS, DATA_FORMS, require_data
 from linger.errors import UsageError, listing
@@ -26,7 +26,6 @@ from linger.workflow.quantizing.samples import (
     without_labels,
 )
 
-_SIZES = re.compile(r"\d+(?:[x×]\d+){0,3}")
 _NO_LABELS = "none"
 
 
@@ -44,8 +43,8 @@ class DataOptions:
     labels: str = ""
     batch: int = 32
     limit: int | None = None
-    pictures: pictures.PictureOptions = field(default_factory=pictures.PictureOptions)
-    sounds: sounds.SoundOptions = field(default_factory=sounds.SoundOptions)
+    pictures: PictureOptions = field(default_factory=PictureOptions)
+    sounds: SoundOptions = field(default_factory=SoundOptions)
 
 
 def read_data(text: str, model: nn.Module, options: DataOptions) -> Samples:
@@ -123,17 +122,10 @@ def _in_order(arrays: list[str], arguments: list[str], path: Path) -> list[str]:
 
 def _folder(folder: Path, options: DataOptions) -> Samples:
     """The pictures or the sounds of a folder and of its sub-folders, sorted by name."""
-    files = sorted(
-        (
-            f
-            for f in folder.rglob("*")
-            if f.is_file() and not any(p.startswith(".") for p in f.relative_to(folder).parts)
-        ),
-        key=lambda f: (f.parent, natural_order(f)),
-    )
+    files = sorted(files_in(folder), key=lambda f: (f.parent, natural_order(f)))
     found = {
         kind: [f for f in files if f.suffix.lower() in suffixes]
-        for kind, suffixes in (("pictures", pictures.SUFFIXES), ("sounds", sounds.SUFFIXES))
+        for kind, suffixes in (("pictures", PICTURES), ("sounds", SOUNDS))
     }
     if all(found.values()):
         raise UsageError(
@@ -141,11 +133,9 @@ def _folder(folder: Path, options: DataOptions) -> Samples:
         )
     if found["pictures"]:
         return pictures.read_pictures(folder, found["pictures"], options.pictures)
-    if found["sounds"]:
-        return sounds.read_sounds(folder, found["sounds"], options.sounds)
-    known = listing((*pictures.SUFFIXES, *sounds.SUFFIXES))
-    what = f"none of its {len(files)} files is a picture or a sound" if files else "the folder is empty"
-    raise UsageError(f"{folder}: {what} (known: {known}). {DATA_FORMS}.")
+    return sounds.read_sounds(
+        folder, found["sounds"], options.sounds
+    )  # there is one of either kind, as was asked before
 
 
 def _label_file(path: Path) -> Tensor:
@@ -166,29 +156,3 @@ def _with_labels(samples: Samples, labels: Tensor, what: str) -> Samples:
         made,
         pieces=tuple(replace(p, group=old.group) for p, old in zip(made.pieces, samples.pieces, strict=True)),
     )
-
-
-def read_sizes(text: str, option: str) -> tuple[int, ...]:
-    """Sizes like 224, 224x320 or 1x3x224x224.
-
-    Raises:
-        UsageError: It is no such text, or a size of 0.
-    """
-    sizes = tuple(int(part) for part in re.split("[x×]", text)) if _SIZES.fullmatch(text) else ()
-    if not sizes or not all(sizes):
-        raise UsageError(f"{option} {text}: expected sizes above 0, as in 224, 224x320 or 1x3x224x224.")
-    return sizes
-
-
-def read_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    """Numbers with commas between them.
-
-    Raises:
-        UsageError: They are none.
-    """
-    if text is None:
-        return None
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{option} {text}: expected one number, or one for each channel, as in 0.5,0.5,0.5.") from None

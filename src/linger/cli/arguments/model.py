@@ -38,7 +38,7 @@ def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
 
 
 def load_metric(text: str) -> Callable[[nn.Module], float]:
-    """The metric that `text` names: a function of a model.
+    """The metric that `text` names: a function of a model, whose errors name the line of the user's code.
 
     Raises:
         UsageError: There is no such thing, or it cannot be called with a model.
@@ -48,7 +48,17 @@ def load_metric(text: str) -> Callable[[nn.Module], float]:
     require_code(text, "metric", METRIC)
     found = cast(Callable[[nn.Module], float], load_named(text))
     checked_metric(f"--metric {text}", found)
-    return found
+
+    def measure(model: nn.Module) -> float:
+        try:
+            return found(model)
+        except LingerError:
+            raise
+        except (Exception, SystemExit) as error:  # the user's code may raise anything, and end the program
+            raise explained(text, error) from error
+
+    measure.__name__ = getattr(found, "__name__", type(found).__name__)
+    return measure
 
 
 def load_named(text: str) -> object:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from linger.cli.arguments.folders import PictureOptions, Scale
 from linger.errors import UsageError, listing
 from linger.progress import progress
 from linger.workflow.quantizing.samples import Samples, of_arrays, spread
@@ -19,20 +18,8 @@ from linger.workflow.quantizing.samples import Samples, of_arrays, spread
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-
-_RGB = 3
 _HOLD_16_BITS = ("PNG", "PPM")
 """Formats whose 16 bits Pillow may give as 32."""
-
-
-class Scale(StrEnum):
-    """What the numbers of a pixel become before mean and deviation."""
-
-    unit = "unit"
-    byte = "byte"
-    signed = "signed"
-    imagenet = "imagenet"
 
 
 _PRESETS: dict[Scale, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
@@ -42,30 +29,6 @@ _PRESETS: dict[Scale, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
     Scale.imagenet: (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 """What bytes are divided by, then the mean that is taken away and the deviation that the rest is divided by."""
-
-
-@dataclass(frozen=True)
-class PictureOptions:
-    """How pictures become numbers.
-
-    Attributes:
-        size: Height and width; None: all pictures have the same size, and keep it.
-        is_grey: One channel instead of red, green and blue.
-        scale: Range of the numbers.
-        mean, std: Per channel or one for all; None: those of the range.
-    """
-
-    size: tuple[int, int] | None = None
-    is_grey: bool = False
-    scale: Scale = Scale.unit
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    limit: int | None = field(default=None, kw_only=True)
-
-    @property
-    def channels(self) -> int:
-        """Of a picture."""
-        return 1 if self.is_grey else _RGB
 
 
 def read_pictures(folder: Path, files: list[Path], options: PictureOptions) -> Samples:

@@ -12,33 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from linger.cli.arguments.folders import SoundOptions
 from linger.errors import UsageError, listing
 from linger.progress import progress
 from linger.workflow.quantizing.samples import Samples, of_arrays, spread
-
-SUFFIXES = (".wav",)
 
 _MAX_WIDTH = 4
 """Bytes of a sample."""
 
 _ENDS_EARLY = "the file ends too early"
-
-
-@dataclass(frozen=True)
-class SoundOptions:
-    """How sounds become numbers.
-
-    Attributes:
-        rate: Samples per second that every file must have; None: all have the same.
-        length: Samples of a window; None: whole files, the shorter ones with zeros at their end.
-        has_channel: Whether a sample is [1, length] instead of [length].
-        limit: Windows at most.
-    """
-
-    rate: int | None = None
-    length: int | None = None
-    has_channel: bool = False
-    limit: int | None = None
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,9 @@ class FloatWatch(_ModelMode):
             found = as_linear(func, args, kwargs, self._runtime)
             off = found.reason if isinstance(found, Refusal) else None
         has_form = any(func in table for table in (bindings(), PRODUCTS, MATRIX_PRODUCTS, *_BY_OTHERS))
-        return off or ("its inputs are float tensors" if has_form else NO_INTEGER_FORM)
+        return off or (
+            "its inputs are float tensors; linger.quant_tensor quantises them" if has_form else NO_INTEGER_FORM
+        )
 
 
 def _is_float(value: object) -> TypeGuard[Tensor]:

@@ -14,7 +14,7 @@ const formText = (form) => (form === "dialect" ? "ONNX with linger’s operators
 
 function partItem(part) {
   return el("li", { class: "part" }, badge(`${part.name}: ${part.answer}`, PART_KINDS[part.level]),
-    el("span", { class: "part-text" }, part.sentence, part.remedy && el("span", { class: "part-remedy" }, ` → ${part.remedy}`)));
+    el("div", { class: "part-text" }, el("span", { class: "part-sentence" }, part.sentence), part.remedy && el("span", { class: "part-remedy" }, `→ ${part.remedy}`)));
 }
 
 // What keeps the network from being ready, the gravest first.

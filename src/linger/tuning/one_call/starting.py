@@ -37,7 +37,11 @@ class Start:
     given: nn.Module | None = None
 
     def plain(self, batches: Sequence[Batch]) -> tuple[nn.Module, list[str]]:
-        """The model quantised and calibrated on these batches, and what calibration warned of."""
+        """The model quantised and calibrated on these batches, and what calibration warned of.
+
+        Raises:
+            UsageError: Nothing of it becomes integers.
+        """
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             if self.given is None:
@@ -46,6 +50,11 @@ class Start:
                 made = copy.deepcopy(self.given)
                 forget_ranges(made)
                 calibrate(made, batches)
+        if not ranges_of(made):
+            raise UsageError(
+                f"tune: nothing of {type(self.reference).__name__} becomes integers, so there is nothing to tune. Layers with weights "
+                "do, and functions that read their results; linger.coverage(model) says why others stay float."
+            )
         return made, [str(warning.message) for warning in said]
 
 

@@ -273,9 +273,19 @@ def placed(made: Quantized, work: Work, out: Path) -> Quantized:
     if settings.c is not None and (work.folder / C).is_dir():
         folders[settings.c] = (fill_c, is_exported if settings.force else None)
     write_folders(folders)
-    remedy = f" The integer part can be written now: linger c {out / NET} {settings.c} --cut --prove."
-    missing = made.c_missing + remedy * (made.c_missing.startswith(NO_C) and not settings.cut)
-    return replace(made, folder=out, files=files, c_missing=missing)
+    is_cut_next = made.c_missing.startswith(NO_C) and not settings.cut and _has_integer_part(work.folder / NET)
+    remedy = f" The integer part can be written now: linger c {out / NET} {settings.c} --cut --prove." * is_cut_next
+    return replace(made, folder=out, files=files, c_missing=made.c_missing + remedy)
+
+
+def _has_integer_part(file: Path) -> bool:
+    """Whether a file without a program in C has a part that `--cut` would write."""
+    from linger.c.parts.integer_part import find_cut
+
+    try:
+        return find_cut(file) is not None
+    except LingerError:
+        return False
 
 
 def _stayed_float(work: Work, quantised: nn.Module) -> tuple[str, ...]:

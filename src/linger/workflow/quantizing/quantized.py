@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from linger.errors import UsageError, refuse_together
 from linger.files import require_free_folder
 from linger.notation import Widths, read_allowance, read_bits, value_and_unit
-from linger.onnx.exporter.forms import check_form, check_opset, check_packed
+from linger.onnx.exporter.forms import FORMS, PACKED_FORMS, check_form, check_opset, check_packed
 from linger.reporting.facts import Quality
 from linger.reporting.verdict import Verdict
 
@@ -90,10 +90,17 @@ class QuantizeSettings:
         if self.cut and self.c is None:
             raise UsageError("quantize: cut is about the program in C, and none is asked for. Give --c and a folder.")
 
+    def _check_c(self) -> None:
+        if self.c is not None and self.form in set(FORMS) - set(PACKED_FORMS):
+            raise UsageError(
+                f"quantize: the program in C is written from quantised ops, which files of the form {self.form!r} do not have. "
+                "Leave out --form, or --c."
+            )
+
     def checks(self, *, has_metric: bool = False) -> list[Callable[[], object]]:
         """What `check` does, one call for each setting; `has_metric` where one is going to be read."""
         has_metric = has_metric or self.metric is not None
-        checks: list[Callable[[], object]] = [partial(read_bits, self.bits, "quantize"), self._check_cut]
+        checks: list[Callable[[], object]] = [partial(read_bits, self.bits, "quantize"), self._check_cut, self._check_c]
         if self.budget is not None:
             checks.append(partial(read_allowance, self.budget, "quantize"))
         if self.goal is not None:

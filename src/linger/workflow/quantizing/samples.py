@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -200,6 +201,25 @@ def rows_of(piece: Piece) -> tuple[Piece, ...]:
     return tuple(
         Piece(rows_of_batch(piece.arguments, row), None if piece.labels is None else piece.labels[row]) for row in rows
     )
+
+
+def seen_before(seen: Samples, kept: Samples) -> tuple[int, int]:
+    """How many samples of `kept` are also among the `seen` ones, bit for bit, and how many there are."""
+    known = set(_digests(seen))
+    found = [digest in known for digest in _digests(kept)]
+    return sum(found), len(found)
+
+
+def _digests(samples: Samples) -> Iterator[bytes]:
+    """One for each sample; for a batch as a whole where its arguments have no common first axis."""
+    for piece in samples.pieces:
+        sizes = {len(a) if a.dim() else -1 for a in piece.arguments}
+        for row in rows_of(piece) if len(sizes) == 1 and min(sizes) > 0 else (piece,):
+            digest = hashlib.blake2b(digest_size=16)
+            for tensor in row.arguments:
+                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            yield digest.digest()
 
 
 def checked_arguments(samples: Samples, what: str) -> None:
