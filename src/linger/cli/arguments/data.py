@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
+from linger.analysis.batches import joined_rows
 from linger.cli.arguments import pictures, sounds
 from linger.cli.arguments.model import as_tensor, call_named, load_named
 from linger.cli.arguments.paths import ARRAYS, DATA_FORMS, require_data
@@ -154,8 +154,7 @@ def _with_labels(samples: Samples, labels: Tensor | None, what: str) -> Samples:
     if not samples.are_rows:
         pieces = tuple(type(p)(p.arguments) for p in samples.pieces)
         return Samples(pieces, are_rows=False, what=samples.what, notes=samples.notes)
-    arguments = [torch.cat(parts) for parts in zip(*(p.arguments for p in samples.pieces), strict=True)]
-    made = of_arrays(arguments, labels, samples.what)
+    made = of_arrays(joined_rows([p.arguments for p in samples.pieces]), labels, samples.what)
     return replace(
         made,
         pieces=tuple(replace(p, group=old.group) for p, old in zip(made.pieces, samples.pieces, strict=True)),

@@ -15,7 +15,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, run_batch
+from linger.analysis.batches import Batch, joined_rows, rows_of_batch, run_batch, values_of
 from linger.errors import LingerError, UnsupportedError, UsageError
 from linger.files import write_atomically, write_folders
 from linger.onnx.exporter.export import export
@@ -72,7 +72,7 @@ class Work:
     def example(self) -> Batch:
         """The input that the export traces: one sample, or the first batch."""
         first = self.proven[0].arguments
-        return tuple(a[:1] for a in first) if self.has_rows else first
+        return rows_of_batch(first, slice(1)) if self.has_rows else first
 
     @contextmanager
     def noting(self) -> Iterator[None]:
@@ -232,7 +232,7 @@ def _kept(work: Work, quantised: nn.Module, run: RunFile, digest: str) -> None:
     """Write what repeats the run: weights, inputs, settings."""
     weights = weights_content(quantised)
     pieces = work.proven if work.has_rows else work.proven[:1]
-    arguments = [torch.cat(parts) for parts in zip(*(piece.arguments for piece in pieces), strict=True)]
+    arguments = values_of(joined_rows([piece.arguments for piece in pieces]))
     inputs = npz_content({n: a.cpu().numpy() for n, a in zip(work.edges.inputs, arguments, strict=True)})
     run = replace(
         run,

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, fresh, run_batch, tensors_of
+from linger.analysis.batches import (
+    Batch,
+    fresh,
+    joined_rows,
+    keywords_of,
+    rows_of_batch,
+    run_batch,
+    tensors_of,
+    values_of,
+)
 from linger.errors import LingerError
 from linger.simulation.example_call import ExampleCall, default_names
 from linger.workflow.model_quality import output_name
@@ -47,20 +56,21 @@ def edges_of(model: nn.Module, batches: Sequence[Batch], *, can_open: bool = Tru
         UsageError: The model does not accept the first batch.
     """
     first = batches[0]
-    inputs = default_names(model, ExampleCall(first, {}))
+    inputs = default_names(model, ExampleCall(tuple(first), keywords_of(first)))
     shapes = _output_shapes(model, first)
     outputs = tuple(map(output_name, range(len(shapes))))
     if not can_open:
         return Edges(inputs, outputs, {}, is_batch_open=False)
-    variants = [(first, other) for other in batches[1:] if _shapes(other) != _shapes(first)]
+    sizes = _shapes(values_of(first))
+    variants = [(first, other) for other in batches[1:] if _shapes(values_of(other)) != sizes]
     rows = _rows_apart(model, first)
     axes: dict[str, dict[int, str]] = {}
     for one, other in ([rows] if rows is not None else []) + variants[:1]:
         is_rows = rows is not None and one is rows[0]
-        _open(axes, inputs, _shapes(one), _shapes(other), is_rows=is_rows)
+        _open(axes, inputs, _shapes(values_of(one)), _shapes(values_of(other)), is_rows=is_rows)
         _open(axes, outputs, _output_shapes(model, one), _output_shapes(model, other), is_rows=is_rows)
     for _, other in variants[1:]:
-        _open(axes, inputs, _shapes(first), _shapes(other))
+        _open(axes, inputs, sizes, _shapes(values_of(other)))
     return Edges(inputs, outputs, axes, is_batch_open=rows is not None)
 
 
@@ -82,11 +92,11 @@ def _open(
 
 def _rows_apart(model: nn.Module, batch: Batch) -> tuple[Batch, Batch] | None:
     """The first sample, and two samples, where a model takes any number of them; else None."""
-    counts = {len(a) if a.dim() else 0 for a in batch}
+    counts = {len(a) if a.dim() else 0 for a in values_of(batch)}
     if len(counts) != 1 or counts == {0}:
         return None
-    one = tuple(a[:1] for a in batch)
-    two = tuple(torch.cat([a[:1], a[:1]]) for a in batch)
+    one = rows_of_batch(batch, slice(1))
+    two = joined_rows([one, one])
     try:
         shapes = [_output_shapes(model, part) for part in (one, two)]
     except LingerError:

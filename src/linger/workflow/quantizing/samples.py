@@ -13,7 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, Forward, as_tensors, can_be_labels, read_arguments, tensors_of
+from linger.analysis.batches import (
+    Batch,
+    BoundBatch,
+    Forward,
+    as_tensors,
+    can_be_labels,
+    joined_rows,
+    keywords_of,
+    read_arguments,
+    rows_of_batch,
+    tensors_of,
+    values_of,
+)
 from linger.errors import UsageError, listing
 
 HELD_OUT = 5
@@ -113,7 +125,8 @@ def of_arrays(arguments: Sequence[Tensor], labels: Tensor | None, what: str) -> 
     Raises:
         UsageError: The arguments, or the labels, have different numbers of samples, or none.
     """
-    sizes = [len(a) if a.dim() else 0 for a in arguments]
+    batch = arguments if isinstance(arguments, BoundBatch) else tuple(arguments)
+    sizes = [len(a) if a.dim() else 0 for a in values_of(batch)]
     if len(set(sizes)) != 1 or sizes == [0]:
         raise UsageError(
             f"{what}: the arrays hold {listing(map(str, sizes))} samples along their first axis. Give every argument of the "
@@ -123,7 +136,7 @@ def of_arrays(arguments: Sequence[Tensor], labels: Tensor | None, what: str) -> 
         raise UsageError(
             f"{what}: {len(labels) if labels.dim() else 'one number as'} labels for {sizes[0]} samples. Give a label for each."
         )
-    return Samples(rows_of(Piece(tuple(arguments), labels)), are_rows=True, what=what)
+    return Samples(rows_of(Piece(batch, labels)), are_rows=True, what=what)
 
 
 def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: int | None) -> Samples:
@@ -142,16 +155,16 @@ def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: in
     found = as_tensors(found, Forward.of(model), what) if isinstance(found, (np.ndarray, Mapping)) else found
     has_names = isinstance(found, dict) and next(tensors_of(found), None) is not None
     if has_names or isinstance(found, (Tensor, tuple)):
-        piece = _piece(found, model, what)
-        is_divisible = len({len(a) if isinstance(a, Tensor) and a.dim() else -1 for a in piece.arguments}) == 1
-        if is_divisible and piece.arguments[0].dim() and len(piece.arguments[0]):
+        piece = _piece(found, model, what, is_item=False)
+        sizes = {len(a) if isinstance(a, Tensor) and a.dim() else -1 for a in values_of(piece.arguments)}
+        if len(sizes) == 1 and sizes.pop() > 0:
             return limited(of_arrays(piece.arguments, piece.labels, what), limit)
         return Samples((piece,), are_rows=False, what=what)
     if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
         raise UsageError(
             f"{what}: {type(found).__name__} is no data. Give a tensor, a tuple of arguments, a Dataset, or an iterable of batches."
         )
-    pieces = tuple(_piece(item, model, what) for item in islice(_told(found, what), limit))
+    pieces = tuple(_piece(item, model, what, is_item=True) for item in islice(_told(found, what), limit))
     if not pieces:
         raise UsageError(f"{what}: it gave no batch. Return at least one batch of typical inputs.")
     return Samples(pieces, are_rows=False, what=what)
@@ -175,11 +188,9 @@ def spread(count: int, limit: int | None) -> list[int]:
 
 def rows_of(piece: Piece) -> tuple[Piece, ...]:
     """Every sample of a batch."""
-    count = len(piece.arguments[0])
-    return tuple(
-        Piece(tuple(a[i : i + 1] for a in piece.arguments), None if piece.labels is None else piece.labels[i : i + 1])
-        for i in range(count)
-    )
+    rows = [slice(i, i + 1) for i in range(len(values_of(piece.arguments)[0]))]
+    labels = piece.labels
+    return tuple(Piece(rows_of_batch(piece.arguments, i), None if labels is None else labels[i]) for i in rows)
 
 
 def checked_arguments(samples: Samples, what: str) -> None:
@@ -188,13 +199,19 @@ def checked_arguments(samples: Samples, what: str) -> None:
     Raises:
         UsageError: An argument is no tensor, or holds NaN or infinity; all such pieces are counted.
     """
-    kinds = sorted({type(a).__name__ for p in samples.pieces for a in p.arguments if not isinstance(a, Tensor)})
+    kinds = sorted(
+        {type(a).__name__ for p in samples.pieces for a in values_of(p.arguments) if not isinstance(a, Tensor)}
+    )
     if kinds:
         raise UsageError(
             f"{what}: among the arguments is {listing(kinds)}. The inputs of a file are tensors: give tensors, and let a "
             "module around your model build what it needs from them."
         )
-    wrong = [str(i) for i, p in enumerate(samples.pieces) if not all(bool(a.isfinite().all()) for a in p.arguments)]
+    wrong = [
+        str(i)
+        for i, p in enumerate(samples.pieces)
+        if not all(bool(a.isfinite().all()) for a in values_of(p.arguments))
+    ]
     if wrong:
         raise UsageError(
             f"{what}: {samples.unit} {listing(wrong, limit=8)} holds NaN or infinity. Leave such data out."
@@ -205,9 +222,24 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
     """Samples as one batch."""
     labels = [piece.labels for piece in pieces if piece.labels is not None]
     return Piece(
-        tuple(torch.cat(parts) for parts in zip(*(piece.arguments for piece in pieces), strict=True)),
+        joined_rows([piece.arguments for piece in pieces]),
         torch.cat(labels) if len(labels) == len(pieces) else None,
     )
+
+
+def require_alike(*data: Samples) -> None:
+    """Refuse data of which some give arguments that others leave out: a file has one list of inputs.
+
+    Raises:
+        UsageError: They do.
+    """
+    calls = {(len(p.arguments), tuple(keywords_of(p.arguments))): p for samples in data for p in samples.pieces}
+    if len(calls) > 1:
+        texts = (", ".join((f"{count} by position", *names)) for count, names in calls)
+        raise UsageError(
+            f"data: the batches do not give the same arguments ({'; '.join(texts)}), and a file has one list of inputs. Give every "
+            "batch, those of the test data too, with the same arguments."
+        )
 
 
 def _told(found: Iterable[Any], what: str) -> Iterator[Any]:
@@ -218,19 +250,15 @@ def _told(found: Iterable[Any], what: str) -> Iterator[Any]:
         raise UsageError(f"{what}: it fails while it gives batches ({type(error).__name__}: {error}).") from error
 
 
-def _piece(item: Any, model: nn.Module, what: str) -> Piece:
+def _piece(item: Any, model: nn.Module, what: str, *, is_item: bool) -> Piece:
     """One batch, with labels where the last of its parts can be nothing else, or is called so."""
     forward = Forward.of(model)
     inputs, labels = _apart(as_tensors(item, forward, what), forward)
     if isinstance(inputs, (tuple, list)) and not inputs:
         raise UsageError(f"{what}: it gave an empty batch. Return tensors.")
-    batch = forward.bound(*read_arguments(forward, inputs, where=what, is_item=True))
-    if batch.keywords:
-        raise UsageError(
-            f"{what}: {forward} takes {listing(batch.keywords)} by name here, and a file has its inputs in order. Give every "
-            "argument before it too, or let a module around your model take it by position."
-        )
-    return Piece(tuple(map(_as_given, batch)), labels)
+    batch = forward.bound(*read_arguments(forward, inputs, where=what, is_item=is_item))
+    named = {name: _as_given(part) for name, part in batch.keywords.items()}
+    return Piece(BoundBatch(map(_as_given, batch), named), labels)
 
 
 def _apart(item: Any, forward: Forward) -> tuple[Any, Tensor | None]:
