@@ -23,12 +23,12 @@ from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.graph.forms.shaped import state_recurrent_shapes
 from linger.graph.forms.to_qdq import to_qdq
+from linger.graph.passes import well_formed
 from linger.graph.passes.chip_windows import drop_ceil_mode
 from linger.graph.passes.declared_types import complete_types
 from linger.graph.passes.fixed_shapes import fix_shapes
 from linger.graph.passes.suit_target import CHIP_ATTRIBUTES
 from linger.graph.passes.unneeded_nodes import remove_dead_code
-from linger.graph.passes.well_formed import name_nodes
 from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
 from linger.onnx.exporter.shapes import forget_sizes_from_values
@@ -132,7 +132,7 @@ def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
         expand_dialect(model)
         remove_dead_code(model)  # the nodes of a body compute states even if nothing reads them
         _name(model, options)
-        name_nodes(model)  # the loops of two layers hold nodes of the same names
+        well_formed.name_nodes(model)  # the loops of two layers hold nodes of the same names
         return _finished(model, options)
     _name(model, options)
     bare = None if options.form == "dialect" else ir.to_proto(model)

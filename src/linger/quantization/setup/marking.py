@@ -14,7 +14,7 @@ from linger.constraint import marks
 from linger.constraint.conv_bn import counts_as, layer_of
 from linger.constraint.limits import Normalized
 from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
-from linger.errors import UsageError, listing, refuse_unknown
+from linger.errors import UsageError, listing, no_module, refuse_unknown
 from linger.notation import as_width
 from linger.quantization.core.supported import supported_types
 from linger.quantization.layers.layer import QuantLayer
@@ -67,6 +67,8 @@ def disable_quant(module: nn.Module) -> nn.Module:
     Raises:
         UsageError: `init` came first: the layers are replaced already, and nothing would change.
     """
+    if not isinstance(module, nn.Module):
+        raise no_module("disable_quant", module)
     late = [name or type(module).__name__ for name, part in module.named_modules() if QUANTIZED.of(part)]
     if late:
         raise UsageError(
@@ -114,6 +116,8 @@ def quant_module(
     Returns:
         The module.
     """
+    if not isinstance(module, nn.Module):
+        raise no_module("quant_module", module)
     parameter_bits = newer.pop("weight_bits", parameter_bits)
     if newer.pop("bias_bits", 32) != 32:
         raise UsageError("quant_module: a bias always has 32 bits. Leave bias_bits out.")
