@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.constraint.marks import QUANTIZATION, Widths
 from linger.dialect import Op
-from linger.errors import UsageError, no_module
+from linger.errors import UsageError
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.processes.seen import is_shared
@@ -570,15 +570,8 @@ def scope_of(module: nn.Module) -> Scope | None:
 
 
 def runtime_of(model: nn.Module) -> Runtime | None:
-    """The runtime of a quantised model; None for a float one.
-
-    Raises:
-        UsageError: It is no model at all.
-    """
-    try:
-        found: Runtime | None = model.__dict__.get(_RUNTIME)
-    except AttributeError:  # a text, a list, None: what a user may give in place of a model
-        raise no_module("linger", model) from None
+    """The runtime of a quantised model; None for a float one, and for what is no model."""
+    found: Runtime | None = getattr(model, "__dict__", {}).get(_RUNTIME)
     return found
 
 
