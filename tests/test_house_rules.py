@@ -42,6 +42,27 @@ def test_folder_can_be_read_at_one_look(folder):
     assert len(list(folder.glob("*.py"))) <= 20 or folder.name == "ops", "split it, or merge what belongs together"
 
 
+SHOWN = (".md", ".py", ".toml", ".ipynb", ".html", ".js", ".yml", ".txt", ".typ", "Makefile")
+OTHER_NAME = re.compile(r"pip3? install [^\n`]*(?<![\w/.-])linger(?![\w.-])|(?<![\w-])linger\[[a-z]")
+
+
+def test_nobody_is_told_to_install_the_message_queue():
+    """On PyPI, `linger` is somebody else's: every text that is shown names the distribution."""
+    places = [REPOSITORY / name for name in ("src", "docs", "examples", "tools", "benchmarks")]
+    files = [file for place in places for file in place.rglob("*")] + list(REPOSITORY.iterdir())
+    shown = [file for file in files if file.is_file() and file.name.endswith(SHOWN)]
+    assert len(shown) > len(FILES)
+    told = {
+        file.relative_to(REPOSITORY).as_posix(): found.group()
+        for file in shown
+        if (found := OTHER_NAME.search(file.read_text(encoding="utf-8")))
+    }
+    assert told == {}
+    assert OTHER_NAME.search("pip install linger")
+    assert OTHER_NAME.search("pip install -U 'linger[torch]'")
+    assert tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["name"] == "linger-nn"
+
+
 def test_no_run_left_its_files_in_the_root():
     left = [file.name for file in REPOSITORY.iterdir() if file.suffix in (".onnx", ".log")]
     assert left == [], "a test or a block of the documentation runs where it starts: give it a folder of its own"

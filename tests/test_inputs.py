@@ -72,6 +72,17 @@ WRONG = {
 }
 
 
+OF_QUANTIZE = {
+    "text": "data is a path. Load the arrays",
+    "number": "int is no data",
+    "a model": "Linear is no data",
+    "a class": "type is no data",
+    "no known name": "among the arguments is dict. The inputs of a file are tensors",
+    "a dataset": None,
+}
+"""linger.quantize cuts data into samples itself: it takes a Dataset, and says the others in its own words."""
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """The float model, the quantised one calibrated for every argument, and its file with every input."""
@@ -88,6 +99,13 @@ def exported_and_verified(models, inputs, data):
     _, model, path = models
     linger.onnx.export(model, inputs, path)
     return linger.verify(model, path, inputs).ok and linger.onnx.compare(model, path, inputs).ok
+
+
+def reported(models, inputs, data):
+    del data
+    reference, model, path = models
+    linger.onnx.export(model, inputs, path)
+    return linger.report(path, None, model=model, reference=reference, data=inputs)
 
 
 def fresh_pair(models):
@@ -108,6 +126,9 @@ FUNCTIONS = {
     "distill": lambda m, x, _: linger.distill(*fresh_pair(m), x, steps=1),
     "find_bits": lambda m, x, _: linger.find_bits(*fresh_pair(m), x, goal=1, max_trials=2),
     "tune": lambda m, x, _: linger.tune(m[0], x, budget="1 trials"),
+    "quantize": lambda m, x, _: linger.quantize(m[0], x, budget="1 trials").verify().ok,
+    "plot_tensors": lambda m, x, _: linger.plot_tensors(m[1], m[2].parent / "pictures", x, count=1),
+    "report": reported,
 }
 
 
@@ -139,6 +160,10 @@ def test_a_wrong_form_is_one_sentence(models, function, form):
     given, message = WRONG[form]
     if (function, form) == ("trace_layers", "a model"):
         message = "no part of the root"
+    if function == "quantize" and form in OF_QUANTIZE:
+        message = OF_QUANTIZE[form]
+    if message is None:
+        return
     with pytest.raises(UsageError, match=message) as caught:
         FUNCTIONS[function](models, given, None)
     assert "invalid combination" not in str(caught.value)
@@ -156,34 +181,84 @@ def two_inputs(models):
 OF_FILES = {
     "tuple": (X, GAIN),
     "arrays": (X.numpy(), GAIN.numpy()),
+    "arrays of 64 bits": (X.numpy().astype(np.float64), GAIN.numpy().astype(np.float64)),
     "args and kwargs": ((X,), {"gain": GAIN}),
+    "kwargs alone": ((), {"gain": GAIN, "x": X}),
     "keywords at the end": (X, {"gain": GAIN}),
-    "dict": {"gain": GAIN.requires_grad_(), "x": X},
+    "dict": {"gain": GAIN.clone().requires_grad_(), "x": X},
+    "tuple with labels": (X, GAIN, LABELS),
+}
+OF_FILES_MORE = {
     "list of tuples": [(X, GAIN), (X, GAIN)],
-    "loader with labels": DataLoader(TensorDataset(X, GAIN.detach(), LABELS), batch_size=8),
+    "dicts with labels": [{"labels": LABELS, "gain": GAIN, "x": X}],
+    "loader with labels": DataLoader(TensorDataset(X, GAIN, LABELS), batch_size=8),
 }
 
 OF_FILE = {
-    "verify": lambda path, x, _: linger.verify(None, path, x).ok,
-    "compare": lambda path, x, _: linger.compare(path, path, x).ok,
-    "write_vectors": lambda path, x, folder: linger.write_vectors(path, folder / "vectors", x),
-    "report": lambda path, x, _: linger.report(path, None, data=x),
+    "verify": lambda files, x, _: linger.verify(None, files[0], x).ok,
+    "compare": lambda files, x, _: linger.compare(files[0], files[0], x).ok,
+    "write_vectors": lambda files, x, folder: linger.write_vectors(files[0], folder / "vectors", x),
+    "report": lambda files, x, _: linger.report(files[0], None, data=x),
+    "prove": lambda files, x, _: linger.c.prove(files[1], files[0], x).ok,
 }
 
 
-@pytest.mark.parametrize("form", OF_FILES)
+@pytest.fixture(scope="module")
+def files(two_inputs):
+    """The file and its program in C."""
+    linger.c.export(two_inputs, two_inputs.with_name("c"))
+    with linger.c.build(two_inputs.with_name("c")) as program:
+        yield two_inputs, program
+
+
+@pytest.mark.parametrize("form", {**OF_FILES, **OF_FILES_MORE})
 @pytest.mark.parametrize("function", OF_FILE)
-def test_a_file_takes_the_same_forms(two_inputs, tmp_path, function, form):
-    assert OF_FILE[function](two_inputs, OF_FILES[form], tmp_path)
+def test_a_file_takes_the_same_forms(files, tmp_path, function, form):
+    assert OF_FILE[function](files, {**OF_FILES, **OF_FILES_MORE}[form], tmp_path)
 
 
-@pytest.mark.parametrize(
-    "feed", [{"x": X, "gain": GAIN}, (X, GAIN.detach().numpy()), [X.numpy(), GAIN]], ids=["dict", "tuple", "list"]
-)
-def test_a_session_takes_tensors_and_arrays_in_order(two_inputs, feed):
+WRONG_OF_FILES = {
+    "a misspelt name": (
+        {"gian": GAIN, "x": X},
+        "lacks gain and has (gian, x|unknown gian). The model's inputs are x, gain",
+    ),
+    "other names": ({"a": X, "b": GAIN}, "lacks x, gain and has (a, b|unknown a, b)"),
+    "an argument twice": ((X, {"x": X}), "x is given twice"),
+    "too many": (((X, GAIN, X), {"x": X}), "x is given twice"),
+    "a tuple of batches": ((X, X, X), "3 were given.*list holds batches|3 arrays without names"),
+    "too few": ((X,), "1 were given.*list holds batches|1 arrays without names"),
+    "a shape": ((1, 4), r"\(1, 4\) is a shape. Give an array of this shape: np\.random\.randn\(1, 4\)"),
+    "a model": (nn.Linear(4, 3), "Linear is no (array|input).*Give an array"),
+    "a dataset": (TensorDataset(X, GAIN), "TensorDataset is no (array|input).*Give an array"),
+    "a text": ({"x": "a.png", "gain": GAIN}, "x: str is no array of numbers. Give an array"),
+    "nothing": ((X, None), "NoneType is no array of numbers. Give an array"),
+}
+
+
+@pytest.mark.parametrize("form", WRONG_OF_FILES)
+@pytest.mark.parametrize("function", [*OF_FILE, "Session.run"])
+def test_a_wrong_form_for_a_file_is_one_sentence(files, tmp_path, function, form):
+    given, message = WRONG_OF_FILES[form]
+    with pytest.raises(UsageError, match=message):
+        OF_FILE[function](files, given, tmp_path) if function in OF_FILE else linger.Session(files[0]).run(None, given)
+
+
+@pytest.mark.parametrize("form", OF_FILES)
+def test_a_session_takes_one_pass_in_every_form(two_inputs, form):
     session = linger.Session(two_inputs)
-    expected = session.run(None, {"x": X.numpy(), "gain": GAIN.detach().numpy()})
-    np.testing.assert_array_equal(session.run(None, feed)[0], expected[0])
+    expected = session.run(None, {"x": X.numpy(), "gain": GAIN.numpy()})
+    np.testing.assert_array_equal(session.run(None, OF_FILES[form])[0], expected[0])
+
+
+def test_a_session_takes_the_batches_of_a_loader_one_by_one(two_inputs):
+    session = linger.Session(two_inputs)
+    expected = session.run(None, (X, GAIN))
+    for batch in OF_FILES_MORE["loader with labels"]:
+        np.testing.assert_array_equal(session.run(None, batch)[0], expected[0])
+    with pytest.raises(UsageError, match=r"DataLoader is no array of numbers\. Give an array, a tuple"):
+        session.run(None, OF_FILES_MORE["loader with labels"])
+    with pytest.raises(UsageError, match="this tuple holds no array of numbers"):
+        session.run(None, OF_FILES_MORE["list of tuples"])
 
 
 def test_a_session_names_the_inputs_it_wants(two_inputs):
@@ -233,3 +308,36 @@ def test_quantize_takes_dicts_of_any_order():
     turned = [dict(reversed(batch.items())) if place % 2 else batch for place, batch in enumerate(batches)]
     found = [linger.quantize(Named().eval(), data, budget="1 trials").made for data in (batches, turned)]
     assert all(one.proof.ok for one in found)
+
+
+@pytest.mark.parametrize("given", [{"gain": GAIN, "x": X}, ((), {"gain": GAIN, "x": X}), ((X,), {"gain": GAIN})])
+def test_the_order_of_names_does_not_matter(models, two_inputs, tmp_path, given):
+    """A file has its inputs in the order of forward, whatever the order of a dict."""
+    _, model, _ = models
+    assert linger.verify(model, two_inputs, given).ok
+    assert linger.onnx.compare(model, two_inputs, given).ok
+    linger.onnx.export(model, given, tmp_path / "net.onnx")
+    assert [i.name for i in linger.Session(tmp_path / "net.onnx").get_inputs()] == ["x", "gain"]
+    assert linger.verify(model, tmp_path / "net.onnx", (X, GAIN)).ok
+
+
+def test_quantize_refuses_batches_with_other_arguments(models):
+    with pytest.raises(UsageError, match=r"do not give the same arguments \(1 by position; 1 by position, shift\)"):
+        linger.quantize(models[0], X, test_data=((X,), {"shift": GAIN}), budget="1 trials")
+    with pytest.raises(UsageError, match=r"do not give the same arguments \(2 by position; 1 by position\)"):
+        linger.quantize(models[0], [X, (X, GAIN)], budget="1 trials")
+
+
+def test_quantize_does_not_take_a_tuple_of_batches_for_targets():
+    with pytest.raises(UsageError, match=r"does not take 2 positional.*\[x1, x2\] are two batches"):
+        linger.quantize(nn.Sequential(nn.Linear(4, 3)), (X, X), budget="1 trials")
+
+
+def test_advice_about_a_quantised_model_adds_nothing_to_it(models):
+    """Its tensors are read as real numbers: a sum of the analysis is no op of the model."""
+    _, model, _ = models
+    before = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    assert [item.role for item in linger.advise(model, X).items].count("output") == 1
+    after = model.state_dict()
+    assert before.keys() == {name for name, value in after.items() if isinstance(value, torch.Tensor)}
+    assert all(torch.equal(value, after[name]) for name, value in before.items())

@@ -64,3 +64,46 @@ assert not {"torch", "onnx", "numpy"} & set(sys.modules)
     assert done.returncode == 0, done.stderr
     for said in ("bits '7'", "budget='soon'", "goal='much'", "no form 'odd'", "opset 3", "no chip 'mars'"):
         assert said in done.stdout
+
+
+@pytest.mark.needs_torch
+def test_every_function_takes_widths_as_numbers_and_as_texts():
+    import copy
+
+    import torch
+    from torch import nn
+
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.linspace(-1, 1, 32).reshape(8, 4)
+    made = linger.init(copy.deepcopy(net))
+    with linger.calibration():
+        made(x)
+    calls = {
+        "init": lambda bits: linger.init(copy.deepcopy(net), bits=bits),
+        "parameter_bits": lambda bits: linger.init(copy.deepcopy(net), parameter_bits=bits),
+        "sensitivity": lambda bits: linger.sensitivity(net, x, bits=bits),
+        "find_bits": lambda bits: linger.find_bits(copy.deepcopy(made), net, x, goal=1, bits=bits, max_trials=1),
+        "quant_module": lambda bits: linger.quant_module(net, data_bits=bits, parameter_bits=bits, out_bits=bits),
+        "Schedule": lambda bits: linger.Schedule(copy.deepcopy(made), widths={0: bits}),
+        "quant": lambda bits: linger.quant(x, bits)[0].sum(),
+    }
+    for name, call in calls.items():
+        for bits in (8, "8", "16"):
+            assert call(bits) is not None, name
+        for bits in (7, "7", None if name not in ("init", "parameter_bits") else 0.5, "wide", [5]):
+            with pytest.raises(linger.UsageError, match=r"4, 8|8, 16|as 8"):
+                call(bits)
+
+
+@pytest.mark.needs_torch
+def test_sensitivity_measures_weights_and_activations_of_other_widths():
+    import torch
+    from torch import nn
+
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.linspace(-1, 1, 32).reshape(8, 4)
+    narrow, usual = linger.sensitivity(net, x, bits="w4a8"), linger.sensitivity(net, x, bits="8")
+    assert {row.widths for row in narrow.rows if row.parameters} == {"8/4/8"}
+    assert (narrow.bits, usual.bits) == ("w4a8", 8)
+    assert narrow.quantised_db < usual.quantised_db - 6
+    assert "with all at w4a8;" in narrow.summary() or "with all at w4a8 (" in narrow.summary()
+    with pytest.raises(linger.UsageError, match=r'linger.tune\(model, data, bits="mixed"\)'):
+        linger.sensitivity(net, x, bits="mixed")

@@ -101,7 +101,7 @@ def test_a_certificate_is_written_whatever_the_verdict(path, tmp_path):
         ({"session_options": ort.SessionOptions()}, "Give a mapping"),
         ({"batches": 0}, "0 batches prove nothing"),
         ({"inputs": (X, X)}, r"the file has 1 inputs \(x\), 2 were given"),
-        ({"inputs": {"z": X}}, "lacks x and has unknown z"),
+        ({"inputs": {"z": X}}, "lacks x and has z"),
         ({"inputs": 3}, "a int is no input"),
         ({"model": 3}, "a int is nothing to hold against a file"),
         ({"model": "none.npz"}, "there is no such file"),

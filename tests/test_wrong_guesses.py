@@ -1,5 +1,6 @@
 """What a new user writes first and linger does not have: one sentence with what to call."""
 
+import inspect
 from collections import OrderedDict
 from pathlib import Path
 
@@ -77,6 +78,19 @@ TAKES_A_MODEL = {
     "sensitivity": lambda model: linger.sensitivity(model, torch.ones(4, 2)),
     "trace_layers": lambda model: linger.trace_layers(model, torch.ones(4, 2)),
     "normalize_layers": linger.normalize_layers,
+    "quantize": lambda model: linger.quantize(model, torch.ones(4, 2)),
+    "disable_quant": linger.disable_quant,
+    "quant_module": linger.quant_module,
+    "equalize": lambda model: linger.equalize(model, torch.ones(4, 2)),
+}
+TAKES_A_QUANTISED_MODEL = {
+    "coverage": linger.coverage,
+    "learn_scales": linger.learn_scales,
+    "LearnedRanges": linger.LearnedRanges,
+    "choose_ranges": linger.choose_ranges,
+    "save_statistics": lambda model: linger.save_statistics(model, "part.stat"),
+    "Schedule": linger.Schedule,
+    "record": lambda model: list(linger.record(model, torch.ones(4, 2))),
 }
 
 
@@ -85,10 +99,58 @@ TAKES_A_MODEL = {
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_what_is_no_model_is_told_what_to_give(function, given):
     make, message = NO_MODELS[given]
-    if given == "a scripted module" and function not in ("init", "tune"):
+    if given == "a scripted module" and function not in ("init", "tune", "quantize"):
         pytest.skip("the step runs what it is given")
     with pytest.raises(UsageError, match=message):
         TAKES_A_MODEL[function](make())
+
+
+@pytest.mark.parametrize("given", [nn.Linear, "net.pt", None, [nn.Linear(2, 2)], {"w": torch.ones(1)}], ids=repr)
+@pytest.mark.parametrize("function", TAKES_A_QUANTISED_MODEL)
+def test_what_is_no_quantised_model_is_told_in_a_sentence(function, given):
+    with pytest.raises(UsageError):
+        TAKES_A_QUANTISED_MODEL[function](given)
+
+
+def test_a_hint_is_a_sentence():
+    with pytest.raises(AttributeError, match=r"no attribute 'prepare': linger.init\(model\) replaces the layers"):
+        _ = linger.prepare
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'OnnxRunner': use linger.Session; the page 'From linger 3.x'"
+    ):
+        _ = linger.OnnxRunner
+
+
+NEEDED = {
+    "model": lambda: small_net()[0],
+    "args": lambda: small_net()[1],
+    "module": lambda: nn.Linear(2, 2),
+    "content": lambda: torch.ones(2),
+}
+
+
+def public_callables():
+    for place in (linger, linger.c, linger.graph, linger.onnx):
+        for name in place.__all__:
+            found = getattr(place, name)
+            if callable(found) and not (isinstance(found, type) and issubclass(found, Exception)):
+                yield pytest.param(found, id=f"{place.__name__}.{name}")
+
+
+@pytest.mark.parametrize("function", list(public_callables()))
+def test_no_public_name_ignores_a_keyword(function, tmp_path):
+    """Whatever takes `**options` says which it knows; Python refuses the others by itself."""
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD] if takes_all else []
+    files = {"f": tmp_path / "net.onnx"} if any(p.name == "f" for p in needed) else {}
+    if needed and function is linger.Session:
+        files = {"model": tmp_path / "net.onnx"}
+        linger.onnx.export(*small_net(), files["model"])
+    given = {p.name: files[p.name] if p.name in files else NEEDED[p.name]() for p in needed}
+    sizes = (2, 2, 1) if takes_all and not needed and issubclass(function, nn.Module) else ()
+    with pytest.raises((TypeError, UsageError), match=r"nonsense|quantised layers are made by linger\.init"):
+        function(*sizes, **given, nonsense=1)
 
 
 def test_unknown_arguments_are_refused_with_the_nearest(tmp_path):

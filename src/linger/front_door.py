@@ -84,9 +84,7 @@ def _hint(package: str, name: str, known: Iterable[str]) -> str:
     told = []
     if package == "linger":
         told += [
-            f"use {text}" if text.startswith("linger.") else text
-            for names, text in _INSTEAD.items()
-            if name in names.split()
+            f"use {text}" if " " not in text else text for names, text in _INSTEAD.items() if name in names.split()
         ]
         older = [
             v for v, names in _OLDER.items() if name in names.split() or (v == "1.x" and name.startswith("LINGER_"))

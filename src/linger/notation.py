@@ -7,6 +7,7 @@ import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from linger.errors import UsageError
 
@@ -65,6 +66,15 @@ def read_bits(bits: object, where: str) -> Widths:
     if found is None:
         raise UsageError(f"{where}: bits {bits!r}: no such widths. {_KNOWN_WIDTHS}")
     return Widths(int(found[1] or found[2]), int(found[2]))
+
+
+def as_width(bits: Any) -> Any:
+    """One width as a number where it is given as text; anything else stays for the caller's own check.
+
+    >>> as_width("8"), as_width(16), as_width("wide")
+    (8, 16, 'wide')
+    """
+    return int(bits) if isinstance(bits, str) and bits.strip().isdecimal() else bits
 
 
 @dataclass(frozen=True)

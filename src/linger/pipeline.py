@@ -69,7 +69,7 @@ def plot_tensors(
     """
     if suffix not in plots.SUFFIXES:
         raise UsageError(f"plot_tensors: pictures are written as {listing(plots.SUFFIXES)}, not {suffix!r}.")
-    tensors = tensors_of(source, inputs)
+    tensors = tensors_of(source, inputs, where="plot_tensors")
     judged = in_threads(judge, tensors, "advise")
     worst = sorted(zip(judged, tensors, strict=True), key=lambda pair: pair[0].concern)[:count]
     place = made_folder("plot_tensors", folder)

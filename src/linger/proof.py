@@ -15,7 +15,7 @@ from linger.errors import GraphError, UsageError
 from linger.graph.files.model_io import ModelLike, load_own
 from linger.progress import progress
 from linger.runtime.session import Options, Session, checked_levels, make_session_options
-from linger.verification.feeds import generated_feeds, generated_shapes
+from linger.verification.feeds import generated_feeds, generated_shapes, given_feeds
 from linger.verification.other_sizes import Shapes, Sizes, SizeTrials
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification
@@ -148,7 +148,16 @@ def _recorded(
 def _given(source: object, inputs: object, file: ir.Model, sizes: Sizes) -> Iterator[Recording]:
     if sizes:
         raise UsageError("verify: recordings and arrays have the sizes they have. Leave sizes out, or give a model.")
-    return as_recordings(source, inputs, FileInterface.of(file))
+    recordings = as_recordings(source, inputs, FileInterface.of(file))
+    return recordings if source is not None else (fed for one in recordings for fed in _fed(one, file))
+
+
+def _fed(given: Recording, file: ir.Model) -> Iterator[Recording]:
+    """Inputs alone as the file takes them: without labels, in its types, cut to its batch size."""
+    names = given.input_names
+    batch = dict(zip(names, given.inputs, strict=True)) if names else tuple(given.inputs)
+    for feed in given_feeds([batch], file):
+        yield Recording(list(feed.values()), input_names=tuple(feed))
 
 
 def _made_up(file: ir.Model, seeds: Sequence[int], trials: SizeTrials) -> Iterator[Recording]:

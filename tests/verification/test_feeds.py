@@ -67,7 +67,7 @@ def test_missing_inputs_are_named(npz):
 
 @pytest.mark.parametrize("given", [{"x": "text"}, {"x": object()}, np.array([1j])], ids=["text", "object", "complex"])
 def test_what_is_no_array_is_named(given):
-    with pytest.raises(UsageError, match="no arrays of numbers: x"):
+    with pytest.raises(UsageError, match=r"x: .* is no array of numbers|no arrays of numbers: x"):
         given_feeds(given, ONE)
 
 

@@ -148,6 +148,11 @@ class Forward:
         known = [name for name in self.names if name in rest]
         return BoundBatch(positional, {name: rest[name] for name in dict.fromkeys((*known, *rest))})
 
+    def in_order(self, args: Batch, kwargs: Mapping[str, Any]) -> Pass:
+        """Arguments by name in the order of the parameters, so that a file has one order of inputs; unknown ones at the end."""
+        places = {name: place for place, name in enumerate(self.names)}
+        return args, dict(sorted(kwargs.items(), key=lambda item: places.get(item[0], len(places))))
+
     def __str__(self) -> str:
         return f"{self.name}.forward{self.signature or '(…)'}"
 
@@ -193,16 +198,16 @@ def as_batches(model: object, inputs: object, where: str = "inputs") -> Iterable
 
 
 def passes_of(model: object, inputs: object, where: str, extra: Mapping[str, Any] | None = None) -> Iterable[Pass]:
-    """The arguments of each forward pass as they were given: by position, and by name with `extra`.
+    """The arguments of each forward pass: by position as they were given, and by name, with `extra`, in forward's order.
 
     Raises:
         UsageError: As `as_batches`.
     """
     forward = Forward.of(model)
     if _is_one_pass(inputs, where):
-        return [read_arguments(forward, inputs, extra, where=where)]
+        return [forward.in_order(*read_arguments(forward, inputs, extra, where=where))]
     items = cast(Iterable[object], inputs)
-    return (read_arguments(forward, item, extra, where=where, is_item=True) for item in items)
+    return (forward.in_order(*read_arguments(forward, item, extra, where=where, is_item=True)) for item in items)
 
 
 def first_pass(model: object, inputs: object, where: str, extra: Mapping[str, Any] | None = None) -> Pass:

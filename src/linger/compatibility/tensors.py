@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.compiler import is_exporting
 
 from linger.errors import UnsupportedError, UsageError, listing
+from linger.notation import as_width
 from linger.numeric.fixed import is_power_of_two, limits, scale_for
 from linger.numeric.torch.kernel import INTEGER_TYPES
 from linger.numeric.torch.quantize import fake_quantize
@@ -50,7 +51,7 @@ def quant(
     (tensor([  64., -128.,  127.]), 128.0)
     """
     name = "floor_add" if mode is QuantMode.floor_add else mode.name if isinstance(mode, Enum) else mode
-    is_free = scale == -1
+    is_free, bits = scale == -1, as_width(bits)
     problems = [*_format_problems(bits, zero_point), *([] if is_free else _scale_problems(scale))]
     if name not in _ROUNDINGS:
         problems.append(f"mode={name!r} is none of {listing(_ROUNDINGS)}")
@@ -145,7 +146,9 @@ def _wrapped(where: str, t: Tensor, scale: float | None, bits: int, zero_point: 
 
 
 def _format_problems(bits: int, zero_point: int) -> list[str]:
-    problems = [] if bits in _WIDTHS else [f"bits={bits!r} is none of {listing(map(str, _WIDTHS))}"]
+    problems = (
+        [] if bits in _WIDTHS and isinstance(bits, int) else [f"bits={bits!r} is none of {listing(map(str, _WIDTHS))}"]
+    )
     return problems if zero_point == 0 else [*problems, f"zero_point={zero_point!r}: the formats are symmetric"]
 
 

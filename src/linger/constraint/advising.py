@@ -73,16 +73,18 @@ def advise(source: Source, inputs: object = None) -> Advice:
     return Advice.of([*beyond, *judged])
 
 
-def tensors_of(source: Source, inputs: object = None, beyond: list[Item] | None = None) -> list[Measured]:
+def tensors_of(
+    source: Source, inputs: object = None, beyond: list[Item] | None = None, *, where: str = "advise"
+) -> list[Measured]:
     """The weights of a checkpoint or module, and the outputs of its layers if there are inputs.
 
     Functions whose input leaves the device's format are added to `beyond`.
     """
     if isinstance(source, nn.Module):
         kept = [] if beyond is None else beyond
-        return [*_weights_of(source), *(_outputs_of(source, inputs, kept) if inputs is not None else ())]
+        return [*_weights_of(source), *(_outputs_of(source, inputs, kept, where) if inputs is not None else ())]
     if inputs is not None:
-        raise UsageError("advise: inputs need a module to run. Pass the model instead of its checkpoint.")
+        raise UsageError(f"{where}: inputs need a module to run. Pass the model instead of its checkpoint.")
     return list(_weights_in(source))
 
 
@@ -160,7 +162,7 @@ def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     return computes_like(layer, kind) or type(layer).__module__.startswith("linger.")
 
 
-def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item]) -> list[Measured]:
+def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item], where: str) -> list[Measured]:
     """Samples of every leaf's output over all inputs; the model is as before afterwards."""
     samples = {path: _Sample(module) for path, module in _leaves(model)}
     with ExitStack() as stack:
@@ -170,7 +172,7 @@ def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item]) -> list[Me
         for sample in samples.values():
             stack.callback(sample.module.register_forward_hook(sample.take).remove)
         watch = stack.enter_context(FunctionInputs(model))
-        for batch in progress(as_batches(model, inputs, "advise"), "run"):
+        for batch in progress(as_batches(model, inputs, where), "run"):
             run_batch(model, batch)
     beyond += watch.items()
     found = [
@@ -179,7 +181,7 @@ def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item]) -> list[Me
         if sample.kept
     ]
     if not found:
-        raise UsageError("advise: no layer returned a tensor for these inputs. Give at least one batch.")
+        raise UsageError(f"{where}: no layer returned a tensor for these inputs. Give at least one batch.")
     return found
 
 
@@ -207,7 +209,7 @@ class _Sample:
         first = first.data if isinstance(first, PackedSequence) else first
         for leaf in tree_leaves(first):
             if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel():
-                self._add(_channels_first(leaf.detach(), self._is_over_signals).float().cpu())
+                self._add(_channels_first(_real(leaf), self._is_over_signals).cpu())
 
     @property
     def _is_over_signals(self) -> bool:
@@ -228,6 +230,11 @@ class _Sample:
         if len({k.shape[0] for k in self.kept}) == 1:
             return torch.cat(self.kept, 1), self.kept[0].shape[0]
         return torch.cat([k.reshape(-1) for k in self.kept]), None
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Real numbers outside every model: computing with a quantised tensor would add an op to the model that made it."""
+    return tensor.detach().dequantize().float()
 
 
 def _channels_first(x: Tensor, is_signal: bool) -> Tensor:  # noqa: FBT001 - a fact about x
@@ -270,7 +277,7 @@ class FunctionInputs(TorchFunctionMode):
         op = _functions_with_short_formats().get(func)
         x = args[0] if args else (kwargs or {}).get("input")
         if op is not None and isinstance(x, Tensor) and x.numel():
-            values = x.detach()
+            values = _real(x)
             rows = values.amax(-1) if op.last_axis is not None and x.dim() else values  # masked scores do not count
             key = (self._running[-1] if self._running else "", func.__name__)
             _, low, high = self._seen.get(key, (op, 0.0, 0.0))

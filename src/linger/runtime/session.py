@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dialect file in stock ONNX Runtime, with the calls of onnxruntime.InferenceSession; its options as plain data."""
+"""A dialect file in stock ONNX Runtime, with the calls of onnxruntime.InferenceSession; its options as plain data.
+
+At the end: the arrays of one pass through a file, from every form that inputs may have (page "Inputs").
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from linger.graph.files.soundness import require_bounded
 from linger.graph.forms.attach_functions import attach_functions
 from linger.runtime.fastest import Fastest, fastest
 
+Array = NDArray[Any]
 Feeds = Mapping[str, NDArray[Any]]
 AnyFeed = Mapping[str, Any] | Sequence[Any] | NDArray[Any]
 """Arrays or tensors by name, or in the order of the inputs."""
@@ -110,7 +114,7 @@ class Session:
         self._fastest = graph or (fastest(self._model) if is_on_cpu and not as_written else None)
         attach_functions(self._model)
         self._inner = self._open(ir.to_proto(self._fastest.model if self._fastest else self._model))
-        self._expected = [i.name for i in self._inner.get_inputs()]
+        self._expected = {i.name: i.type for i in self._inner.get_inputs()}
         self._watching: ort.InferenceSession | None = None
         self._watching_fastest: ort.InferenceSession | None = None
 
@@ -149,7 +153,8 @@ class Session:
     def run(self, output_names: Sequence[str] | None, input_feed: AnyFeed, run_options: Any = None) -> list[Any]:
         """The named outputs (None: all), as onnxruntime returns them.
 
-        The feed is a dict of arrays or tensors by name, as for onnxruntime, or a tuple of them in the order of the inputs.
+        The feed is one pass in any form of the page "Inputs": arrays or tensors by name, as for onnxruntime, or in the order of
+        the inputs.
         """
         return self._run(self._inner, output_names, self._feeds(input_feed), run_options)
 
@@ -200,16 +205,17 @@ class Session:
 
     def _feeds(self, given: AnyFeed) -> Feeds:
         """Arrays by the names of the inputs; torch tensors become arrays, and what has no names counts in order."""
-        expected = self._expected
-        if not isinstance(given, Mapping):
-            parts = given if isinstance(given, (list, tuple)) else [given]
-            if len(parts) != len(expected):
+        expected = list(self._expected)
+        is_tensor = all(kind.startswith("tensor(") for kind in self._expected.values())
+        read = pass_of(given, expected, "the feed") if is_tensor or not isinstance(given, Mapping) else given
+        if not isinstance(read, Mapping):
+            if len(read) != len(expected):
                 raise UsageError(
-                    f"the feed is {len(parts)} arrays without names. The model's inputs are {listing(expected)}: give "
+                    f"the feed is {len(read)} arrays without names. The model's inputs are {listing(expected)}: give "
                     "a dict of arrays by these names, or a tuple with an array for each."
                 )
-            given = dict(zip(expected, parts, strict=True))
-        feeds = {name: a.detach().cpu().numpy() if hasattr(a, "detach") else a for name, a in given.items()}
+            read = dict(zip(expected, read, strict=True))
+        feeds = {name: as_expected(array, self._expected.get(name, "")) for name, array in read.items()}
         if feeds.keys() == set(expected):
             return feeds
         wrong = {
@@ -316,3 +322,83 @@ def _set_option(made: ort.SessionOptions, name: str, value: object) -> str | Non
     except (ValueError, RuntimeError) as error:
         return f"{name}={value!r:.40} is refused ({str(error).splitlines()[0]})"
     return None
+
+
+def as_array(value: Any) -> Array:
+    """An array; of a torch tensor its numbers."""
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+
+
+def as_expected(given: Any, kind: str) -> Any:
+    """An array for an input of a type, as ONNX Runtime calls it: of 64 bits, as numpy makes them by itself, where 32 are expected.
+
+    >>> as_expected(np.array([0.5]), "tensor(float)").dtype
+    dtype('float32')
+    """
+    if not kind.startswith("tensor("):
+        return given
+    array = as_array(given)
+    return array.astype(np.float32) if kind == "tensor(float)" and array.dtype == np.float64 else array
+
+
+def pass_of(batch: object, names: Sequence[str], where: str = "inputs") -> dict[str, Array] | list[Array]:
+    """The arrays of one pass: by name, or those without names in order.
+
+    Args:
+        batch: An array, a mapping by name, a tuple of arrays, which may end in a mapping, or (args, kwargs); or a list as a
+            DataLoader gives it, whose end is labels where it has more than there are names. The end of a tuple is labels where
+            it can be nothing else.
+        names: Those of the file's inputs.
+        where: Whose argument it is.
+
+    Raises:
+        UsageError: Nothing of this kind, or an array is given twice.
+    """
+    if isinstance(batch, Mapping):
+        return {str(name): _numbers(array, f"{where}: {name}") for name, array in batch.items()}
+    if not isinstance(batch, (list, tuple)):
+        return [_numbers(batch, where)]
+    if batch and isinstance(batch[-1], Mapping):
+        args = batch[0] if len(batch) == 2 and isinstance(batch[0], tuple) else batch[:-1]
+        return _with_keywords(args, batch[-1], names, where)
+    if batch and all(isinstance(part, int) for part in batch):
+        shape = tuple(batch)
+        raise UsageError(f"{where}: {shape} is a shape. Give an array of this shape: np.random.randn{shape}.")
+    parts = [_numbers(part, where) for part in batch]
+    is_labelled = isinstance(batch, list) or _are_labels(parts[len(names) :], parts[:1])
+    return parts[: len(names)] if is_labelled else parts
+
+
+def _with_keywords(
+    args: Sequence[Any], kwargs: Mapping[Any, Any], names: Sequence[str], where: str
+) -> dict[str, Array]:
+    twice = [name for name in names[: len(args)] if name in kwargs]
+    if twice or len(args) > len(names):
+        what = f"{listing(twice)} is given twice" if twice else f"{len(args)} arrays have no names"
+        raise UsageError(f"{where}: {what}. The model's inputs are {listing(names)}.")
+    given = (*zip(names, args, strict=False), *kwargs.items())
+    return {str(name): _numbers(array, f"{where}: {name}") for name, array in given}
+
+
+def _numbers(value: Any, where: str) -> Array:
+    if not hasattr(value, "__array__") and not isinstance(value, (list, tuple, int, float)):
+        raise UsageError(
+            f"{where}: {type(value).__name__} is no array of numbers. Give an array, a tuple with an array for each input, "
+            "(args, kwargs), or a dict by the names of the inputs; for several passes, a list of these."
+        )
+    try:
+        made = as_array(value)
+    except (TypeError, ValueError, RuntimeError):  # lists of several lengths, or of tensors
+        made = np.array(None)
+    if made.dtype.kind == "O":
+        raise UsageError(
+            f"{where}: this {type(value).__name__} holds no array of numbers. Give an array; a list holds one for each pass."
+        )
+    return made
+
+
+def _are_labels(rest: Sequence[Array], first: Sequence[Array]) -> bool:
+    """Whether arrays are a whole number for each sample."""
+    return bool(first and first[0].ndim) and all(
+        a.dtype.kind in "iub" and a.ndim > 0 and len(a) == len(first[0]) for a in rest
+    )

@@ -14,6 +14,7 @@ from torch import nn
 from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch
 from linger.errors import UsageError
+from linger.notation import as_width
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.diagnosis.noise_bench import abandoned_on_error
 from linger.tuning.measure import OutputError, error_db
@@ -39,7 +40,7 @@ def find_bits(
     goal: float | str | Metric,
     at_least: float | None = None,
     target: str | None = None,
-    bits: Sequence[int] = _BITS,
+    bits: int | str | Sequence[int | str] = _BITS,
     widen: Sequence[str] = (WEIGHTS, ACTIVATIONS),
     max_wide_layers: int | None = None,
     max_trials: int = 1000,
@@ -74,16 +75,17 @@ def find_bits(
         UsageError: The model is not calibrated, the reference is another model, the data are empty or hold NaN, the goal
             is none, the metric fails or returns no number. The model is as it was.
     """
+    widths: tuple[int, ...] = tuple(as_width(one) for one in (bits if isinstance(bits, (list, tuple)) else [bits]))
     require_pair(_WHERE, model, reference)
     batches = checked_data(_WHERE, model, data)
-    _check_options(bits, widen, max_wide_layers, max_trials)
+    _check_options(widths, widen, max_wide_layers, max_trials)
     runtime = runtime_of(model)
     assert runtime is not None  # require_pair has looked
     chips = ChipWidths.of(runtime.target if target is None else target)
     with undone_on_error(_WHERE, model), abandoned_on_error(model), torch.random.fork_rng(devices=[]):
         error = OutputError(reference, batches)
         wanted = read_goal(_WHERE, goal, at_least, reference, batches, error)
-        rules = _Rules(chips, bits, widen, max_wide_layers, max_trials)
+        rules = _Rules(chips, widths, widen, max_wide_layers, max_trials)
         return _found(model, reference, batches, error, wanted, rules)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in single files (.npz, .npy, and text with one number after another), and those of one pass by name."""
+"""Arrays in single files: .npz, .npy, and text with one number after another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -61,29 +61,6 @@ class TextArray:
     array: Array
     has_shape: bool
     decimals: int | None
-
-
-def as_array(value: Any) -> Array:
-    """An array; of a torch tensor its numbers."""
-    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-
-
-def pass_of(batch: object, names: Sequence[str]) -> dict[str, Array] | list[Array]:
-    """The arrays of one pass: by name, or those without names in order.
-
-    Args:
-        batch: An array, a mapping by name, a tuple of arrays, which may end in a mapping, or (args, kwargs); or a list as a
-            DataLoader gives it, whose end is labels where it has more than there are names.
-        names: Those of the file's inputs.
-    """
-    if isinstance(batch, Mapping):
-        return {str(name): as_array(array) for name, array in batch.items()}
-    if not isinstance(batch, (list, tuple)):
-        return [as_array(batch)]
-    if batch and isinstance(batch[-1], Mapping):
-        args = batch[0] if len(batch) == 2 and isinstance(batch[0], tuple) else batch[:-1]
-        return {**dict(zip(names, map(as_array, args), strict=False)), **{n: as_array(a) for n, a in batch[-1].items()}}
-    return [as_array(part) for part in (batch[: len(names)] if isinstance(batch, list) else batch)]
 
 
 def load_arrays(path: Path, purpose: str, *, with_texts: bool = False) -> dict[str, Array]:

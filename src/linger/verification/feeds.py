@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.graph.core.walking import required_inputs
-from linger.verification.array_files import Array, load_arrays, pass_of
-
-if TYPE_CHECKING:
-    from linger.runtime.session import Session
+from linger.runtime.session import Array, Session, pass_of
+from linger.verification.array_files import load_arrays
 
 Feed = dict[str, Array]
 Inputs = object
@@ -61,7 +59,7 @@ def given_feeds(inputs: Inputs, model: ir.Model) -> list[Feed]:
     Raises:
         UsageError: A file that cannot be read, or arrays that are not the model's inputs; all of them are named.
     """
-    batches = _batches(inputs, len(required_inputs(model)))
+    batches = _batches(inputs)
     if not batches:
         raise UsageError("inputs: the list is empty. Give at least one feed, or leave inputs out.")
     labels = [f"inputs[{number}]" for number in range(len(batches))] if len(batches) > 1 else ["inputs"]
@@ -69,20 +67,16 @@ def given_feeds(inputs: Inputs, model: ir.Model) -> list[Feed]:
     return [part for feed in feeds for part in cut(feed, model)]
 
 
-def _batches(inputs: Inputs, count: int) -> list[Any]:
-    """The batches; a tuple is one where it has an array for each input, or keywords."""
-    if (
-        isinstance(inputs, (str, os.PathLike, Mapping))
-        or hasattr(inputs, "__array__")
-        or not isinstance(inputs, Iterable)
-    ):
+def _batches(inputs: Inputs) -> list[Any]:
+    """The batches; a tuple is one, unless none of its parts is an array."""
+    is_one = isinstance(inputs, (str, bytes, os.PathLike, Mapping)) or hasattr(inputs, "__array__")
+    if is_one or not isinstance(inputs, Iterable):
         return [inputs]
     parts = list(inputs)
     is_keyed = len(parts) > 1 and isinstance(parts[-1], Mapping) and not isinstance(parts[0], Mapping)
-    is_one = isinstance(inputs, tuple) and (
-        is_keyed or (len(parts) == count and all(hasattr(p, "__array__") for p in parts))
-    )
-    return [inputs] if is_one else parts
+    nested = (str, os.PathLike, Mapping, tuple, list)
+    is_pass = isinstance(inputs, tuple) and (is_keyed or not all(isinstance(part, nested) for part in parts))
+    return [inputs] if is_pass else parts
 
 
 def fitted(feed: Feed, model: ir.Model, where: str) -> Feed:
@@ -166,7 +160,9 @@ def _feed(batch: object, model: ir.Model, where: str) -> Feed:
     missing = [name for name in names if name not in found]
     if not missing:
         return fitted({name: found[name] for name in names}, model, where)
-    if len(found) == len(names):  # other names, but one for each input
+    if isinstance(batch, (str, os.PathLike)) and len(found) == len(names) == len(
+        missing
+    ):  # numpy.savez names by number
         return fitted(dict(zip(names, found.values(), strict=True)), model, where)
     has = listing(found) or "nothing"
     raise UsageError(f"{where}: it lacks {listing(missing)} and has {has}. The model's inputs are {listing(names)}.")
@@ -175,13 +171,13 @@ def _feed(batch: object, model: ir.Model, where: str) -> Feed:
 def _named(batch: object, names: Sequence[str], where: str) -> dict[str, Array]:
     if isinstance(batch, (str, os.PathLike)):
         return load_arrays(Path(batch), "with the model's inputs")
-    read = pass_of(batch, names)
-    if isinstance(read, dict):
-        found = read
-    elif isinstance(batch, (list, tuple)):
-        found = {f"{where}[{i}]": array for i, array in enumerate(read)}
-    else:
-        found = {names[0] if len(names) == 1 else where: read[0]}
+    read = pass_of(batch, names, where)
+    if not isinstance(read, dict) and len(read) != len(names):
+        raise UsageError(
+            f"{where}: the file has {len(names)} inputs ({listing(names)}), {len(read)} were given. A tuple holds the arrays of "
+            "one pass, a list holds batches: (x, y) is one batch of two inputs, [x1, x2] are two batches of one."
+        )
+    found = read if isinstance(read, dict) else dict(zip(names, read, strict=True))
     wrong = [f"{name} ({array.dtype})" for name, array in found.items() if array.dtype.kind not in "iufb"]
     if wrong:
         raise UsageError(f"{where}: these are no arrays of numbers: {listing(wrong)}. Give numpy arrays.")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, BoundBatch, values_of
+from linger.analysis.batches import Batch, Forward, values_of
 from linger.errors import VerificationError, counted
 from linger.pipeline import init
 from linger.quantization.core.runtime import runtime_of
@@ -38,7 +38,7 @@ from linger.workflow.quantizing.open_axes import Edges, edges_of
 from linger.workflow.quantizing.quantized import DATA, Quantized, QuantizeSettings, require_free
 from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
 from linger.workflow.quantizing.run_report import command_of, former_run, new_run, reported
-from linger.workflow.quantizing.samples import Piece, Samples, rows_of, seen_before
+from linger.workflow.quantizing.samples import Piece, Samples, require_alike, rows_of, seen_before
 
 if TYPE_CHECKING:
     from linger.tuning.one_call.result import TuneResult
@@ -87,6 +87,7 @@ def quantize(
     settings.check()
     require_free(out, settings)
     seen, kept = data.divided() if test is None else (data, test)
+    require_alike(seen, kept)
     model = model.eval()
     refuse_not_finite(model)
     measure = None if settings.metric is None else checked_metric("quantize", settings.metric)
@@ -169,14 +170,7 @@ def repeat(
     quantised = init(model, config_file=config).eval()
     load_weights(quantised, config.parent / told.weights)
     arrays = read_arrays(config.parent / told.inputs)
-    given = [
-        Piece(
-            BoundBatch(
-                (torch.from_numpy(arrays[n]) for n in told.input_names if n not in told.by_name),
-                {n: torch.from_numpy(arrays[n]) for n in told.by_name},
-            )
-        )
-    ]
+    given = [Piece(_arguments(model, {name: torch.from_numpy(arrays[name]) for name in told.input_names}))]
     proven = (
         given
         if not told.has_rows
@@ -271,6 +265,13 @@ def _kind_of(seen: Samples, kept: Samples, test: Samples | None) -> tuple[str, l
         note = f"{repeated} of {counted(count, 'sample')} to judge by are among the data of tuning, bit for bit."
         return SEEN, [note]
     return HELD_OUT if test is None else TEST, []
+
+
+def _arguments(model: nn.Module, tensors: dict[str, Tensor]) -> Batch:
+    """The inputs of a file as the arguments of its model: by name where forward has these names."""
+    forward = Forward.of(model)
+    is_known = all(name in forward.names for name in tensors) and forward.takes((), tensors)
+    return forward.bound((), tensors) if is_known else tuple(tensors.values())
 
 
 def _proven(kept: Samples, edges: Edges) -> list[Piece]:

@@ -170,6 +170,32 @@ def test_repair_leaves_a_sound_export_alone(tmp_path, form, is_input_quant):
     assert repaired.path.read_bytes() == (tmp_path / "net.onnx").read_bytes()
 
 
+def behind_a_batch_norm(m, x):
+    return m.fc((torch.relu(m.norm(m.conv(x))) + 0.5).flatten(1))
+
+
+SOUND = {
+    **UNDONE,
+    "a batch norm that is not fused": lambda: (
+        quantised(
+            Own(behind_a_batch_norm, conv=nn.Conv2d(2, 3, 1), norm=nn.BatchNorm2d(3), fc=nn.Linear(12, 4)),
+            drawn(2, 2, 2, 2),
+        ),
+        drawn(2, 2, 2, 2),
+    ),
+    "both directions": lambda: (quantised(nn.LSTM(4, 5, bidirectional=True), drawn(2, 3, 4)), drawn(2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("form", ["dialect", "bare", "standard", "qdq"])
+@pytest.mark.parametrize("case", SOUND)
+def test_repair_finds_nothing_to_do_in_a_sound_export(tmp_path, case, form):
+    """Every tensor says its type, also behind ops whose bodies onnx cannot follow, and no body has a step without use."""
+    model, inputs = SOUND[case]()
+    linger.onnx.export(model, inputs, tmp_path / "net.onnx", opset_version=13, form=form)
+    assert [f"{change.rule}: {change}" for change in linger.fix_dequant(tmp_path / "net.onnx").changes] == []
+
+
 def test_repair_of_a_bare_file_leaves_it_bare(tmp_path):
     model, x = small_net()
     with pytest.warns(UserWarning, match="is_update_dequant=False leaves out"):

@@ -35,6 +35,6 @@ def test_what_a_function_cannot_do_is_one_sentence():
         linger.init(net(), bits="mixed")
     with pytest.raises(UsageError, match="init: bits 7: no such widths"):
         linger.init(net(), bits=7)
-    with pytest.raises(UsageError, match="sensitivity: bits='w4a8': one width for all"):
-        linger.sensitivity(net(), torch.ones(4, 4), bits="w4a8")
+    with pytest.raises(UsageError, match="sensitivity: bits='mixed': every layer is measured at the same widths"):
+        linger.sensitivity(net(), torch.ones(4, 4), bits="mixed")
     assert linger.sensitivity(net(), torch.ones(4, 4), bits="8").bits == 8

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, DOMAIN_VERSION, AttributeKind, Op
 from linger.graph.core.changes import Changes
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, opset_of
+from linger.graph.core.unused import remove_nodes
 from linger.graph.core.walking import all_nodes
 from linger.graph.forms.normal_form import bring_to_normal_form, element_bits_of, is_narrow_exact
 from linger.numeric.onnx.kernel import OnnxKernel
@@ -122,6 +123,9 @@ def build_function(
     results = op.body(kernel, *op.arrange(arguments), **references)
     outputs = [kernel.materialise(r) for r in (results if len(op.outputs) > 1 else [results])]
     graph = ir.Graph(list(inputs.values()), outputs, nodes=kernel.nodes, opset_imports={"": opset})
+    for node in reversed(kernel.nodes):  # steps of a body that this form of the op does without
+        if not any(value in outputs or value.uses() for value in node.outputs):
+            remove_nodes([node])
     read = references | kernel.derived
     parameters = [ir.Attr(name, ATTRIBUTE_TYPES[each.kind], None) for name, each in read.items()]
     domain = _domain(op, arity, is_narrow_exact=is_narrow_exact)

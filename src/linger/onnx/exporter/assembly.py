@@ -23,7 +23,9 @@ from linger.graph.forms.byte_layers import write_byte_layers
 from linger.graph.forms.expand_dialect import expand_dialect
 from linger.graph.forms.shaped import state_recurrent_shapes
 from linger.graph.forms.to_qdq import to_qdq
+from linger.graph.passes import well_formed
 from linger.graph.passes.chip_windows import drop_ceil_mode
+from linger.graph.passes.declared_types import complete_types
 from linger.graph.passes.fixed_shapes import fix_shapes
 from linger.graph.passes.suit_target import CHIP_ATTRIBUTES
 from linger.graph.passes.unneeded_nodes import remove_dead_code
@@ -130,6 +132,7 @@ def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
         expand_dialect(model)
         remove_dead_code(model)  # the nodes of a body compute states even if nothing reads them
         _name(model, options)
+        well_formed.name_nodes(model)  # the loops of two layers hold nodes of the same names
         return _finished(model, options)
     _name(model, options)
     bare = None if options.form == "dialect" else ir.to_proto(model)
@@ -176,6 +179,7 @@ def _finished(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     del proto.graph.value_info[:]
     proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     _drop_untyped(proto)
+    proto = _completed(proto)
     if not options.enable_onnx_checker:
         return proto
     try:
@@ -183,6 +187,16 @@ def _finished(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise GraphError(f"the exported graph does not pass onnx's checker: {error}") from error
     return proto
+
+
+def _completed(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Declare what onnx's inference leaves open behind an op whose body it cannot follow, so that a repair has nothing to do."""
+    declared = {value.name for value in (*proto.graph.value_info, *proto.graph.output)}
+    if all(name in declared for node in proto.graph.node for name in node.output if name):
+        return proto
+    model = ir.from_proto(proto)
+    complete_types(model)
+    return ir.to_proto(model)
 
 
 def _open_outputs(proto: onnx.ModelProto, dynamic_axes: Mapping[str, Any]) -> None:

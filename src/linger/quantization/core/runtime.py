@@ -570,8 +570,8 @@ def scope_of(module: nn.Module) -> Scope | None:
 
 
 def runtime_of(model: nn.Module) -> Runtime | None:
-    """The runtime of a quantised model; None for a float one."""
-    found: Runtime | None = model.__dict__.get(_RUNTIME)
+    """The runtime of a quantised model; None for a float one, and for what is no model."""
+    found: Runtime | None = getattr(model, "__dict__", {}).get(_RUNTIME)
     return found
 
 

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from linger.analysis.batches import Batch, values_of
 from linger.analysis.result_table import written
+from linger.constraint.marks import Widths
 from linger.errors import UsageError
 from linger.quantization.diagnosis.noise_bench import FunctionFacts, LayerFacts, Trial
 from linger.quantization.diagnosis.signal_noise import SignalNoise
@@ -171,12 +172,12 @@ def _powers(pair: Sequence[str]) -> SignalNoise:
     return SignalNoise(signal, noise)
 
 
-def fingerprint(model: nn.Module, batches: Sequence[Batch], bits: int, layers: Mapping[str, LayerFacts]) -> str:
+def fingerprint(model: nn.Module, batches: Sequence[Batch], widths: Widths, layers: Mapping[str, LayerFacts]) -> str:
     """A number that differs for another model, other inputs, other widths or another linger.
 
     It does not see the code of `forward`.
     """
-    digest = hashlib.sha256(repr((_KIND, _FORM, __version__, bits, list(layers.values()))).encode())
+    digest = hashlib.sha256(repr((_KIND, _FORM, __version__, widths, list(layers.values()))).encode())
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, tensor in tensors:
             digest.update(f"{kind} {name} ".encode())

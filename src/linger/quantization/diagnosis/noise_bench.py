@@ -115,14 +115,14 @@ class Trial:
 class NoiseBench:
     """Measures on copies; the model that was given is never run and never changed."""
 
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], bits: int) -> None:
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], widths: Widths) -> None:
         self._batches = batches
         # never run itself: every measurement starts from the same state
         self._model = working_copy(model, "sensitivity")
         self._template = init(sharing_copy(self._model))
-        self.layers = {path: self._facts(path, layer, bits) for path, layer in _layers_of(self._template).items()}
+        self.layers = {path: self._facts(path, layer, widths) for path, layer in _layers_of(self._template).items()}
 
-    def _facts(self, path: str, layer: Layer, bits: int) -> LayerFacts:
+    def _facts(self, path: str, layer: Layer, usual: Widths) -> LayerFacts:
         module = self._model.get_submodule(path)
         choices = [
             QUANTIZATION.of(part) for part in module.modules()
@@ -130,7 +130,7 @@ class NoiseBench:
         is_chosen = any(choice is not None and choice.widths is not None for choice in choices)
         # the batch norm is folded away: it has no numbers of its own on the device
         parameters = sum(p.numel() for name, p in layer.named_parameters() if not name.startswith("bn."))
-        widths = layer.widths if is_chosen else Widths(bits, bits, bits)
+        widths = layer.widths if is_chosen else usual
         return LayerFacts(path, layer.op_name, widths, layer.widths, parameters)
 
     def alone(self, path: str, what: str = BOTH, *, has_own_input: bool = True) -> SignalNoise:

@@ -18,6 +18,7 @@ from linger.analysis.result_html import bars_html
 from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
 from linger.constraint.marks import Widths
 from linger.errors import UsageError, no_module
+from linger.notation import MIXED, as_width, read_bits
 from linger.progress import progress
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.statistics import QuantizedBase
@@ -102,7 +103,7 @@ class Sensitivity:
 
     Attributes:
         rows: The layers and functions.
-        bits: Width of the layers that `quant_module` has not marked.
+        bits: Width of the layers that `quant_module` has not marked; "w4a8" where weights have another.
         quantised_db: SQNR of the model with all layers quantised.
         target_db: The SQNR asked for.
         wide_layers: Layers that 16 bits were given to, most damaging first.
@@ -112,7 +113,7 @@ class Sensitivity:
     """
 
     rows: tuple[SensitivityRow, ...]
-    bits: int
+    bits: int | str
     quantised_db: float
     target_db: float | None = None
     wide_layers: tuple[str, ...] = ()
@@ -128,7 +129,7 @@ class Sensitivity:
     def summary(self) -> str:
         """The result in one line."""
         worst = self.rows[0]
-        text = f"{len(self.rows)} layers, {self.quantised_db:.1f} dB with all at {self.bits} bits"
+        text = f"{len(self.rows)} layers, {self.quantised_db:.1f} dB with all at {self.bits}{' bits' if isinstance(self.bits, int) else ''}"
         if self.predicted_db is not None:
             text += f" ({self.predicted_db:.1f} dB predicted by their sum)"
         which = "" if worst.what == BOTH else f", {worst.what}"
@@ -199,7 +200,7 @@ def sensitivity(
     Args:
         model: A float model, as it is or after `trace_layers`.
         inputs: The arguments of a pass, or an iterable of such (page "Inputs"). All of it is kept in memory.
-        bits: Width of every layer's input, parameters and output, unless `quant_module` chose others.
+        bits: Width of every layer's input, parameters and output, or as in "w4a8", unless `quant_module` chose others.
         target_db: SQNR that the fully quantised model should reach. Layers get 16 bits, the most damaging first:
             as many as the sum of the single noises asks for, then, measured on the whole model, one more at a time.
         save_path: JSON file that every finished measurement is written to. A later call with the same model, inputs
@@ -213,18 +214,18 @@ def sensitivity(
             exist, or the file is damaged or belongs to something else (it is left as it is).
     """
     _check(model, target_db)
-    bits = _one_width(bits)
+    widths = _widths(bits)
     with torch.random.fork_rng():  # also for inputs that shuffle themselves
         batches = list(as_batches(model, inputs, "sensitivity"))
         if not batches:
             raise UsageError("sensitivity: the inputs are empty. Give at least one batch.")
-        bench = NoiseBench(model, batches, bits)
+        bench = NoiseBench(model, batches, widths)
         if not bench.layers:
             raise UsageError(
                 f"sensitivity: linger.init would quantise no layer of {type(model).__name__}. "
                 "Check what linger.disable_quant was called with, and the layer types that linger supports."
             )
-        key = "" if save_path is None else fingerprint(model, batches, bits, bench.layers)
+        key = "" if save_path is None else fingerprint(model, batches, widths, bench.layers)
         found = open_measurements(save_path, key, bench.layers)
         narrow = _together(bench, found, ())
         _measure(bench, found, narrow)
@@ -236,7 +237,7 @@ def sensitivity(
             wide, reached = _widen(bench, found, ranked, target_db)
     return Sensitivity(
         rows=_rows(noises, bench, found, narrow),
-        bits=bits,
+        bits=widths.data if widths.data == widths.parameter else f"w{widths.parameter}a{widths.data}",
         quantised_db=narrow.powers.db,
         target_db=None if target_db is None else float(target_db),
         wide_layers=tuple(wide),
@@ -246,13 +247,18 @@ def sensitivity(
     )
 
 
-def _one_width(bits: int | str) -> int:
-    """The width of all tensors, 4, 8 or 16, as a number or as text."""
-    if isinstance(bits, str) and bits.strip() not in ("4", "8", "16"):
-        raise UsageError(f"sensitivity: bits={bits!r}: one width for all tensors is measured. Use 4, 8 or 16.")
-    width = int(bits)
-    checked_widths(width, width, width)
-    return width
+def _widths(bits: int | str) -> Widths:
+    """The widths of all layers: 4, 8 or 16, or other ones for weights."""
+    given = as_width(bits)
+    if isinstance(given, str) and given.strip().lower() != MIXED:
+        read = read_bits(given, "sensitivity")
+        return Widths(read.data, read.weights, read.data)
+    if isinstance(given, str):
+        raise UsageError(
+            f'sensitivity: bits={bits!r}: every layer is measured at the same widths. Use 4, 8, 16 or "w4a8" here, and '
+            'linger.tune(model, data, bits="mixed") for mixed widths.'
+        )
+    return checked_widths(given, given, given)
 
 
 def _check(model: object, target_db: object) -> None:

@@ -14,7 +14,8 @@ from linger.constraint import marks
 from linger.constraint.conv_bn import counts_as, layer_of
 from linger.constraint.limits import Normalized
 from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
-from linger.errors import UsageError, listing, refuse_unknown
+from linger.errors import UsageError, listing, no_module, refuse_unknown
+from linger.notation import as_width
 from linger.quantization.core.supported import supported_types
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
@@ -66,6 +67,8 @@ def disable_quant(module: nn.Module) -> nn.Module:
     Raises:
         UsageError: `init` came first: the layers are replaced already, and nothing would change.
     """
+    if not isinstance(module, nn.Module):
+        raise no_module("disable_quant", module)
     late = [name or type(module).__name__ for name, part in module.named_modules() if QUANTIZED.of(part)]
     if late:
         raise UsageError(
@@ -93,9 +96,9 @@ def quant_module(
     module: nn.Module,
     type_modules: Sequence[type[nn.Module]] | None = None,
     mode: QuantMode = QuantMode.QValue,
-    data_bits: int = 8,
-    parameter_bits: int = 8,
-    out_bits: int | None = None,
+    data_bits: int | str = 8,
+    parameter_bits: int | str = 8,
+    out_bits: int | str | None = None,
     **newer: Any,
 ) -> nn.Module:
     """Choose the widths of a module and of what is inside it, for a later `init` (or at once, after it).
@@ -113,6 +116,8 @@ def quant_module(
     Returns:
         The module.
     """
+    if not isinstance(module, nn.Module):
+        raise no_module("quant_module", module)
     parameter_bits = newer.pop("weight_bits", parameter_bits)
     if newer.pop("bias_bits", 32) != 32:
         raise UsageError("quant_module: a bias always has 32 bits. Leave bias_bits out.")
@@ -138,20 +143,21 @@ quant_module_by_type = quant_module
 """The other name of linger 1.x, where the two differed in how they ended at a wrong type."""
 
 
-def checked_widths(data: int, parameter: int, output: int) -> Widths:
-    """Widths that exist: 4, 8, 16 bits, and 32 for an output."""
+def checked_widths(data: int | str, parameter: int | str, output: int | str) -> Widths:
+    """Widths that exist, as numbers or texts: 4, 8, 16 bits, and 32 for an output."""
+    read: list[Any] = [as_width(bits) for bits in (data, parameter, output)]
     wrong = [
-        f"{name}={bits}"
+        f"{name}={bits!r}"
         for name, bits, allowed in (
-            ("data_bits", data, (4, 8, 16)),
-            ("parameter_bits", parameter, (4, 8, 16)),
-            ("out_bits", output, (4, 8, 16, 32)),
+            ("data_bits", read[0], (4, 8, 16)),
+            ("parameter_bits", read[1], (4, 8, 16)),
+            ("out_bits", read[2], (4, 8, 16, 32)),
         )
         if bits not in allowed
     ]
     if wrong:
         raise UsageError(f"{', '.join(wrong)}: no such width. Use 4, 8 or 16 bits (out_bits also 32).")
-    return Widths(data, parameter, output)
+    return Widths(*read)
 
 
 def types_by_name() -> Types:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from linger.constraint.marks import QUANTIZATION
 from linger.errors import UsageError
+from linger.notation import as_width
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Frame, Scope, scope_of
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, INPUT_KEY, FunctionalLayer, functional_layer
@@ -46,6 +47,7 @@ def quant_tensor(
     Raises:
         UsageError: An argument is wrong, the name was used in this run before, the model is not at work.
     """
+    bits = as_width(bits)
     _check(module, x, name, mode, bits, zero_point)
     scope = scope_of(module)
     if scope is None:
@@ -99,7 +101,7 @@ def _check(module: nn.Module, x: Tensor, name: str, mode: QuantMode, bits: int, 
     if not name or "." in name or (INPUT_KEY + name).startswith(FLOAT_OPERAND):
         raise UsageError(f"quant_tensor: {name!r} cannot be the name of a module. Use letters, digits and underscores.")
     if bits not in _WIDTHS:
-        raise UsageError(f"quant_tensor: bits={bits}: no such width. Use 4, 8 or 16.")
+        raise UsageError(f"quant_tensor: bits={bits!r}: no such width. Use 4, 8 or 16.")
     if zero_point != 0:
         raise UsageError(
             f"quant_tensor: zero_point={zero_point}: the formats are symmetric, so that no op of the file has a zero "

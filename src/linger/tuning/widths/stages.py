@@ -13,6 +13,7 @@ from torch import nn
 from linger.constraint.marks import QUANTIZATION, QuantChoice, Widths
 from linger.dialect import Op, find_op, ops
 from linger.errors import UsageError
+from linger.notation import as_width
 from linger.numeric.curves.normalization import is_exact
 from linger.quantization.core.kept.widths import keep_widths
 from linger.quantization.core.ranges import Kind, kind_of
@@ -190,6 +191,7 @@ def _wish_problems(where: str, wish: object) -> Iterator[str]:
 
 def _with(widths: Widths, wish: object, *, has_weights: bool) -> Widths:
     """Widths with a wish fulfilled, as far as it concerns a layer."""
+    wish = as_width(wish)
     if isinstance(wish, int) and not isinstance(wish, bool):
         wanted = checked_widths(_USUAL_BITS, wish, _USUAL_BITS)
         return replace(widths, parameter=wanted.parameter) if has_weights else widths

@@ -23,7 +23,7 @@ from linger.graph.core.unused import needed_nodes
 from linger.graph.core.walking import inputs_within, required_inputs
 from linger.runtime.fastest import fastest
 from linger.runtime.reference import Reference
-from linger.runtime.session import Options, Session, make_session_options
+from linger.runtime.session import Options, Session, as_expected, make_session_options
 from linger.verification.array_files import Array
 from linger.verification.proof.result import Divergence, FloatRow, TensorRow
 from linger.verification.proof.witness import Statement, Witness, WitnessStand, make_stands
@@ -103,7 +103,7 @@ class RecordingComparison:
         session = next(iter(self.sessions.values()))
         self.model = session.model  # in the order of computation
         self._reference = Reference(model, is_checked=True)
-        self._inputs = [i.name for i in session.get_inputs()]
+        self._inputs = {i.name: i.type for i in session.get_inputs()}
         self._outputs = [o.name for o in session.get_outputs()]
         self._exact = _dequantized_outputs(model)
         self._producers = {
@@ -181,7 +181,8 @@ class RecordingComparison:
                 "given. Pass the same arguments as for the export: (x, y) is one batch of two inputs, [x1, x2] are two "
                 "batches of one."
             )
-        return dict(zip(recording.input_names or self._inputs, recording.inputs, strict=True))
+        named = zip(recording.input_names or self._inputs, recording.inputs, strict=True)
+        return {name: as_expected(array, self._inputs.get(name, "")) for name, array in named}
 
     def _note_missing(self, batch: Batch) -> None:
         recorded = batch.recording.integers

@@ -61,15 +61,16 @@ def edges_of(model: nn.Module, batches: Sequence[Batch], *, can_open: bool = Tru
     outputs = tuple(map(output_name, range(len(shapes))))
     if not can_open:
         return Edges(inputs, outputs, {}, is_batch_open=False)
-    variants = [(first, other) for other in batches[1:] if _shapes(other) != _shapes(first)]
+    sizes = _shapes(values_of(first))
+    variants = [(first, other) for other in batches[1:] if _shapes(values_of(other)) != sizes]
     rows = _rows_apart(model, first)
     axes: dict[str, dict[int, str]] = {}
     for one, other in ([rows] if rows is not None else []) + variants[:1]:
         is_rows = rows is not None and one is rows[0]
-        _open(axes, inputs, _shapes(one), _shapes(other), is_rows=is_rows)
+        _open(axes, inputs, _shapes(values_of(one)), _shapes(values_of(other)), is_rows=is_rows)
         _open(axes, outputs, _output_shapes(model, one), _output_shapes(model, other), is_rows=is_rows)
     for _, other in variants[1:]:
-        _open(axes, inputs, _shapes(first), _shapes(other))
+        _open(axes, inputs, sizes, _shapes(values_of(other)))
     return Edges(inputs, outputs, axes, is_batch_open=rows is not None)
 
 

@@ -158,16 +158,16 @@ def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: in
     found = as_tensors(found, Forward.of(model), what) if isinstance(found, (np.ndarray, Mapping)) else found
     has_names = isinstance(found, dict) and next(tensors_of(found), None) is not None
     if has_names or isinstance(found, (Tensor, tuple)):
-        piece = _piece(found, model, what)
-        sizes = {len(a) if isinstance(a, Tensor) and a.dim() else 0 for a in values_of(piece.arguments)}
-        if len(sizes) == 1 and sizes != {0}:
+        piece = _piece(found, model, what, is_item=False)
+        sizes = {len(a) if isinstance(a, Tensor) and a.dim() else -1 for a in values_of(piece.arguments)}
+        if len(sizes) == 1 and sizes.pop() > 0:
             return limited(replace(of_arrays(piece.arguments, piece.labels, what), are_labels_sure=False), limit)
         return Samples((piece,), are_rows=False, what=what, are_labels_sure=False)
     if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
         raise UsageError(
             f"{what}: {type(found).__name__} is no data. Give a tensor, a tuple of arguments, a Dataset, or an iterable of batches."
         )
-    pieces = tuple(_piece(item, model, what) for item in islice(_told(found, what), limit))
+    pieces = tuple(_piece(item, model, what, is_item=True) for item in islice(_told(found, what), limit))
     if not pieces:
         raise UsageError(f"{what}: it gave no batch. Return at least one batch of typical inputs.")
     return Samples(pieces, are_rows=False, what=what, are_labels_sure=False)
@@ -196,11 +196,9 @@ def spread(count: int, limit: int | None) -> list[int]:
 
 def rows_of(piece: Piece) -> tuple[Piece, ...]:
     """Every sample of a batch."""
-    count = len(values_of(piece.arguments)[0])
-    rows = [slice(i, i + 1) for i in range(count)]
-    return tuple(
-        Piece(rows_of_batch(piece.arguments, row), None if piece.labels is None else piece.labels[row]) for row in rows
-    )
+    rows = [slice(i, i + 1) for i in range(len(values_of(piece.arguments)[0]))]
+    labels = piece.labels
+    return tuple(Piece(rows_of_batch(piece.arguments, i), None if labels is None else labels[i]) for i in rows)
 
 
 def seen_before(seen: Samples, kept: Samples) -> tuple[int, int]:
@@ -213,10 +211,10 @@ def seen_before(seen: Samples, kept: Samples) -> tuple[int, int]:
 def _digests(samples: Samples) -> Iterator[bytes]:
     """One for each sample; for a batch as a whole where its arguments have no common first axis."""
     for piece in samples.pieces:
-        sizes = {len(a) if a.dim() else -1 for a in piece.arguments}
+        sizes = {len(a) if a.dim() else -1 for a in values_of(piece.arguments)}
         for row in rows_of(piece) if len(sizes) == 1 and min(sizes) > 0 else (piece,):
             digest = hashlib.blake2b(digest_size=16)
-            for tensor in row.arguments:
+            for tensor in values_of(row.arguments):
                 digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
                 digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
             yield digest.digest()
@@ -249,6 +247,21 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
     return Piece(arguments, torch.cat(labels) if len(labels) == len(pieces) else None)
 
 
+def require_alike(*data: Samples) -> None:
+    """Refuse data of which some give arguments that others leave out: a file has one list of inputs.
+
+    Raises:
+        UsageError: They do.
+    """
+    calls = {(len(p.arguments), tuple(keywords_of(p.arguments))): p for samples in data for p in samples.pieces}
+    if len(calls) > 1:
+        texts = (", ".join((f"{count} by position", *names)) for count, names in calls)
+        raise UsageError(
+            f"data: the batches do not give the same arguments ({'; '.join(texts)}), and a file has one list of inputs. Give every "
+            "batch, those of the test data too, with the same arguments."
+        )
+
+
 def _told(found: Iterable[Any], what: str) -> Iterator[Any]:
     """The items of a user's iterable, whose errors are told."""
     try:
@@ -257,14 +270,14 @@ def _told(found: Iterable[Any], what: str) -> Iterator[Any]:
         raise UsageError(f"{what}: it fails while it gives batches ({type(error).__name__}: {error}).") from error
 
 
-def _piece(item: Any, model: nn.Module, what: str) -> Piece:
+def _piece(item: Any, model: nn.Module, what: str, *, is_item: bool) -> Piece:
     """One batch, with labels where the last of its parts can be nothing else, or is called so."""
     forward = Forward.of(model)
     inputs, labels = _apart(as_tensors(item, forward, what), forward)
     if isinstance(inputs, (tuple, list)) and not inputs:
         raise UsageError(f"{what}: it gave an empty batch. Return tensors.")
-    batch = forward.bound(*read_arguments(forward, inputs, where=what, is_item=True))
-    named = {name: _as_given(part) for name, part in keywords_of(batch).items()}
+    batch = forward.bound(*read_arguments(forward, inputs, where=what, is_item=is_item))
+    named = {name: _as_given(part) for name, part in batch.keywords.items()}
     return Piece(BoundBatch(map(_as_given, batch), named), labels)
 
 
