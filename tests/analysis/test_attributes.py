@@ -79,6 +79,16 @@ def test_tensors_may_be_others_for_the_time_of_a_pass():
     assert_untouched(keeper, before)
 
 
+def test_weights_in_a_list_are_no_state():
+    keeper, weight = Keeper(), nn.Parameter(torch.zeros(2))
+    keeper.items.append(weight)
+    with kept_attributes(keeper, lambda tensor: tensor + 5):
+        assert keeper.items[-1] is weight
+        weight.data += 1
+    assert keeper.items[-1] is weight
+    assert torch.equal(weight, torch.ones(2))
+
+
 def test_tensor_of_an_inference_pass_is_restored_too():
     keeper = Keeper()
     with torch.inference_mode():

@@ -47,6 +47,18 @@ def test_what_is_no_batch_is_refused_at_once(given):
         as_batches(Anything(), given)
 
 
+class Named(nn.Module):
+    def forward(self, image, gain=None):
+        return image if gain is None else image * gain
+
+
+def test_a_wrong_name_is_no_argument_of_its_own():
+    with pytest.raises(UsageError, match=r"does not take gian \(is it gain\?\) by name.*: image, gain"):
+        list(as_batches(Named(), [{"image": ONE, "gian": TWO}]))
+    (batch,) = as_batches(Named(), [{"key": ONE}])
+    assert batch == ({"key": ONE},)
+
+
 def test_a_fresh_copy_shares_no_memory_and_keeps_everything_else():
     packed = pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
     tree = {"a": [ONE, 3, None], "b": packed}

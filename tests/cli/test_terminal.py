@@ -42,6 +42,13 @@ def test_signs_are_spelled_out_and_letters_shown_by_their_codes():
     assert written("卷积 · ½", "utf-8") == "卷积 · ½"
 
 
+def test_a_stream_that_holds_text_takes_every_sign_as_it_is():
+    stream = io.StringIO()
+    use_readable_signs(stream)
+    stream.write(NAME)
+    assert stream.getvalue() == NAME
+
+
 def test_every_sign_of_ours_can_be_spelled_out():
     found = set()
     for file in Path(linger.__file__).parent.rglob("*.py"):

@@ -6,6 +6,7 @@ import torch
 from linger.dialect import Refusal
 from linger.ops.maximum import from_max, iq_max
 from tests.support.hand_worked import assert_gives, int8, torch_object
+from tests.support.wired import Wired, picture, quantise
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,13 @@ def test_the_other_functions_of_that_name_are_refused():
 @pytest.mark.parametrize("name", iq_max.functions)
 def test_bound_name_is_a_maximum_in_torch(name):
     assert torch_object(name)(torch.tensor([2.0, 5.0]), torch.tensor([3.0, 4.0])).tolist() == [3.0, 5.0]
+
+
+def test_a_limit_behind_it_reaches_the_layers_before():
+    def forward(m, x):
+        y = m.conv(x)
+        return torch.maximum(m.conv2(y), y).clamp(-0.125, 0.125)
+
+    model = quantise(Wired(forward), picture(spread=8.0))
+    assert model.conv2.running_o.item() == 0.125
+    assert model.conv.running_o.item() > 0.125  # another layer reads all of it

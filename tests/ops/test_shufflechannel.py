@@ -8,6 +8,7 @@ from linger.dialect import Refusal
 from linger.ops.shufflechannel import from_channel_shuffle, shuffle_channel
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
 from tests.support.samples import run_numpy
+from tests.support.wired import Wired, picture, quantise
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,8 @@ def test_binding():
     assert isinstance(from_channel_shuffle(torch.zeros(1, 6), 2), Refusal)
     for name in shuffle_channel.functions:
         assert torch_object(name)(x, 3).shape == x.shape
+
+
+def test_a_limit_behind_it_reaches_the_layer_before():
+    model = quantise(Wired(lambda m, x: torch.channel_shuffle(m.conv(x), 2).clamp(-0.125, 0.125)), picture())
+    assert model.conv.running_o.item() == 0.125

@@ -1,5 +1,7 @@
 """A comparison on a terminal and as a picture."""
 
+import re
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -85,6 +87,20 @@ def test_the_picture_names_the_first_divergence(tmp_path):
     assert "largest difference, LSB" in text
     draw_comparison(comparison(*rows), tmp_path / "d.png")
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+
+
+def boxes(svg, colour):
+    """The bottom and the height of each box filled so, in points."""
+    box = rf'<path d="M [\d.]+ ([\d.]+) \nL [\d.]+ \1 \nL [\d.]+ ([\d.]+) [^"]*"[^>]*fill: {colour}"'
+    return [(float(low), float(low) - float(high)) for low, high in re.findall(box, svg.read_text())]
+
+
+def test_bars_are_as_high_as_the_differences(tmp_path):
+    draw_comparison(comparison(row("p", [0], [1]), row("q", [0], [3])), tmp_path / "d.svg")
+    _, (bottom, _) = boxes(tmp_path / "d.svg", "#ffffff")  # the picture, and the axes in it
+    one, three = boxes(tmp_path / "d.svg", "#33658a")
+    assert [one[0], three[0]] == [bottom] * 2
+    assert three[1] == pytest.approx(3 * one[1])
 
 
 def test_shapes_that_differ_are_drawn_too(tmp_path):

@@ -76,6 +76,16 @@ def test_noises_add_up_to_about_what_is_measured() -> None:
     assert found.predicted_db == pytest.approx(found.before_db, abs=3)
 
 
+def test_a_row_has_the_noise_of_its_tensor_alone() -> None:
+    model, reference = pair(net_with_outlier(), X)
+    found = find_bits(model, reference, X, goal=30, bits=(8, 16))
+    worst = found.rows[0]
+    # all tensors together have this noise, of which the worst makes its share
+    assert worst.alone_db == pytest.approx(found.predicted_db - 10 * math.log10(worst.noise_share), abs=1e-9)
+    assert worst.alone_db < 30
+    assert all(row.alone_db is None or row.alone_db >= worst.alone_db for row in found.rows)
+
+
 class Residual(nn.Module):
     """Sums of sums: noises of groups must be those of their members."""
 

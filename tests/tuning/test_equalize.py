@@ -283,6 +283,17 @@ def test_a_chip_without_the_op_gets_no_limits(target: str) -> None:
     assert_as_it_was(model, before)
 
 
+def test_channels_without_limits_gain_on_a_chip_without_the_op() -> None:
+    # what the chip lacks concerns the channels between the first two convolutions alone
+    model = nn.Sequential(net(nn.ReLU6), nn.Conv2d(4, 3, 1), net()).eval()
+    limited = state(model[0][0])
+    result = linger.equalize(model, [torch.randn(2, 3, 12, 12)], target="venus")
+    assert type(model[0][0]) is nn.Conv2d
+    assert_as_it_was(model[0][0], limited)
+    assert result.changes
+    assert result.after_db > result.before_db + 10
+
+
 def test_a_residual_net_with_batch_norms_gains() -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:

@@ -1,6 +1,8 @@
 """A part of a model as a model of its own."""
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError, UsageError
@@ -75,6 +77,19 @@ def test_functions_and_domains_come_along_only_if_used():
     tail = extract(model, ["f"], ["y"])
     assert not tail.functions
     assert tail.graph.opset_imports == {"": 12}
+
+
+def test_domains_of_nodes_stay_beside_functions_that_do_not_use_them():
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17, "own": 1, "com.microsoft": 1, "unused": 1]>'
+            "g (float[n] x) => (float[n] y) <float[n] b> { a = com.microsoft.QuickGelu<alpha=1.0>(x) b = own.Twice(a) y = Abs(b) }"
+            '<domain: "own", opset_import: ["": 17]> Twice (p) => (q) { q = Add(p, p) }'
+        )
+    )
+    part = extract(model, ["x"], ["b"])
+    assert part.graph.opset_imports == {"": 17, "own": 1, "com.microsoft": 1}
+    np.testing.assert_allclose(run(part, x=X)[0], 2 * X / (1 + np.exp(-X)), rtol=1e-6)
 
 
 def test_a_bare_dialect_file_shows_its_types_with_functions(shared):

@@ -55,6 +55,13 @@ def test_a_product_of_four_bits_saturates_at_four_bits(style, draw):
     assert node.error == 0
 
 
+@pytest.mark.parametrize("style", STYLES)
+def test_a_layer_without_outputs_has_no_error(style, draw):
+    inputs = product("gemm", np.zeros(0, np.int32), draw)
+    options = {"is_symmetric": STYLES[style], "modes": BRIEF}
+    assert assert_as_reported(find_op("LinearInt"), inputs, product_attributes("gemm", 7), **options).error == 0
+
+
 def test_a_sum_beyond_float32_is_listed_with_a_bound(draw):
     inputs = product("conv", np.array([2**24, -(2**24), 5], np.int32), draw)
     node = assert_as_reported(find_op("Conv2dInt"), inputs, product_attributes("conv", 7), modes=BRIEF)

@@ -118,6 +118,14 @@ def test_a_table_of_two_lines_by_hand():
     assert wrong_places(pieces, values) == []
 
 
+def test_a_line_may_begin_at_the_lowest_number_that_can_be_stored():
+    # 20 steps of 13107 are 4 short of 2^18, so the offset may be no larger than −128·2^8, and no smaller in 16 bits
+    values = tuple(-128 + (13107 * x >> 18) for x in range(400))
+    (piece,) = straight_pieces(values)
+    assert piece.offset == -(1 << 15)
+    assert wrong_places([piece], values) == []
+
+
 NOT_STRAIGHT = {
     "nothing": (),
     "short": (5,),

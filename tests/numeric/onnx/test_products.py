@@ -80,6 +80,11 @@ def test_a_row_of_weights_is_what_is_added_for_an_output(shape, transposed_group
     assert by_output(np.arange(8).reshape(shape), transposed_groups).tolist() == rows
 
 
+@pytest.mark.parametrize(("shape", "transposed_groups"), [((0, 3, 2), None), ((3, 0, 2), 1), ((4, 0, 2), 2)])
+def test_without_outputs_there_is_no_row(shape, transposed_groups):
+    assert len(by_output(np.zeros(shape), transposed_groups)) == 0
+
+
 @OPSETS
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 1, 2)], ids=["no pads", "uneven pads"])
 @pytest.mark.parametrize("bits", [8, 16])

@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 import math
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -261,6 +262,15 @@ def test_lines_also_say_what_stays_narrow_where_init_would_not_guess_it():
     assert [line.partition(", ")[2][:-1] for line in found.lines] == [
         *["data_bits=16, parameter_bits=16, out_bits=16"] * count,
         *["data_bits=4, parameter_bits=4, out_bits=4"] * (4 - count),
+    ]
+    assert remeasured(model, found.lines, X) == pytest.approx(found.reached_db, abs=1e-9)
+
+
+def test_lines_name_layers_as_the_model_does():
+    model = nn.Sequential(OrderedDict([("Schlüssel", net_with_outlier())]))
+    found = sensitivity(model, X, target_db=30)
+    assert [line.partition(", ")[0] for line in found.lines] == [
+        'linger.quant_module(model.get_submodule("Schlüssel.bad")'
     ]
     assert remeasured(model, found.lines, X) == pytest.approx(found.reached_db, abs=1e-9)
 

@@ -1,5 +1,6 @@
 """Functions that only move numbers keep scale and width; dropout is real in training and nothing in evaluation."""
 
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
@@ -133,6 +134,17 @@ def test_another_type_asks_for_real_values(kind):
     h, converted = model(picture())
     assert not isinstance(converted, QTensor)
     assert torch.equal(converted, h.dequantize().to(kind))
+
+
+@pytest.mark.parametrize("name", ["to float32", "to device", "cpu", "float"])
+def test_the_type_that_it_has_leaves_nothing_in_a_file(name, tmp_path):
+    model = init(Wired(lambda m, x: F.relu(MOVES[name](m.conv(x))))).eval()
+    with linger.calibration(), torch.no_grad():
+        model(picture())
+    linger.onnx.export(model, picture(), tmp_path / "net.onnx")
+    nodes = onnx.load(tmp_path / "net.onnx").graph.node
+    assert [node.op_type for node in nodes] == ["Quant", "Conv2dInt", "Relu", "Dequant"]
+    assert linger.verify(model, tmp_path / "net.onnx", picture()).ok
 
 
 @pytest.mark.parametrize("name", ["squeeze_", "unsqueeze_", "transpose_", "t_"])

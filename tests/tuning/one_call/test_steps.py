@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+import linger
 from linger.quantization.core.ranges import ranges_of
 from linger.tuning.one_call.budget import read_budget
 from linger.tuning.one_call.judging import Judge
 from linger.tuning.one_call.session import NothingToDoError, Session, Trial
 from linger.tuning.one_call.splitting import split
-from linger.tuning.one_call.steps import exponents, methods, quantized
+from linger.tuning.one_call.steps import distillation, exponents, methods, quantized
 
 
 @pytest.fixture
@@ -49,3 +50,18 @@ def test_exponents_are_searched_on_as_many_batches_as_the_time_allows(start: tup
     assert after.model[0].scale_x.item() == 64.0
     with pytest.raises(NothingToDoError, match="found nothing better"):
         exponents(session, before, {"max_trials": 20, "batches": 2})
+
+
+def test_distilling_moves_weights_of_a_copy_towards_the_reference() -> None:
+    # weights of 64.4 and 64.2 steps, which work together: 65 and 64 are nearer to both than 64 and 64
+    reference = nn.Sequential(nn.Linear(2, 1, bias=False)).eval()
+    reference[0].weight.data = torch.tensor([[64.4, 64.2]]) / 64
+    linger.quant_module(reference[0], out_bits=16)
+    parts = split(reference, [(torch.tensor([[a, a]]) / 64,) for a in (127.0, 64.0, 32.0, 16.0)])
+    before = Trial(quantized(reference, parts.tuning, None), reference)
+    session = Session(parts, Judge(reference, parts.held_out), read_budget("1 h"), {})
+    after = distillation(session, before, {"steps": 1, "learning_rate": 0.2})
+    assert after.reference is reference
+    expected = [[64.6, 64.4]], [[64.4, 64.2]], [[64.4, 64.2]]
+    for model, weight in zip((after.model, before.model, reference), expected, strict=True):
+        assert torch.allclose(model[0].weight.detach() * 64, torch.tensor(weight), atol=1e-3)

@@ -71,6 +71,12 @@ def test_measuring_leaves_threads_random_numbers_and_the_model_as_they_were() ->
     assert model.training
 
 
+@pytest.mark.filterwarnings("error")
+def test_measuring_asks_no_graphics_card_for_its_random_numbers() -> None:
+    with mock.patch.object(torch.cuda, "device_count", return_value=2):
+        assert fitting_threads(net(), BATCH) == 1
+
+
 @pytest.mark.parametrize("chosen", [1, 2])
 def test_a_search_runs_on_the_chosen_threads_and_leaves_them_as_before(chosen: int) -> None:
     seen = set()

@@ -134,10 +134,10 @@ def quantized(number: float, node: ir.Node, element: ir.DataType) -> int | None:
     if np.isnan(number):
         return None
     low, high = _range(element)
-    place = float(np.clip(number / float(scale_of(node).reshape(-1)[0]) + zero_of(node), low - 1, high + 1))
-    if low <= place <= high and abs(place % 1.0 - 0.5) < _DOUBTFUL:
+    place = float(np.clip(number / float(scale_of(node).reshape(-1)[0]) + zero_of(node), low, high))
+    if abs(place % 1.0 - 0.5) < _DOUBTFUL:
         return None
-    return int(np.clip(np.rint(place), low, high))
+    return int(np.rint(place))
 
 
 def _range(element: ir.DataType) -> tuple[int, int]:

@@ -23,10 +23,10 @@ def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[An
     Weights are [out, in/group, …]; those of a transposed convolution, which has `transposed_groups`, [in, out/group, …].
     """
     if transposed_groups is None:
-        return weight.reshape(weight.shape[0], -1)
+        return weight.reshape(weight.shape[0], int(np.prod(weight.shape[1:])))  # there may be no outputs
     inside, outside = weight.shape[0] // transposed_groups, weight.shape[1]
-    split = weight.reshape(transposed_groups, inside, outside, -1).swapaxes(1, 2)
-    return split.reshape(transposed_groups * outside, -1)
+    split = weight.reshape(transposed_groups, inside, outside, int(np.prod(weight.shape[2:]))).swapaxes(1, 2)
+    return split.reshape(transposed_groups * outside, inside * split.shape[3])
 
 
 class OnnxProducts(OnnxNarrow):

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 import linger
 from linger.quantization.core.processes import group
 from linger.quantization.core.processes.exchange import _pooled
-from linger.quantization.core.processes.group import Group, GroupError, _time_limit
+from linger.quantization.core.processes.group import Group, GroupError, _time_limit, agree
 from tests.support.device_models import make_model, picture
 from tests.support.processes import Failed, run_processes
 
@@ -662,6 +662,22 @@ def test_a_row_is_made_where_the_group_takes_it_from(alone):
     # gloo takes tensors of the CPU; those of a device that it does not know are brought there
     assert Group.device_for(torch.device("cpu")) == torch.device("cpu")
     assert Group.device_for(torch.device("meta")) == torch.device("cpu")
+
+
+def test_a_row_stays_on_a_device_that_the_group_has_a_backend_for():
+    dist.init_process_group("cpu:gloo,cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert [Group.device_for(torch.device(kind)).type for kind in ("cpu", "cuda", "xpu")] == ["cpu", "cuda", "cpu"]
+    finally:
+        dist.destroy_process_group()
+
+
+def test_where_models_are_compared_a_failure_is_told_in_full(alone):
+    sentence = "no such batch: " + "a long path, " * 100
+    with pytest.raises(GroupError) as raised:
+        agree(Group(), {}, KeyError(sentence), torch.device("cpu"))
+    assert str(raised.value) == f"Process 0 has stopped in this training pass (KeyError: '{sentence}')."
+    assert agree(Group(), {}, None, torch.device("cpu")) == set()
 
 
 @pytest.mark.parametrize("limit", [None, timedelta(seconds=90)])
