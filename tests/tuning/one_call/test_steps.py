@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.quantization.core.ranges import ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.tuning.one_call.budget import read_budget
 from linger.tuning.one_call.judging import Judge
 from linger.tuning.one_call.session import NothingToDoError, Session, Trial

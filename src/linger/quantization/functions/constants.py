@@ -25,12 +25,11 @@ from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, scale_for_range
+from linger.quantization.core.distributed.fsdp import is_sharded
 from linger.quantization.core.frozen import kept
-from linger.quantization.core.observation import is_calibrating
-from linger.quantization.core.processes.sharding import is_sharded
 from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.ranges import ZEROS
 from linger.quantization.core.runtime import Frame, Runtime
-from linger.quantization.core.statistics import ZEROS
 from linger.quantization.functions.functional_layer import (
     FLOAT_OPERAND,
     KEY_PREFIX,
@@ -113,11 +112,12 @@ def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) ->
     if frame is None or (policy is not None and frame.path in policy.float_paths) or not is_state(value, runtime):
         return None
     name = runtime.unique_name(frame.path, "constant")
-    if runtime.is_tracing:
+    now = runtime.now
+    if now.is_traced:
         content, scale = _recalled(name, runtime)
         return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
     base = _unexpanded(value, is_negated=is_negated)
-    stays_there = frame.module.training or is_calibrating()
+    stays_there = frame.module.training or now.calibration is not None
     largest = largest_magnitude(base) if stays_there else max_abs(base)
     if not isinstance(largest, Tensor) and not math.isfinite(largest):
         return None
@@ -125,7 +125,7 @@ def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) ->
     rounded = fake_quantize(base.float(), scale, CONSTANT_BITS, can_saturate=False)
     with kept():
         runtime.last_pass[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
-    rounded = base.float() if runtime.is_real else rounded
+    rounded = base.float() if now.is_real else rounded
     result = QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
     result.is_constant = True
     return result
@@ -176,11 +176,12 @@ def _quantized(real: Tensor, key: str, reader: str, runtime: Runtime) -> QTensor
     assert frame is not None  # checked by the caller
     layer = functional_layer(frame, key, runtime.path, real.device, runtime)
     bits = CONSTANT_BITS if runtime.products is None else runtime.products.widths_in(frame.module).data
-    if not real.numel() and layer.is_observing and layer.read("running_x") == 0.0:
-        layer.write("running_x", ZEROS)  # nothing was in it: as if it had been zeros
+    range_ = layer.ranges["x"]
+    if not real.numel() and range_.observes(runtime.now) and range_.running.read() == 0.0:
+        range_.running.write(ZEROS)  # nothing was in it: as if it had been zeros
     reason = f"{reader} reads a float tensor, which is quantised with a range of its own"
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - interceptors of the model's functions see none here
-        return layer.quantize(real, bits, runtime, frame.path, reason=reason)
+        return range_.quantize(real, bits, runtime, frame.path, reason=reason)
 
 
 def _why_float(
@@ -192,12 +193,13 @@ def _why_float(
     runtime: Runtime,
 ) -> str:
     """Why float tensors that meet integers stay float; empty if they do not."""
-    is_observing = (frame.module.training or is_calibrating()) and not runtime.is_tracing
+    now = runtime.now
+    is_observing = (frame.module.training or now.calibration is not None) and not now.is_traced
     if not is_observing:
         keys = [f"{KEY_PREFIX}{key}" for key in (_result_key(op, number), *(_operand_key(number, p) for p in reals))]
-        is_known = runtime.is_real or all(key in frame.module._modules for key in keys)  # noqa: SLF001 - as functional_layer
+        is_known = now.is_real or all(key in frame.module._modules for key in keys)  # noqa: SLF001 - as functional_layer
         return "" if is_known else "a float operand has no range; calibrate the model, and it is quantised"
-    if runtime.keeps_float_operands and not is_calibrating():
+    if runtime.keeps_float_operands and now.calibration is None:
         return "a checkpoint of an older linger has no range for its float operand; calibrate the model"
     ends = [
         max_abs(real) for real in reals.values() if real.device.type == "cpu" and real.numel()
@@ -245,7 +247,7 @@ def quantize_parameter(value: Tensor, runtime: Runtime, name: str, *, stays_ther
     Raises:
         UsageError: The parameter holds NaN or infinity; or a trace comes before any pass.
     """
-    if runtime.is_tracing:
+    if runtime.now.is_traced:
         content, scale = _recalled(name, runtime)
         return QTensor(content, scale, PARAMETER_BITS, runtime)
 

@@ -17,10 +17,9 @@ from linger.errors import UnsupportedError, UsageError
 from linger.quantization.core import packing
 from linger.quantization.core.qtensor import QTensor, follow, has_place, is_quantized, runtime_among, unwrap
 from linger.quantization.core.recomputation import is_repeating
-from linger.quantization.core.runtime import Frame, OpRecord, Runtime, TorchFunction
-from linger.quantization.core.supported import NO_INTEGER_FORM
-from linger.quantization.core.surroundings import full_precision, function_with_symbolic, may_be_repeated
-from linger.quantization.core.switched import SHUFFLES, SWITCHES, reason_of, why_off
+from linger.quantization.core.runtime import Frame, OpRecord, Runtime, TorchFunction, may_be_repeated
+from linger.quantization.core.supported import NO_INTEGER_FORM, SHUFFLES, SWITCHES, reason_of, why_off
+from linger.quantization.core.torch_state import full_precision, function_with_symbolic
 from linger.quantization.functions import passthrough, rewrites
 from linger.quantization.functions.attention import ATTENTION
 from linger.quantization.functions.chip_forms import is_sum, negated, sum_op
@@ -102,7 +101,8 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
         args = (kwargs.pop("input"),)
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
-    frame = runtime.frame
+    frames = runtime.current.frames
+    frame = frames[-1] if frames else None
     if frame is not None and frame.module.training and may_be_repeated():
         _remember(runtime, func, args, frame)
     if _is_kept_float(runtime, func, args, frame):
@@ -189,12 +189,12 @@ _KEPT: dict[TorchFunction, Callable[[TorchFunction, QTensor, Args, Kwargs], obje
 
 def _already_done(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """A ReLU that the layer before it has fused; a recording shows every op, so there it is computed."""
-    x = args[0] if args else None
-    if not is_quantized(x) or not x.is_nonnegative or x.is_integer:
+    x, frames = args[0] if args else None, runtime.current.frames
+    if not isinstance(x, QTensor) or x.scale is None or not x.is_nonnegative or not x.stored.is_floating_point():
         return NotImplemented
-    if runtime.frame is None or runtime.is_recorded:
+    if not frames or runtime.recorder is not None or runtime.observers:
         return NotImplemented
-    runtime.note(OpRecord(runtime.path, RELU, is_integer=True))
+    runtime.note(OpRecord(frames[-1].path, RELU, is_integer=True))
     # out of place the result is a tensor of its own
     is_same = _is_in_place(func, args, kwargs)
     if is_same:
@@ -439,7 +439,7 @@ def _on_real_values(runtime: Runtime, func: TorchFunction, args: Args, kwargs: K
     result = func(*real_args, **real_kwargs)
     if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
         # without a result it has written into a float tensor; in a trace the count would fix an open batch size
-        is_counted = result is not None and not runtime.is_tracing
+        is_counted = result is not None and not runtime.now.is_traced
         runtime.note_float(name, reason, multiplications(name, real_args, real_kwargs, result) if is_counted else 0)
     return result
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from linger.errors import UsageError, listing
-from linger.quantization.core.processes.seen import NotFiniteError
+from linger.quantization.core.stored import NotFiniteError
 
 _SHORTEST = 4096
 """Numbers of a row at first. A failure and its message fit in."""
