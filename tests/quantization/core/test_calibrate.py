@@ -299,4 +299,4 @@ def test_an_error_undoes_methods_uses_and_decisions():
     assert seen != [before]
     assert found() == before
     assert seen[0][0][2][0] == (-2.0, 300.0) != before[0][2][0]
-    assert seen[0][3] != before[3]
+    assert seen[0][1] != before[1]

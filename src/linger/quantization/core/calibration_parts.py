@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -192,11 +193,7 @@ def install_part(model: nn.Module, part: Part) -> list[tuple[Range, Histogram]]:
         layer.floor = found.floor
         for name, one in found.ranges.items():
             _install_range(layer, layer.ranges[name], one)
-        own = [(layer.ranges[n], one.histogram) for n, one in found.ranges.items() if one.histogram is not None]
-        counted += own
-        if isinstance(layer, Followed):
-            for range_, _ in own:
-                layer.follow_range(range_.name)
+        counted += _counts_of(layer, found)
         # an input that adopts the range of another layer does so again in the next pass
         layer.input_range = "stale" if found.input_range == "adopted" else found.input_range or layer.input_range
         for name, value in found.constants.items():
@@ -204,6 +201,15 @@ def install_part(model: nn.Module, part: Part) -> list[tuple[Range, Histogram]]:
         if isinstance(layer, Deciding):
             layer.take_decisions(found.decisions)
     order_functions(model)
+    return counted
+
+
+def _counts_of(layer: QuantizedBase, found: PartialLayer) -> list[tuple[Range, Histogram]]:
+    """What was counted for the ranges of a layer; other ranges follow from these."""
+    counted = [(layer.ranges[n], one.histogram) for n, one in found.ranges.items() if one.histogram is not None]
+    if isinstance(layer, Followed):
+        for range_, _ in counted:
+            layer.follow_range(range_.name)
     return counted
 
 
@@ -264,7 +270,7 @@ def differences(own: Description, other: Description) -> list[str]:
     """What another model has otherwise, as parts of a sentence; empty where it is the same model."""
     common = [path for path in own if path in other]
     found = _told("lacks", [path for path in own if path not in other])
-    found += _told("also has", [path for path in other if path not in own])
+    found += _told("also has", list(filterfalse(own.__contains__, other)))
     found += _told("has other types, sizes or widths in", [p for p in common if own[p][0] != other[p][0]])
     return found or _told("has other weights or statistics in", [p for p in common if own[p][1] != other[p][1]])
 

@@ -208,12 +208,11 @@ class QuantizedBase(RangeHolder):
                 destination[prefix + key] = each.buffer if keep_vars else each.buffer.detach()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for range_ in self.ranges.values():
-            if prefix + range_.running.key in state_dict:
-                range_.histogram = None
+        for range_ in [r for r in self.ranges.values() if prefix + r.running.key in state_dict]:
+            range_.histogram = None
         begun = load_learned(self.ranges.values(), state_dict, prefix)
         given = {key for key in self.optional if prefix + key in state_dict}
-        cleared = {key for key, each in self.optional.items() if each.of is not None and prefix + each.of in state_dict}
+        cleared = {key for key, each in self.optional.items() if prefix + str(each.of) in state_dict}
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for key, each in self.stored.items():
             if not each.is_optional:
@@ -431,10 +430,9 @@ class Backup:
     def ranges_before(self, wanted: list[Range]) -> list[float]:
         """Ranges as they were; 0 where there was none. A device is asked once."""
         known: dict[Any, _Before] = dict(self._layers)
-        found = [known[r.layer].buffers.get(r.running.key) if r.layer in known else None for r in wanted]
-        devices = [buffer.device for buffer in found if buffer is not None]
-        if not devices:
-            return [0.0] * len(wanted)
+        none = _Before({}, {}, {}, [])
+        found = [known.get(r.layer, none).buffers.get(r.running.key) for r in wanted]
+        home = next((buffer.device for buffer in found if buffer is not None), torch.device("cpu"))
         filled = [torch.zeros(1) if buffer is None else buffer.reshape(1) for buffer in found]
-        numbers = torch.cat([buffer.to(devices[0]) for buffer in filled]).tolist()
+        numbers = torch.cat([buffer.to(home) for buffer in filled]).tolist() if filled else []
         return [number if math.isfinite(number) and number > ZEROS else 0.0 for number in numbers]

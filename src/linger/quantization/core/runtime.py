@@ -208,6 +208,12 @@ class _Thread(threading.local):
         self.derived: dict[int, weakref.ref[Tensor]] = {}
         self.state_memory: dict[int, Any] | None = None
 
+    def restart(self) -> None:
+        """Forget the pass before."""
+        self.records, self.state_memory = [], None
+        for noted in (self.names, self.watched, self.derived):
+            noted.clear()
+
 
 _FRESH: dict[str, Any] = {"observers": [], "last_pass": {}, "schedule": None}
 """What a copy of a model begins with."""
@@ -223,13 +229,10 @@ class Runtime:
         methods: Methods of calibration by the kind of range, where `calibration()` is called without one.
         scales: How scales are to be found in training, as the model's configuration says.
         reasons: Why modules stay float, by their path.
-        asked: Modules that were asked to stay float with the functions of their forward, and those that were asked to be
-            quantised wherever they are called, by their path.
+        asked: By path, modules to stay float with the functions of their forward, and those to be quantised wherever called.
         last_pass: What the last pass with values has found under the names of its ops; `recall` gives it to a trace.
-        has_open_sizes: Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is
-            computed from it.
-        make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
-            recurrent layers and no float ones.
+        has_open_sizes: Whether a file that leaves sizes of images open is written or proven: what depends on one is computed.
+        make_unpacking: Makes the mode that keeps packed sequences padded in exports, where all recurrent layers are quantised.
         make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
         exchange: Tells other processes what a pass has seen (`linger.quantization.core.distributed.exchange`); a layer alone has none.
@@ -338,29 +341,30 @@ class Runtime:
         return NOT_KEPT if own is None else own
 
     def _start(self, current: _Thread, module: nn.Module, path: str, now: Pass) -> None:
-        # the root alone: another model that is being exported may hold a layer of this one
-        if not path and torch._C._is_tracing() and not now.is_traced:  # noqa: SLF001 - torch.jit hides it from mypy
-            raise UsageError(no_script("torch.jit.trace"))
-        if not path and is_in_group():
-            check_shards(module)
+        if not path:  # the root alone: another model that is being exported may hold a layer of this one
+            self._check(module, now)
         calibration = now.calibration
         if calibration is not None:
             calibration.passes += 1
             calibration.begin(module)
             self.keeps_float_operands = False
-        current.records, current.state_memory = [], None
-        current.names.clear()
-        current.watched.clear()
-        current.derived.clear()
+        current.restart()
         if self.make_edge is not None:
             current.edge = self.make_edge(self)
             current.edge.__enter__()
         if self.make_watch is not None and calibration is not None:
             current.watch, current.sees_all = self.make_watch(self), True
+            current.watch.__enter__()
         elif self.emitter is not None and self.make_unpacking is not None:
             current.watch = self.make_unpacking()
-        if current.watch is not None:
             current.watch.__enter__()
+
+    @staticmethod
+    def _check(model: nn.Module, now: Pass) -> None:
+        if torch._C._is_tracing() and not now.is_traced:  # noqa: SLF001 - torch.jit hides it from mypy
+            raise UsageError(no_script("torch.jit.trace"))
+        if is_in_group():
+            check_shards(model)
 
     def leave(self, module: nn.Module) -> Frame | None:
         """A module's forward ends, normally or by an exception; returns its frame, if it had one."""
@@ -528,9 +532,8 @@ class Scope:
         runtime = self.runtime
         if is_in_backward():
             runtime.recomputation.leave(module)
-        current = runtime.current
-        is_last = len(current.frames) == 1
-        if is_last and current.watched:
+        is_last = len(runtime.current.frames) == 1
+        if is_last and runtime.current.watched:
             self._use_results(output)
         frame = runtime.leave(module)
         try:

@@ -96,9 +96,8 @@ def bindings_by_path() -> dict[str, Binding]:
 
 def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """Run a torch function some of whose arguments are QTensors; `runtime` is that of the first one."""
-    if not args and "input" in kwargs and any(func in table for table in (bindings(), passthrough.ALL, REWRITES)):
-        kwargs = dict(kwargs)
-        args = (kwargs.pop("input"),)
+    if not args and "input" in kwargs:
+        args, kwargs = _by_position(func, kwargs)
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
     frames = runtime.current.frames
@@ -106,8 +105,7 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
     if frame is not None and frame.module.training and may_be_repeated():
         _remember(runtime, func, args, frame)
     if _is_kept_float(runtime, func, args, frame):
-        result = NotImplemented if func in passthrough.DROPOUTS else _kept_as_it_is(runtime, func, args, kwargs)
-        return _in_float(runtime, func, args, kwargs, reason="") if result is NotImplemented else result
+        return _moved_or_float(runtime, func, args, kwargs)
     if not _trace._is_fwd_grad_enabled() and (name := function_with_symbolic()):  # noqa: SLF001 - no public name
         return _in_float(runtime, func, args, kwargs, reason=f"{name} has a symbolic, which the file has instead")
     for rule in _rules_of(func):
@@ -117,6 +115,20 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
     return _in_float(runtime, func, args, kwargs, reason=NO_INTEGER_FORM)
 
 
+def _by_position(func: TorchFunction, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments of a function whose first one was given by its name."""
+    if not any(func in table for table in (bindings(), passthrough.ALL, REWRITES)):
+        return (), kwargs
+    rest = dict(kwargs)
+    return (rest.pop("input"),), rest
+
+
+def _moved_or_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
+    """A function of a module that stays float: what only moves numbers leaves them quantised. A dropout rounds."""
+    result = NotImplemented if func in passthrough.DROPOUTS else _kept_as_it_is(runtime, func, args, kwargs)
+    return _in_float(runtime, func, args, kwargs, reason="") if result is NotImplemented else result
+
+
 def _remember(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame) -> None:
     """Remember a function in training: a checkpoint may run it again without its module."""
     if getattr(func, "__name__", "") not in _QUERIES:
@@ -124,10 +136,7 @@ def _remember(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame) -
 
 
 def _is_kept_float(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame | None) -> bool:
-    """Whether a module is at work whose functions stay float, or was when a checkpoint ran the function first.
-
-    There, too, functions that only move numbers leave them quantised: no value changes. A dropout rounds, so it is none.
-    """
+    """Whether a module is at work whose functions stay float, or was when a checkpoint ran the function first."""
     if frame is not None:
         return bool(frame.keeping.reason)
     return is_repeating(runtime) and runtime.recomputation.kept_float(func, args)

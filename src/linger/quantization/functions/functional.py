@@ -72,15 +72,16 @@ def run_functional(
     last operand where it is a float tensor that learns. `real` is what torch's own function gives, for a pass in real numbers.
     """
     op = op.for_platform(runtime.target)
-    if runtime.target is not None and is_saturation(op, settings, runtime.target):
-        return saturate(operands[0], settings["high"], runtime, real)
-    window = None if runtime.target is None else first_pool(op, settings, operands[0], runtime.target)
-    if window is not None:
-        operands, settings = [pooled(operands[0], window, op, runtime)], _rest_of(settings, window)
+    if runtime.target is not None:
+        if is_saturation(op, settings, runtime.target):
+            return saturate(operands[0], settings["high"], runtime, real)
+        window = first_pool(op, settings, operands[0], runtime.target)
+        if window is not None:
+            operands, settings = [pooled(operands[0], window, op, runtime)], _rest_of(settings, window)
     now = runtime.now
     given = (layer, is_in_place, parameter, real if now.is_real else None)
-    watched = [o for o in operands if o.origins]
-    if not watched or not (op.picks or op.used_rule or _has_flat_ends(op, now)):
+    is_used = op.picks or op.used_rule or _has_flat_ends(op, now)
+    if not (is_used and any(o.origins for o in operands)):
         return _run(op, operands, settings, runtime, *given)
     passed = _used_origins(op, operands, settings, now)
     with unwatched(operands):
@@ -97,16 +98,22 @@ def _rest_of(settings: Mapping[str, Any], window: tuple[int, int]) -> Mapping[st
 
 def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], now: Pass) -> tuple[Origin, ...]:
     """The origins of a result that picks its operands' numbers; the operands of any other op are used here."""
-    ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
-    if _has_flat_ends(op, now):
-        low, high = flat_ends(op.pieces, cast(float, op.output_scale), _default_bits(op))
-    else:
-        low, high = EVERYTHING if op.used_rule is None else op.used_rule(settings, cast("list[Interval]", ends))
+    low, high = _used_interval(op, operands, settings, now)
     if op.picks and not settings.get("value"):  # a border of another number than zero must fit, too
         return tuple(origin.limited(low, high) for o in operands for origin in o.origins)
     for operand in operands:
         operand.use(*(EVERYTHING if op.picks else (low, high)))
     return ()
+
+
+def _used_interval(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], now: Pass) -> Interval:
+    """The numbers of its operands that an op tells apart."""
+    if _has_flat_ends(op, now):
+        return flat_ends(op.pieces, cast(float, op.output_scale), _default_bits(op))
+    if op.used_rule is None:
+        return EVERYTHING
+    ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
+    return op.used_rule(settings, cast("list[Interval]", ends))
 
 
 def _has_flat_ends(op: Op, now: Pass) -> bool:
@@ -124,9 +131,8 @@ def _run(
     parameter: Tensor | None,
     real: Real | None,
 ) -> QTensor:
-    if op.limit is None and op.output_scale is None:
-        return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
-    if op.keeps_scale_unseen and is_unseen(op, runtime):
+    has_range = op.limit is not None or op.output_scale is not None
+    if not has_range or (op.keeps_scale_unseen and is_unseen(op, runtime)):
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
         return _along_last_axis(op, operands[0], settings, runtime, layer, real)
@@ -142,16 +148,29 @@ def _run(
     if fast is None:
         result = compute(call, operands, attributes, output.scale, output.bits, output.given)
     else:
-        unrounded = _unrounded(output, layer)
-        values = _fast_values(call, fast, operands, _defaults(op) | attributes, output)
-        if unrounded is not None:
-            values = layer.ranges["o"].learn(values, unrounded, output.scale, output.bits, call.now)
-        call.note(reason=loss_of(layer), macs=_macs(call, operands, values))
-        result = QTensor(values, output.scale, output.bits, runtime)
-        if runtime.is_recorded:
-            call.record(result, operands, attributes)
+        result = _run_fast(call, fast, operands, attributes, layer, output)
     if output.seen is not None:
         result.origins = layer.ranges["o"].origins(call)
+    return result
+
+
+def _run_fast(
+    call: OpCall,
+    fast: ExactTwin | RealTwin,
+    operands: Sequence[QTensor],
+    attributes: Mapping[str, Any],
+    layer: QuantizedBase,
+    output: _Output,
+) -> QTensor:
+    """The op by its twin; the gradient of a learned range needs the real values."""
+    unrounded = _unrounded(output, layer)
+    values = _fast_values(call, fast, operands, {**_defaults(call.op), **attributes}, output)
+    if unrounded is not None:
+        values = layer.ranges["o"].learn(values, unrounded, output.scale, output.bits, call.now)
+    call.note(reason=loss_of(layer), macs=_macs(call, operands, values))
+    result = QTensor(values, output.scale, output.bits, call.runtime)
+    if call.runtime.is_recorded:
+        call.record(result, operands, attributes)
     return result
 
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,23 +85,19 @@ class FunctionalLayer(QuantizedBase):
 
     def __init__(self, key: str = "", device: torch.device | None = None) -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
-        if key.startswith(INPUT_KEY):
-            names: tuple[str, ...] = ("x",)
-        elif op is not None and "w" in op.inputs and key.startswith("function_"):
-            names = ("x", "w", "o")
-        else:
-            names = ("o",) if op is None or op.input_bits is None else ("x", "o")
+        names = _range_names(key, op)
         super().__init__(names, device)
         if "w" in names:
             add_widths(self)
         for decision in _DECISIONS if "o" in names else ():
             self.add_optional(decision, "o")
-        self.function_op = "" if op is None else op.name
-        self.keeps_unseen = op is not None and op.keeps_scale_unseen
-        self.may_be_finer = op is not None and op.finer_limit is not None
-        self.has_fixed_output = op is not None and op.output_scale is not None
-        # an op without a twin only moves numbers that are rounded already
-        self.can_learn_output = "w" in names or (op is not None and functional_twin(op) is not None)
+        self.function_op, self.can_learn_output = "", "w" in names
+        self.keeps_unseen = self.may_be_finer = self.has_fixed_output = False
+        if op is not None:
+            self.function_op, self.keeps_unseen = op.name, op.keeps_scale_unseen
+            self.may_be_finer, self.has_fixed_output = op.finer_limit is not None, op.output_scale is not None
+            # an op without a twin only moves numbers that are rounded already
+            self.can_learn_output = self.can_learn_output or functional_twin(op) is not None
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
 
     @property
@@ -126,6 +122,11 @@ class FunctionalLayer(QuantizedBase):
     def is_shared(self) -> bool:
         """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
         return self._has_decided(_SHARED)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a pass has seen the range, and no call shares it."""
+        return not self.is_shared and self.ranges["o"].running.read() != 0.0
 
     def share(self) -> None:
         """Use the range no longer; a checkpoint has the buffer only then."""
@@ -178,6 +179,14 @@ class FunctionalLayer(QuantizedBase):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
+def _range_names(key: str, op: Op | None) -> tuple[str, ...]:
+    if key.startswith(INPUT_KEY):
+        return ("x",)
+    if op is not None and "w" in op.inputs and key.startswith("function_"):
+        return ("x", "w", "o")
+    return ("o",) if op is None or op.input_bits is None else ("x", "o")
+
+
 @cache
 def _ops_by_state_name() -> dict[str, Op]:
     return {op.state_name: op for op in ops().values() if op.state_name is not None}
@@ -221,19 +230,17 @@ def is_unseen(op: Op, runtime: Runtime) -> bool:
     assert frame is not None  # as above
     holder, counter = _numbering(op, runtime)
     found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
-    now = runtime.now
+    layer, now = found if isinstance(found, FunctionalLayer) else None, runtime.now
     is_observing = frame.module.training or now.calibration is not None
-    if isinstance(found, FunctionalLayer) and is_observing and found.observed_in is runtime.current.records:
-        found.share()
-    is_known = isinstance(found, FunctionalLayer) and not found.is_shared
-    if now.is_real and not is_observing:
-        return False
-    if is_known and (is_observing or cast(FunctionalLayer, found).ranges["o"].running.read() != 0.0):
-        return False
-    if found is None and is_observing:
-        return False
-    holder.next_index(counter)
-    return True
+    if is_observing and layer is not None and layer.observed_in is runtime.current.records:
+        layer.share()
+    if is_observing:
+        has_range = found is None or (layer is not None and not layer.is_shared)
+    else:
+        has_range = now.is_real or (layer is not None and layer.is_known)
+    if not has_range:
+        holder.next_index(counter)
+    return not has_range
 
 
 def _numbering(op: Op, runtime: Runtime) -> tuple[Frame, str]:
@@ -274,12 +281,9 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
     tensor of 8 bits. On another device than the CPU even its scale would have to be read, so training there decides nothing.
     Calibration and training also decide whether the largest number of each row is to be subtracted first.
     """
-    now, output = call.now, layer.ranges["o"]
-    calibration = now.calibration
-    if (now.is_real and not output.observes(now)) or output.holds(now):
-        return  # a float reference loses nothing, and what a schedule has frozen is decided
+    calibration = call.now.calibration
     is_training = layer.training and calibration is None
-    if now.is_traced or (is_training and isinstance(x.scale, Tensor)):
+    if not _may_look(call, x, layer, is_training=is_training):
         return
     found = _beyond(call, x, layer, is_training=is_training)
     can_subtract = call.op.last_axis is not None and _has_subtraction(call.runtime)
@@ -295,6 +299,14 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
         calibration.say(call.name, sentence)
     elif is_news:
         warnings.warn(sentence, stacklevel=2)
+
+
+def _may_look(call: OpCall, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> bool:
+    """Not in a trace; a float reference loses nothing, and what a schedule has frozen is decided."""
+    now, output = call.now, layer.ranges["o"]
+    if now.is_traced or output.holds(now) or (now.is_real and not output.observes(now)):
+        return False
+    return not (is_training and isinstance(x.scale, Tensor))
 
 
 def _beyond(call: OpCall, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:

@@ -338,12 +338,10 @@ class QuantRecurrent(HasWidths):
             return
         now = Pass.here() if now is None else now
         output, given = (self._numbers(self._range(kind, layer), now) for kind in "oi")
+        gates = limits(16)[1] / _GATE_SCALE, _GATE_SCALE  # always in Q11, with 16 bits
         for back in range(len(self.suffixes[layer])):
-            for kind in ("o", "h"):
-                self._range(kind, layer, back).set(*output)
-            for kind in ("io", "ho"):  # gates are always in Q11, with 16 bits
-                self._range(kind, layer, back).set(limits(16)[1] / _GATE_SCALE, _GATE_SCALE)
-            self._range("i", layer, back).set(*given)
+            for kind, numbers in {"o": output, "h": output, "io": gates, "ho": gates, "i": given}.items():
+                self._range(kind, layer, back).set(*numbers)
         wider = self.widths.data - self.widths.output
         if layer + 1 < self.num_layers and wider >= 0:
             scale = output[1] * 2.0**wider

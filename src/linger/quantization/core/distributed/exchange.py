@@ -19,13 +19,14 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, compress
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import as_batch_norm, running_statistics
+from linger.constraint.batch_norm import BatchNorm, as_batch_norm, running_statistics
 from linger.errors import UsageError
 from linger.quantization.core.distributed.group import (
     FUNCTION,
@@ -93,10 +94,9 @@ class _Layout:
     @classmethod
     def of(cls, root: nn.Module) -> _Layout:
         """That of a model."""
-        found = {path: m for path, m in root.named_modules() if isinstance(m, QuantizedBase)}
-        layers = dict(sorted(found.items()))
+        layers = _layers_of(root)
         names = {path: list(layer.ranges) for path, layer in layers.items()}
-        norms = [(layer, norm) for layer in layers.values() if (norm := layer.learning_norm) is not None]
+        norms = _norms_of(layers.values())
         sizes = [running_statistics(as_batch_norm(norm))[0].numel() for _, norm in norms]
         constants = [(layer, name) for layer in layers.values() for name in layer.constant_names]
         deciding = [layer for layer in layers.values() if layer.flags]
@@ -105,10 +105,11 @@ class _Layout:
         length = small + 2 * sum(sizes)
         kinds = [_described(layer) for layer in layers.values()]
         text = repr([names, sizes, len(constants), decisions, kinds])
+        ranges = chain.from_iterable(layer.ranges.values() for layer in layers.values())
         return cls(
             _modules_of(root),
             layers,
-            [range_ for layer in layers.values() for range_ in layer.ranges.values()],
+            list(ranges),
             norms,
             sizes,
             torch.arange(len(norms)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64)),
@@ -119,6 +120,15 @@ class _Layout:
             _widths_of(layers),
             float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")),
         )
+
+
+def _norms_of(layers: Iterable[QuantizedBase]) -> list[tuple[QuantizedBase, nn.Module]]:
+    return [(layer, norm) for layer in layers if (norm := layer.learning_norm) is not None]
+
+
+def _layers_of(root: nn.Module) -> dict[str, QuantizedBase]:
+    found = {path: m for path, m in root.named_modules() if isinstance(m, QuantizedBase)}
+    return dict(sorted(found.items()))
 
 
 def _widths_of(layers: Mapping[str, QuantizedBase]) -> list[object]:
@@ -285,27 +295,24 @@ def _row_of_failure(layout: _Layout, failure: Failure, device: torch.device) -> 
 def _row(layout: _Layout, device: torch.device) -> Tensor:
     """What this process has seen."""
     numbers: list[Any] = [layout.digest, _DONE, 0.0]
-    for range_ in layout.ranges:
-        numbers += _columns(range_)
-    for layer in layout.deciding:
-        numbers += [float(decision) for decision in layer.flags]
-    batches = [_pooled_batch(layer.batches) for layer, _ in layout.norms]
-    numbers += [0.0 if batch is None else float(batch.size) for batch in batches]
-    # what is on a device stays there
+    numbers += chain.from_iterable(map(_columns, layout.ranges))
+    numbers += map(float, chain.from_iterable(layer.flags for layer in layout.deciding))
+    batches = [_batch_of(layer, as_batch_norm(norm)) for layer, norm in layout.norms]
+    numbers += [float(batch.size) for batch in batches]
+    counts = [cast(Tensor, as_batch_norm(norm).num_batches_tracked).reshape(1) for _, norm in layout.norms]
+    constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
+    moments = [*(batch.mean for batch in batches), *(batch.var for batch in batches)]
+    parts = filter(None, (counts, _buffers(layout), constants, moments))
+    return torch.cat([_head(numbers, device), *(_joined(part, device) for part in parts)])
+
+
+def _head(numbers: list[Any], device: torch.device) -> Tensor:
+    """Numbers of which some are on a device, where they stay."""
     there = {place: number for place, number in enumerate(numbers) if isinstance(number, Tensor)}
     head = torch.tensor([0.0 if p in there else n for p, n in enumerate(numbers)], dtype=torch.float64, device=device)
     if there:
         head[list(there)] = _joined([number.reshape(1).double() for number in there.values()], device)
-    norms = [as_batch_norm(norm) for _, norm in layout.norms]
-    means = [
-        running_statistics(n)[0].new_zeros(s) if b is None else b.mean
-        for n, b, s in zip(norms, batches, layout.sizes, strict=True)
-    ]
-    variances = [torch.zeros_like(m) if b is None else b.var for m, b in zip(means, batches, strict=True)]
-    counts = [cast(Tensor, norm.num_batches_tracked).reshape(1) for norm in norms]
-    constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
-    parts = (counts, _buffers(layout), constants, [*means, *variances])
-    return torch.cat([head, *(_joined(part, device) for part in parts if part)])
+    return head
 
 
 def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
@@ -427,10 +434,8 @@ def _learn_norms(layout: _Layout, rows: Tensor, host: Tensor) -> None:
     start = layout.small - len(layout.constants) - 2 * len(layout.ranges) - 2 * len(norms)
     counts, tracked = host[:, start : start + 2 * len(norms)].split(len(norms), dim=1)
     is_seen = [total > 0.0 for total in counts.sum(0).tolist()]
-    momenta = [
-        1.0 / (before + 1.0) if norm.momentum is None else norm.momentum
-        for norm, before in zip(norms, tracked.amax(0).tolist(), strict=True)
-    ]
+    pairs = zip(norms, tracked.amax(0).tolist(), strict=True)
+    momenta = [1.0 / (before + 1.0) if norm.momentum is None else norm.momentum for norm, before in pairs]
     owners = layout.owners.to(rows.device)
     size = len(owners)
     means, variances = rows[:, layout.small : layout.small + 2 * size].split(size, dim=1)
@@ -439,12 +444,10 @@ def _learn_norms(layout: _Layout, rows: Tensor, host: Tensor) -> None:
     for place, new in enumerate(pooled):
         old = _joined([running_statistics(norm)[place] for norm in norms], rows.device)
         learned = old + weight * (new - old)
-        for norm, values, was_seen in zip(norms, learned.split(layout.sizes), is_seen, strict=True):
-            if was_seen:
-                running_statistics(norm)[place].copy_(values)
-    for norm, was_seen in zip(norms, is_seen, strict=True):
-        if was_seen:
-            cast(Tensor, norm.num_batches_tracked).add_(1)
+        for norm, values in compress(zip(norms, learned.split(layout.sizes), strict=True), is_seen):
+            running_statistics(norm)[place].copy_(values)
+    for norm in compress(norms, is_seen):
+        cast(Tensor, norm.num_batches_tracked).add_(1)
 
 
 def _pooled(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
@@ -459,10 +462,14 @@ def _pooled(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, T
     return mean, square / (total - 1.0)
 
 
-def _pooled_batch(batches: list[Batch]) -> Batch | None:
-    """The calls of one pass together."""
-    if len(batches) < 2:
-        return batches[0] if batches else None
+def _batch_of(layer: QuantizedBase, norm: BatchNorm) -> Batch:
+    """What a batch norm has seen in all calls of one pass."""
+    batches = layer.batches
+    if not batches:
+        zeros = torch.zeros_like(running_statistics(norm)[0])
+        return Batch(0, zeros, zeros)
+    if len(batches) == 1:
+        return batches[0]
     means, variances = (
         torch.stack([part.double() for part in parts]) for parts in list(zip(*batches, strict=True))[1:]
     )
