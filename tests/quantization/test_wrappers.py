@@ -272,7 +272,7 @@ def found_by(model):
     for path, layer in model.named_modules():
         if isinstance(layer, QuantizedBase):
             uses = [each.used_interval for each in layer.ranges.values()]
-            chosen = [layer.chosen_range(name) for name in layer.range_names()]
+            chosen = [each.chosen_range() for each in layer.ranges.values()]
             found[path] = layer.flags, layer.keeps_own_input, uses, chosen, str(getattr(layer, "widths", ""))
     return found
 

@@ -51,6 +51,9 @@ from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional
 from linger.quantization.functions.resizing import ADAPTIVE
 
+Parameters = tuple[Tensor, Tensor | None, Tensor | None]
+"""Weight, the factor on it (one number per output channel), and bias."""
+
 _NO_INPUT_SCALE = 1.0
 """Stands for the scale of indices, which have none, in the keys of frozen parameters."""
 
@@ -183,8 +186,7 @@ class QuantLayer(HasWidths):
 
     def extra_repr(self) -> str:
         """The op and its widths."""
-        widths = f"{self.widths} bits"
-        return f"{self.op_name}, {widths}" + (", before relu" if self.is_ahead_of_relu else "")
+        return f"{self.op_name}, {self.widths} bits" + (", before relu" if self.is_ahead_of_relu else "")
 
     def missing_scale(self, where: str) -> str:
         """Name every layer of the model that has no scale, not only the first one that needed it."""
@@ -236,13 +238,11 @@ class QuantLayer(HasWidths):
 
     def _function(self) -> TorchFunction:
         """The torch function that a layer is a call of."""
-        found: TorchFunction = reduce(getattr, self.geometry["call"].split(".")[1:], cast(Any, torch))
-        return found
+        return cast(TorchFunction, reduce(getattr, self.geometry["call"].split(".")[1:], cast(Any, torch)))
 
     def _by_torch(self, x: Tensor) -> Tensor:
         """The function itself, on real values."""
-        result: Tensor = self._function()(x, *self.geometry["arguments"])
-        return result
+        return cast(Tensor, self._function()(x, *self.geometry["arguments"]))
 
     def _call_in_float(self, x: Tensor, reason: str) -> Tensor:
         """Call the layer's function: as several pools where that is possible, else on real values, noted as float."""
@@ -289,22 +289,17 @@ class QuantLayer(HasWidths):
 
     def _pad(self, q: QTensor) -> QTensor:
         """The input of a convolution with the border that its padding_mode asks for; zeros are the convolution's own."""
-        mode = cast(str, self.padding_mode)
         kernel, dilation, padding = (cast(Any, getattr(self, name)) for name in ("kernel_size", "dilation", "padding"))
         pads: list[int] = []
-        for axis in reversed(range(len(kernel))):
+        for axis in reversed(range(len(kernel))) if padding != "valid" else ():
             total = dilation[axis] * (kernel[axis] - 1)
-            if padding == "same":
-                pads += [total // 2, total - total // 2]
-            elif padding != "valid":
-                pads += [padding[axis]] * 2
-        return cast(QTensor, F.pad(q, pads, mode=mode)) if any(pads) else q
+            pads += [total // 2, total - total // 2] if padding == "same" else [padding[axis]] * 2
+        return cast(QTensor, F.pad(q, pads, mode=cast(str, self.padding_mode))) if any(pads) else q
 
     def _run_without_weight(self, q: QTensor, geometry: Mapping[str, Any]) -> QTensor:
         """A layer that is a function of its input: an activation, a pool."""
         runtime, now = self.runtime, self.runtime.now
-        is_changing = self.training or now.calibration is not None
-        is_kept = runtime.emitter is None and (is_changing or not now.is_real)
+        is_kept = runtime.emitter is None and (self.ranges["x"].observes(now) or not now.is_real)
         if self._op.constant_names and is_kept and not now.is_exporting:
             for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
                 buffer = self.get_buffer(name)  # quant_module may have changed its width
@@ -350,10 +345,10 @@ class QuantLayer(HasWidths):
         if self.bn is not None and self.bn.training and self.training and not self.holds_batch_norm:
             y, scale_w = self._learn_batch_norm(q, geometry, call.now)
         else:
-            y, scale_w = self._learn_product(q, geometry, *self._limited_parts(), call.now)
-        bits, is_relu = self._widths.output, self.is_ahead_of_relu
+            y, scale_w = self._learn_product(q, geometry, self._limited_parts(), call.now)
         if call.now.is_real:
             y = clamp(y, self.limited_to.output)
+        bits, is_relu = self._widths.output, self.is_ahead_of_relu
         return self.ranges["o"].round_product(call, q, y, scale_w, bits, taps=self._taps, is_relu=is_relu)
 
     @property
@@ -362,19 +357,14 @@ class QuantLayer(HasWidths):
         return self.weight.shape[1:].numel()
 
     def _learn_product(
-        self,
-        q: QTensor,
-        geometry: Mapping[str, Any],
-        weight: Tensor,
-        factor: Tensor | None,
-        bias: Tensor | None,
-        now: Pass,
+        self, q: QTensor, geometry: Mapping[str, Any], parts: Parameters, now: Pass
     ) -> tuple[Tensor, Scale]:
         """The product with the parameters as the pass wants them, and the scale of the weights."""
+        bias = parts[2]
         if now.is_real:
-            real, scale_w = self._real_weight(weight, factor, bias, q.scale, now)
+            real, scale_w = self._real_weight(parts, q.scale, now)
             return accumulate(self._op, geometry, q.content, real, bias), scale_w
-        rounded, scale_w = self._round_weight(weight, factor, bias, q.scale, now, is_real=True)
+        rounded, scale_w = self._round_weight(parts, q.scale, now, is_real=True)
         bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
         return accumulate(self._op, geometry, q.content, rounded, bias_q), scale_w
 
@@ -400,7 +390,7 @@ class QuantLayer(HasWidths):
         bound = integer_bound(limits_kept.weight, bits)
         widest = self.ranges["w"].running.buffer.double()  # beyond the bound, its rounding would be too coarse
         if exceeds((widest, bound), (weight, bound), (bias, limits_kept.bias)):
-            return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias), now)
+            return self._learn_product(q, geometry, limit_parameters(limits_kept, bits, weight, None, bias), now)
         return y, scale_w
 
     @property
@@ -417,11 +407,11 @@ class QuantLayer(HasWidths):
 
     def _weight_and_gain(self, factor: Tensor, scale_x: Scale, now: Pass) -> tuple[Tensor, Scale, Scale]:
         """Weights ahead of a batch norm, their scale, and how much larger than the real weights they are."""
+        parts, stays_there = (self.weight, factor, None), not self.weight.is_cpu
         if now.is_real:
-            return *self._real_weight(self.weight, factor, None, scale_x, now), 1.0
+            return *self._real_weight(parts, scale_x, now), 1.0
         # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
-        stays_there = not self.weight.is_cpu
-        rounded, scale_w = self._round_weight(self.weight, factor, None, scale_x, now, is_real=stays_there)
+        rounded, scale_w = self._round_weight(parts, scale_x, now, is_real=stays_there)
         return rounded, scale_w, 1.0 if stays_there else scale_w
 
     # parameters
@@ -450,7 +440,7 @@ class QuantLayer(HasWidths):
         if name == "x" and not self._has_weight and "o" in self.ranges:
             self.ranges["o"].running.write(self.ranges["x"].running.read())
 
-    def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _limited_parts(self) -> Parameters:
         """Weight, the factor on it and bias, with the running statistics of a batch norm folded in, within limits."""
         bits, groups = self._limit_bits, self.transposed_groups
         if self.bn is None:
@@ -464,10 +454,9 @@ class QuantLayer(HasWidths):
         """The width whose integers keep the limits of parameters; a float reference reaches the limits themselves."""
         return BIAS_BITS if self.runtime.now.has_float_limits else self.widths.parameter
 
-    def _real_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, now: Pass
-    ) -> tuple[Tensor, Scale]:
+    def _real_weight(self, parts: Parameters, scale_x: Scale, now: Pass) -> tuple[Tensor, Scale]:
         """Weights in real numbers, and the scale that they would be rounded to."""
+        weight, factor, bias = parts
         real = weight if factor is None else weight * per_weight(factor, weight, self.transposed_groups)
         scale = self.ranges["w"].observe_weight(real, bias, scale_x, self.widths.parameter, self.path, now)
         return self._laid_out(real), scale
@@ -477,16 +466,10 @@ class QuantLayer(HasWidths):
         return weight
 
     def _round_weight(
-        self,
-        weight: Tensor,
-        factor: Tensor | None,
-        bias: Tensor | None,
-        scale_x: Scale,
-        now: Pass,
-        *,
-        is_real: bool = False,
+        self, parts: Parameters, scale_x: Scale, now: Pass, *, is_real: bool = False
     ) -> tuple[Tensor, Scale]:
-        """Integer weights, as real values if `is_real`, and their scale; `factor` has one number per output channel."""
+        """Integer weights, as real values if `is_real`, and their scale."""
+        weight, factor, bias = parts
         wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
             weight, wide = weight * wide, None
@@ -512,9 +495,8 @@ class QuantLayer(HasWidths):
             return self._simulation[key]
         if now.is_exporting:
             raise UsageError(RUN_FIRST)
-        widths = (self.widths.data, self.widths.output)
-        make = partial(make_ready, frozen, q.scale, scale_o, *widths, is_nonnegative=q.is_nonnegative)
-        make = partial(make, transposed_groups=self.transposed_groups)
+        how: dict[str, Any] = {"is_nonnegative": q.is_nonnegative, "transposed_groups": self.transposed_groups}
+        make = partial(make_ready, frozen, q.scale, scale_o, self._widths.data, self._widths.output, **how)
         if has_gradient:
             return make(can_fold=False)
         with kept():
@@ -523,12 +505,8 @@ class QuantLayer(HasWidths):
 
     def freeze(self, scale_x: float, now: Pass | None = None) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
-        now, range_ = self.runtime.now if now is None else now, self.ranges["w"]
-        chosen = range_.chosen_value(now)
-        settings = (self._widths, None if chosen is None else float(chosen))
-        if settings != self._frozen_for:
-            self._thaw()
-            self._frozen_for = settings
+        now, range_ = now or self.runtime.now, self.ranges["w"]
+        self._follow_settings(range_.chosen_value(now))
         if now.is_exporting:
             if scale_x not in self._frozen:
                 raise UsageError(RUN_FIRST)
@@ -543,6 +521,13 @@ class QuantLayer(HasWidths):
                 self._frozen[scale_x] = self._make_frozen(scale_x, now)
         return self._frozen[scale_x]
 
+    def _follow_settings(self, chosen: Scale | None) -> None:
+        """Drop what was frozen for other widths or another range."""
+        settings = (self._widths, None if chosen is None else float(chosen))
+        if settings != self._frozen_for:
+            self._thaw()
+            self._frozen_for = settings
+
     def _thaw(self) -> None:
         """Drop the integers: they are made from other parameters or settings."""
         self._frozen.clear()
@@ -553,9 +538,9 @@ class QuantLayer(HasWidths):
         return any(p.requires_grad for p in self.parameters())
 
     def _make_frozen(self, scale_x: float, now: Pass) -> Frozen:
-        weight, factor, bias = self._limited_parts()
-        integers, scale_w = self._round_weight(weight, factor, bias, scale_x, now)
-        return make_frozen(integers, bias, scale_x, scale_w, self.widths.parameter)
+        parts = self._limited_parts()
+        integers, scale_w = self._round_weight(parts, scale_x, now)
+        return make_frozen(integers, parts[2], scale_x, scale_w, self.widths.parameter)
 
     def _forget_if_changed(self) -> None:
         """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""

@@ -17,12 +17,13 @@ from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.curves.normalization import NORMAL_BITS
+from linger.numeric.torch.scale import Scale
 from linger.quantization.core.frozen import Frozen, integer_bound, limit_parameters
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
 from linger.quantization.functions.norms import PARAMETER_BITS, SCALE, Affine, run_norm
-from linger.quantization.layers.layer import QuantLayer
+from linger.quantization.layers.layer import Parameters, QuantLayer
 
 _AXES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 """Layers that also take one item without a batch, and the axes of a batch."""
@@ -65,7 +66,7 @@ class NormLayer(QuantLayer):
             frozen = replace(frozen, weight=weight, bias=bias)
         return run_norm(call, q, frozen, geometry, self, bits, is_relu=self.is_ahead_of_relu)
 
-    def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _limited_parts(self) -> Parameters:
         affine = Affine(cast("Tensor | None", self.weight), self.bias, self.count)
         weight, bias = affine.flat(self.ranges["normal"].running.buffer.device)
         return limit_parameters(self.limited_to, self._limit_bits, weight, None, bias)
@@ -115,21 +116,16 @@ class BatchNormLayer(QuantLayer):
         return y.like(y.moved_content.flatten(-1 - missing))
 
     def _learn_product(
-        self,
-        q: QTensor,
-        geometry: Mapping[str, Any],
-        weight: Tensor,
-        factor: Tensor | None,
-        bias: Tensor | None,
-        now: Pass,
-    ) -> tuple[Tensor, float]:
+        self, q: QTensor, geometry: Mapping[str, Any], parts: Parameters, now: Pass
+    ) -> tuple[Tensor, Scale]:
         if self.training and q.content.numel() and not self.holds_batch_norm:
             mean, var = batch_statistics(q.content)
             self._learn_batch(mean.detach(), var.detach(), now, count=q.content.numel() // len(mean))
             weight, bias = self._affine(mean, var)
-        return super()._learn_product(q, geometry, weight, factor, bias, now)
+            parts = weight, None, bias
+        return super()._learn_product(q, geometry, parts, now)
 
-    def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _limited_parts(self) -> Parameters:
         weight, bias = self._affine(self.running_mean, self.running_var)
         return weight, None, bias
 
