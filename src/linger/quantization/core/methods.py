@@ -331,14 +331,15 @@ class Plan:
 
     def choice(self, found: Range) -> Choice | None:
         """The method for a range; None: it stays as it is."""
-        own = [choice for pattern, choice in self.layers.items() if fits(found, pattern)]
+        own = [pattern for pattern in self.layers if fits(found, pattern)]
         if own:
-            return own[-1]
+            return self.layers[own[-1]]
         if self.is_open and found.usual is not None:
             return Choice(found.usual, self.where)
         choice = None if found.kind is None else self.kinds[found.kind]
-        is_kept = found.kind is Kind.WEIGHT and self.keeps_weights and choice is not None and choice.written == MAX
-        return None if is_kept else choice
+        if choice is None or (found.kind is Kind.WEIGHT and self.keeps_weights and choice.written == MAX):
+            return None
+        return choice
 
     def check_patterns(self, ranges: Mapping[str, Range]) -> None:
         """Refuse patterns that fit no layer and no range.

@@ -227,16 +227,20 @@ class QTensor(Tensor):
                 "(a view or slice) was changed in place. Write x = x + y instead of x += y, or clone() first."
             )
         if self._make is not None:
-            make, self._make = self._make, None
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as inside every other function
-                self._content = make()
-            self._writes[1] = _version(self._content)
+            self._compute(self._make)
         if torch.is_grad_enabled() and self._content.grad_fn is None and lacks_place(self._content, self):
             self._content = content_behind(self, self._content)
             self._copied_at = _version(self._content)  # tensors that share the memory before still have that one
         if self.runtime.announcer is not None and self.is_integer:
             return self.runtime.announcer.integers(self)
         return self._content
+
+    def _compute(self, make: Callable[[], Tensor]) -> None:
+        """Compute content that was deferred."""
+        self._make = None
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as inside every other function
+            self._content = make()
+        self._writes[1] = _version(self._content)
 
     def deferred(self, make: Callable[[], Tensor]) -> QTensor:
         """This tensor, whose shape, type and scale are right, with content that is computed on first use.

@@ -432,7 +432,6 @@ class Backup:
         known: dict[Any, _Before] = dict(self._layers)
         none = _Before({}, {}, {}, [])
         found = [known.get(r.layer, none).buffers.get(r.running.key) for r in wanted]
-        home = next((buffer.device for buffer in found if buffer is not None), torch.device("cpu"))
-        filled = [torch.zeros(1) if buffer is None else buffer.reshape(1) for buffer in found]
-        numbers = torch.cat([buffer.to(home) for buffer in filled]).tolist() if filled else []
+        filled = [r.running.buffer.new_zeros(1) if b is None else b for r, b in zip(wanted, found, strict=True)]
+        numbers = torch.cat([buffer.to(filled[0].device) for buffer in filled]).tolist() if filled else []
         return [number if math.isfinite(number) and number > ZEROS else 0.0 for number in numbers]

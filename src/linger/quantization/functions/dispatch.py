@@ -106,8 +106,14 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
         _remember(runtime, func, args, frame)
     if _is_kept_float(runtime, func, args, frame):
         return _moved_or_float(runtime, func, args, kwargs)
-    if not _trace._is_fwd_grad_enabled() and (name := function_with_symbolic()):  # noqa: SLF001 - no public name
+    name = "" if _trace._is_fwd_grad_enabled() else function_with_symbolic()  # noqa: SLF001 - no public name
+    if name:
         return _in_float(runtime, func, args, kwargs, reason=f"{name} has a symbolic, which the file has instead")
+    return _by_rules(runtime, func, args, kwargs)
+
+
+def _by_rules(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
+    """The result of the first rule that has one."""
     for rule in _rules_of(func):
         result = rule(runtime, func, args, kwargs)
         if result is not NotImplemented:
@@ -309,9 +315,10 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
     is_in_place = _is_in_place(func, args, kwargs)
     x = args[0] if is_in_place and isinstance(args[0], QTensor) else None
+    if "out" in kwargs or (is_in_place and x is None):
+        return Refusal(_WRITES_FLOAT)
     with full_precision():
-        writes_float = "out" in kwargs or (is_in_place and x is None)
-        found = Refusal(_WRITES_FLOAT) if writes_float else _quantized_operands(op, given, runtime)
+        found = _quantized_operands(op, given, runtime)
         if isinstance(found, Refusal):
             return found
         op, known, layer = found
@@ -333,12 +340,14 @@ def _quantized_operands(
             return found
         given = [q if o is None else g for g, o, q in zip(given, operands, found[0], strict=True)]
         known, layer = found
-    if not as_sum:
-        return op, known, layer
-    x, y = known
-    if isinstance(given[1], QTensor):  # a constant is negated already
-        y = negated(y, runtime)
-    return sum_op(), [x, y] if isinstance(given[0], QTensor) else [y, x], layer  # constants stand behind tensors
+    return (sum_op(), _summands(given, known, runtime), layer) if as_sum else (op, known, layer)
+
+
+def _summands(given: list[Any], operands: list[QTensor], runtime: Runtime) -> list[QTensor]:
+    """x and −y, constants behind tensors; a constant is negated already."""
+    x, y = operands
+    y = negated(y, runtime) if isinstance(given[1], QTensor) else y
+    return [x, y] if isinstance(given[0], QTensor) else [y, x]
 
 
 def _by_torch(func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor:

@@ -128,6 +128,12 @@ class FunctionalLayer(QuantizedBase):
         """Whether a pass has seen the range, and no call shares it."""
         return not self.is_shared and self.ranges["o"].running.read() != 0.0
 
+    def is_shared_in(self, runtime: Runtime) -> bool:
+        """Whether several calls share the range, the next one of the pass at work included."""
+        if self.observed_in is runtime.current.records:
+            self.share()
+        return self.is_shared
+
     def share(self) -> None:
         """Use the range no longer; a checkpoint has the buffer only then."""
         self._decide(_SHARED, is_wanted=True)
@@ -230,14 +236,10 @@ def is_unseen(op: Op, runtime: Runtime) -> bool:
     assert frame is not None  # as above
     holder, counter = _numbering(op, runtime)
     found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
-    layer, now = found if isinstance(found, FunctionalLayer) else None, runtime.now
-    is_observing = frame.module.training or now.calibration is not None
-    if is_observing and layer is not None and layer.observed_in is runtime.current.records:
-        layer.share()
-    if is_observing:
-        has_range = found is None or (layer is not None and not layer.is_shared)
+    if frame.module.training or runtime.now.calibration is not None:
+        has_range = found is None or (isinstance(found, FunctionalLayer) and not found.is_shared_in(runtime))
     else:
-        has_range = now.is_real or (layer is not None and layer.is_known)
+        has_range = runtime.now.is_real or (isinstance(found, FunctionalLayer) and found.is_known)
     if not has_range:
         holder.next_index(counter)
     return not has_range

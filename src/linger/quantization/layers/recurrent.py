@@ -172,8 +172,8 @@ class QuantRecurrent(HasWidths):
         is_observed = range_.observes(now)
         if isinstance(x, QTensor) and (x.scale if is_observed else x.scale_on_host) is not None:
             q = range_.requantize(x, self.widths.data, runtime, self.path)
-            is_due = is_observed or (layer == 0 and self.input_range == "stale") or range_.is_foreign
-            if is_due and not now.is_traced:
+            is_stale = layer == 0 and self.input_range == "stale"
+            if not now.is_traced and (is_observed or is_stale or range_.is_foreign):
                 self.input_range = "adopted" if layer == 0 else self.input_range
                 range_.adopt(q)
             return q
@@ -342,11 +342,16 @@ class QuantRecurrent(HasWidths):
         for back in range(len(self.suffixes[layer])):
             for kind, numbers in {"o": output, "h": output, "io": gates, "ho": gates, "i": given}.items():
                 self._range(kind, layer, back).set(*numbers)
+        if layer + 1 < self.num_layers:
+            self._widen_next(layer + 1, output[1])
+
+    def _widen_next(self, layer: int, scale: Scale) -> None:
+        """Write the range of the input of the next layer, where that is as wide as the output before it, or wider."""
         wider = self.widths.data - self.widths.output
-        if layer + 1 < self.num_layers and wider >= 0:
-            scale = output[1] * 2.0**wider
+        if wider >= 0:
             for back in range(len(self.suffixes[layer])):
-                self._range("i", layer + 1, back).set(limits(self.widths.data)[1] / scale, scale)
+                next_scale = scale * 2.0**wider
+                self._range("i", layer, back).set(limits(self.widths.data)[1] / next_scale, next_scale)
 
     @staticmethod
     def _numbers(range_: Range, now: Pass) -> tuple[Scale, Scale]:
