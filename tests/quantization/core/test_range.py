@@ -69,10 +69,10 @@ def test_calibration_wins_over_training_mode():
 
 
 def test_who_observes():
-    assert observer(training=True).is_observing
-    assert not observer(training=False).is_observing
+    assert observer(training=True).ranges["x"].observes(Pass.here())
+    assert not observer(training=False).ranges["x"].observes(Pass.here())
     with calibration():
-        assert observer(training=False).is_observing
+        assert observer(training=False).ranges["x"].observes(Pass.here())
 
 
 def test_only_the_positive_part_counts_ahead_of_relu():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.constraint.marks import Widths
+from linger.dialect import Interval
 from linger.errors import UsageError
 from linger.numeric.torch.exact import run_product
 from linger.numeric.torch.quantize import Memory
@@ -88,11 +89,6 @@ class QuantizedBase(RangeHolder):
 
     # what it is
     @property
-    def is_observing(self) -> bool:
-        """Whether a pass that begins here changes the ranges."""
-        return self.training or Pass.here().calibration is not None
-
-    @property
     def keeps_own_input(self) -> bool:
         """Whether the range of its input is observed, though quantised inputs came, too."""
         return OWN_INPUT in self.stored and self.read(OWN_INPUT) != 0.0
@@ -132,6 +128,10 @@ class QuantizedBase(RangeHolder):
             range_.learned.follow(now)
             if range_.running.read():
                 range_.follow_running()
+
+    def used_interval(self, name: str) -> Interval:
+        """The lowest and highest number of a range that its users read, as far as is known; what lies beyond may saturate."""
+        return self.ranges[name].used_interval
 
     def choose_range(self, name: str, largest: Scale | None) -> None:
         """Choose the range of weights, or with None follow their largest magnitude."""
