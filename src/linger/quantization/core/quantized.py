@@ -179,7 +179,7 @@ class QuantizedBase(RangeHolder):
             product = partial(accumulate, op, geometry)
             y = run_product(product, content, ready.weight, ready.bias, ready.plan, **settings)
         call.note(macs=products_in(call, q, y, frozen.weight_integers.shape[1:].numel()))
-        is_recorded = runtime.is_recorded
+        is_recorded = runtime.recorder is not None or bool(runtime.observers)
         is_relu = is_relu and not is_recorded
         values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
         result = QTensor(values, scale_o, bits, runtime, is_nonnegative=is_relu)

@@ -182,8 +182,9 @@ class Stored:
 
     def value(self, *, stays_there: bool) -> Scale:
         """Its number: a tensor without axes where it stays on a device."""
-        buffer = self.buffer
-        return buffer.detach().double().squeeze(0) if stays_there and not buffer.is_cpu else self.read()
+        if stays_there and not self.buffer.is_cpu:
+            return self.buffer.detach().double().squeeze(0)
+        return self.read()
 
     @property
     def is_said(self) -> bool:

@@ -169,7 +169,7 @@ def _run_fast(
         values = layer.ranges["o"].learn(values, unrounded, output.scale, output.bits, call.now)
     call.note(reason=loss_of(layer), macs=_macs(call, operands, values))
     result = QTensor(values, output.scale, output.bits, call.runtime)
-    if call.runtime.is_recorded:
+    if call.runtime.recorder is not None or call.runtime.observers:
         call.record(result, operands, attributes)
     return result
 

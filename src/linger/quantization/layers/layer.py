@@ -511,7 +511,7 @@ class QuantLayer(HasWidths):
             if scale_x not in self._frozen:
                 raise UsageError(RUN_FIRST)
             return self._frozen[scale_x]
-        if not range_.running.buffer.is_cpu and range_.observes(now):
+        if (self.training or now.calibration is not None) and not range_.running.buffer.is_cpu:
             return self._make_frozen(scale_x, now)  # a look for changes would stall the device
         self._forget_if_changed()
         if torch.is_grad_enabled() and self._is_trainable:
