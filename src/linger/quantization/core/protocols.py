@@ -64,7 +64,7 @@ class Scaled(Protocol):
 
 
 class UsedBy(Protocol):
-    """A range that is told which of its numbers matter (`linger.quantization.core.read_interval.ReadInterval`)."""
+    """A range that is told which of its numbers matter (`linger.quantization.core.stored.ReadInterval`)."""
 
     def use(self, low: float, high: float) -> None:
         """Somebody looks at the numbers between these two; what lies beyond counts as the nearer one."""

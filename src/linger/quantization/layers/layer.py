@@ -75,6 +75,8 @@ class QuantLayer(HasWidths):
     is_layer = True
     holds_batch_norm = False
     """Whether a batch norm has its running statistics in training, too."""
+    is_always_exact = False
+    """Whether training computes the integers of the device, too."""
     weight: nn.Parameter
     bias: nn.Parameter | None
     bn: nn.Module | None
@@ -133,14 +135,13 @@ class QuantLayer(HasWidths):
     def real_weight(self) -> Tensor:
         """The weights before they are rounded, with a batch norm folded in."""
         weight, factor, _ = self._limited_parts()
-        wide = 1.0 if factor is None else per_weight(factor, weight, self.transposed_groups)
-        return (weight * wide).detach()
+        real = weight if factor is None else weight * per_weight(factor, weight, self.transposed_groups)
+        return real.detach()
 
     @property
     def real_bias(self) -> Tensor | None:
         """What is added to each channel before it is rounded, with a batch norm folded in; None where nothing is."""
-        bias = self._limited_parts()[2]
-        return None if bias is None else bias.detach()
+        return None if (bias := self._limited_parts()[2]) is None else bias.detach()
 
     def shift_output(self, shift: Tensor) -> None:
         """Add one number to each channel of the output: to β of a folded batch norm, else to the bias, made where there is none."""
@@ -217,9 +218,10 @@ class QuantLayer(HasWidths):
         if not self._has_weight:
             return self._run_without_weight(q, geometry)
         call = self.runtime.begin(self._op, self.path, self)
-        if call.is_learning or call.now.is_real:
-            return self._learn(q, geometry, call)
-        return self._deploy(q, geometry, call)
+        if self.is_always_exact or not (call.is_learning or call.now.is_real):
+            return self._deploy(q, geometry, call)
+        y, scale_w = self._product(q, geometry, call.now)
+        return self._requantized(q, y, scale_w, call)
 
     def _bind(self, x: Tensor, output_size: Sequence[int] | None = None) -> Mapping[str, Any] | Refusal:
         """The op's attributes. Layers that are a function call are bound when the input's size is known.
@@ -340,14 +342,15 @@ class QuantLayer(HasWidths):
         return result
 
     # training
-    def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
-        """The layer on rounded operands, its output rounded to the observed range; or in real numbers, as the pass demands."""
+    def _product(self, q: QTensor, geometry: Mapping[str, Any], now: Pass) -> tuple[Tensor, Scale]:
+        """The product with rounded weights, or in real numbers, as the pass demands; and the scale of the weights."""
         if self.bn is not None and self.bn.training and self.training and not self.holds_batch_norm:
-            y, scale_w = self._learn_batch_norm(q, geometry, call.now)
-        else:
-            y, scale_w = self._learn_product(q, geometry, self._limited_parts(), call.now)
-        if call.now.is_real:
-            y = clamp(y, self.limited_to.output)
+            return self._learn_batch_norm(q, geometry, now)
+        return self._learn_product(q, geometry, self._limited_parts(), now)
+
+    def _requantized(self, q: QTensor, y: Tensor, scale_w: Scale, call: OpCall) -> QTensor:
+        """A product in the range of the output, which it is observed by."""
+        y = clamp(y, self.limited_to.output) if call.now.is_real else y
         bits, is_relu = self._widths.output, self.is_ahead_of_relu
         return self.ranges["o"].round_product(call, q, y, scale_w, bits, taps=self._taps, is_relu=is_relu)
 
@@ -424,11 +427,8 @@ class QuantLayer(HasWidths):
 
     def range_weights(self) -> dict[str, Tensor]:
         """The weights as they are rounded, with a batch norm folded in, by the name of their range."""
-        if not self._has_weight:
-            return {}
         with torch.no_grad():
-            weight, factor, _ = self._limited_parts()
-            return {"w": weight if factor is None else weight * per_weight(factor, weight, self.transposed_groups)}
+            return {"w": self.real_weight} if self._has_weight else {}
 
     @property
     def has_fixed_output(self) -> bool:

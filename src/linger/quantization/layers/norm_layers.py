@@ -35,6 +35,8 @@ _PICTURE = 4
 class NormLayer(QuantLayer):
     """A norm as integers, its weight always of 16 bits; keys are those of the float layer and the ranges."""
 
+    is_always_exact = True
+
     def __init__(
         self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
     ) -> None:
@@ -55,9 +57,6 @@ class NormLayer(QuantLayer):
             return super().forward(x, output_size)
         y = cast(QTensor, super().forward(x.unsqueeze(0), output_size))
         return y.like(y.moved_content.squeeze(0))
-
-    def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
-        return self._deploy(q, geometry, call)
 
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         frozen, bits = self.freeze(SCALE, call.now), self.widths.output
