@@ -35,7 +35,8 @@ from qat_section import HEADING, write_section
 from torch import Tensor
 
 import linger
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.stored import Kind
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "accuracy.md"

@@ -10,7 +10,7 @@ import torch
 import linger
 from linger.errors import UsageError
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.switched import SETTERS
+from linger.quantization.core.supported import SETTERS
 from linger.quantization.setup.initialize import init
 from linger.settings import Switches, chosen_switches
 from tests.support.wired import Wired, picture

@@ -48,9 +48,9 @@ FAULTS = (
     ),
     Fault(
         "an activation's scale",
-        "quantization/core/statistics.py",
-        "scale = smallest([scale_for_range(smallest([running, self.largest_range(name)]), bits), at_most])",
-        "scale = scale_for_range(smallest([running, self.largest_range(name)]), bits)",
+        "quantization/core/ranges.py",
+        "scale = min(scale_for(min(running, limit), bits), at_most)",
+        "scale = scale_for(min(running, limit), bits)",
     ),
     Fault(
         "the bias of a batch norm",

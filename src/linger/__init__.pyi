@@ -94,11 +94,11 @@ from linger.pipeline import plot_tensors as plot_tensors
 from linger.proof import verify as verify
 from linger.quantization.core.calibrate import calibration as calibration
 from linger.quantization.core.calibrate import choose_ranges as choose_ranges
+from linger.quantization.core.calibration_exchange import merge_statistics as merge_statistics
+from linger.quantization.core.calibration_exchange import save_statistics as save_statistics
 from linger.quantization.core.methods import calibration_method as calibration_method
 from linger.quantization.core.qtensor import IQTensor as IQTensor
 from linger.quantization.core.qtensor import QTensor as QTensor
-from linger.quantization.core.shards import merge_statistics as merge_statistics
-from linger.quantization.core.shards import save_statistics as save_statistics
 from linger.quantization.diagnosis.coverage import coverage as coverage
 from linger.quantization.diagnosis.dumper import Dumper as Dumper
 from linger.quantization.diagnosis.layer_comparison import LayerComparison as LayerComparison

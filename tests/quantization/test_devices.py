@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import linger
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase
 from tests.support.device_models import MODELS, make_model, picture
 from tests.support.emulated_device import cached_library, take_host_reads
 

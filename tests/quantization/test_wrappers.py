@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 import linger
 from linger.errors import UsageError
 from linger.numeric.fixed import is_power_of_two
-from linger.quantization.core.kept.use import EVERYTHING
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.stored import EVERYTHING
 from tests.support.processes import run_processes
 
 pytestmark = pytest.mark.needs_torch
@@ -271,8 +271,8 @@ def found_by(model):
     found = {}
     for path, layer in model.named_modules():
         if isinstance(layer, QuantizedBase):
-            uses = [layer.used_interval(name) for name in layer.range_names()]
-            chosen = [layer.chosen_range(name) for name in layer.range_names()]
+            uses = [each.used_interval for each in layer.ranges.values()]
+            chosen = [each.chosen_range() for each in layer.ranges.values()]
             found[path] = layer.flags, layer.keeps_own_input, uses, chosen, str(getattr(layer, "widths", ""))
     return found
 

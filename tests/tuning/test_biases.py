@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.runtime import real_copy
+from linger.quantization.core.stored import Kind
 from linger.quantization.layers.layer import QuantLayer
 
 

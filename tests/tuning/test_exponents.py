@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.ranges import Range, ranges_of
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.ranges import Range
 
 
 class Net(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import linger
 from linger.numeric.fixed import is_power_of_two
-from linger.quantization.core.ranges import ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.tuning.learned_ranges import _derivative
 from tests.tuning.test_rounding import quantised
 

@@ -10,8 +10,8 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.statistics import QuantizedBase
 from tests.support.chip import add_wide_chip
 from tests.support.processes import run_processes
 
@@ -274,7 +274,7 @@ def calibrated(method):
 @pytest.mark.parametrize("method", ["tqt", "lsq"])
 def test_learned_ranges_are_independent_of_the_width_and_freeze(method, tmp_path):
     model, parameters = calibrated(method)
-    thresholds = [model.inner.learned[name].parameter for name in ("w", "o")]
+    thresholds = [model.inner.ranges[name].learned.parameter for name in ("w", "o")]
     schedule = linger.Schedule(model, widths={0: 16, 1: 4}, freeze_ranges=3)
     model.train()(batches(1)[0][0])
     before = model.inner.chosen_range("w"), float(thresholds[0].detach())

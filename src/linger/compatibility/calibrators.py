@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from linger.errors import UsageError
-from linger.quantization.core.histogram import Bins
 from linger.quantization.core.methods import calibration_method
+from linger.quantization.core.observation import Bins
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

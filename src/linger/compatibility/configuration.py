@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from linger.errors import UsageError, listing
-from linger.quantization.core.supported import supported_types
-from linger.quantization.core.switched import SETTERS, SWITCHES
+from linger.quantization.core.supported import SETTERS, SWITCHES, supported_types
 from linger.quantization.setup.config import save_config
 from linger.quantization.setup.config_file import unknown, write_config
 from linger.quantization.setup.config_reader import newer_config

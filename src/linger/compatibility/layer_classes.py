@@ -23,7 +23,7 @@ from linger.constraint.normalized import (
 )
 from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
 from linger.errors import UsageError
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase
 
 
 class _OfOneOp(type):

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import (
+    BatchNorm,
     LimitedBatchNorm,
     as_batch_norm,
     batch_momentum,
     batch_statistics,
     freeze_statistics,
-    running_statistics,
 )
 from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
 from linger.constraint.normalized import TRANSPOSED, Convolution, convolve
@@ -25,6 +25,14 @@ _Pair = TypeVar("_Pair", bound="ConvBN")
 
 _NEGLIGIBLE_GAMMA = 1e-8
 """Below this a channel's statistics cannot be read back from the folded convolution."""
+
+
+class FusedBatchNorm(BatchNorm, Protocol):
+    """A batch norm that keeps statistics: one without is never fused."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
 
 def fold(
@@ -61,8 +69,8 @@ def per_weight(factor: Tensor, weight: Tensor, transposed_groups: int | None = N
 
 def _affine(module: nn.Module, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """γ/σ, μ and β of a batch norm."""
-    bn = as_batch_norm(module)
-    mean, var = running_statistics(bn) if statistics is None else statistics
+    bn = cast(FusedBatchNorm, module)
+    mean, var = (bn.running_mean, bn.running_var) if statistics is None else statistics
     gamma, beta = bn.weight, bn.bias
     slope = torch.rsqrt(var + bn.eps)
     return slope if gamma is None else gamma * slope, mean, torch.zeros_like(mean) if beta is None else beta
@@ -96,13 +104,12 @@ def learning_factor(bn: nn.Module) -> LearningFactor:
 
 def learn_statistics(module: nn.Module, mean: Tensor, var: Tensor) -> None:
     """Let a batch's mean and unbiased variance move the running ones."""
-    bn = as_batch_norm(module)
-    running_mean, running_var = running_statistics(bn)
-    assert bn.num_batches_tracked is not None  # torch keeps it with the statistics
+    bn = cast(FusedBatchNorm, module)
+    running_mean, running_var, momentum = bn.running_mean, bn.running_var, bn.momentum
     bn.num_batches_tracked.add_(1)
-    momentum = batch_momentum(bn.momentum, bn.num_batches_tracked, running_mean.dtype)
-    running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-    running_var.lerp_(var.to(running_var.dtype), momentum)
+    weight = batch_momentum(None, bn.num_batches_tracked, running_mean.dtype) if momentum is None else momentum
+    running_mean.lerp_(mean.to(running_mean.dtype), weight)
+    running_var.lerp_(var.to(running_var.dtype), weight)
 
 
 Learn = Callable[[nn.Module, Tensor, Tensor], None]
@@ -125,12 +132,13 @@ def normalize_folded(
     eps acts on the folded variance instead of u's, which matters only for channels whose variance is near eps. `reaches_bias`: the
     bias of the convolution, which no output depends on, gets a gradient of zeros instead of none.
     """
-    bn, beta = as_batch_norm(module), as_batch_norm(module).bias
+    bn = cast(FusedBatchNorm, module)
+    beta = bn.bias
     if reaches_bias and bias is not None and bias.requires_grad:
         nothing = bias * torch.zeros_like(bias)
         beta = nothing if beta is None else beta + nothing
     gamma = bn.weight if bn.weight is None or factor.signs is None else bn.weight * factor.signs
-    mean, var = (torch.zeros_like(running) for running in running_statistics(bn))
+    mean, var = torch.zeros_like(bn.running_mean), torch.zeros_like(bn.running_var)
     y = F.batch_norm(z, mean, var, gamma, beta, training=True, momentum=1.0, eps=bn.eps * gain * gain)
     with torch.no_grad():
         # not in place: the gradient has kept both. A gain is a power of two, so no order of these products rounds otherwise

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 BIAS_BITS = 32
 """Width of every bias: int32 at scale sx·sw."""
@@ -29,6 +30,7 @@ NEGLIGIBLE = 2.0**-120
 """A range below this is that of a tensor of zeros; it gets the scale of the range ±1."""
 
 
+@cache  # asked for every tensor of every pass
 def limits(bits: int) -> tuple[int, int]:
     """Smallest and largest integer of a signed type.
 

@@ -16,8 +16,8 @@ from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Forward, failure_of, first_pass, passes_of
 from linger.errors import LingerError, UsageError
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, runtime_of
-from linger.quantization.core.statistics import QuantizedBase
 
 Exportable = nn.Module | Callable[..., Any]
 """A module, or a function that torch.jit has scripted or traced."""

@@ -16,7 +16,8 @@ from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
 from linger.errors import UsageError
 from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.signal_noise import mismatch
 from linger.tuning.grid_steps import grid_steps
 from linger.tuning.held_out import split_data
@@ -134,7 +135,7 @@ def _learning(model: nn.Module) -> Iterator[dict[str, tuple[nn.Parameter, Tensor
         try:
             for found in ranges_of(model).values():
                 if found.kind is Kind.WEIGHT and found.scale:
-                    found.layer.choose_range(found.name, found.largest)
+                    found.choose_range(found.largest)
             model.requires_grad_(requires_grad=False).zero_grad()
             trained = grid_steps(model)
             for parameter, _ in trained.values():

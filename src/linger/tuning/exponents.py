@@ -12,7 +12,7 @@ from torch import nn
 from linger.analysis.batches import Batch
 from linger.errors import UsageError
 from linger.progress import progress
-from linger.quantization.core.ranges import ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.tuning.local_scales import local_scales
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from linger.constraint.conv_bn import per_weight
 from linger.numeric.fixed import scale_for
 from linger.numeric.torch.quantize import max_abs
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent

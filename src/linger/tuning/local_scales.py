@@ -16,8 +16,9 @@ from linger.numeric.torch.quantize import fake_quantize
 from linger.ops.fast.twin import RealTwin, accumulate, functional_twin
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.ranges import Kind, Range
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Operands, Runtime, runtime_of
+from linger.quantization.core.stored import Kind
 from linger.quantization.functions.functional_layer import KEY_PREFIX
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent

@@ -8,8 +8,8 @@ import math
 import torch
 
 from linger.errors import UsageError, in_one_line
-from linger.quantization.core.processes.group import Group, GroupError
-from linger.quantization.core.processes.seen import is_shared
+from linger.quantization.core.distributed.group import Group, GroupError
+from linger.quantization.core.runtime import is_in_group
 
 PLATEAU = "plateau"
 """What a user writes instead of a step."""
@@ -59,7 +59,7 @@ class Plateau:
     def _of_all(self, metric: float | None, step: int) -> float | None:
         """The mean of the metrics that the processes give, in the order of their ranks; None where none gives any."""
         distributed = torch.distributed
-        if not is_shared() or distributed.get_world_size() == 1:
+        if not is_in_group() or distributed.get_world_size() == 1:
             return metric
         told = [_MARK, step, metric is not None, 0.0 if metric is None else metric]
         own = torch.tensor(told, dtype=torch.float64, device=Group.device_for(torch.device("cpu")))

@@ -16,8 +16,8 @@ from linger.analysis.batches import Batch, as_batches, float_tensors
 from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
 from linger.constraint.marks import QUANTIZED
 from linger.errors import LingerError, UsageError, listing, no_module
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.statistics import QuantizedBase
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,7 +14,7 @@ from linger.analysis.batches import fresh, run_batch
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.progress import progress
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.tuning.held_out import split_data

@@ -13,9 +13,10 @@ from torch.utils.hooks import RemovableHandle
 
 from linger.errors import UsageError, listing
 from linger.numeric.torch.quantize import max_abs
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import Runtime, runtime_of
-from linger.quantization.core.statistics import ZEROS, QuantizedBase
+from linger.quantization.core.stored import Kind
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer
 from linger.tuning.plateau import PLATEAU, Plateau
@@ -111,7 +112,7 @@ class Schedule:
         begins = max([float_steps, *self._stages.steps])
         self._plateau = Plateau(begins, patience, mode) if PLATEAU in freezes.values() else None
         self._steps = 0
-        self._chosen: list[tuple[QuantizedBase, str]] = []
+        self._chosen: list[Range] = []
         self._fixed: list[nn.Parameter] = []
         self._hooks: list[RemovableHandle] = []
         if self._runtime.schedule is not None:
@@ -257,22 +258,21 @@ class Schedule:
         self._hold_learned(is_held=is_held)
         if not (is_held and self._freezes_weights):
             while self._chosen:
-                layer, name = self._chosen.pop()
-                layer.choose_range(name, None)
+                self._chosen.pop().choose_range(None)
             return
         for found in ranges_of(self._model).values():
-            if found.kind is Kind.WEIGHT and found.layer.chosen_range(found.name) is None:
-                largest = _largest_weight(found.layer, found.name)
+            if found.kind is Kind.WEIGHT and found.chosen_range() is None:
+                largest = _largest_weight(found)
                 if largest > ZEROS:
-                    found.layer.choose_range(found.name, largest)
-                    self._chosen.append((found.layer, found.name))
+                    found.choose_range(largest)
+                    self._chosen.append(found)
 
     def _hold_learned(self, *, is_held: bool) -> None:
         """A learned range is frozen by its parameter: what has no gradient stays."""
         while self._fixed and not is_held:
             self._fixed.pop().requires_grad_()
         for found in ranges_of(self._model).values() if is_held else ():
-            learned = found.layer.learned.get(found.name)
+            learned = found.learned
             is_meant = found.kind is not Kind.WEIGHT or self._freezes_weights
             if learned is not None and is_meant and learned.parameter.requires_grad:
                 learned.parameter.requires_grad_(False).grad = None  # noqa: FBT003 - torch's own name says it
@@ -316,7 +316,7 @@ def _refused_by_processes(given: nn.Module, model: nn.Module, *, freezes: bool) 
     """What torch would stumble over: it waits for the gradient of every parameter, and some have none for a time."""
     is_waiting = isinstance(given, nn.parallel.DistributedDataParallel) and not given.find_unused_parameters
     layers = [module for module in model.modules() if isinstance(module, QuantizedBase)]
-    if not (freezes and is_waiting and any(layer.learned for layer in layers)):
+    if not (freezes and is_waiting and any(layer.learned_ranges for layer in layers)):
         return []
     return [
         "learned scales have no gradient for some steps (DistributedDataParallel needs find_unused_parameters=True)"
@@ -347,10 +347,10 @@ def _number(metric: object) -> float | None:
         raise UsageError(f"Schedule.step: metric={metric!r} is no number. Give one figure, or nothing.") from error
 
 
-def _largest_weight(layer: QuantizedBase, name: str) -> float:
+def _largest_weight(found: Range) -> float:
     """The largest magnitude of weights as they are now; of a product in a forward, as its last pass saw them."""
-    weights = getattr(layer, "range_weights", dict[str, Tensor])()
-    return max_abs(weights[name]) if name in weights else layer.read(f"running_{name}")
+    weights = getattr(found.layer, "range_weights", dict[str, Tensor])()
+    return max_abs(weights[found.name]) if found.name in weights else float(found.running.read())
 
 
 def _use_running_statistics(module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -20,8 +20,8 @@ from linger.graph.core.walking import required_inputs
 from linger.progress import progress
 from linger.proof import verify
 from linger.quantization.core.qtensor import unwrap
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.call_watch import Call, CallWatch, Key
 from linger.quantization.diagnosis.coverage import Coverage, coverage
 from linger.quantization.diagnosis.layer_comparison import (

@@ -9,7 +9,6 @@ from torch import nn
 import linger
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.surroundings import not_traced, pause, resume
 
 # torch's compiler uses what torch itself has deprecated, and warns of functions that it does not look into
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "UserWarning")]
@@ -85,10 +84,3 @@ def test_compiled_parts_are_named():
     model = nn.ModuleDict({"body": torch.compile(net()), "head": nn.Linear(3, 2)})
     with pytest.raises(UsageError, match=r"^init: body went through"):
         linger.init(model)
-
-
-def test_pausing_ends_with_what_was_before():
-    before = pause()
-    resume(before)
-    assert pause() is before
-    assert not_traced(lambda: None)() is None

@@ -9,8 +9,8 @@ import torch
 import linger
 from linger.errors import UsageError
 from linger.numeric.fixed import limits, scale_for
-from linger.quantization.core.histogram import Histogram
 from linger.quantization.core.methods import Choice, calibration_methods
+from linger.quantization.core.observation import Histogram
 
 
 def numbers(seed=0, count=20000, kind="normal"):

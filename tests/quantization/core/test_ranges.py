@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.stored import Kind
 
 
 def calibrated(model: nn.Module, x: torch.Tensor) -> nn.Module:

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, OpRecord, Runtime, Scope, runtime_of
+from linger.quantization.core.runtime import OpRecord, Runtime, Scope, runtime_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.setup.initialize import init
 from linger.simulation.recorder import record
@@ -23,9 +24,39 @@ def test_frames_follow_the_modules():
     runtime.enter("part", part)
     assert (runtime.frame.module, runtime.path) == (part, "part")
     runtime.leave(part)
-    assert runtime.frame == Frame("", root)
+    assert (runtime.frame.module, runtime.path) == (root, "")
     runtime.leave(root)
     assert runtime.frame is None
+
+
+def test_a_pass_is_chosen_where_it_begins_and_handed_down():
+    runtime, root, part = Runtime(dispatch), nn.Identity(), nn.Identity()
+    with collecting() as block:
+        runtime.enter("", root)
+        now = runtime.now
+        assert (now.calibration, now.is_real, now.is_repeated) == (block, True, False)
+        runtime.enter("part", part)
+        assert runtime.now is now
+    runtime.leave(part)
+    runtime.enter("part", part)  # of a pass that was interrupted in the block
+    assert (runtime.now.calibration, runtime.now.is_real) == (None, False)
+    runtime.leave(root)
+
+
+def test_a_gradient_inside_a_forward_pass_repeats_what_runs_in_it():
+    runtime, root, part, seen = Runtime(dispatch), nn.Identity(), nn.Identity(), []
+
+    def run(gradient):
+        runtime.enter("part", part)
+        seen.append(runtime.now.is_repeated)
+        runtime.leave(part)
+
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(run)
+    runtime.enter("", root)
+    torch.autograd.grad(x.square().sum(), x)
+    assert (seen, runtime.now.is_repeated) == ([True], False)
+    runtime.leave(root)
 
 
 def test_leaving_a_module_leaves_what_is_still_inside():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import linger
 from linger.dialect import find_op
-from linger.quantization.core.switched import SETTERS, SWITCHES, why_off
+from linger.quantization.core.supported import SETTERS, SWITCHES, why_off
 from linger.quantization.functions.dispatch import bindings
 from linger.quantization.setup.initialize import init
 from linger.settings import Switches

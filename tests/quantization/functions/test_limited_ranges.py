@@ -173,7 +173,7 @@ def test_shards_of_the_data_join_their_uses(tmp_path) -> None:
             model(data() / (1 + number))
         linger.save_statistics(model, tmp_path / f"{number}")
     linger.merge_statistics(copies[0], [tmp_path / "0", tmp_path / "1"])
-    assert copies[0].before.used_interval("o") == (-9.0, 8.0)
+    assert copies[0].before.ranges["o"].used_interval == (-9.0, 8.0)
 
 
 # curves that end
@@ -184,7 +184,7 @@ def test_a_curve_ends_where_its_last_integer_is_reached(curve: Act, last: tuple[
     model.after = nn.Identity()
     with linger.calibration():
         model(x)
-    low, high = model.before.used_interval("o")
+    low, high = model.before.ranges["o"].used_interval
     assert -8.0 < low < -2.0
     assert 2.0 < high < 8.0
     integers, real = model(x).integers()[0, 0, 0], 16 * x[0, 0, 0]
@@ -355,5 +355,5 @@ def test_numbers_beyond_saturate_where_they_are_limited_anyway() -> None:
 
 
 def test_no_interval_is_narrower_than_zero() -> None:
-    assert calibrated(Limited(nn.ReLU6())).before.used_interval("o") == (0.0, 6.0)
-    assert calibrated(Limited(nn.Identity())).before.used_interval("o") == (-math.inf, math.inf)
+    assert calibrated(Limited(nn.ReLU6())).before.ranges["o"].used_interval == (0.0, 6.0)
+    assert calibrated(Limited(nn.Identity())).before.ranges["o"].used_interval == (-math.inf, math.inf)

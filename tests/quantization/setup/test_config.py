@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.ranges import ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.quantization.setup.config import config_of
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import linger
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.stored import Kind
 from linger.tuning.means.gate_means import float_gates
 
 LENGTHS = [3, 5, 4]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.ranges import ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.tuning.one_call import plan
 from linger.tuning.one_call.judging import Score
 from linger.tuning.one_call.plan import EQUALISED, affordable, expected_seconds, training_steps, usual_plan

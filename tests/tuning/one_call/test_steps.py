@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.ranges import ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.tuning.one_call.budget import read_budget
 from linger.tuning.one_call.judging import Judge
 from linger.tuning.one_call.session import NothingToDoError, Session, Trial

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Unpack
 
 import torch
@@ -24,6 +24,7 @@ from linger.numeric.torch.exact import Product, plan_product, run_product
 INTEGER_TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
 
 
+@cache  # as `limits`
 def carrier(bits: int) -> torch.dtype:
     """The float type that holds every integer of this width."""
     return torch.float32 if bits <= 24 else torch.float64

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linger.numeric.fixed import limits
-from linger.numeric.torch.scale import Scale
+from linger.errors import UsageError
+from linger.numeric.fixed import BIAS_BITS, limits, scale_for
+from linger.numeric.torch.scale import Scale, scale_for_range, smallest
 
 
 def _round_to_grid(x: Tensor, scale: Scale, low: int | None, high: int | None, *, is_owned: bool) -> Tensor:
@@ -99,6 +100,13 @@ def fake_quantize(
         )
     result: Tensor = _FakeQuantize.apply(x, scale, low, high, is_relu, can_saturate, is_owned)
     return result
+
+
+def may_saturate(seen: Scale | None, scale: Scale, bits: int) -> bool:
+    """Whether something up to `seen` may leave the range of its integers; what is on a device is not read, so it may."""
+    if seen is None or isinstance(seen, Tensor) or isinstance(scale, Tensor):
+        return True
+    return bool(seen * scale > limits(bits)[1])
 
 
 def limited(x: Tensor, scale: float, bits: int) -> Tensor:
@@ -222,6 +230,26 @@ def round_weight(
     arguments = (choose_scale, saturates_at, stays_there, is_real, memory or Memory())
     rounded, scale = _RoundWeight.apply(weight, factor, *arguments)
     return rounded, scale.double() if isinstance(scale, Tensor) else scale
+
+
+def weight_scale(
+    largest: Scale, bits: int, bias: Tensor | None, scale_x: Scale, where: str, *, chosen: Scale | None = None
+) -> Scale:
+    """The scale of weights up to `largest`, lowered where the int32 bias at scale_x·scale_w would not fit.
+
+    `chosen` is the range to take instead; weights beyond it saturate.
+
+    Raises:
+        UsageError: The weights hold NaN or infinity; on a device, whose values are not read, both become NaN.
+    """
+    if not isinstance(largest, Tensor) and not math.isfinite(largest):
+        raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
+    reach = largest if chosen is None else chosen
+    scale = scale_for_range(reach, bits) if isinstance(reach, Tensor) else scale_for(reach, bits)
+    if bias is None or not bias.numel():
+        return scale
+    offset = largest_magnitude(bias) if isinstance(largest, Tensor) else max_abs(bias)
+    return smallest([scale, scale_for_range(offset * scale_x, BIAS_BITS)])
 
 
 def largest_magnitude(x: Tensor, *, is_relu: bool = False) -> Scale:

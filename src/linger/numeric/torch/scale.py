@@ -54,13 +54,6 @@ def _reduced(plain: Callable[..., float], pair: Callable[..., Tensor], scales: S
     return total.clamp(max=min(numbers)) if plain is min else total.clamp(min=max(numbers))
 
 
-def may_saturate(seen: Scale | None, scale: Scale, bits: int) -> bool:
-    """Whether something up to `seen` may leave the range of its integers; what is on a device is not read, so it may."""
-    if seen is None or isinstance(seen, Tensor) or isinstance(scale, Tensor):
-        return True
-    return bool(seen * scale > limits(bits)[1])
-
-
 def limit_of(rule: Callable[..., Scale], scales: Sequence[Scale]) -> Scale:
     """What an op's rule makes of its operands' scales, with Python's min and max done on the device."""
     if not [s for s in scales if isinstance(s, Tensor)]:

@@ -58,9 +58,9 @@ from linger.onnx.exporter.tracing import (
 )
 from linger.onnx.operators.operator import attach_bodies, translation_table, with_bodies
 from linger.proof import verify as prove
-from linger.quantization.core.processes.sharding import refuse_sharded
+from linger.quantization.core.distributed.fsdp import refuse_sharded
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, runtime_of
-from linger.quantization.core.statistics import QuantizedBase
 from linger.reporting.tree import print_listing
 from linger.simulation.example_call import (
     WRAPPED,

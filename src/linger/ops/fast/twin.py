@@ -45,8 +45,9 @@ class ProductTwin:
 def product_twin(op: Op) -> ProductTwin:
     """The accumulator of an op with weights: a convolution, a linear layer, or one factor per channel."""
     if op.window_axes:
-        function = conv1d if op.window_axes == 1 else conv_transpose2d if op.is_transposed else conv2d
-        return ProductTwin(_convolution(function), -1 - op.window_axes)
+        if op.window_axes > 1 and not op.is_transposed:
+            return ProductTwin(_images, -1 - op.window_axes)
+        return ProductTwin(_convolution(conv1d if op.window_axes == 1 else conv_transpose2d), -1 - op.window_axes)
     return ProductTwin(_scaled_channels, _PICTURE_CHANNELS) if op.weight_axes == 1 else ProductTwin(_linear, -1)
 
 
@@ -57,6 +58,19 @@ def _convolution(
         return function(x, w, b, **{name: attributes[name] for name in _GEOMETRY if name in attributes})
 
     return accumulate
+
+
+def _images(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping[str, Any]) -> Tensor:
+    """The convolution of images; one that is padded alike at both edges is torch's own, called without a detour."""
+    strides, pads, dilations, group = (
+        attributes["strides"],
+        attributes["pads"],
+        attributes["dilations"],
+        attributes["group"],
+    )
+    if pads[:2] == pads[2:]:
+        return F.conv2d(x, w, b, strides, pads[:2], dilations, group)
+    return conv2d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)
 
 
 def _linear(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping[str, Any]) -> Tensor:

@@ -12,14 +12,12 @@ import torch
 from torch import nn
 
 from linger.errors import UsageError, listing
-from linger.quantization.core.histogram import Histogram, histograms_of
-from linger.quantization.core.method_plan import Plan, apply_ranges, find_ranges, uncounted
-from linger.quantization.core.observation import CALIBRATION, Calibration
-from linger.quantization.core.ranges import Kind, Range, kind_of, ranges_of
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.sharding.backup import Backup
-from linger.quantization.core.sharding.group import Counts, Group
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.calibration_exchange import Counts, Group
+from linger.quantization.core.methods import Plan, apply_ranges, find_ranges, uncounted
+from linger.quantization.core.observation import CALIBRATION, Calibration, Histogram, histograms_of
+from linger.quantization.core.quantized import Backup, quantized_ranges, ranges_of
+from linger.quantization.core.ranges import Range
+from linger.quantization.core.stored import Kind
 
 
 @contextmanager
@@ -126,17 +124,6 @@ def choose_ranges(
     apply_ranges(ranges, find_ranges(ranges, plan, is_settled=False))
 
 
-def quantized_ranges(model: nn.Module, where: str) -> dict[str, Range]:
-    """The ranges of a quantised model.
-
-    Raises:
-        UsageError: It is not quantised.
-    """
-    if runtime_of(model) is None:
-        raise UsageError(f"{where}: {type(model).__name__} is not quantised. Give the model that linger.init returned.")
-    return ranges_of(model)
-
-
 # one block
 @contextmanager
 def _block(plan: Plan, group: Group | None) -> Iterator[Calibration]:
@@ -169,29 +156,27 @@ def _counts(seen: Calibration, backup: Backup) -> Counts:
     Raises:
         UsageError: There is NaN or infinity in it.
     """
-    counted = [(each, each.layer) for each in seen.counted if isinstance(each.layer, QuantizedBase)]
-    histograms = histograms_of([each.counter for each, _ in counted])
-    wrong = [
-        f"{layer.path}.{each.name}" for (each, layer), h in zip(counted, histograms, strict=True) if not h.is_finite
-    ]
+    counted = [(each.range, each.counter) for each in seen.counted if isinstance(each.range, Range)]
+    histograms = histograms_of([counter for _, counter in counted])
+    wrong = [f"{r.layer.path}.{r.name}" for (r, _), h in zip(counted, histograms, strict=True) if not h.is_finite]
     if wrong:
         raise UsageError(
             f"calibration: {listing(wrong)}: the data or the weights hold NaN or infinity, so no scale can be chosen. "
             "Check both; all ranges are as they were."
         )
-    earlier = backup.ranges_before([(layer, each.name) for each, layer in counted])
+    earlier = backup.ranges_before([found for found, _ in counted])
     return [
-        (layer, each.name, replace(histogram, earlier=before))
-        for (each, layer), histogram, before in zip(counted, histograms, earlier, strict=True)
+        (found, replace(histogram, earlier=before))
+        for (found, _), histogram, before in zip(counted, histograms, earlier, strict=True)
     ]
 
 
 def _settle(seen: Calibration, plan: Plan, backup: Backup, counts: Counts) -> None:
     """Keep what was counted with the layers, and find the ranges by their methods."""
-    for layer, name, histogram in counts:
-        layer.histograms[name] = _added(layer, name, histogram)
-    for layer, name, _ in counts:  # before anything looks at the ranges, which follow their parameters again
-        layer.restart_learning(name)
+    for found, histogram in counts:
+        found.histogram = _added(found, histogram)
+    for found, _ in counts:  # before anything looks at the ranges, which follow their parameters again
+        found.restart_learning()
     ranges: dict[str, Range] = {}
     for model in backup.models:
         ranges |= ranges_of(model)
@@ -200,9 +185,9 @@ def _settle(seen: Calibration, plan: Plan, backup: Backup, counts: Counts) -> No
     apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
 
 
-def _added(layer: QuantizedBase, name: str, histogram: Histogram) -> Histogram:
-    before = layer.histograms.get(name)
-    if kind_of(name) is Kind.WEIGHT:
+def _added(found: Range, histogram: Histogram) -> Histogram:
+    before = found.histogram
+    if found.kind is Kind.WEIGHT:
         return replace(histogram, earlier=0.0)  # of all of them
     # what an earlier block has counted says more than the range that it left
     return histogram if before is None else before.merged(replace(histogram, earlier=0.0))

@@ -243,6 +243,12 @@ def _look_at(view: View) -> Callable[[], bytes]:
     return view.tobytes if isinstance(view, np.ndarray) else partial(checksum, view)
 
 
+def _looks_at(t: Tensor) -> list[tuple[Callable[[], bytes], bytes]]:
+    """For each part of a tensor, how its checksum is found, and what it is now."""
+    looks = [_look_at(view) for view in views_of(t)]
+    return [(look, look()) for look in looks]
+
+
 @dataclass
 class Watchman:
     """Notices when parameters change.
@@ -269,8 +275,7 @@ class Watchman:
             return False
         self._looks.clear()  # its views use the memory, too
         self.is_shared = any(map(_is_held_elsewhere, tensors))
-        looks = [[_look_at(view) for view in views_of(t)] for t in tensors]
-        known = [[(look, look()) for look in each] for each in looks]
+        known = [_looks_at(t) for t in tensors]
         self.known = identity
         self._looks = [[each[part % len(each)] for each in known] for part in range(PARTS)]
         return True

@@ -10,14 +10,21 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from torch import Tensor
 
 from linger.errors import UsageError, listing
-from linger.numeric.fixed import limits, scale_for
-from linger.quantization.core.histogram import Bins, Numbers
+from linger.numeric.fixed import as_float32, limits, scale_for
+from linger.numeric.torch.scale import scale_for_range
+from linger.quantization.core.distributed.fsdp import gathered
+from linger.quantization.core.observation import Bins, Histogram, Numbers
+from linger.quantization.core.ranges import ZEROS, Range
+from linger.quantization.core.stored import Kind
 
 Method = Callable[..., float]
 """A method: `(bins, bits) -> range`, with a third parameter where it takes an option."""
@@ -255,3 +262,192 @@ def _check_k(value: float, where: str) -> None:
 
 
 _CHECKS: dict[Method, Callable[[float, str], None]] = {percentile: _check_percent, top_k: _check_k}
+
+
+MAX = "max"
+
+
+@runtime_checkable
+class Weighted(Protocol):
+    """A layer whose weights can be asked for."""
+
+    def range_weights(self) -> dict[str, Tensor]:
+        """The weights as they are rounded, batch norm folded in, by the names of their ranges."""
+
+
+@runtime_checkable
+class Followed(Protocol):
+    """A layer in which other ranges follow from one."""
+
+    def follow_range(self, name: str) -> None:
+        """Write what follows from the range `name`, which has got another value."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The methods of one call: for each kind of range, and for layers by pattern.
+
+    Attributes:
+        where: The function that was called, for messages.
+        kinds: The method of each kind; None leaves its ranges as they are.
+        layers: Methods by a pattern of layer paths or range keys; the last one that fits counts.
+        keeps_weights: Whether `max` leaves the choices of weight ranges alone, since it was not asked for them.
+        is_open: Whether the call named no method for any kind, so that the configuration of a model may (`Range.usual`).
+    """
+
+    where: str
+    kinds: Mapping[Kind, Choice | None]
+    layers: Mapping[str, Choice]
+    keeps_weights: bool
+    is_open: bool = False
+
+    @classmethod
+    def read(
+        cls,
+        where: str,
+        method: str | None,
+        *,
+        inputs: str | None = None,
+        weights: str | None = None,
+        outputs: str | None = None,
+        layers: Mapping[str, str] | None = None,
+    ) -> Plan:
+        """The plan that a user's arguments ask for.
+
+        Raises:
+            UsageError: A method is unknown.
+        """
+        given = {Kind.INPUT: inputs, Kind.WEIGHT: weights, Kind.OUTPUT: outputs}
+        asked = {kind: method if own is None else own for kind, own in given.items()}
+        kinds = {kind: None if name is None else Choice(name, where) for kind, name in asked.items()}
+        return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()}, weights is None)
+
+    @property
+    def written(self) -> dict[str, str | None]:
+        """All methods as a user writes them, so that the plans of several processes can be compared."""
+        kinds = {kind.value: None if choice is None else choice.written for kind, choice in self.kinds.items()}
+        own = {f"layers {pattern}": choice.written for pattern, choice in self.layers.items()}
+        return kinds | own | {"keeps_weights": str(self.keeps_weights)}
+
+    def choice(self, found: Range) -> Choice | None:
+        """The method for a range; None: it stays as it is."""
+        own = [pattern for pattern in self.layers if fits(found, pattern)]
+        if own:
+            return self.layers[own[-1]]
+        if self.is_open and found.usual is not None:
+            return Choice(found.usual, self.where)
+        choice = None if found.kind is None else self.kinds[found.kind]
+        if choice is None or (found.kind is Kind.WEIGHT and self.keeps_weights and choice.written == MAX):
+            return None
+        return choice
+
+    def check_patterns(self, ranges: Mapping[str, Range]) -> None:
+        """Refuse patterns that fit no layer and no range.
+
+        Raises:
+            UsageError: All of them, each with the nearest path.
+        """
+        check_patterns(self.where, self.layers, ranges)
+
+
+def fits(found: Range, pattern: str) -> bool:
+    """Whether a range is meant by a pattern of layer paths or range keys."""
+    return fnmatchcase(found.key.rpartition(".")[0], pattern) or fnmatchcase(found.key, pattern)
+
+
+def check_patterns(where: str, patterns: Iterable[str], ranges: Mapping[str, Range]) -> None:
+    """Refuse patterns that fit no layer and no range.
+
+    Raises:
+        UsageError: All of them, each with the nearest path.
+    """
+    unknown = [p for p in patterns if not any(fits(found, p) for found in ranges.values())]
+    if unknown:
+        paths = sorted({key.rpartition(".")[0] for key in ranges})
+        near = [difflib.get_close_matches(p, sorted({*ranges, *paths}), 1) for p in unknown]
+        told = [f"{p!r}" + (f" (did you mean {n[0]!r}?)" if n else "") for p, n in zip(unknown, near, strict=True)]
+        raise UsageError(
+            f"{where}: layers={listing(told)}: no layer or range has such a path. Layers: {listing(paths)}."
+        )
+
+
+def bins_of(found: Range, histogram: Histogram) -> Bins:
+    """The numbers of a range as its users tell them apart: within limits, and from zero on where a ReLU follows."""
+    low, high = found.used_interval
+    if found.name == "o" and getattr(found.layer, "is_ahead_of_relu", False):
+        low = max(low, 0.0)
+    return histogram.bins(max(low, -found.limit), min(high, found.limit))
+
+
+def histogram_of(found: Range) -> Histogram | None:
+    """What is known of the numbers of a range: the weights themselves, or what calibration has counted."""
+    layer = found.layer
+    if layer.is_shared:
+        return None  # several calls had this range, so it is not used
+    if found.kind is Kind.WEIGHT and isinstance(layer, Weighted):
+        with gathered(layer):
+            weight = layer.range_weights().get(found.name)
+        return None if weight is None else Histogram.of(weight)
+    return found.histogram
+
+
+def find_ranges(ranges: Mapping[str, Range], plan: Plan, *, is_settled: bool) -> dict[str, tuple[Choice, float]]:
+    """The method and the new value of every range that is to change.
+
+    `is_settled`: passes have just set the ranges by `max`, so that one which has always been found by it stays.
+    """
+    changes: dict[str, tuple[Choice, float]] = {}
+    for key, found in ranges.items():
+        choice = plan.choice(found)
+        histogram = None if choice is None else histogram_of(found)
+        if choice is None or histogram is None:
+            continue
+        is_max = choice.written == MAX
+        if is_settled and is_max and found.kind is not Kind.WEIGHT and histogram.method == MAX:
+            continue
+        largest = choice.range_of(bins_of(found, histogram), found.bits, f"{plan.where}: {key}")
+        changes[key] = choice, max(largest, histogram.earlier) if is_max else largest
+    return changes
+
+
+def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice, float]]) -> None:
+    """Give ranges their new values; inputs that adopt the range of another layer do so again in the next pass."""
+    for key, (choice, largest) in changes.items():
+        _apply(ranges[key], choice, largest)
+    for layer in {id(found.layer): found.layer for found in ranges.values()}.values() if changes else ():
+        if layer.input_range == "adopted":
+            layer.input_range = "stale"
+
+
+def _apply(found: Range, choice: Choice, largest: float) -> None:
+    found.method = None if choice.written == MAX else choice.written
+    if found.kind is Kind.WEIGHT:
+        found.choose_range(None if choice.written == MAX else as_float32(largest) or ZEROS)
+        found.restart_learning()
+        return
+    if found.histogram is not None:
+        found.histogram = replace(found.histogram, method=choice.written)
+    value = as_float32(min(largest, found.limit)) or ZEROS
+    if value != found.running.read():
+        found.set(value, scale_for_range(value, found.bits))
+        found.restart_learning()
+        if isinstance(found.layer, Followed):
+            found.layer.follow_range(found.name)
+
+
+def uncounted(ranges: Mapping[str, Range], plan: Plan) -> list[str]:
+    """The ranges that the plan wants to find and of which nothing was counted."""
+    return [
+        key
+        for key, found in ranges.items()
+        if plan.choice(found) is not None
+        and found.running.read()
+        and _has_own_numbers(found)
+        and histogram_of(found) is None
+    ]
+
+
+def _has_own_numbers(found: Range) -> bool:
+    """Whether a range follows from no other one and from no weights."""
+    is_own = found.kind is Kind.OUTPUT or (found.layer.input_range == "own" and found.name in ("x", "i"))
+    return is_own and not getattr(found.layer, "has_fixed_output", False)

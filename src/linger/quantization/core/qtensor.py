@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeGuard
+from typing import Any, NamedTuple, SupportsIndex, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -23,11 +23,13 @@ from torch._ops import OpOverload
 from torch.compiler import is_exporting
 from torch.utils._pytree import tree_leaves, tree_map
 
-from linger.dialect import find_op
+from linger.constraint.marks import Widths
+from linger.dialect import Op, find_op
 from linger.errors import UnsupportedError
-from linger.numeric.torch.kernel import carrier, integer_type
+from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch.scale import Scale
-from linger.quantization.core.runtime import Runtime, TorchFunction
+from linger.quantization.core.protocols import UsedBy
+from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
 
 
 # the place in the gradient graph
@@ -121,16 +123,6 @@ class Origin(NamedTuple):
     def limited(self, low: float, high: float) -> Origin:
         """The same numbers behind a function that limits them."""
         return Origin(self.range_, *(min(max(end, self.low), self.high) for end in (low, high)))
-
-
-class UsedBy(Protocol):
-    """A range that is told which of its numbers matter (`linger.quantization.core.statistics.RangeUse`)."""
-
-    def use(self, low: float, high: float) -> None:
-        """Somebody looks at the numbers between these two; what lies beyond counts as the nearer one."""
-
-    def settle(self, *, is_complete: bool) -> None:
-        """Every user of a pass is known."""
 
 
 # the tensor
@@ -235,16 +227,20 @@ class QTensor(Tensor):
                 "(a view or slice) was changed in place. Write x = x + y instead of x += y, or clone() first."
             )
         if self._make is not None:
-            make, self._make = self._make, None
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as inside every other function
-                self._content = make()
-            self._writes[1] = _version(self._content)
+            self._compute(self._make)
         if torch.is_grad_enabled() and self._content.grad_fn is None and lacks_place(self._content, self):
             self._content = content_behind(self, self._content)
             self._copied_at = _version(self._content)  # tensors that share the memory before still have that one
         if self.runtime.announcer is not None and self.is_integer:
             return self.runtime.announcer.integers(self)
         return self._content
+
+    def _compute(self, make: Callable[[], Tensor]) -> None:
+        """Compute content that was deferred."""
+        self._make = None
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as inside every other function
+            self._content = make()
+        self._writes[1] = _version(self._content)
 
     def deferred(self, make: Callable[[], Tensor]) -> QTensor:
         """This tensor, whose shape, type and scale are right, with content that is computed on first use.
@@ -455,3 +451,82 @@ def to_carrier(values: Tensor, bits: int) -> Tensor:
     """Values in the float type that holds integers of this width."""
     dtype = carrier(bits)
     return values if values.dtype == dtype else values.to(dtype)  # torch's own way to find out takes long
+
+
+Real = Callable[[], Tensor]
+"""Computes the result of an op in real numbers."""
+
+Operand = QTensor | Tensor | tuple[int, ...]
+"""A quantised tensor, a constant matrix of integers, or a tuple of places or counts, whose values a trace knows too."""
+
+
+def compute(
+    call: OpCall,
+    operands: Sequence[Operand],
+    attributes: Mapping[str, Any],
+    scale_o: Scale,
+    bits: int,
+    real: Real | None = None,
+    learn: Callable[[Tensor], Tensor] | None = None,
+) -> QTensor:
+    """Write the op as a node, or simulate it: in training on real values, else by the exact integers.
+
+    `real` gives the values of a pass in real numbers; without it they are those of the body on real operands. `learn` lets
+    gradients of rounded values reach the parameter of a learned range.
+    """
+    op, runtime = call.op, call.runtime
+    full = op.complete(attributes)
+    call.note()
+    if call.is_written:
+        return QTensor(call.emit([_content(o) for o in operands], attributes), scale_o, bits, runtime)
+    if call.now.is_real:
+        values = _unrounded(op, operands, full, scale_o) if real is None else real()
+    else:
+        is_training = runtime.frame is not None and runtime.frame.module.training
+        values = simulate(op, operands, full, scale_o, is_exact=not is_training)
+        values = values if learn is None else learn(values)
+    result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
+    shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
+    call.record(result, shown, attributes)
+    return result
+
+
+def _unrounded(op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale) -> Tensor:
+    """The op in real numbers; one that has no such form, because it stands for no function of torch, by its integers."""
+    x = cast(QTensor, operands[0]).content
+    if op.name == "Requant":
+        return x
+    if op.name == "iqSubMax":
+        return x - x.amax(attributes["dim"], keepdim=True) if x.numel() else x
+    return simulate(op, operands, attributes, scale_o, is_exact=True)
+
+
+def _content(operand: Operand) -> Tensor | tuple[int, ...]:
+    return operand.content if isinstance(operand, QTensor) else operand
+
+
+def simulate(
+    op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale, *, is_exact: bool
+) -> Tensor:
+    """Run the op's body on real values q/scale where scales do not matter, else on the integers."""
+    contents = [_content(o) for o in operands]
+    kernel = TorchKernel(is_exact=is_exact, device=next(t.device for t in contents if isinstance(t, Tensor)))
+    if op.is_scale_free:
+        return cast(Tensor, op.body(kernel, *contents, **attributes))
+    integers = [o.content * o.scale if isinstance(o, QTensor) else o for o in operands]
+    return cast(Tensor, op.body(kernel, *integers, **attributes) / scale_o)
+
+
+# products with weights
+def product_attributes(
+    geometry: Mapping[str, Any], widths: Widths, scale_x: Scale, scale_w: Scale, scale_o: Scale
+) -> dict[str, Any]:
+    """The attributes of a product's node."""
+    return dict(geometry) | {
+        "data_bits": widths.data,
+        "parameter_bits": widths.parameter,
+        "o_bits": widths.output,
+        "scale_x": scale_x,
+        "scale_w": scale_w,
+        "scale_o": scale_o,
+    }

@@ -1,83 +1,182 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every range of a quantised model under one name, so that its scale can be looked at, chosen and put back."""
+"""A range: all that is known of the numbers of one tensor, and what is rounded by it.
+
+A scale is a Python number, or a tensor that is computed with element by element: one without axes in a pass that leaves ranges on
+a device, because reading one back would stall it. The same arithmetic serves a tensor with one number per channel.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from enum import Enum
+import math
+from functools import cache, partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from linger.constraint.marks import Widths
+from linger.dialect import Interval, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import is_power_of_two, limits
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.statistics import QuantizedBase
+from linger.numeric.fixed import as_float32, is_power_of_two, limits, scale_for
+from linger.numeric.torch.kernel import TorchKernel, carrier
+from linger.numeric.torch.quantize import (
+    Memory,
+    ends_of,
+    fake_quantize,
+    largest_magnitude,
+    may_saturate,
+    round_weight,
+    weight_scale,
+)
+from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, scale_for_range, smallest
+from linger.quantization.core.observation import Histogram
+from linger.quantization.core.qtensor import Origin, QTensor, compute, to_carrier
+from linger.quantization.core.runtime import OpCall, Pass, Runtime
+from linger.quantization.core.stored import (
+    EVERYTHING,
+    Ends,
+    Kind,
+    Learned,
+    NotFiniteError,
+    RangeHolder,
+    ReadInterval,
+    Stored,
+    kind_of,
+    not_finite,
+)
 
-_USUAL_BITS = 8
+_FAR = 2.0**64
+"""An end of an interval beyond it is open, also as a mean of ends of which one was."""
+
+NOMINAL = 1.0
+"""The scale of a tensor in real numbers whose range was not observed: nothing is rounded to it."""
+
+ZEROS = 2.0**-126
+"""Range of a tensor that held nothing but zeros: seen, but negligible."""
+
+MOMENTUM = 0.1
+"""Weight of the newest batch in a running range during training; the mean starts at the first one."""
+
+_find_op = cache(find_op)
+"""Cached, because every tensor of every pass asks for it."""
 
 Saved = tuple[float, float, float | None]
 """Range, scale and chosen range of weights, as `Range.save` returns them."""
 
 
-class Kind(Enum):
-    """What a range belongs to."""
-
-    INPUT = "input"
-    WEIGHT = "weight"
-    OUTPUT = "output"
-
-
-_KINDS = (
-    (re.compile(r"(w|iw|hw)(_l\d+)?(_reverse)?"), Kind.WEIGHT),
-    (re.compile(r"(x|i)(_l\d+)?"), Kind.INPUT),
-    (re.compile(r"o(_l\d+)?"), Kind.OUTPUT),
-)
-"""The ranges that can be chosen; the others of a recurrent layer follow from these."""
-
-
-@dataclass(frozen=True, eq=False)
 class Range:
-    """One range of a layer or function.
+    """One range of a layer or function, in buffers of its module; 0 where nothing was seen yet.
 
     Attributes:
-        key: Path of the layer and name of the range: `block.conv.o`.
-        layer: The layer that keeps it.
+        layer: The module.
         name: Its name there: x, w, o; of a recurrent layer i, iw, hw, o with the suffix of torch.
-        kind: Input, weight or output.
-        usual: The method of calibration that the model's configuration names for ranges of this kind; None: it names none.
+        kind: Input, weight or output; None where it follows from other ranges.
+        running: The largest magnitude, as passes have seen it.
+        stored_scale: The scale that followed from it last.
+        used: The lowest and highest number that its users read; weights have none.
+        chosen: The range that weights are rounded for, whatever their largest magnitude is; others have none.
+        width: The bits that it was last used for; None: it was not.
+        bound: The finest scale that the device's format allowed then.
+        method: The method of calibration that found it, where that was not the largest magnitude.
+        histogram: What calibration has counted; no part of a checkpoint.
+        learned: The parameter that it follows instead of the data.
+        ends: What the pass at work has seen, where other processes train with this one (`exchange`).
+        users: Those that read the tensor.
+        key: Path of the layer and name, in the model whose ranges were asked for last (`ranges_of`): `block.conv.o`.
+        usual: The method of calibration that this model's configuration names for ranges of this kind.
     """
 
-    key: str
-    layer: QuantizedBase
-    name: str
-    kind: Kind
-    usual: str | None = None
+    def __init__(self, layer: RangeHolder, name: str, device: torch.device | None = None) -> None:
+        self.layer, self.name, self.kind = layer, name, kind_of(name)
+        self.running = Stored(layer, f"running_{name}", device)
+        self.stored_scale = Stored(layer, f"scale_{name}", device)
+        self.used: Stored | None = None
+        self.chosen: Stored | None = None
+        self.width: int | None = None
+        self.bound: Scale | None = None
+        self.method: str | None = None
+        self.histogram: Histogram | None = None
+        self.learned: Learned | None = None
+        self.ends: Ends | None = None
+        self.users = ReadInterval(self)
+        self.key = name
+        self.usual: str | None = None
+        self._scale_of: tuple[tuple[Scale, ...], Scale] | None = None  # what the scale followed from, and the scale
+        self._chosen_there: int | None = None  # the version of a choice that was left on a device
+
+    def add_optional(self, device: torch.device | None) -> None:
+        """Add the buffer of what is found or decided later, after those of all ranges."""
+        how: dict[str, Any] = {"absent": math.inf, "of": self.running.key, "is_optional": True}
+        if self.is_of_weights:
+            self.chosen = Stored(self.layer, f"chosen_{self.name}", device, **how)
+        else:
+            self.used = Stored(self.layer, f"used_{self.name}", device, size=2, dtype=torch.float64, **how)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy reads its buffers anew."""
+        return self.__dict__ | {"_chosen_there": None}
 
     @property
+    def is_of_weights(self) -> bool:
+        """Whether it is that of weights: w, iw, hw."""
+        return "w" in self.name.partition("_")[0]
+
+    # what is known
+    @property
     def bits(self) -> int:
-        """The width that it was last used for; of a layer's weights the one that it has."""
+        """The width that it was last used for; of a layer's weights the one that the layer has."""
         widths: Widths | None = getattr(self.layer, "widths", None)
         if self.kind is Kind.WEIGHT and widths is not None:
             return widths.parameter
-        known = self.layer.bits_of.get(self.name)
-        if known is None and widths is not None:
+        if self.width is None and widths is not None:
             return widths.data if self.kind is Kind.INPUT else widths.output
-        return _USUAL_BITS if known is None else known
+        return 8 if self.width is None else self.width
 
     @property
     def scale(self) -> float:
         """The scale that it has now; 0 where nothing was seen yet."""
-        return self.layer.read(f"scale_{self.name}")
+        return float(self.stored_scale.read())
 
     @property
     def largest(self) -> float:
         """The range itself: the largest magnitude seen, or what was chosen instead."""
-        chosen = self.layer.chosen_range(self.name)
-        return self.layer.read(f"running_{self.name}") if chosen is None else chosen
+        chosen = self.chosen_range()
+        return float(self.running.read()) if chosen is None else chosen
 
+    @property
+    def limit(self) -> float:
+        """Its upper bound."""
+        return self.layer.largest_output if self.name == "o" else math.inf
+
+    def observes(self, now: Pass) -> bool:
+        """Whether a pass changes it."""
+        return self.layer.training or now.calibration is not None
+
+    def value(self, now: Pass, stored: Stored | None = None) -> Scale:
+        """Its largest magnitude, or another of its numbers: a tensor without axes where this pass leaves ranges on a device."""
+        is_changing = self.layer.training or now.calibration is not None
+        return (self.running if stored is None else stored).value(stays_there=is_changing)
+
+    def set(self, running: Scale, scale: Scale) -> None:
+        """Set both numbers."""
+        self.running.write(running)
+        self.stored_scale.write(scale)
+
+    def holds(self, now: Pass) -> bool:
+        """Whether it is known and does not follow the data; calibration changes it all the same."""
+        return self.layer.holds_ranges and now.calibration is None and bool(self.running.read() > ZEROS)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether other code has written a scale that no range gives, such as the mean of several scales."""
+        scale = self.stored_scale.read()
+        return scale != 0.0 and not is_power_of_two(scale)
+
+    def adopt(self, q: QTensor) -> None:
+        """Take over the range of a quantised input, which follows from its scale: nothing is observed."""
+        self.set(limits(q.bits)[1] / q.scale, q.scale)
+
+    # choices
     def choose(self, scale: float) -> None:
         """Choose a scale; what lies beyond it saturates.
 
@@ -89,60 +188,412 @@ class Range:
         """
         if not is_power_of_two(scale):
             raise UsageError(f"{self.key}: the scale {scale!r} is no power of two.")
-        self.layer.method_of.pop(self.name, None)
+        self.method = None
         largest = limits(self.bits)[1] / scale
         if self.kind is Kind.WEIGHT:
-            self.layer.choose_range(self.name, largest)
+            self.choose_range(largest)
         else:
-            self.layer.write(f"running_{self.name}", largest)
-            self.layer.write(f"scale_{self.name}", scale)
-        self.layer.restart_learning(self.name)
+            self.set(largest, scale)
+        self.restart_learning()
 
     def save(self) -> Saved:
         """What `restore` needs to undo later choices."""
-        return self.layer.read(f"running_{self.name}"), self.scale, self.layer.chosen_range(self.name)
+        return self.running.read(), self.scale, self.chosen_range()
 
     def restore(self, saved: Saved) -> None:
         """Undo choices."""
         running, scale, chosen = saved
-        self.layer.write(f"running_{self.name}", running)
-        self.layer.write(f"scale_{self.name}", scale)
+        self.set(running, scale)
         if self.kind is Kind.WEIGHT:
-            self.layer.choose_range(self.name, chosen)
-        self.layer.restart_learning(self.name)
+            self.choose_range(chosen)
+        self.restart_learning()
+
+    def choose_range(self, largest: Scale | None) -> None:
+        """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""
+        assert self.chosen is not None  # weights have one
+        self.chosen.write(self.chosen.absent if largest is None else largest)
+        self._chosen_there = self.chosen.buffer._version if isinstance(largest, Tensor) else None  # noqa: SLF001 - torch's public name is missing
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the range of weights was chosen."""
+        if self.chosen is None:
+            return False
+        is_there = self._chosen_there is not None and self._chosen_there == self.chosen.buffer._version  # noqa: SLF001 - as above
+        return is_there or math.isfinite(self.chosen.read())
+
+    def chosen_range(self) -> float | None:
+        """The range that weights are rounded for; None where it is that of their largest magnitude."""
+        found = self.chosen_value(Pass.here())
+        return None if found is None else float(found)
+
+    def chosen_value(self, now: Pass) -> Scale | None:
+        """The same in a pass; a tensor where that leaves ranges on a device."""
+        if self.learned is not None:
+            self.learned.follow(now)
+        return self.value(now, self.chosen) if self.is_chosen else None
+
+    def restart_learning(self) -> None:
+        """The range has got another value: where it is learned, its parameter begins there."""
+        if self.learned is not None:
+            self.learned.begin()
+
+    # observation
+    def observe(self, x: Tensor, where: str, now: Pass, *, is_relu: bool = False) -> Scale:
+        """Let a tensor widen the range; returns the tensor's own largest magnitude.
+
+        Calibration keeps the largest value and counts all numbers; training keeps an exponential mean, unless the range is
+        learned: then nothing is looked at, and None is returned.
+
+        Raises:
+            UsageError: The tensor holds NaN or infinity.
+        """
+        calibration = now.calibration
+        if calibration is None and self.learned is not None:
+            return None
+        if self.holds(now):
+            return math.inf  # anything may saturate
+        is_sharing = now.is_shared and self.layer.training
+        seen = (self._observe_shared if is_sharing else self._observe)(x, where, now, is_relu=is_relu)
+        if calibration is not None:
+            calibration.count(self, x)
+        else:
+            self.histogram = None  # the range is no longer what was counted
+        return seen
+
+    def _observe(self, x: Tensor, where: str, now: Pass, *, is_relu: bool) -> Scale:
+        known = self.known_use
+        interval = self._apply_use(known, now)
+        is_limited = interval != EVERYTHING and not (is_relu and interval[1] == math.inf)
+        if (is_limited or known is None) and x.numel():
+            return self._observe_used(x, where, now, is_relu=is_relu)
+        seen = largest_magnitude(x, is_relu=is_relu)
+        if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
+            self._widen(seen, where, now)
+        return seen
+
+    def _observe_used(self, x: Tensor, where: str, now: Pass, *, is_relu: bool) -> Scale:
+        """`observe` by the numbers that are used; remembers the ends, as the users of this pass come later."""
+        low, high = ends_of(x, is_relu=is_relu)
+        before = self.value(now)
+        own = magnitude_within(low, high, EVERYTHING)
+        is_finite = isinstance(own, Tensor) or (math.isfinite(low) and math.isfinite(high))
+        self._widen(magnitude_within(low, high, self.users.applied) if is_finite else math.nan, where, now)
+        if not now.is_repeated:
+            self.users.last = low, high, before.clone() if isinstance(before, Tensor) else before
+        return own
+
+    def _observe_shared(self, x: Tensor, where: str, now: Pass, *, is_relu: bool) -> Scale:
+        if not x.numel():
+            return 0.0
+        low, high = ends_of(x, is_relu=is_relu)
+        self._share(low, high, where, now, self._apply_use(self.known_use, now))
+        self.users.waits = not now.is_repeated
+        return magnitude_within(low, high, EVERYTHING)
+
+    def _share(self, low: Scale, high: Scale, where: str, now: Pass, interval: Interval) -> None:
+        """Keep the ends of a tensor for the exchange; a range that was never seen is that of this process until then."""
+        is_there = isinstance(high, Tensor)
+        if not is_there and not (math.isfinite(low) and math.isfinite(high)):
+            raise NotFiniteError(not_finite(where))
+        if is_there:
+            self._follow_device(high)
+        before = self.value(now)
+        is_new = before <= ZEROS
+        if is_there or is_new:
+            own = self.widened(before, magnitude_within(low, high, interval), is_calibrating=True)
+            self.running.write(torch.where(is_new, own, before) if is_there else own)
+        if now.is_repeated:
+            return
+        if self.ends is not None:
+            low, high = smallest([low, self.ends.low]), largest_of([high, self.ends.high])
+            is_new = self.ends.is_new
+        self.ends = Ends(low, high, is_new)
+
+    def widen(self, seen: Scale, where: str, now: Pass) -> None:
+        """Let the largest magnitude of a tensor widen the range.
+
+        What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
+        """
+        if now.is_shared and self.layer.training:
+            self._share(-seen, seen, where, now, EVERYTHING)
+        else:
+            self._widen(seen, where, now)
+
+    def _widen(self, seen: Scale, where: str, now: Pass) -> None:
+        if not isinstance(seen, Tensor):
+            if not math.isfinite(seen):
+                raise UsageError(not_finite(where))
+            before: Scale = self.running.read()
+        else:
+            self._follow_device(seen)
+            before = self.running.buffer.double().squeeze(0)
+        self.running.write(self.widened(before, seen, is_calibrating=now.calibration is not None))
+
+    def _follow_device(self, seen: Tensor) -> None:
+        """Have the ranges where a tensor is: the model was moved since, or runs on several devices."""
+        if self.running.buffer.device != seen.device:
+            self.layer.to(seen.device)
+
+    def widened(self, before: Scale, seen: Scale, *, is_calibrating: bool) -> Scale:
+        """The range with one more tensor: the largest magnitude of all in calibration, else a running mean."""
+        if isinstance(seen, Tensor):
+            kept = seen.clamp(max=self.limit).masked_fill(~seen.isfinite(), math.nan)
+            after = torch.maximum(before, kept) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * kept
+            after = torch.where(before <= ZEROS, kept, after).float()
+            return after.masked_fill(after == 0.0, ZEROS)
+        kept = min(seen, self.limit)
+        if before <= ZEROS:  # nothing but zeros so far: the first real batch sets the range
+            after = kept
+        elif is_calibrating:
+            after = max(before, kept)
+        else:
+            after = (1 - MOMENTUM) * before + MOMENTUM * kept
+        # rounded to float32 as the buffer is, so that both give the same scale
+        return as_float32(after) or ZEROS
+
+    # the numbers that users read
+    @property
+    def known_use(self) -> Interval | None:
+        """The lowest and highest number that its users read; None where no pass has shown it yet."""
+        low, high = (math.inf, math.inf) if self.used is None else self.used.read()
+        if math.isnan(low) or low == math.inf:
+            return None
+        return (low if low > -_FAR else -math.inf, high if high < _FAR else math.inf)
+
+    @property
+    def used_interval(self) -> Interval:
+        """The same as far as is known; what lies beyond may saturate."""
+        return self.known_use or EVERYTHING
+
+    def _apply_use(self, known: Interval | None, now: Pass) -> Interval:
+        """The interval to observe by: that of the first run where a checkpoint runs again."""
+        users = self.users
+        if not now.is_repeated:
+            users.applied = users.held = known or EVERYTHING
+            users.waits = False
+        return users.applied
+
+    def origins(self, call: OpCall) -> tuple[Origin, ...]:
+        """The origin of a tensor that was just rounded to the range; none where its users need not be watched."""
+        now = call.now
+        is_open = not now.is_repeated and self.known_use != EVERYTHING
+        if not is_open or self.holds(now) or (self.learned is not None and now.calibration is None):
+            return ()
+        self.users.watch(now.calibration)
+        call.runtime.current.watched.append(self.users)
+        return (Origin(self.users),)
+
+    # processes that train together
+    def forget_pass(self) -> None:
+        """What the pass has seen was told to all processes."""
+        self.ends = None
+        self.users.forget()
+
+    def learn_from_all(self, before: float, ends: Interval, used: Interval | None, bits: int, at_most: float) -> None:
+        """Let what all processes have seen and use widen the range, and choose its scale."""
+        if used is not None:
+            self.users.join(used)
+        running = self.widened(before, magnitude_within(*ends, used or EVERYTHING), is_calibrating=False)
+        self.running.write(running)
+        if bits:
+            scale = self._new_scale(running, self.limit, bits, self.layer.path, at_most)
+            self._scale_of = (running, self.limit, bits, at_most), scale
+
+    # scales
+    def scale_at(self, bits: int, where: str, now: Pass, *, at_most: Scale = math.inf) -> Scale:
+        """The scale of the range, not above `at_most`.
+
+        Raises:
+            UsageError: The range was never seen, or what was seen on a device was no number.
+        """
+        if self.learned is not None:
+            self.learned.follow(now)
+        running, limit = self.value(now), self.limit
+        if isinstance(running, Tensor) or isinstance(at_most, Tensor):
+            return self._new_scale(running, limit, bits, where, at_most)
+        source, known = (running, limit, bits, at_most), self._scale_of
+        if known is not None and known[0] == source and self.stored_scale.read() == known[1]:
+            return known[1]
+        scale = self._new_scale(running, limit, bits, where, at_most)
+        self._scale_of = source, scale
+        return scale
+
+    def _new_scale(self, running: Scale, limit: float, bits: int, where: str, at_most: Scale) -> Scale:
+        if not isinstance(running, Tensor):
+            if running == 0.0:
+                raise UsageError(self.layer.missing_scale(where))
+            if not math.isfinite(running):
+                raise UsageError(not_finite(where))
+        # a checkpoint of a model without limits may hold a larger range
+        if isinstance(running, Tensor) or isinstance(at_most, Tensor):
+            scale = smallest([scale_for_range(smallest([running, limit]), bits), at_most])
+        else:
+            scale = min(scale_for(min(running, limit), bits), at_most)
+        self.width, self.bound = bits, at_most
+        self.stored_scale.write(scale)
+        return scale
+
+    def scale_in(self, call: OpCall, bits: int, *, at_most: Scale = math.inf) -> Scale:
+        """`scale_at` in a pass; one in real numbers that observes nothing needs no range."""
+        if call.now.is_real and not self.observes(call.now):
+            return NOMINAL
+        return self.scale_at(bits, call.name, call.now, at_most=at_most)
+
+    def follow_running(self) -> None:
+        """Find the scale again, in the format that the range was last used for."""
+        if self.width is not None and self.bound is not None:
+            self.scale_at(self.width, self.layer.path, Pass.here(), at_most=self.bound)
+
+    # what is rounded by it
+    def learn(self, rounded: Tensor, real: Tensor, scale: Scale, bits: int, now: Pass, **how: Any) -> Tensor:
+        """`real` rounded by the range; in training its gradient reaches the parameter of a learned one (`how`: see `attach`)."""
+        if self.learned is None or not self.layer.training:
+            return rounded
+        return self.learned.attach(rounded, real, scale, bits, now, **how)
+
+    def quantize(self, x: Tensor, bits: int, runtime: Runtime, path: str, *, reason: str = "") -> QTensor:
+        """A float tensor as integers; `reason`: what coverage says of it.
+
+        Raises:
+            UsageError: It is no float tensor.
+        """
+        call = runtime.begin(_find_op("Quant"), path, self.layer)
+        now = call.now
+        if not x.is_floating_point():
+            raise UsageError(
+                f"{call.name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with "
+                ".float()."
+            )
+        if x.dtype != torch.float32:
+            x = x.float()  # asked for only where needed: a trace would write a Cast
+        seen = self.observe(x, call.name, now) if call.is_learning else None
+        if now.calibration is not None:
+            now.calibration.see_input(call.name, x)
+        scale = self.scale_in(call, bits)
+        attributes = {"data_bits": bits, "scale_x": scale}
+        call.note(reason=reason)
+        if call.is_written:
+            made = runtime.emit(call.op, [x], attributes, call.name, may_be_constant=bool(reason))
+            return QTensor(made, scale, bits, runtime)
+        result = QTensor(self._quantized(x, scale, bits, seen, call), scale, bits, runtime)
+        if seen is not None:
+            result.origins = self.origins(call)
+        if runtime.recorder is not None or runtime.observers:
+            call.record(result, [x], attributes)
+        return result
+
+    def _quantized(self, x: Tensor, scale: Scale, bits: int, seen: Scale, call: OpCall) -> Tensor:
+        if call.now.is_real:
+            return to_carrier(x.clone(), bits)  # a function in place must not write into the caller's tensor
+        if carrier(bits) == torch.float32:
+            values = fake_quantize(x, scale, bits, can_saturate=may_saturate(seen, scale, bits))
+        else:
+            full = call.op.complete({"data_bits": bits, "scale_x": scale})
+            values = call.op.body(TorchKernel(device=x.device), x, **full) / scale
+        return self.learn(values, x, scale, bits, call.now)
+
+    def requantize(self, x: QTensor, bits: int, runtime: Runtime, path: str) -> QTensor:
+        """A tensor of another width.
+
+        Wider, the scale moves by the same number of bits. Narrower, it follows the range: a sum may be wide and use
+        a few of its bits only, and dropping the low ones by their number would leave nothing.
+        """
+        if x.bits == bits:
+            return x
+        assert x.scale is not None
+        call = runtime.begin(_find_op("Requant"), path, self.layer)
+        scale_o = x.scale * 2.0 ** (bits - x.bits)
+        if bits < x.bits:
+            if call.is_learning:
+                self.observe(x.content, call.name, call.now)
+            scale_o = self.scale_in(call, bits, at_most=x.scale)
+        attributes = {"data_bits": x.bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale_o}
+        learn = partial(self.learn, real=x.content, scale=scale_o, bits=bits, now=call.now)
+        return compute(call, [x], attributes, scale_o, bits, learn=learn if bits < x.bits else None)
+
+    def round_product(
+        self, call: OpCall, q: QTensor, y: Tensor, scale_w: Scale, bits: int, *, taps: int, is_relu: bool = False
+    ) -> QTensor:
+        """A product, requantised to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
+        now = call.now
+        if now.is_real:
+            call.note(macs=products_in(call, q, y, taps))
+            return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
+        seen = self.observe(y, call.name, now, is_relu=is_relu)
+        scale_o = self.scale_at(bits, call.name, now, at_most=q.scale * scale_w)
+        is_fused = is_relu and self.layer.training
+        can_saturate = may_saturate(seen, scale_o, bits) or (is_relu and not is_fused)
+        how = {"is_relu": is_fused, "can_saturate": can_saturate, "is_owned": self.learned is None}
+        values = fake_quantize(to_carrier(y, bits), scale_o, bits, **how)
+        values = self.learn(values, y, scale_o, bits, now, is_relu=is_fused)
+        call.note(macs=products_in(call, q, y, taps))
+        result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
+        result.origins = self.origins(call)
+        return result
+
+    def observe_output(
+        self, call: OpCall, y: Tensor, bits: int, *, at_most: Scale = math.inf, is_relu: bool = False
+    ) -> QTensor:
+        """The result of an op in real numbers; its range is observed where the pass changes ranges."""
+        is_observed = self.observes(call.now)
+        if is_observed:
+            self.observe(y, call.name, call.now, is_relu=is_relu)
+        result = QTensor(to_carrier(y, bits), self.scale_in(call, bits, at_most=at_most), bits, call.runtime)
+        if is_observed:
+            result.origins = self.origins(call)
+        return result
+
+    # weights
+    def round_weight(
+        self,
+        weight: Tensor,
+        factor: Tensor | None,
+        bias: Tensor | None,
+        scale_x: Scale,
+        bits: int,
+        where: str,
+        now: Pass,
+        *,
+        is_real: bool = False,
+        memory: Memory | None = None,
+    ) -> tuple[Tensor, Scale]:
+        """Weights rounded as `quantize.round_weight` does, and their scale, at which the int32 bias fits, too."""
+        chosen = self.chosen_value(now)
+        fit = partial(self.fit_weight, bias, scale_x, bits, where, chosen)
+        rounded, scale = round_weight(
+            weight,
+            factor,
+            fit,
+            saturates_at=None if chosen is None else bits,
+            stays_there=self.observes(now),
+            is_real=is_real,
+            memory=memory,
+        )
+        return self.learn(rounded, weight, scale, bits, now, factor=factor, is_integer=not is_real), scale
+
+    def fit_weight(
+        self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, chosen: Scale | None, largest: Scale
+    ) -> Scale:
+        """The scale of weights up to `largest`, which is remembered."""
+        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
+        self.set(largest, scale)
+        self.width = bits
+        return scale
+
+    def observe_weight(
+        self, weight: Tensor, bias: Tensor | None, scale_x: Scale, bits: int, where: str, now: Pass
+    ) -> Scale:
+        """The scale of weights that a pass in real numbers does not round."""
+        if not self.observes(now):
+            return NOMINAL
+        if now.calibration is not None and not self.layer.is_layer:  # a layer's own weights can be asked for later
+            now.calibration.count(self, weight, is_whole=True)
+        return self.fit_weight(bias, scale_x, bits, where, self.chosen_value(now), largest_magnitude(weight))
 
 
-def kind_of(name: str) -> Kind | None:
-    """What the range of this name belongs to; None where it follows from others."""
-    return next((kind for pattern, kind in _KINDS if pattern.fullmatch(name)), None)
-
-
-def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Range]:
-    """The ranges of a quantised model that can be chosen, by key, in the order of its modules.
-
-    A layer whose input comes from another quantised layer has that layer's scale: such an input is left out, unless
-    `with_adopted` asks for it.
-    """
-    found: dict[str, Range] = {}
-    runtime = runtime_of(model)
-    methods = {} if runtime is None else runtime.methods
-    for path, layer in model.named_modules():
-        if not isinstance(layer, QuantizedBase):
-            continue
-        layer.follow_learned()
-        # asking for a state_dict also gives FSDP's parameters their shards back, so an optimizer made next finds those
-        names = [key.removeprefix("running_") for key in layer.state_dict() if key.startswith("running_")]
-        for name in names:
-            kind = kind_of(name)
-            is_adopted = kind is Kind.INPUT and layer.input_range in ("adopted", "stale")
-            if kind is None or (is_adopted and not with_adopted):
-                continue
-            key = f"{path}.{name}".lstrip(".")
-            found[key] = Range(key, layer, name, kind, methods.get(f"{kind.value}s"))
-    return found
-
-
-def device_of(*modules: nn.Module) -> torch.device:
-    """The device of the first tensor of these modules; the CPU if they hold none."""
-    tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
-    return next((t.device for t in tensors), torch.device("cpu"))
+def products_in(call: OpCall, q: QTensor, y: Tensor, taps: int) -> int:
+    """Multiply-accumulates, as `products_of` counts them, without a look-up in every pass of every layer."""
+    if call.now.is_exporting:
+        return 0  # in a trace the count would fix an open batch size
+    return int((q.content if call.op.is_transposed else y).numel() * taps)

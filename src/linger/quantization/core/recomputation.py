@@ -19,11 +19,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from linger.errors import UnsupportedError
-from linger.quantization.core.kept.buffers import absent
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import Frame, Keeping, Runtime, TorchFunction, scope_of
-from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.core.surroundings import is_in_backward
+from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.runtime import Frame, Keeping, Runtime, TorchFunction, is_in_backward, scope_of
 
 _KEPT_CALLS = 32
 """Calls of one module that are remembered: as many may lie between a forward pass and its backward pass."""
@@ -53,7 +51,9 @@ class _Statistics:
 
     def emptied(self) -> _Statistics:
         """The same before the first call."""
-        empty = {n: None if b is None else torch.full_like(b, absent(n)) for n, b in self.buffers.items()}
+        stored = self.holder.stored if isinstance(self.holder, QuantizedBase) else {}
+        absent = {key: each.absent for key, each in stored.items()}
+        empty = {n: None if b is None else torch.full_like(b, absent.get(n, 0.0)) for n, b in self.buffers.items()}
         return _Statistics(self.holder, empty, "")
 
     def install(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a quantised model during a forward pass: the running module, the names of ops, and the observers.
+"""The state of a quantised model during a forward pass: what kind of pass it is, the running module, the names of ops.
 
 One `Runtime` belongs to one model (it is made by `init`) and is reached from its layers and from the tensors they
-make. Nothing here is global.
+make. Nothing here is global. Where a pass begins, its `Pass` is chosen once, and every op and range is handed it.
 
 Around every module torch.autocast is off, because integers are carried in float32 and float64 and must not be rounded to
 16 bits; and torch.compile pauses, because a compiler that traced the model would break its graph at every range, name and
@@ -12,6 +12,7 @@ mode, and gain nothing.
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 import weakref
 from collections import Counter, defaultdict
@@ -19,28 +20,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo import eval_frame
 from torch.compiler import is_exporting
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.constraint.marks import QUANTIZATION, Widths
 from linger.dialect import Op
 from linger.errors import UsageError
+from linger.quantization.core.distributed.fsdp import check_shards
 from linger.quantization.core.frozen import Frozen
-from linger.quantization.core.observation import CALIBRATION
-from linger.quantization.core.processes.seen import is_shared
-from linger.quantization.core.surroundings import (
-    is_in_backward,
-    may_be_repeated,
-    not_traced,
-    pause,
-    put_autocast_aside,
-    resume,
-    take_autocast_up,
-)
+from linger.quantization.core.observation import CALIBRATION, Calibration
+from linger.quantization.core.protocols import Announcer, Emitter, Quantized, Scaled, UsedBy
+from linger.quantization.core.torch_state import not_traced, put_autocast_aside, take_autocast_up
 from linger.settings import Switches
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
@@ -51,6 +46,57 @@ def no_script(name: str) -> str:
     """The message for TorchScript, which keeps what depends on values and counts as constants."""
     text = "a quantised model is no TorchScript, which would keep its scales and integers as they are in one pass. Write a file"
     return f"{name}: {text} with linger.onnx.export(model, (x,), path), or a program with torch.export.export(model, (x,))."
+
+
+def is_in_backward() -> bool:
+    """Whether torch computes gradients in this thread: a forward pass now is a second one."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch's checkpoint asks so too
+
+
+def may_be_repeated() -> bool:
+    """Whether a checkpoint may be at work: it runs its function without gradients, or keeps what gradients need."""
+    if not torch.is_grad_enabled():
+        return True
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - torch has no public question
+    return hooks(True) is not None  # noqa: FBT003 - its signature
+
+
+def is_in_group() -> bool:
+    """Whether this process belongs to a group of torch.distributed. A group of one follows the same rules as any other."""
+    distributed = torch.distributed
+    return bool(distributed.is_available() and distributed.is_initialized())
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What kind of forward pass is at work: chosen once, where it begins, and handed down.
+
+    Attributes:
+        calibration: The calibration block around it.
+        is_repeated: Whether a checkpoint runs it again in the backward pass, so that it changes nothing.
+        is_exporting: Whether torch.export follows it.
+        is_traced: Whether a file or a program of torch.export is being written, so that no value may be looked at.
+        is_real: Whether it computes what the float model does: no operand, weight or result is rounded. So it is while ranges are
+            calibrated, which then depend on no scale, in a warm-up, and in what `real_copy` made.
+        has_float_limits: Whether parameters reach their limits, as in the float model; integers of few bits end a step before.
+        is_shared: Whether what it sees in training changes nothing until all processes of a group have exchanged it (`exchange`).
+    """
+
+    calibration: Calibration | None
+    is_repeated: bool
+    is_exporting: bool
+    is_traced: bool
+    is_real: bool
+    has_float_limits: bool
+    is_shared: bool
+
+    @classmethod
+    def here(cls, *, is_written: bool = False, is_float: bool = False) -> Pass:
+        """The pass that would begin here; that of code outside any model."""
+        block, traced = CALIBRATION.get(), is_exporting()
+        is_real = (is_float or block is not None) and not is_written
+        shared = block is None and is_in_group()
+        return cls(block, is_in_backward(), traced, is_written or traced, is_real, is_float, shared)
 
 
 _RUNTIME = "_linger_runtime"
@@ -91,6 +137,7 @@ class Frame:
     autocast: tuple[str, ...] = ()
     compiler: Any = None
     keeping: Keeping = NOT_KEPT
+    now: Pass | None = None
 
     def next_index(self, counter: str) -> int:
         """0, 1, 2 … for the functional ops of this call that are numbered together."""
@@ -137,65 +184,6 @@ class ProductPolicy:
         return self.widths if choice is None or choice.widths is None else choice.widths
 
 
-class Emitter(Protocol):
-    """Writes dialect nodes instead of simulating them (implemented by the exporter)."""
-
-    def call(
-        self,
-        op: Op,
-        tensors: Sequence[Any],
-        attributes: Mapping[str, Any],
-        name: str,
-        parameters: Mapping[str, str] | None = None,
-        *,
-        may_be_constant: bool = False,
-    ) -> tuple[Tensor, ...]:
-        """Emit one node and return its outputs. Tensors hold integers; a tuple is an int64 constant.
-
-        `parameters` names initializers whose names do not follow from that of the node; `may_be_constant`: torch might compute it.
-        """
-
-
-_Wrapper = TypeVar("_Wrapper", contravariant=True)
-
-
-class Announcer(Protocol[_Wrapper]):
-    """Lets a trace follow quantised tensors into functions that it records as one node (implemented by the exporter)."""
-
-    def announce(self, wrapper: _Wrapper, content: Tensor, scale: float | None) -> None:
-        """A quantised tensor was made, or has got other content."""
-
-    def real(self, wrapper: _Wrapper) -> Tensor:
-        """Its real values, as the trace knows them here."""
-
-    def integers(self, wrapper: _Wrapper) -> Tensor:
-        """Its integers, as the trace knows them here."""
-
-
-class Quantized(Protocol):
-    """A tensor that is made of integers (`linger.quantization.core.qtensor.QTensor`)."""
-
-    def integers(self) -> Tensor:
-        """These integers."""
-
-
-class Scaled(Protocol):
-    """A layer that may wait for its scales (`linger.quantization.core.statistics.QuantizedBase`)."""
-
-    path: str
-
-    @property
-    def lacks_scale(self) -> bool:
-        """Whether a range was never seen."""
-
-
-class UsedRange(Protocol):
-    """A range whose users are watched (`linger.quantization.core.statistics.RangeUse`)."""
-
-    def settle(self, *, is_complete: bool) -> None:
-        """The pass has ended; an incomplete one does not show every user."""
-
-
 Operands = Sequence[Tensor | Frozen]
 """What an op was computed from; a layer's parameters are one `Frozen`."""
 
@@ -206,19 +194,25 @@ Observer = Callable[[str, Op, Operands, Mapping[str, Any], Any], None]
 """Receives every op that the simulation computes: name, op, operands, attributes, result (a QTensor)."""
 
 
-class _Pass(threading.local):
+class _Thread(threading.local):
     """One thread's forward pass: threads may share a model."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.records: list[OpRecord] = []
         self.names: Counter[str] = Counter()
-        self.watched: list[UsedRange] = []
+        self.watched: list[UsedBy] = []
         self.watch: AbstractContextManager[Any] | None = None
         self.sees_all = False
         self.edge: AbstractContextManager[Any] | None = None
         self.derived: dict[int, weakref.ref[Tensor]] = {}
         self.state_memory: dict[int, Any] | None = None
+
+    def restart(self) -> None:
+        """Forget the pass before."""
+        self.records, self.state_memory = [], None
+        for noted in (self.names, self.watched, self.derived):
+            noted.clear()
 
 
 _FRESH: dict[str, Any] = {"observers": [], "last_pass": {}, "schedule": None}
@@ -235,20 +229,17 @@ class Runtime:
         methods: Methods of calibration by the kind of range, where `calibration()` is called without one.
         scales: How scales are to be found in training, as the model's configuration says.
         reasons: Why modules stay float, by their path.
-        asked: Modules that were asked to stay float with the functions of their forward, and those that were asked to be
-            quantised wherever they are called, by their path.
+        asked: By path, modules to stay float with the functions of their forward, and those to be quantised wherever called.
         last_pass: What the last pass with values has found under the names of its ops; `recall` gives it to a trace.
-        has_open_sizes: Whether a file is written, or proven, that leaves sizes of pictures open: what depends on one is
-            computed from it.
-        make_unpacking: Makes the mode that keeps packed sequences padded in exports, where a model has quantised
-            recurrent layers and no float ones.
+        has_open_sizes: Whether a file that leaves sizes of images open is written or proven: what depends on one is computed.
+        make_unpacking: Makes the mode that keeps packed sequences padded in exports, where all recurrent layers are quantised.
         make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
-        exchange: Tells other processes what a pass has seen (`linger.quantization.core.processes.exchange`); a layer alone has none.
+        exchange: Tells other processes what a pass has seen (`linger.quantization.core.distributed.exchange`); a layer alone has none.
         stays_real: Whether every pass computes in real numbers, as `real_copy` asks; `trains_real`: those in training mode.
         holds_ranges: Whether ranges that are known stay as they are in training.
         schedule: What changes the model while it trains (`linger.tuning.schedule`); None where nothing does.
-        current: This thread's pass.
+        current: This thread's part of it.
         keeps_float_operands: Whether functions of a float and a quantised tensor stay float, as in an older linger.
     """
 
@@ -281,7 +272,7 @@ class Runtime:
     holds_ranges: bool = False
     schedule: Any = None
     keeps_float_operands: bool = False
-    current: _Pass = field(default_factory=_Pass)
+    current: _Thread = field(default_factory=_Thread)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the model has no observers and no pass in progress."""
@@ -290,7 +281,7 @@ class Runtime:
     def __setstate__(self, state: dict[str, Any]) -> None:
         older = {"methods": {}, "asked": {}, "keeps_float_operands": True}  # a file of an older linger has none
         self.__dict__.update(older | state)
-        self.current = _Pass()
+        self.current = _Thread()
 
     # the pass
     @property
@@ -310,14 +301,35 @@ class Runtime:
         frames = self.current.frames
         return frames[-1].path if frames else ""
 
+    @property
+    def now(self) -> Pass:
+        """The pass at work; outside the model the one that would begin."""
+        frames = self.current.frames
+        found = frames[-1].now if frames else None
+        return self._chosen_pass(frames[0].module if frames else None) if found is None else found
+
+    def _chosen_pass(self, root: nn.Module | None) -> Pass:
+        """What kind of pass begins with a module."""
+        is_float = self.stays_real or (self.trains_real and root is not None and root.training)
+        return Pass.here(is_written=self.emitter is not None, is_float=is_float)
+
     def enter(self, path: str, module: nn.Module) -> Frame:
         """A module's forward begins; the outermost one starts a new pass."""
         current = self.current
         if not path and current.frames:
             self.abandon()  # the root never runs inside itself: an interrupted pass is still here
         if not current.frames:
-            self._start(current, module, path)
-        frame = Frame(path, module, autocast=put_autocast_aside(), keeping=self._keeping_of(path))
+            now = self._chosen_pass(module)
+            self._start(current, module, path, now)
+        else:
+            now = self.now
+            if now.is_repeated != is_in_backward() or now.calibration is not CALIBRATION.get():
+                now = self._chosen_pass(
+                    current.frames[0].module
+                )  # a gradient inside a forward pass, or an interrupted one
+        is_cast = torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled("mps")  # noqa: SLF001 - as torch.compile asks
+        autocast = put_autocast_aside() if is_cast else ()
+        frame = Frame(path, module, autocast=autocast, keeping=self._keeping_of(path), now=now)
         current.frames.append(frame)
         return frame
 
@@ -328,28 +340,31 @@ class Runtime:
             return frames[-1].keeping
         return NOT_KEPT if own is None else own
 
-    def _start(self, current: _Pass, module: nn.Module, path: str) -> None:
-        # the root alone: another model that is being exported may hold a layer of this one
-        if not path and torch._C._is_tracing() and not self.is_tracing:  # noqa: SLF001 - torch.jit hides it from mypy
-            raise UsageError(no_script("torch.jit.trace"))
-        calibration = CALIBRATION.get()
+    def _start(self, current: _Thread, module: nn.Module, path: str, now: Pass) -> None:
+        if not path:  # the root alone: another model that is being exported may hold a layer of this one
+            self._check(module, now)
+        calibration = now.calibration
         if calibration is not None:
             calibration.passes += 1
             calibration.begin(module)
             self.keeps_float_operands = False
-        current.records, current.state_memory = [], None
-        current.names.clear()
-        current.watched.clear()
-        current.derived.clear()
+        current.restart()
         if self.make_edge is not None:
             current.edge = self.make_edge(self)
             current.edge.__enter__()
         if self.make_watch is not None and calibration is not None:
             current.watch, current.sees_all = self.make_watch(self), True
+            current.watch.__enter__()
         elif self.emitter is not None and self.make_unpacking is not None:
             current.watch = self.make_unpacking()
-        if current.watch is not None:
             current.watch.__enter__()
+
+    @staticmethod
+    def _check(model: nn.Module, now: Pass) -> None:
+        if torch._C._is_tracing() and not now.is_traced:  # noqa: SLF001 - torch.jit hides it from mypy
+            raise UsageError(no_script("torch.jit.trace"))
+        if is_in_group():
+            check_shards(model)
 
     def leave(self, module: nn.Module) -> Frame | None:
         """A module's forward ends, normally or by an exception; returns its frame, if it had one."""
@@ -401,10 +416,11 @@ class Runtime:
         return self.current.watch is not None
 
     # the ops of a pass
-    def begin(self, op: Op, path: str, *, is_observing: bool = False) -> OpCall:
-        """Name an op of this pass and return its `OpCall`."""
-        is_written = self.emitter is not None
-        return OpCall(self, op, path, self.unique_name(path, op.name), is_written, is_observing and not is_written)
+    def begin(self, op: Op, path: str, layer: nn.Module | None = None) -> OpCall:
+        """Name an op of this pass and return its `OpCall`; `layer` holds the ranges that it may change."""
+        now, is_written = self.now, self.emitter is not None
+        observes = layer is not None and not is_written and (layer.training or now.calibration is not None)
+        return OpCall(self, op, path, self.unique_name(path, op.name), now, is_written, observes)
 
     def unique_name(self, path: str, op_name: str) -> str:
         """`path.Op`, with a number from the second call in this pass on: the same in every pass of one model."""
@@ -418,25 +434,6 @@ class Runtime:
     def is_recorded(self) -> bool:
         """Whether every op is recorded or observed: then each one runs on its own, as in the file."""
         return self.recorder is not None or bool(self.observers)
-
-    @property
-    def is_real(self) -> bool:
-        """Whether this pass computes what the float model does: no operand, weight or result is rounded.
-
-        So it is while ranges are calibrated, which then depend on no scale, in a warm-up, and in what `real_copy` made.
-        """
-        is_real = self.stays_real or CALIBRATION.get() is not None or (self.trains_real and self.has_float_limits)
-        return is_real and self.emitter is None
-
-    @property
-    def has_float_limits(self) -> bool:
-        """Whether parameters reach their limits, as in the float model; integers of few bits end a step before."""
-        return self.stays_real or (self.trains_real and bool(self.frames) and self.frames[0].module.training)
-
-    @property
-    def is_tracing(self) -> bool:
-        """Whether a file or a program of torch.export is being written, so that no value may be looked at."""
-        return self.emitter is not None or is_exporting()
 
     def recall(self, name: str) -> Any:
         """What the pass before a trace, which must neither see values nor how integers are made, has kept.
@@ -483,6 +480,7 @@ class OpCall:
         op: The op.
         path: The module, in which it is noted.
         name: Its name in the file and in recordings.
+        now: The pass.
         is_written: Whether it becomes a node of a file instead of being simulated.
         is_learning: Whether it changes ranges on the way.
         judged: As of an `OpRecord`.
@@ -492,6 +490,7 @@ class OpCall:
     op: Op
     path: str
     name: str
+    now: Pass
     is_written: bool
     is_learning: bool
     judged: Callable[[], str] | None = None
@@ -520,7 +519,9 @@ class Scope:
     @not_traced
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre-hook."""
-        compiler, runtime = pause(), self.runtime
+        runtime = self.runtime
+        # before torch's compiler was ever loaded there is nothing to pause
+        compiler = eval_frame.set_eval_frame(None) if "torch._dynamo" in sys.modules else None
         frame = runtime.enter(self.path, module)
         frame.compiler = compiler
         if module.training and (is_in_backward() or may_be_repeated()):
@@ -531,17 +532,16 @@ class Scope:
         runtime = self.runtime
         if is_in_backward():
             runtime.recomputation.leave(module)
-        current = runtime.current
-        is_last = len(current.frames) == 1
-        if is_last and current.watched:
+        is_last = len(runtime.current.frames) == 1
+        if is_last and runtime.current.watched:
             self._use_results(output)
         frame = runtime.leave(module)
         try:
-            if is_last and runtime.exchange is not None and is_shared():
+            if is_last and runtime.exchange is not None and is_in_group():
                 runtime.exchange.finish(runtime, module, is_complete=output is not None)
         finally:
             if frame is not None and frame.compiler is not None:
-                resume(frame.compiler)
+                eval_frame.set_eval_frame(frame.compiler)
         return tree_map(self._real, output) if is_exporting() and not runtime.frames else None
 
     def _use_results(self, output: Any) -> None:

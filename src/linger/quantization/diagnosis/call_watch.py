@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from linger.analysis.batches import Batch, Function, Keywords, fresh
 from linger.constraint.conv_bn import ConvBN
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase
 
 Key = tuple[str, int]
 """A module's path and which of its calls in this pass, from 0."""

@@ -21,11 +21,11 @@ from linger.constraint.conv_bn import EmptyBatchNorm
 from linger.dialect import Interval, Op
 from linger.errors import UsageError, listing
 from linger.progress import progress
-from linger.quantization.core.kept.use import EVERYTHING
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, runtime_of
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.stored import EVERYTHING
 from linger.quantization.diagnosis.call_watch import Call, CallWatch, FunctionKey, Given, Key
 from linger.quantization.diagnosis.noise_bench import range_of_function, working_copy
 from linger.quantization.diagnosis.signal_noise import (
@@ -252,7 +252,7 @@ def _used(layer: nn.Module | None) -> tuple[float, float]:
     """The numbers of a layer's output that its readers look at; what lies beyond, as below a ReLU, may be anything."""
     if not isinstance(layer, (QuantLayer, FunctionalLayer)):
         return EVERYTHING
-    low, high = layer.used_interval("o")
+    low, high = layer.ranges["o"].used_interval if "o" in layer.ranges else EVERYTHING
     return (max(low, 0.0) if isinstance(layer, QuantLayer) and layer.is_ahead_of_relu else low), high
 
 

@@ -28,8 +28,8 @@ from linger.errors import UsageError
 from linger.numeric.torch.quantize import fake_quantize
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Frame, Operands, OpRecord, Runtime, runtime_of
-from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.diagnosis.signal_noise import SignalNoise
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer

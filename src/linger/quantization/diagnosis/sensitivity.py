@@ -21,7 +21,7 @@ from linger.errors import UsageError, no_module
 from linger.notation import MIXED, as_width, read_bits
 from linger.progress import progress
 from linger.quantization.core.observation import is_calibrating
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.diagnosis.measurements import Measurements, fingerprint, open_measurements
 from linger.quantization.diagnosis.noise_bench import (
     ACTIVATIONS,

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from linger.dialect import Refusal
 from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_among
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, TorchFunction
-from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.constants import Kind, kind_of
 from linger.quantization.functions.masks import MASKED, fact, fill, masks_scores

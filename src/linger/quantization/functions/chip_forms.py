@@ -20,12 +20,10 @@ from torch.nn.functional import avg_pool2d
 from linger.dialect import Op, find_op
 from linger.numeric.fixed import limits, scale_for
 from linger.numeric.torch.scale import Scale, largest_of
-from linger.quantization.core.compute import Real, compute
 from linger.quantization.core.frozen import integer_bound
-from linger.quantization.core.kept.use import RangeUse
-from linger.quantization.core.observation import CALIBRATION
-from linger.quantization.core.qtensor import QTensor, unwatched
+from linger.quantization.core.qtensor import QTensor, Real, compute, unwatched
 from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.stored import ReadInterval
 from linger.quantization.functions.constants import number_constant
 from linger.targets import Status, find_target
 
@@ -115,7 +113,7 @@ def saturate(x: QTensor, high: float, runtime: Runtime, real: Real | None) -> QT
     Where the input has a coarser scale, a Requant comes first. `real` gives the numbers of the float network.
     """
     limit, origins = cast(float, integer_bound(high, x.bits)), x.origins
-    source = cast(RangeUse, origins[0].range_) if origins else None
+    source = cast(ReadInterval, origins[0].range_) if origins else None
     least = scale_for(limit, x.bits) if math.isfinite(limit) else 0.0
     with unwatched([x]):
         result = _saturated(x, Saturation(str(runtime.target), high, x.bits, least, x.scale, source), runtime, real)
@@ -127,7 +125,7 @@ def _saturated(x: QTensor, end: Saturation, runtime: Runtime, real: Real | None)
     call, bits, scale = runtime.begin(find_op(_RELU), runtime.path), x.bits, largest_of([x.scale, end.least])
     call.judged = _judgement(call.name, x, end, runtime)
     is_coarse = isinstance(scale, Tensor) or x.scale < scale  # what is on a device is not looked at
-    if is_coarse and end.least and not runtime.is_real:
+    if is_coarse and end.least and not call.now.is_real:
         attributes = {"data_bits": bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale}
         x = compute(runtime.begin(find_op(_REQUANT), runtime.path), [x], attributes, scale, bits)
     result = compute(call, [x], {}, scale, bits, real)
@@ -137,9 +135,10 @@ def _saturated(x: QTensor, end: Saturation, runtime: Runtime, real: Real | None)
 
 def _judgement(name: str, x: QTensor, end: Saturation, runtime: Runtime) -> Callable[[], str] | None:
     """What coverage asks for the reason of a Relu; calibration counts what the float network cuts, and asks too."""
-    calibration = CALIBRATION.get()
+    now = runtime.now
+    calibration = now.calibration
     if calibration is None:
-        return None if runtime.is_real else end.reason
+        return None if now.is_real else end.reason
     known = cast(Saturation, calibration.judgements.setdefault((id(runtime), name), end))
     known.see(name, x, end.source)
     return known.reason
@@ -166,12 +165,12 @@ class Saturation:
     bits: int
     least: float
     scale: Scale
-    source: RangeUse | None = None
+    source: ReadInterval | None = None
     beyond: Tensor | int = 0
     count: int | None = None
     name: str = ""
 
-    def see(self, name: str, x: QTensor, source: RangeUse | None) -> None:
+    def see(self, name: str, x: QTensor, source: ReadInterval | None) -> None:
         """Count the numbers of another input."""
         self.name, self.scale, self.source = name, x.scale, self.source or source
         self.beyond = self.beyond + (x.content > self.high).sum()
@@ -180,7 +179,7 @@ class Saturation:
     @property
     def _end(self) -> float:
         """Where the integers end."""
-        scale = self.scale if self.source is None else self.source.layer.read(f"scale_{self.source.name}")
+        scale = self.scale if self.source is None else self.source.range.scale
         return limits(self.bits)[1] / max(float(scale), self.least)
 
     @property

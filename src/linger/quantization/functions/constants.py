@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
 from typing import cast
@@ -25,12 +25,11 @@ from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs, round_weight
 from linger.numeric.torch.scale import Scale, scale_for_range
+from linger.quantization.core.distributed.fsdp import is_sharded
 from linger.quantization.core.frozen import kept
-from linger.quantization.core.observation import is_calibrating
-from linger.quantization.core.processes.sharding import is_sharded
 from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.ranges import ZEROS
 from linger.quantization.core.runtime import Frame, Runtime
-from linger.quantization.core.statistics import ZEROS
 from linger.quantization.functions.functional_layer import (
     FLOAT_OPERAND,
     KEY_PREFIX,
@@ -109,15 +108,16 @@ def number_constant(value: float, runtime: Runtime) -> QTensor:
 
 def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) -> QTensor | None:
     """A parameter or buffer, or minus it, as a constant operand; None for others, and where the module stays float."""
-    policy, frame = runtime.products, runtime.frame
-    if frame is None or (policy is not None and frame.path in policy.float_paths) or not is_state(value, runtime):
+    frame = runtime.frame
+    if frame is None or _stays_float(frame, runtime) or not is_state(value, runtime):
         return None
     name = runtime.unique_name(frame.path, "constant")
-    if runtime.is_tracing:
+    now = runtime.now
+    if now.is_traced:
         content, scale = _recalled(name, runtime)
         return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
     base = _unexpanded(value, is_negated=is_negated)
-    stays_there = frame.module.training or is_calibrating()
+    stays_there = frame.module.training or now.calibration is not None
     largest = largest_magnitude(base) if stays_there else max_abs(base)
     if not isinstance(largest, Tensor) and not math.isfinite(largest):
         return None
@@ -125,7 +125,7 @@ def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) ->
     rounded = fake_quantize(base.float(), scale, CONSTANT_BITS, can_saturate=False)
     with kept():
         runtime.last_pass[name] = (scale, (rounded.detach() * scale).to(integer_type(CONSTANT_BITS)))
-    rounded = base.float() if runtime.is_real else rounded
+    rounded = base.float() if now.is_real else rounded
     result = QTensor(_expanded(rounded, value), scale, CONSTANT_BITS, runtime)
     result.is_constant = True
     return result
@@ -140,15 +140,14 @@ def quantize_floats(
     These calls are numbered by themselves: a summand that is a mask in another pass is none there, and other functions keep
     their numbers. A pass that changes ranges makes what is missing; where one that does not finds no range, the op stays float.
     """
-    frame = runtime.frame
-    wrong = [g for g, o in zip(given, operands, strict=True) if o is None and not _is_real(g)]
+    frame, floats = runtime.frame, {p: given[p] for p, operand in enumerate(operands) if operand is None}
+    wrong = [_type_of(value) for value in floats.values() if not is_parameter(unwrap(value))]
     if wrong:
-        kind = wrong[0].dtype if isinstance(wrong[0], Tensor) else type(wrong[0]).__name__
-        return Refusal(f"an operand is of type {kind}; only float tensors are quantised by themselves")
-    if frame is None or (runtime.products is not None and frame.path in runtime.products.float_paths):
+        return Refusal(f"an operand is of type {wrong[0]}; only float tensors are quantised by themselves")
+    if frame is None or _stays_float(frame, runtime):
         return Refusal("this layer stays float, as init was asked")
     number = frame.next_index(FLOAT_OPERAND)
-    reals = {place: unwrap(g) for place, (g, o) in enumerate(zip(given, operands, strict=True)) if o is None}
+    reals = {place: unwrap(value) for place, value in floats.items()}
     reason = _why_float(op, reals, operands, frame, number, runtime)
     if reason:
         return Refusal(reason)
@@ -167,8 +166,12 @@ def _result_key(op: Op, number: int) -> str:
     return f"{op.state_name}_float{number}"
 
 
-def _is_real(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
+def _type_of(value: object) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _stays_float(frame: Frame, runtime: Runtime) -> bool:
+    return runtime.products is not None and frame.path in runtime.products.float_paths
 
 
 def _quantized(real: Tensor, key: str, reader: str, runtime: Runtime) -> QTensor:
@@ -176,11 +179,12 @@ def _quantized(real: Tensor, key: str, reader: str, runtime: Runtime) -> QTensor
     assert frame is not None  # checked by the caller
     layer = functional_layer(frame, key, runtime.path, real.device, runtime)
     bits = CONSTANT_BITS if runtime.products is None else runtime.products.widths_in(frame.module).data
-    if not real.numel() and layer.is_observing and layer.read("running_x") == 0.0:
-        layer.write("running_x", ZEROS)  # nothing was in it: as if it had been zeros
+    range_ = layer.ranges["x"]
+    if not real.numel() and range_.observes(runtime.now) and range_.running.read() == 0.0:
+        range_.running.write(ZEROS)  # nothing was in it: as if it had been zeros
     reason = f"{reader} reads a float tensor, which is quantised with a range of its own"
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - interceptors of the model's functions see none here
-        return layer.quantize(real, bits, runtime, frame.path, reason=reason)
+        return range_.quantize(real, bits, runtime, frame.path, reason=reason)
 
 
 def _why_float(
@@ -192,21 +196,26 @@ def _why_float(
     runtime: Runtime,
 ) -> str:
     """Why float tensors that meet integers stay float; empty if they do not."""
-    is_observing = (frame.module.training or is_calibrating()) and not runtime.is_tracing
-    if not is_observing:
+    now = runtime.now
+    if now.is_traced or not (frame.module.training or now.calibration is not None):
         keys = [f"{KEY_PREFIX}{key}" for key in (_result_key(op, number), *(_operand_key(number, p) for p in reals))]
-        is_known = runtime.is_real or all(key in frame.module._modules for key in keys)  # noqa: SLF001 - as functional_layer
+        is_known = now.is_real or set(keys) <= frame.module._modules.keys()  # noqa: SLF001 - as functional_layer
         return "" if is_known else "a float operand has no range; calibrate the model, and it is quantised"
-    if runtime.keeps_float_operands and not is_calibrating():
+    if runtime.keeps_float_operands and now.calibration is None:
         return "a checkpoint of an older linger has no range for its float operand; calibrate the model"
-    ends = [
-        max_abs(real) for real in reals.values() if real.device.type == "cpu" and real.numel()
-    ]  # others are not read
+    return _what_is_lost(op, reals.values(), operands)
+
+
+def _what_is_lost(op: Op, reals: Iterable[Tensor], operands: Sequence[QTensor | None]) -> str:
+    """Why float tensors cannot be quantised beside these operands; empty if they can. Those on a device are not read."""
+    ends = [max_abs(real) for real in reals if real.is_cpu]
     if not all(map(math.isfinite, ends)):
         return "a float operand holds NaN or infinity"
-    reaches = [limits(o.bits)[1] / o.scale for o in operands if o is not None and not isinstance(o.scale, Tensor)]
-    if op.limit in (min, max) and ends and reaches and max(ends) > limits(CONSTANT_BITS)[1] * max(reaches):
-        return f"beside a float operand of {max(ends):g} nothing is left of the other, which ends at ±{max(reaches):g}"
+    end = max(ends, default=0.0)
+    known = [o for o in operands if o is not None and not isinstance(o.scale, Tensor)]
+    reach = max([limits(o.bits)[1] / o.scale for o in known], default=math.inf)
+    if op.limit in (min, max) and end > limits(CONSTANT_BITS)[1] * reach:
+        return f"beside a float operand of {end:g} nothing is left of the other, which ends at ±{reach:g}"
     return ""
 
 
@@ -245,7 +254,7 @@ def quantize_parameter(value: Tensor, runtime: Runtime, name: str, *, stays_ther
     Raises:
         UsageError: The parameter holds NaN or infinity; or a trace comes before any pass.
     """
-    if runtime.is_tracing:
+    if runtime.now.is_traced:
         content, scale = _recalled(name, runtime)
         return QTensor(content, scale, PARAMETER_BITS, runtime)
 

@@ -17,10 +17,9 @@ from linger.errors import UnsupportedError, UsageError
 from linger.quantization.core import packing
 from linger.quantization.core.qtensor import QTensor, follow, has_place, is_quantized, runtime_among, unwrap
 from linger.quantization.core.recomputation import is_repeating
-from linger.quantization.core.runtime import Frame, OpRecord, Runtime, TorchFunction
-from linger.quantization.core.supported import NO_INTEGER_FORM
-from linger.quantization.core.surroundings import full_precision, function_with_symbolic, may_be_repeated
-from linger.quantization.core.switched import SHUFFLES, SWITCHES, reason_of, why_off
+from linger.quantization.core.runtime import Frame, OpRecord, Runtime, TorchFunction, may_be_repeated
+from linger.quantization.core.supported import NO_INTEGER_FORM, SHUFFLES, SWITCHES, reason_of, why_off
+from linger.quantization.core.torch_state import full_precision, function_with_symbolic
 from linger.quantization.functions import passthrough, rewrites
 from linger.quantization.functions.attention import ATTENTION
 from linger.quantization.functions.chip_forms import is_sum, negated, sum_op
@@ -97,24 +96,43 @@ def bindings_by_path() -> dict[str, Binding]:
 
 def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """Run a torch function some of whose arguments are QTensors; `runtime` is that of the first one."""
-    if not args and "input" in kwargs and any(func in table for table in (bindings(), passthrough.ALL, REWRITES)):
-        kwargs = dict(kwargs)
-        args = (kwargs.pop("input"),)
+    if not args and "input" in kwargs:
+        args, kwargs = _by_position(func, kwargs)
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
-    frame = runtime.frame
+    frames = runtime.current.frames
+    frame = frames[-1] if frames else None
     if frame is not None and frame.module.training and may_be_repeated():
         _remember(runtime, func, args, frame)
     if _is_kept_float(runtime, func, args, frame):
-        result = NotImplemented if func in passthrough.DROPOUTS else _kept_as_it_is(runtime, func, args, kwargs)
-        return _in_float(runtime, func, args, kwargs, reason="") if result is NotImplemented else result
-    if not _trace._is_fwd_grad_enabled() and (name := function_with_symbolic()):  # noqa: SLF001 - no public name
+        return _moved_or_float(runtime, func, args, kwargs)
+    name = "" if _trace._is_fwd_grad_enabled() else function_with_symbolic()  # noqa: SLF001 - no public name
+    if name:
         return _in_float(runtime, func, args, kwargs, reason=f"{name} has a symbolic, which the file has instead")
+    return _by_rules(runtime, func, args, kwargs)
+
+
+def _by_rules(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
+    """The result of the first rule that has one."""
     for rule in _rules_of(func):
         result = rule(runtime, func, args, kwargs)
         if result is not NotImplemented:
             return result
     return _in_float(runtime, func, args, kwargs, reason=NO_INTEGER_FORM)
+
+
+def _by_position(func: TorchFunction, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments of a function whose first one was given by its name."""
+    if not any(func in table for table in (bindings(), passthrough.ALL, REWRITES)):
+        return (), kwargs
+    rest = dict(kwargs)
+    return (rest.pop("input"),), rest
+
+
+def _moved_or_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
+    """A function of a module that stays float: what only moves numbers leaves them quantised. A dropout rounds."""
+    result = NotImplemented if func in passthrough.DROPOUTS else _kept_as_it_is(runtime, func, args, kwargs)
+    return _in_float(runtime, func, args, kwargs, reason="") if result is NotImplemented else result
 
 
 def _remember(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame) -> None:
@@ -124,10 +142,7 @@ def _remember(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame) -
 
 
 def _is_kept_float(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame | None) -> bool:
-    """Whether a module is at work whose functions stay float, or was when a checkpoint ran the function first.
-
-    There, too, functions that only move numbers leave them quantised: no value changes. A dropout rounds, so it is none.
-    """
+    """Whether a module is at work whose functions stay float, or was when a checkpoint ran the function first."""
     if frame is not None:
         return bool(frame.keeping.reason)
     return is_repeating(runtime) and runtime.recomputation.kept_float(func, args)
@@ -189,12 +204,12 @@ _KEPT: dict[TorchFunction, Callable[[TorchFunction, QTensor, Args, Kwargs], obje
 
 def _already_done(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
     """A ReLU that the layer before it has fused; a recording shows every op, so there it is computed."""
-    x = args[0] if args else None
-    if not is_quantized(x) or not x.is_nonnegative or x.is_integer:
+    x, frames = args[0] if args else None, runtime.current.frames
+    if not isinstance(x, QTensor) or x.scale is None or not x.is_nonnegative or not x.stored.is_floating_point():
         return NotImplemented
-    if runtime.frame is None or runtime.is_recorded:
+    if not frames or runtime.recorder is not None or runtime.observers:
         return NotImplemented
-    runtime.note(OpRecord(runtime.path, RELU, is_integer=True))
+    runtime.note(OpRecord(frames[-1].path, RELU, is_integer=True))
     # out of place the result is a tensor of its own
     is_same = _is_in_place(func, args, kwargs)
     if is_same:
@@ -300,9 +315,10 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
     is_in_place = _is_in_place(func, args, kwargs)
     x = args[0] if is_in_place and isinstance(args[0], QTensor) else None
+    if "out" in kwargs or (is_in_place and x is None):
+        return Refusal(_WRITES_FLOAT)
     with full_precision():
-        writes_float = "out" in kwargs or (is_in_place and x is None)
-        found = Refusal(_WRITES_FLOAT) if writes_float else _quantized_operands(op, given, runtime)
+        found = _quantized_operands(op, given, runtime)
         if isinstance(found, Refusal):
             return found
         op, known, layer = found
@@ -324,12 +340,14 @@ def _quantized_operands(
             return found
         given = [q if o is None else g for g, o, q in zip(given, operands, found[0], strict=True)]
         known, layer = found
-    if not as_sum:
-        return op, known, layer
-    x, y = known
-    if isinstance(given[1], QTensor):  # a constant is negated already
-        y = negated(y, runtime)
-    return sum_op(), [x, y] if isinstance(given[0], QTensor) else [y, x], layer  # constants stand behind tensors
+    return (sum_op(), _summands(given, known, runtime), layer) if as_sum else (op, known, layer)
+
+
+def _summands(given: list[Any], operands: list[QTensor], runtime: Runtime) -> list[QTensor]:
+    """x and −y, constants behind tensors; a constant is negated already."""
+    x, y = operands
+    y = negated(y, runtime) if isinstance(given[1], QTensor) else y
+    return [x, y] if isinstance(given[0], QTensor) else [y, x]
 
 
 def _by_torch(func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor:
@@ -439,7 +457,7 @@ def _on_real_values(runtime: Runtime, func: TorchFunction, args: Args, kwargs: K
     result = func(*real_args, **real_kwargs)
     if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
         # without a result it has written into a float tensor; in a trace the count would fix an open batch size
-        is_counted = result is not None and not runtime.is_tracing
+        is_counted = result is not None and not runtime.now.is_traced
         runtime.note_float(name, reason, multiplications(name, real_args, real_kwargs, result) if is_counted else 0)
     return result
 

@@ -10,22 +10,19 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.compiler import is_exporting
 
 from linger.analysis.multiplications import products_of
 from linger.dialect import Interval, Op, find_op
 from linger.numeric.tables import Pieces
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.pieces import flat_ends
-from linger.numeric.torch.quantize import fake_quantize
-from linger.numeric.torch.scale import Scale, largest_of, limit_of, may_saturate
+from linger.numeric.torch.quantize import fake_quantize, may_saturate
+from linger.numeric.torch.scale import Scale, largest_of, limit_of
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
-from linger.quantization.core.compute import Operand, Real, compute, simulate
-from linger.quantization.core.kept.use import EVERYTHING
-from linger.quantization.core.observation import CALIBRATION
-from linger.quantization.core.qtensor import Origin, QTensor, to_carrier, unwatched
-from linger.quantization.core.runtime import OpCall, Runtime
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.qtensor import Operand, Origin, QTensor, Real, compute, simulate, to_carrier, unwatched
+from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.runtime import OpCall, Pass, Runtime
+from linger.quantization.core.stored import EVERYTHING
 from linger.quantization.functions.chip_forms import AVERAGE, is_saturation, pooled_twice, saturate
 from linger.quantization.functions.constants import as_constant, number_constant, quantize_parameter
 from linger.quantization.functions.functional_layer import (
@@ -80,24 +77,21 @@ def run_functional(
     if runtime.target is not None and op.name == AVERAGE:
         first, settings = pooled_twice(op, settings, operands[0], runtime)
         operands = [first]
-    given = (layer, is_in_place, parameter, real if runtime.is_real else None)
-    watched = [o for o in operands if o.origins]
-    if not watched or not (op.picks or op.used_rule or _has_flat_ends(op)):
+    now = runtime.now
+    given = (layer, is_in_place, parameter, real if now.is_real else None)
+    is_used = op.picks or op.used_rule or _has_flat_ends(op, now)
+    if not (is_used and any(o.origins for o in operands)):
         return _run(op, operands, settings, runtime, *given)
-    passed = _used_origins(op, operands, settings)
+    passed = _used_origins(op, operands, settings, now)
     with unwatched(operands):
         result = _run(op, operands, settings, runtime, *given)
     result.origins = passed if result is operands[0] else result.origins + passed
     return result
 
 
-def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> tuple[Origin, ...]:
+def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], now: Pass) -> tuple[Origin, ...]:
     """The origins of a result that picks its operands' numbers; the operands of any other op are used here."""
-    ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
-    if _has_flat_ends(op):
-        low, high = flat_ends(op.pieces, cast(float, op.output_scale), _default_bits(op))
-    else:
-        low, high = EVERYTHING if op.used_rule is None else op.used_rule(settings, cast("list[Interval]", ends))
+    low, high = _used_interval(op, operands, settings, now)
     if op.picks and not settings.get("value"):  # a border of another number than zero must fit, too
         return tuple(origin.limited(low, high) for o in operands for origin in o.origins)
     for operand in operands:
@@ -105,9 +99,19 @@ def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, An
     return ()
 
 
-def _has_flat_ends(op: Op) -> bool:
+def _used_interval(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], now: Pass) -> Interval:
+    """The numbers of its operands that an op tells apart."""
+    if _has_flat_ends(op, now):
+        return flat_ends(op.pieces, cast(float, op.output_scale), _default_bits(op))
+    if op.used_rule is None:
+        return EVERYTHING
+    ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
+    return op.used_rule(settings, cast("list[Interval]", ends))
+
+
+def _has_flat_ends(op: Op, now: Pass) -> bool:
     """Whether the result of a curve does not change beyond two ends. Its gradient is not zero there, so training uses all."""
-    return op.output_scale is not None and isinstance(op.pieces, Pieces) and CALIBRATION.get() is not None
+    return op.output_scale is not None and isinstance(op.pieces, Pieces) and now.calibration is not None
 
 
 def _run(
@@ -120,9 +124,8 @@ def _run(
     parameter: Tensor | None,
     real: Real | None,
 ) -> QTensor:
-    if op.limit is None and op.output_scale is None:
-        return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
-    if op.keeps_scale_unseen and is_unseen(op, runtime):
+    has_range = op.limit is not None or op.output_scale is not None
+    if not has_range or (op.keeps_scale_unseen and is_unseen(op, runtime)):
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
     if op.last_axis is not None and settings[op.last_axis] != _LAST:
         return _along_last_axis(op, operands[0], settings, runtime, layer, real)
@@ -130,23 +133,37 @@ def _run(
     operands = _as_wanted(call, operands, layer)
     bits = output_bits(op, layer, runtime, _widest(op, operands))
     if parameter is not None:
-        operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=layer.is_observing)]
+        stays_there = layer.training or call.now.calibration is not None
+        operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=stays_there)]
     fast = None if call.is_written else functional_twin(op)
     output = _observe_output(call, operands, settings, layer, bits, fast, real)
     attributes = dict(settings) | _format_attributes(op, operands, output.scale, output.bits)
     if fast is None:
         result = compute(call, operands, attributes, output.scale, output.bits, output.given)
     else:
-        unrounded = _unrounded(output, layer)
-        values = _fast_values(op, fast, operands, _defaults(op) | attributes, output)
-        if unrounded is not None:
-            values = layer.learn("o", values, unrounded, output.scale, output.bits)
-        call.note(reason=loss_of(layer), macs=_macs(op, operands, values))
-        result = QTensor(values, output.scale, output.bits, runtime)
-        if runtime.is_recorded:
-            call.record(result, operands, attributes)
+        result = _run_fast(call, fast, operands, attributes, layer, output)
     if output.seen is not None:
-        result.origins = layer.origins("o", runtime)
+        result.origins = layer.ranges["o"].origins(call)
+    return result
+
+
+def _run_fast(
+    call: OpCall,
+    fast: ExactTwin | RealTwin,
+    operands: Sequence[QTensor],
+    attributes: Mapping[str, Any],
+    layer: QuantizedBase,
+    output: _Output,
+) -> QTensor:
+    """The op by its twin; the gradient of a learned range needs the real values."""
+    unrounded = _unrounded(output, layer)
+    values = _fast_values(call, fast, operands, {**_defaults(call.op), **attributes}, output)
+    if unrounded is not None:
+        values = layer.ranges["o"].learn(values, unrounded, output.scale, output.bits, call.now)
+    call.note(reason=loss_of(layer), macs=_macs(call, operands, values))
+    result = QTensor(values, output.scale, output.bits, call.runtime)
+    if call.runtime.recorder is not None or call.runtime.observers:
+        call.record(result, operands, attributes)
     return result
 
 
@@ -188,20 +205,20 @@ def _observe_output(
     real = None if given is None else given()
     if op.output_scale is not None:
         if call.is_learning:  # a scale that was not observed stands in the checkpoint as that of the range ±1
-            layer.write("running_o", 1.0)
-            layer.write("scale_o", op.output_scale)
+            layer.ranges["o"].set(1.0, op.output_scale)
         return _Output(op.output_scale, _default_bits(op), real, is_real=is_real)
     seen = None
     if call.is_learning:
         # without a twin the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
-        seen = layer.observe("o", _all_values(operands) if real is None else _reached(op, real), call.name)
+        values = _all_values(operands) if real is None else _reached(op, real)
+        seen = layer.ranges["o"].observe(values, call.name, call.now)
     return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real)
 
 
 def _unrounded(output: _Output, layer: QuantizedBase) -> Tensor | None:
     """The real values that the gradient of a learned range needs; a copy where rounding may write over them."""
-    if output.real is None or output.is_real or "o" not in layer.learned:
+    if output.real is None or output.is_real or layer.ranges["o"].learned is None:
         return None
     return output.real if output.real.requires_grad else output.real.clone()
 
@@ -210,17 +227,18 @@ def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBas
     """The scale of the layer's range, as far as the op's format allows it."""
     op, limit = call.op, call.op.limit
     # numbers unless this pass may leave them on a device
-    scales = [o.scale for o in operands] if layer.is_observing else [o.scale_on_host for o in operands]
+    range_ = layer.ranges["o"]
+    scales = [o.scale for o in operands] if range_.observes(call.now) else [o.scale_on_host for o in operands]
     if op.finer_limit is not None and isinstance(layer, FunctionalLayer):
         if call.is_learning:
             layer.become_fine()
         limit = op.finer_limit if layer.is_fine else limit
     assert limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
-    scale = layer.scale_in(call, "o", bits, at_most=limit_of(limit, scales))
+    scale = range_.scale_in(call, bits, at_most=limit_of(limit, scales))
     if op.keeps_scale_unseen:
         layer.floor = largest_of(scales)
         scale = largest_of([scale, layer.floor])
-        layer.write("scale_o", scale)
+        range_.stored_scale.write(scale)
     return scale
 
 
@@ -234,7 +252,9 @@ def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) 
     if call.op.input_end is not None:
         operands = [_within_format(call, operands[0], layer)]
     bits = call.op.input_bits
-    return operands if bits is None else [layer.requantize(o, bits, call.runtime, call.path) for o in operands]
+    return (
+        operands if bits is None else [layer.ranges["x"].requantize(o, bits, call.runtime, call.path) for o in operands]
+    )
 
 
 def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
@@ -249,11 +269,11 @@ def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
     return result
 
 
-def _macs(op: Op, operands: Sequence[QTensor], result: Tensor) -> int:
+def _macs(call: OpCall, operands: Sequence[QTensor], result: Tensor) -> int:
     """Multiply-accumulates of an op; in a trace the count would fix an open batch size."""
-    if op.name != _PRODUCT or is_exporting():
+    if call.op.name != _PRODUCT or call.now.is_exporting:
         return 0
-    return products_of(op.name, [result.shape, operands[0].content.shape]) or 0
+    return products_of(call.op.name, [result.shape, operands[0].content.shape]) or 0
 
 
 def _along_last_axis(
@@ -280,7 +300,11 @@ def _real_result(fast: ExactTwin | RealTwin, operands: Sequence[QTensor], settin
 
 
 def _fast_values(
-    op: Op, fast: ExactTwin | RealTwin, operands: Sequence[QTensor], attributes: Mapping[str, Any], output: _Output
+    call: OpCall,
+    fast: ExactTwin | RealTwin,
+    operands: Sequence[QTensor],
+    attributes: Mapping[str, Any],
+    output: _Output,
 ) -> Tensor:
     """The device's integers, also in training; their gradient is that of the real function at the same operands."""
     contents, bits = [o.content for o in operands], output.bits
@@ -289,7 +313,7 @@ def _fast_values(
     if isinstance(fast, ExactTwin) and max([o.bits for o in operands]) <= bits:  # else it takes them for narrower ones
         can_saturate = may_saturate(output.seen, output.scale, bits)
         return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
-    exact = _exact_values(op, fast, operands, attributes, output)
+    exact = _exact_values(call, fast, operands, attributes, output)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in contents)):
         return exact
     real = _real_result(fast, operands, attributes) if output.real is None else output.real
@@ -297,15 +321,19 @@ def _fast_values(
 
 
 def _exact_values(
-    op: Op, fast: ExactTwin | RealTwin, operands: Sequence[QTensor], attributes: Mapping[str, Any], output: _Output
+    call: OpCall,
+    fast: ExactTwin | RealTwin,
+    operands: Sequence[QTensor],
+    attributes: Mapping[str, Any],
+    output: _Output,
 ) -> Tensor:
     """What the body gives: looked up in a table, if there is one and no trace would keep it; else computed."""
     with torch.no_grad():
-        has_table = isinstance(fast, RealTwin) and not is_exporting()
+        has_table = isinstance(fast, RealTwin) and not call.now.is_exporting
         found = cast(RealTwin, fast).exact_values([o.content for o in operands], attributes) if has_table else None
         if found is not None:
             return found
-        return to_carrier(simulate(op, operands, attributes, output.scale, is_exact=True), output.bits)
+        return to_carrier(simulate(call.op, operands, attributes, output.scale, is_exact=True), output.bits)
 
 
 def _all_values(operands: Sequence[QTensor]) -> Tensor:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +22,9 @@ from linger.constraint.marks import FUNCTION_BITS
 from linger.dialect import Op, ops
 from linger.errors import UsageError
 from linger.ops.fast.twin import functional_twin
-from linger.quantization.core.kept.buffers import absent
-from linger.quantization.core.kept.widths import add_widths
-from linger.quantization.core.observation import CALIBRATION
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import QuantizedBase, add_widths
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
-from linger.quantization.core.statistics import QuantizedBase
 from linger.targets import find_target
 
 KEY_PREFIX = "_linger_round_tensor_"
@@ -88,23 +85,19 @@ class FunctionalLayer(QuantizedBase):
 
     def __init__(self, key: str = "", device: torch.device | None = None) -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
-        if key.startswith(INPUT_KEY):
-            names: tuple[str, ...] = ("x",)
-        elif op is not None and "w" in op.inputs and key.startswith("function_"):
-            names = ("x", "w", "o")
-        else:
-            names = ("o",) if op is None or op.input_bits is None else ("x", "o")
+        names = _range_names(key, op)
         super().__init__(names, device)
         if "w" in names:
             add_widths(self)
         for decision in _DECISIONS if "o" in names else ():
             self.add_optional(decision, "o")
-        self.function_op = "" if op is None else op.name
-        self.keeps_unseen = op is not None and op.keeps_scale_unseen
-        self.may_be_finer = op is not None and op.finer_limit is not None
-        self.has_fixed_output = op is not None and op.output_scale is not None
-        # an op without a twin only moves numbers that are rounded already
-        self.can_learn_output = "w" in names or (op is not None and functional_twin(op) is not None)
+        self.function_op, self.can_learn_output = "", "w" in names
+        self.keeps_unseen = self.may_be_finer = self.has_fixed_output = False
+        if op is not None:
+            self.function_op, self.keeps_unseen = op.name, op.keeps_scale_unseen
+            self.may_be_finer, self.has_fixed_output = op.finer_limit is not None, op.output_scale is not None
+            # an op without a twin only moves numbers that are rounded already
+            self.can_learn_output = self.can_learn_output or functional_twin(op) is not None
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
 
     @property
@@ -130,6 +123,17 @@ class FunctionalLayer(QuantizedBase):
         """Whether several calls of one pass had this range, so that it is not used (`is_unseen`)."""
         return self._has_decided(_SHARED)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether a pass has seen the range, and no call shares it."""
+        return not self.is_shared and self.ranges["o"].running.read() != 0.0
+
+    def is_shared_in(self, runtime: Runtime) -> bool:
+        """Whether several calls share the range, the next one of the pass at work included."""
+        if self.observed_in is runtime.current.records:
+            self.share()
+        return self.is_shared
+
     def share(self) -> None:
         """Use the range no longer; a checkpoint has the buffer only then."""
         self._decide(_SHARED, is_wanted=True)
@@ -141,7 +145,7 @@ class FunctionalLayer(QuantizedBase):
 
     def _has_decided(self, key: str) -> bool:
         """Whether a buffer says so; that of an average does where it did in one of the models."""
-        return key in self._buffers and self.read(key) != absent(key)
+        return key in self.stored and self.read(key) != 0.0
 
     @property
     def flags(self) -> tuple[bool, ...]:
@@ -168,16 +172,10 @@ class FunctionalLayer(QuantizedBase):
             if each[_BEYOND] is not None:
                 self.beyond = Beyond(**each[_BEYOND]).joined(self.beyond)
 
-    def observe_again(self, name: str, *seen: Any, **how: Any) -> None:
-        """As of any layer, unless the range is not used."""
-        if not self.is_shared:
-            super().observe_again(name, *seen, **how)
-
     def forget_range(self) -> None:
         """Have no range of the output: several calls of one pass would share it."""
-        self.write("running_o", 0.0)
-        self.write("scale_o", 0.0)
-        self.set_use("o", None)
+        self.ranges["o"].set(0.0, 0.0)
+        self.ranges["o"].users.set(None)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # older checkpoints of products also hold the last scalar operand and the input's range
@@ -185,6 +183,14 @@ class FunctionalLayer(QuantizedBase):
             if name not in self._buffers:
                 state_dict.pop(prefix + name, None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _range_names(key: str, op: Op | None) -> tuple[str, ...]:
+    if key.startswith(INPUT_KEY):
+        return ("x",)
+    if op is not None and "w" in op.inputs and key.startswith("function_"):
+        return ("x", "w", "o")
+    return ("o",) if op is None or op.input_bits is None else ("x", "o")
 
 
 @cache
@@ -198,14 +204,14 @@ def begin_function(
     """Number and name an op of the module at work, and find the layer that holds its ranges, unless one is given."""
     frame = runtime.frame
     assert frame is not None  # outside a model nothing is quantised
-    call = runtime.begin(op, frame.path)
+    call = runtime.begin(op, frame.path, layer)
     if layer is None:
         holder, counter = _numbering(op, runtime)
         index = holder.next_index(counter)
         layer = functional_layer(frame, f"{op.state_name}_{index}", call.name, device, runtime)
         if op.keeps_scale_unseen:
             layer.observed_in = runtime.current.records
-    call.is_learning = layer.is_observing and not call.is_written
+        call.is_learning = not call.is_written and (layer.training or call.now.calibration is not None)
     return call, layer
 
 
@@ -230,18 +236,13 @@ def is_unseen(op: Op, runtime: Runtime) -> bool:
     assert frame is not None  # as above
     holder, counter = _numbering(op, runtime)
     found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
-    is_observing = frame.module.training or CALIBRATION.get() is not None
-    if isinstance(found, FunctionalLayer) and is_observing and found.observed_in is runtime.current.records:
-        found.share()
-    is_known = isinstance(found, FunctionalLayer) and not found.is_shared
-    if runtime.is_real and not is_observing:
-        return False
-    if is_known and (is_observing or cast(FunctionalLayer, found).read("running_o") != 0.0):
-        return False
-    if found is None and is_observing:
-        return False
-    holder.next_index(counter)
-    return True
+    if frame.module.training or runtime.now.calibration is not None:
+        has_range = found is None or (isinstance(found, FunctionalLayer) and not found.is_shared_in(runtime))
+    else:
+        has_range = runtime.now.is_real or (isinstance(found, FunctionalLayer) and found.is_known)
+    if not has_range:
+        holder.next_index(counter)
+    return not has_range
 
 
 def _numbering(op: Op, runtime: Runtime) -> tuple[Frame, str]:
@@ -264,9 +265,11 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device, r
         return found
     made = FunctionalLayer(key, device).train(frame.module.training)
     made.holds_ranges = runtime.holds_ranges
-    if runtime.is_real and not made.is_observing:
+    now = runtime.now
+    is_observing = made.training or now.calibration is not None
+    if now.is_real and not is_observing:
         return made
-    if not made.is_observing:
+    if not is_observing:
         raise UsageError(f"{made.missing_scale(where)} An average of models (AveragedModel) is made after that.")
     frame.module.add_module(child, made)
     return made
@@ -280,13 +283,11 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
     tensor of 8 bits. On another device than the CPU even its scale would have to be read, so training there decides nothing.
     Calibration and training also decide whether the largest number of each row is to be subtracted first.
     """
-    calibration = CALIBRATION.get()
-    if (call.runtime.is_real and not layer.is_observing) or layer.holds("o"):
-        return  # a float reference loses nothing, and what a schedule has frozen is decided
+    calibration = call.now.calibration
     is_training = layer.training and calibration is None
-    if not _may_look(x, call.runtime, is_training=is_training):
+    if not _may_look(call, x, layer, is_training=is_training):
         return
-    found = _beyond(call.op, x, layer, is_training=is_training)
+    found = _beyond(call, x, layer, is_training=is_training)
     can_subtract = call.op.last_axis is not None and _has_subtraction(call.runtime)
     if is_training:
         layer.subtract_max(is_wanted=can_subtract and found is not None)
@@ -302,14 +303,19 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
         warnings.warn(sentence, stacklevel=2)
 
 
-def _may_look(x: QTensor, runtime: Runtime, *, is_training: bool) -> bool:
-    return not runtime.is_tracing and not (is_training and isinstance(x.scale, Tensor))
+def _may_look(call: OpCall, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> bool:
+    """Not in a trace; a float reference loses nothing, and what a schedule has frozen is decided."""
+    now, output = call.now, layer.ranges["o"]
+    if now.is_traced or output.holds(now) or (now.is_real and not output.observes(now)):
+        return False
+    return not (is_training and isinstance(x.scale, Tensor))
 
 
-def _beyond(op: Op, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
+def _beyond(call: OpCall, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
     """What leaves the device's format: judged by the scale in training with 8 bits, else by the numbers."""
+    op = call.op
     assert op.input_end is not None  # checked by the caller
-    if CALIBRATION.get() is not None:  # its scale may be that of other data, of which less is used
+    if call.now.calibration is not None:  # its scale may be that of other data, of which less is used
         return None if layer.subtracts_max else _look(op, x)
     reach = 2.0 ** (x.own_bits - 1) / x.scale_on_host
     if reach <= op.input_end:

@@ -117,10 +117,10 @@ def select(call: OpCall, x: QTensor, y: QTensor, mask: Tensor, scale: Scale, bit
     call.note()
     if call.is_written:
         return QTensor(call.emit([x.content, y.content, mask], attributes), scale, bits, call.runtime)
-    is_real = call.runtime.is_real
+    is_real = call.now.is_real
     left, right = (q.content.to(carrier(bits)) if is_real else _at(q, scale, bits) for q in (x, y))
     result = QTensor(torch.where(mask, left, right), scale, bits, call.runtime)
-    if not is_exporting():
+    if not call.now.is_exporting:
         call.record(result, (x, y, mask), attributes)
     return result
 
@@ -154,7 +154,7 @@ def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
         integer = limits(bits)[0]
     if runtime.emitter is not None:
         content = torch.tensor(integer, dtype=integer_type(bits), device=x.content.device)
-    elif runtime.is_real:
+    elif runtime.now.is_real:
         content = _real_value(value, x.content).to(carrier(bits))
     else:
         content = torch.tensor(integer / scale, dtype=carrier(bits), device=x.content.device)
@@ -169,7 +169,7 @@ def _fill_there(x: QTensor, mask: Tensor, value: float) -> QTensor:
     else:
         bits = max(bits, _MASK_BITS)
         scale = smallest([scale, limits(bits)[0] / MASKED])
-        is_real = runtime.is_real
+        is_real = runtime.now.is_real
         content = (_real_value(value, x.content) if is_real else limits(bits)[0] / scale).to(carrier(bits))
     return _filled(x, mask, QTensor(content, scale, bits, runtime), is_negative=value != 0.0)
 
@@ -274,8 +274,8 @@ def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime, own: Functio
     call, layer = begin_function(find_op("iqWhere"), runtime, mask.device, own)
     bits = output_bits(call.op, layer, runtime, max(x.bits, y.bits))
     if call.is_learning:
-        layer.observe("o", torch.where(mask, x.content, y.content), call.name)
-    scale = layer.scale_in(call, "o", bits, at_most=smallest([x.scale, y.scale]))
+        layer.ranges["o"].observe(torch.where(mask, x.content, y.content), call.name, call.now)
+    scale = layer.ranges["o"].scale_in(call, bits, at_most=smallest([x.scale, y.scale]))
     return select(call, x, y, mask, scale, bits)
 
 
@@ -283,7 +283,7 @@ def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime, own: Functio
 def fact(runtime: Runtime, find: Callable[[], bool]) -> bool:
     """A fact about a tensor's values. A trace, which must not read values, gets what the pass before it found."""
     name = runtime.unique_name(runtime.path, "fact")
-    if not runtime.is_tracing:
+    if not runtime.now.is_traced:
         runtime.last_pass[name] = find()
     return bool(runtime.recall(name))
 

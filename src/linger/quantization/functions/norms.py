@@ -11,20 +11,18 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_exporting
 
 from linger.dialect import Binding, Op
 from linger.errors import UsageError
 from linger.numeric.curves.normalization import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
-from linger.numeric.torch.quantize import round_weight
+from linger.numeric.torch.quantize import round_weight, weight_scale
 from linger.numeric.torch.scale import Scale
 from linger.ops.fast.twin import RealTwin
 from linger.quantization.core.frozen import Frozen, kept, make_frozen
-from linger.quantization.core.kept.scales import weight_scale
 from linger.quantization.core.qtensor import QTensor, to_carrier
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import OpCall
-from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.functions.functional_layer import begin_function, output_bits
 
 SCALE = 2.0**FRACTION
@@ -67,16 +65,16 @@ def run_norm(
     Raises:
         UsageError: The sums over so many numbers of this width would not be exact.
     """
-    op = call.op
-    scale_x = q.scale if layer.is_observing else q.scale_on_host
-    _refuse_long_lines(q, frozen, settings, call.name)
+    op, range_ = call.op, layer.ranges["o"]
+    scale_x = q.scale if range_.observes(call.now) else q.scale_on_host
+    _refuse_long_lines(q, frozen, settings, call)
     real, limit = _real_result(call, q, frozen, settings), cast(Any, op.limit)
-    if real is not None and call.runtime.is_real:
+    if real is not None and call.now.is_real:
         call.note()
-        return layer.observe_output(call, real, bits, at_most=limit([scale_x, frozen.scale_w]), is_relu=is_relu)
+        return range_.observe_output(call, real, bits, at_most=limit([scale_x, frozen.scale_w]), is_relu=is_relu)
     if call.is_learning and real is not None:
-        layer.observe("o", real, call.name, is_relu=is_relu)
-    scale_o = layer.scale_of("o", bits, call.name, at_most=limit([scale_x, frozen.scale_w]))
+        range_.observe(real, call.name, call.now, is_relu=is_relu)
+    scale_o = range_.scale_at(bits, call.name, call.now, at_most=limit([scale_x, frozen.scale_w]))
     attributes = dict(settings) | {
         "data_bits": q.bits,
         "parameter_bits": PARAMETER_BITS,
@@ -96,10 +94,10 @@ def run_norm(
     if real is not None and real.requires_grad:
         values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
     if real is not None:
-        values = layer.learn("o", values, real, scale_o, bits)
+        values = range_.learn(values, real, scale_o, bits, call.now)
     result = QTensor(values, scale_o, bits, call.runtime)
     if call.is_learning:
-        result.origins = layer.origins("o", call.runtime)
+        result.origins = range_.origins(call)
     call.record(result, (q, frozen), attributes)
     return result
 
@@ -108,7 +106,7 @@ def _real_result(call: OpCall, q: QTensor, frozen: Frozen, settings: Mapping[str
     """The real function at the same operands, where a range or a gradient needs it."""
     parameters = [frozen.weight, cast(Tensor, frozen.bias).to(frozen.weight.dtype)]
     has_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (q.content, *parameters))
-    if not call.is_learning and not call.runtime.is_real and (call.runtime.is_tracing or not has_gradient):
+    if not call.is_learning and not call.now.is_real and (call.now.is_traced or not has_gradient):
         return None
     contents = [q.content.to(parameters[0].dtype), *parameters]
     return RealTwin(call.op).real_result(contents, settings=settings)
@@ -139,15 +137,16 @@ def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -
     runtime = x.runtime
     call, layer = begin_function(op, runtime, x.content.device)
     bits = output_bits(op, layer, runtime, x.bits)
-    if not runtime.is_tracing:
+    if not call.now.is_traced:
         weight, bias = affine.flat(x.content.device)
+        stays_there = layer.ranges["o"].observes(call.now)
         with kept():
-            runtime.last_pass[call.name] = freeze(weight, bias, call.name, stays_there=layer.is_observing)
-        if runtime.is_real:
+            runtime.last_pass[call.name] = freeze(weight, bias, call.name, stays_there=stays_there)
+        if call.now.is_real:
             frozen = replace(runtime.last_pass[call.name], weight=weight, bias=bias)
             return run_norm(call, x, frozen, settings, layer, bits)
         if torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad):
-            frozen = freeze(weight, bias, call.name, stays_there=layer.is_observing)
+            frozen = freeze(weight, bias, call.name, stays_there=stays_there)
             return run_norm(call, x, frozen, settings, layer, bits)
     return run_norm(call, x, runtime.recall(call.name), settings, layer, bits)
 
@@ -173,7 +172,7 @@ def _not_exact(count: int, bits: int) -> str:
     )
 
 
-def _refuse_long_lines(q: QTensor, frozen: Frozen, settings: Mapping[str, Any], name: str) -> None:
-    count = 1 if is_exporting() else _line_length(q, frozen.weight_integers.numel(), settings)
+def _refuse_long_lines(q: QTensor, frozen: Frozen, settings: Mapping[str, Any], call: OpCall) -> None:
+    count = 1 if call.now.is_exporting else _line_length(q, frozen.weight_integers.numel(), settings)
     if not is_exact(count, q.bits):
-        raise UsageError(f"{name}: {_not_exact(count, q.bits)}.")
+        raise UsageError(f"{call.name}: {_not_exact(count, q.bits)}.")

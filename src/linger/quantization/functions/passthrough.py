@@ -71,7 +71,7 @@ def drop(func: TorchFunction, x: QTensor, args: tuple[Any, ...], kwargs: dict[st
     dropped = func(before, *args, **kwargs)
     if dropped is before:
         return x
-    if x.runtime.is_real:
+    if x.runtime.now.is_real:
         return x.like(dropped)
     result = QTensor(fake_quantize(dropped, x.scale, x.bits), x.scale, x.bits, x.runtime)  # alpha dropout goes negative
     result.origins = x.origins  # the survivors are larger than before, so limits behind a dropout hold before it too

@@ -23,10 +23,9 @@ from linger.numeric.torch.scale import Scale
 from linger.ops.fast.twin import accumulate
 from linger.quantization.core.frozen import Frozen, Ready, kept, make_frozen, make_ready, round_bias
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import RUN_FIRST, Frame, OpCall, Runtime, TorchFunction
-from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.core.supported import supported_types
-from linger.quantization.core.switched import reason_of, why_off
+from linger.quantization.core.supported import reason_of, supported_types, why_off
 from linger.quantization.functions.constants import is_fixed, is_state
 from linger.quantization.functions.functional_layer import KEY_PREFIX, begin_function
 
@@ -157,20 +156,26 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     call, layer = begin_function(product.op, runtime, product.weight.device)
     widths = policy.widths_in(frame.module)
     q = _input(product.x, layer, widths.data, call)
-    scale_x: Scale = q.scale if layer.is_observing else q.scale_on_host
+    now, range_w = call.now, layer.ranges["w"]
+    scale_x: Scale = q.scale if range_w.observes(now) else q.scale_on_host
     weight = product.weight if product.weight.dtype == torch.float32 else product.weight.float()
-    round_weight = partial(layer.round_weight, weight, None, product.bias, scale_x, widths.parameter, call.name)
-    if runtime.is_real:
-        scale_w = layer.observe_weight(weight, product.bias, scale_x, widths.parameter, call.name)
+    how = (product.bias, scale_x, widths.parameter, call.name, now)
+    round_weight = partial(range_w.round_weight, weight, None, *how, memory=layer.memory if layer.training else None)
+    if now.is_real:
+        scale_w = range_w.observe_weight(weight, *how)
         y = accumulate(product.op, product.geometry, q.content, weight, product.bias)
-        return layer.learn_output(call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel())
+        return layer.ranges["o"].round_product(
+            call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel()
+        )
     if call.is_learning:
         rounded, scale_w = round_weight(is_real=True)
         bias = None if product.bias is None else round_bias(product.bias, scale_x * scale_w)
         y = accumulate(product.op, product.geometry, q.content, rounded, bias)
-        return layer.learn_output(call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel())
+        return layer.ranges["o"].round_product(
+            call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel()
+        )
 
-    has_gradient = not runtime.is_tracing and _has_gradient(q.content, product.weight, product.bias)
+    has_gradient = not now.is_traced and _has_gradient(q.content, product.weight, product.bias)
 
     def freeze() -> Frozen:
         integers, scale_w = round_weight()
@@ -199,21 +204,21 @@ def _has_gradient(*tensors: Tensor | None) -> bool:
 
 def _input(x: Tensor, layer: QuantizedBase, bits: int, call: OpCall) -> QTensor:
     if not is_quantized(x):
-        return layer.quantize(unwrap(x), bits, call.runtime, call.path)
-    q = layer.requantize(x, bits, call.runtime, call.path)
+        return layer.ranges["x"].quantize(unwrap(x), bits, call.runtime, call.path)
+    q = layer.ranges["x"].requantize(x, bits, call.runtime, call.path)
     is_due = call.is_learning or (
-        not call.runtime.is_tracing and (layer.input_range == "stale" or layer.is_foreign("x"))
+        not call.now.is_traced and (layer.input_range == "stale" or layer.ranges["x"].is_foreign)
     )
     if x.bits <= bits and is_due:
         layer.input_range = "adopted"
-        layer.adopt_range(q)  # as of a layer
+        layer.ranges["x"].adopt(q)  # as of a layer
     return q
 
 
 def _frozen(call: OpCall, scale_x: Scale, freeze: Callable[[], Frozen], *, has_gradient: bool) -> Frozen:
     """The parameters as integers. A trace, which must not see the rounding, takes those of the pass before it."""
     runtime = call.runtime
-    if runtime.is_tracing:
+    if call.now.is_traced:
         known_scale, known = runtime.recall(call.name)
         if known_scale != scale_x:
             raise UsageError(RUN_FIRST)

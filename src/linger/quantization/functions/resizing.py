@@ -22,8 +22,7 @@ from torch import Tensor
 from linger.dialect import find_op
 from linger.numeric.curves.interpolation import WEIGHT_BITS
 from linger.numeric.fixed import WindowRun, adaptive_runs
-from linger.quantization.core.compute import compute
-from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.qtensor import QTensor, compute
 from linger.quantization.core.runtime import TorchFunction
 
 MOST_POOLS = 64

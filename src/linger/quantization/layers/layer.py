@@ -14,7 +14,6 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
-from torch.compiler import is_exporting
 
 from linger.constraint.conv_bn import (
     LearningFactor,
@@ -45,15 +44,15 @@ from linger.quantization.core.frozen import (
     make_ready,
     round_bias,
 )
-from linger.quantization.core.kept.widths import HasWidths, add_widths
-from linger.quantization.core.processes.seen import Batch
-from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
-from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Runtime, TorchFunction
-from linger.quantization.core.statistics import OWN_INPUT, QuantizedBase
-from linger.quantization.core.surroundings import is_in_backward
+from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.quantized import OWN_INPUT, Batch, HasWidths, add_widths
+from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Pass, Runtime, TorchFunction
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional
 from linger.quantization.functions.resizing import ADAPTIVE
+
+Parameters = tuple[Tensor, Tensor | None, Tensor | None]
+"""Weight, the factor on it (one number per output channel), and bias."""
 
 _NO_INPUT_SCALE = 1.0
 """Stands for the scale of indices, which have none, in the keys of frozen parameters."""
@@ -66,7 +65,7 @@ def range_names(op: Op) -> tuple[str, ...]:
     return ("x", "o") if op.limit or op.has_attribute("scale_o") else ("x",)
 
 
-class QuantLayer(HasWidths, QuantizedBase):
+class QuantLayer(HasWidths):
     """A torch layer computed as integers; its parameters are those of the layer it replaced.
 
     Training: parameters and activations are rounded with straight-through gradients, batch norm is folded into the
@@ -76,6 +75,8 @@ class QuantLayer(HasWidths, QuantizedBase):
     is_layer = True
     holds_batch_norm = False
     """Whether a batch norm has its running statistics in training, too."""
+    is_always_exact = False
+    """Whether training computes the integers of the device, too."""
     weight: nn.Parameter
     bias: nn.Parameter | None
     bn: nn.Module | None
@@ -116,7 +117,7 @@ class QuantLayer(HasWidths, QuantizedBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle leaves out what can be computed again."""
-        return super().__getstate__() | {"_frozen": {}, "_simulation": {}, "_watchman": Watchman()}
+        return self.__dict__ | {"_frozen": {}, "_simulation": {}, "_watchman": Watchman()}
 
     def take_batch_norm(self, bn: nn.Module) -> None:
         """Fold a batch norm that goes on learning. The bias key exists in every checkpoint of this stage."""
@@ -134,14 +135,13 @@ class QuantLayer(HasWidths, QuantizedBase):
     def real_weight(self) -> Tensor:
         """The weights before they are rounded, with a batch norm folded in."""
         weight, factor, _ = self._limited_parts()
-        wide = 1.0 if factor is None else per_weight(factor, weight, self.transposed_groups)
-        return (weight * wide).detach()
+        real = weight if factor is None else weight * per_weight(factor, weight, self.transposed_groups)
+        return real.detach()
 
     @property
     def real_bias(self) -> Tensor | None:
         """What is added to each channel before it is rounded, with a batch norm folded in; None where nothing is."""
-        bias = self._limited_parts()[2]
-        return None if bias is None else bias.detach()
+        return None if (bias := self._limited_parts()[2]) is None else bias.detach()
 
     def shift_output(self, shift: Tensor) -> None:
         """Add one number to each channel of the output: to β of a folded batch norm, else to the bias, made where there is none."""
@@ -151,7 +151,7 @@ class QuantLayer(HasWidths, QuantizedBase):
                 return
             if self.bias is None:
                 self._make_bias(
-                    torch.zeros_like(shift, dtype=torch.float32, device=self.get_buffer("running_o").device)
+                    torch.zeros_like(shift, dtype=torch.float32, device=self.ranges["o"].running.buffer.device)
                 )
             assert self.bias is not None
             self.bias.add_(shift.to(self.bias))
@@ -187,8 +187,7 @@ class QuantLayer(HasWidths, QuantizedBase):
 
     def extra_repr(self) -> str:
         """The op and its widths."""
-        widths = f"{self.widths} bits"
-        return f"{self.op_name}, {widths}" + (", before relu" if self.is_ahead_of_relu else "")
+        return f"{self.op_name}, {self.widths} bits" + (", before relu" if self.is_ahead_of_relu else "")
 
     def missing_scale(self, where: str) -> str:
         """Name every layer of the model that has no scale, not only the first one that needed it."""
@@ -204,7 +203,7 @@ class QuantLayer(HasWidths, QuantizedBase):
     def lacks_scale(self) -> bool:
         """Whether a range of this layer was never seen; a table needs none."""
         return not self.is_lookup and any(
-            self.read(name) == 0.0 for name in ("running_x", "running_o") if name in self._buffers
+            self.ranges[name].running.read() == 0.0 for name in ("x", "o") if name in self.ranges
         )
 
     # forward
@@ -216,14 +215,13 @@ class QuantLayer(HasWidths, QuantizedBase):
         if isinstance(geometry, Refusal):
             return self._call_in_float(x, geometry.reason)
         q = self._quantized(x)
-        if self.__dict__.get("padding_mode", "zeros") != "zeros":
-            q = self._pad(q)
         if not self._has_weight:
             return self._run_without_weight(q, geometry)
-        call = self.runtime.begin(self._op, self.path, is_observing=self.is_observing)
-        if call.is_learning or self.runtime.is_real:
-            return self._learn(q, geometry, call)
-        return self._deploy(q, geometry, call)
+        call = self.runtime.begin(self._op, self.path, self)
+        if self.is_always_exact or not (call.is_learning or call.now.is_real):
+            return self._deploy(q, geometry, call)
+        y, scale_w = self._product(q, geometry, call.now)
+        return self._requantized(q, y, scale_w, call)
 
     def _bind(self, x: Tensor, output_size: Sequence[int] | None = None) -> Mapping[str, Any] | Refusal:
         """The op's attributes. Layers that are a function call are bound when the input's size is known.
@@ -242,20 +240,18 @@ class QuantLayer(HasWidths, QuantizedBase):
 
     def _function(self) -> TorchFunction:
         """The torch function that a layer is a call of."""
-        found: TorchFunction = reduce(getattr, self.geometry["call"].split(".")[1:], cast(Any, torch))
-        return found
+        return cast(TorchFunction, reduce(getattr, self.geometry["call"].split(".")[1:], cast(Any, torch)))
 
     def _by_torch(self, x: Tensor) -> Tensor:
         """The function itself, on real values."""
-        result: Tensor = self._function()(x, *self.geometry["arguments"])
-        return result
+        return cast(Tensor, self._function()(x, *self.geometry["arguments"]))
 
     def _call_in_float(self, x: Tensor, reason: str) -> Tensor:
         """Call the layer's function: as several pools where that is possible, else on real values, noted as float."""
         function, runtime = self._function(), self.runtime
         if function in ADAPTIVE:
             is_real = not isinstance(x, QTensor) or x.scale is None
-            q = self.quantize(unwrap(x), self.widths.data, runtime, self.path) if is_real else x
+            q = self.ranges["x"].quantize(unwrap(x), self.widths.data, runtime, self.path) if is_real else x
             pooled = pool_slices(runtime, function, (q, *self.geometry["arguments"]), {})
             if pooled is not None:
                 return pooled
@@ -263,58 +259,56 @@ class QuantLayer(HasWidths, QuantizedBase):
         return self._by_torch(unwrap(x))
 
     def _quantized(self, x: Tensor) -> QTensor:
-        """The input in the layer's width. Its range is observed, or follows from the scale that it has."""
-        bits, runtime = self._widths.data, self.runtime
-        if not is_quantized(x):
+        """The input in the layer's width and padded. Its range is observed, or follows from the scale that it has."""
+        bits, runtime, range_ = self._widths.data, self.runtime, self.ranges["x"]
+        if not isinstance(x, QTensor) or x.scale is None:
             self._own_input_range()
-            return self.quantize(unwrap(x), bits, runtime, self.path)
-        if x.bits > bits:
-            self._own_input_range()  # what is too wide gets a scale that fits its values
-        q = x if x.bits == bits else self.requantize(x, bits, runtime, self.path)
-        # a layer that also gets float inputs (it may be called twice) keeps their range
-        is_changing = self.is_observing or isinstance(q.scale, Tensor) or self.read("scale_x") != q.scale
-        if self.input_range != "own" and (is_changing or self.input_range == "stale") and self._may_adopt():
-            self.input_range = "adopted"
-            self.adopt_range(q)
-        return q
+            q = range_.quantize(unwrap(x) if isinstance(x, QTensor) else x, bits, runtime, self.path)
+        else:
+            if x.bits > bits:
+                self._own_input_range()  # what is too wide gets a scale that fits its values
+            q = x if x.bits == bits else range_.requantize(x, bits, runtime, self.path)
+            # a layer that also gets float inputs (it may be called twice) keeps their range
+            if self.input_range != "own" and self._may_adopt(q, runtime.now):
+                self.input_range = "adopted"
+                range_.adopt(q)
+        return q if self.__dict__.get("padding_mode", "zeros") == "zeros" else self._pad(q)
 
-    def _may_adopt(self) -> bool:
+    def _may_adopt(self, q: QTensor, now: Pass) -> bool:
         """Whether the input's range is to be that of a quantised tensor; a scale that other code has written is replaced."""
-        if self.runtime.is_tracing or self.keeps_own_input:
+        range_, is_due = self.ranges["x"], self.input_range == "stale"
+        is_due = is_due or self.training or now.calibration is not None
+        is_other = is_due or isinstance(q.scale, Tensor) or range_.stored_scale.read() != q.scale
+        if not is_other or now.is_traced or self.keeps_own_input:
             return False
-        return self.input_range == "stale" or self.is_observing or self.is_foreign("x")
+        return is_due or range_.is_foreign
 
     def _own_input_range(self) -> None:
-        if self.input_range in ("adopted", "stale") and self.is_observing:
-            self.write("running_x", 0.0)
+        if self.input_range in ("adopted", "stale") and (self.training or self.runtime.now.calibration is not None):
+            self.ranges["x"].running.write(0.0)
             self.write(OWN_INPUT, 1.0)
         self.input_range = "own"
 
     def _pad(self, q: QTensor) -> QTensor:
         """The input of a convolution with the border that its padding_mode asks for; zeros are the convolution's own."""
-        mode = cast(str, self.padding_mode)
         kernel, dilation, padding = (cast(Any, getattr(self, name)) for name in ("kernel_size", "dilation", "padding"))
         pads: list[int] = []
-        for axis in reversed(range(len(kernel))):
+        for axis in reversed(range(len(kernel))) if padding != "valid" else ():
             total = dilation[axis] * (kernel[axis] - 1)
-            if padding == "same":
-                pads += [total // 2, total - total // 2]
-            elif padding != "valid":
-                pads += [padding[axis]] * 2
-        return cast(QTensor, F.pad(q, pads, mode=mode)) if any(pads) else q
+            pads += [total // 2, total - total // 2] if padding == "same" else [padding[axis]] * 2
+        return cast(QTensor, F.pad(q, pads, mode=cast(str, self.padding_mode))) if any(pads) else q
 
     def _run_without_weight(self, q: QTensor, geometry: Mapping[str, Any]) -> QTensor:
         """A layer that is a function of its input: an activation, a pool."""
-        runtime = self.runtime
-        is_kept = runtime.emitter is None and (self.is_observing or not runtime.is_real)
-        if self._op.constant_names and is_kept and not is_exporting():
+        runtime, now = self.runtime, self.runtime.now
+        is_kept = runtime.emitter is None and (self.ranges["x"].observes(now) or not now.is_real)
+        if self._op.constant_names and is_kept and not now.is_exporting:
             for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
                 buffer = self.get_buffer(name)  # quant_module may have changed its width
                 self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
         result = run_functional(self._op, [q], geometry, runtime, layer=self, real=lambda: self._by_torch(q.content))
-        if "running_o" in self._buffers and is_kept:
-            self.write("running_o", self.value("running_x"))
-            self.write("scale_o", 0.0 if result.scale is None else result.scale)
+        if "o" in self.ranges and is_kept:
+            self.ranges["o"].set(self.ranges["x"].value(now), 0.0 if result.scale is None else result.scale)
         return result
 
     def _look_up(self, indices: Tensor) -> QTensor:
@@ -332,32 +326,33 @@ class QuantLayer(HasWidths, QuantizedBase):
             raise UsageError(
                 f"{call.name}: the indices have type {found}; an embedding needs integers. Convert them with .long()."
             )
-        frozen, bits = self.freeze(_NO_INPUT_SCALE), self.widths.parameter
+        frozen, bits = self.freeze(_NO_INPUT_SCALE, call.now), self.widths.parameter
         scale = frozen.scale_w
         attributes = {"scale_w": scale, "scale_o": scale, "parameter_bits": bits, "o_bits": bits}
         call.note()
         if call.is_written:
             return QTensor(call.emit([frozen.weight_integers, indices], attributes), scale, bits, runtime)
-        if not is_exporting():
-            for kind in ("running", "scale"):
-                self.write(f"{kind}_o", self.value(f"{kind}_w"))
-        table = self._limited_parts()[0] if runtime.is_real else frozen.weight
+        if not call.now.is_exporting:
+            w = self.ranges["w"]
+            self.ranges["o"].set(w.value(call.now), w.value(call.now, w.stored_scale))
+        table = self._limited_parts()[0] if call.now.is_real else frozen.weight
         rows = F.embedding(indices, table, cast("int | None", self.padding_idx))
         result = QTensor(rows, scale, bits, runtime)
         call.record(result, (indices, frozen), attributes)
         return result
 
     # training
-    def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
-        """The layer on rounded operands, its output rounded to the observed range; or in real numbers, as the pass demands."""
+    def _product(self, q: QTensor, geometry: Mapping[str, Any], now: Pass) -> tuple[Tensor, Scale]:
+        """The product with rounded weights, or in real numbers, as the pass demands; and the scale of the weights."""
         if self.bn is not None and self.bn.training and self.training and not self.holds_batch_norm:
-            y, scale_w = self._learn_batch_norm(q, geometry)
-        else:
-            y, scale_w = self._learn_product(q, geometry, *self._limited_parts())
-        bits, is_relu = self.widths.output, self.is_ahead_of_relu
-        if self.runtime.is_real:
-            y = clamp(y, self.limited_to.output)
-        return self.learn_output(call, q, y, scale_w, bits, taps=self._taps, is_relu=is_relu)
+            return self._learn_batch_norm(q, geometry, now)
+        return self._learn_product(q, geometry, self._limited_parts(), now)
+
+    def _requantized(self, q: QTensor, y: Tensor, scale_w: Scale, call: OpCall) -> QTensor:
+        """A product in the range of the output, which it is observed by."""
+        y = clamp(y, self.limited_to.output) if call.now.is_real else y
+        bits, is_relu = self._widths.output, self.is_ahead_of_relu
+        return self.ranges["o"].round_product(call, q, y, scale_w, bits, taps=self._taps, is_relu=is_relu)
 
     @property
     def _taps(self) -> int:
@@ -365,38 +360,40 @@ class QuantLayer(HasWidths, QuantizedBase):
         return self.weight.shape[1:].numel()
 
     def _learn_product(
-        self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
+        self, q: QTensor, geometry: Mapping[str, Any], parts: Parameters, now: Pass
     ) -> tuple[Tensor, Scale]:
         """The product with the parameters as the pass wants them, and the scale of the weights."""
-        if self.runtime.is_real:
-            real, scale_w = self._real_weight(weight, factor, bias, q.scale)
+        bias = parts[2]
+        if now.is_real:
+            real, scale_w = self._real_weight(parts, q.scale, now)
             return accumulate(self._op, geometry, q.content, real, bias), scale_w
-        rounded, scale_w = self._round_weight(weight, factor, bias, q.scale, is_real=True)
+        rounded, scale_w = self._round_weight(parts, q.scale, now, is_real=True)
         bias_q = None if bias is None else round_bias(bias, q.scale * scale_w)
         return accumulate(self._op, geometry, q.content, rounded, bias_q), scale_w
 
-    def _learn_batch_norm(self, q: QTensor, geometry: Mapping[str, Any]) -> tuple[Tensor, Scale]:
+    def _learn_batch_norm(self, q: QTensor, geometry: Mapping[str, Any], now: Pass) -> tuple[Tensor, Scale]:
         """Batch norm of one convolution; where a folded parameter is beyond its limit, a second one with limited ones.
 
         The statistics are always those of the unlimited convolution, so they do not move with the limits.
         """
         assert self.bn is not None  # checked by the caller
         factor = learning_factor(self.bn)
-        weight, scale_w, gain = self._weight_and_gain(factor.values, q.scale)
-        if self.runtime.is_real:  # nothing is folded, so that eps acts as in the float model
+        weight, scale_w, gain = self._weight_and_gain(factor.values, q.scale, now)
+        if now.is_real:  # nothing is folded, so that eps acts as in the float model
             weight, factor = self._laid_out(self.weight), LearningFactor(torch.ones_like(factor.values), None)
         z = accumulate(self._op, geometry, q.content, weight, None)
-        learn = partial(self._learn_statistics, z.numel())
+        learn = partial(self._learn_statistics, z.numel(), now)
         # a group of processes waits for a gradient of each parameter
-        y = normalize_folded(z, self.bias, self.bn, factor, gain, learn, reaches_bias=self.is_sharing)
-        limits_kept, bits = self.limited_to, self._limit_bits
+        y = normalize_folded(z, self.bias, self.bn, factor, gain, learn, reaches_bias=now.is_shared)
+        limits_kept = self.limited_to
         if limits_kept.weight is None and limits_kept.bias is None:
             return y, scale_w
+        bits = self._limit_bits
         weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor.values * gain, self.transposed_groups)
         bound = integer_bound(limits_kept.weight, bits)
-        widest = self.get_buffer("running_w").double()  # beyond the bound, its rounding would be too coarse
+        widest = self.ranges["w"].running.buffer.double()  # beyond the bound, its rounding would be too coarse
         if exceeds((widest, bound), (weight, bound), (bias, limits_kept.bias)):
-            return self._learn_product(q, geometry, *limit_parameters(limits_kept, bits, weight, None, bias))
+            return self._learn_product(q, geometry, limit_parameters(limits_kept, bits, weight, None, bias), now)
         return y, scale_w
 
     @property
@@ -404,36 +401,34 @@ class QuantLayer(HasWidths, QuantizedBase):
         """The folded batch norm."""
         return self.bn
 
-    def _learn_statistics(self, numbers: int, bn: nn.Module, mean: Tensor, var: Tensor) -> None:
+    def _learn_statistics(self, numbers: int, now: Pass, bn: nn.Module, mean: Tensor, var: Tensor) -> None:
         """Let a batch move the statistics of a batch norm, or keep it for the exchange of all processes."""
-        if not self.is_sharing:
+        if not (now.is_shared and self.training):
             learn_statistics(bn, mean, var)
-        elif not is_in_backward():
-            self.seen.batches.append(Batch(numbers // len(mean), mean, var))
+        elif not now.is_repeated:
+            self.batches.append(Batch(numbers // len(mean), mean, var))
 
-    def _weight_and_gain(self, factor: Tensor, scale_x: Scale) -> tuple[Tensor, Scale, Scale]:
+    def _weight_and_gain(self, factor: Tensor, scale_x: Scale, now: Pass) -> tuple[Tensor, Scale, Scale]:
         """Weights ahead of a batch norm, their scale, and how much larger than the real weights they are."""
-        if self.runtime.is_real:
-            return *self._real_weight(self.weight, factor, None, scale_x), 1.0
+        parts, stays_there = (self.weight, factor, None), not self.weight.is_cpu
+        if now.is_real:
+            return *self._real_weight(parts, scale_x, now), 1.0
         # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
-        stays_there = not self.weight.is_cpu
-        rounded, scale_w = self._round_weight(self.weight, factor, None, scale_x, is_real=stays_there)
+        rounded, scale_w = self._round_weight(parts, scale_x, now, is_real=stays_there)
         return rounded, scale_w, 1.0 if stays_there else scale_w
 
     # parameters
-    def largest_range(self, name: str) -> float:
+    @property
+    def largest_output(self) -> float:
         """The output's limit: the integers saturate there, so no op has to clip them."""
-        limit = self.limited_to.output if name == "o" else None
-        bound = None if limit is None else integer_bound(limit, self.widths.output)
+        limit = self.limited_to.output
+        bound = None if limit is None else integer_bound(limit, self._widths.output)
         return math.inf if bound is None else bound
 
     def range_weights(self) -> dict[str, Tensor]:
         """The weights as they are rounded, with a batch norm folded in, by the name of their range."""
-        if not self._has_weight:
-            return {}
         with torch.no_grad():
-            weight, factor, _ = self._limited_parts()
-            return {"w": weight if factor is None else weight * per_weight(factor, weight, self.transposed_groups)}
+            return {"w": self.real_weight} if self._has_weight else {}
 
     @property
     def has_fixed_output(self) -> bool:
@@ -442,10 +437,10 @@ class QuantLayer(HasWidths, QuantizedBase):
 
     def follow_range(self, name: str) -> None:
         """A layer that is a function of its input has its range."""
-        if name == "x" and not self._has_weight and "running_o" in self._buffers:
-            self.write("running_o", self.read("running_x"))
+        if name == "x" and not self._has_weight and "o" in self.ranges:
+            self.ranges["o"].running.write(self.ranges["x"].running.read())
 
-    def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _limited_parts(self) -> Parameters:
         """Weight, the factor on it and bias, with the running statistics of a batch norm folded in, within limits."""
         bits, groups = self._limit_bits, self.transposed_groups
         if self.bn is None:
@@ -457,75 +452,81 @@ class QuantLayer(HasWidths, QuantizedBase):
     @property
     def _limit_bits(self) -> int:
         """The width whose integers keep the limits of parameters; a float reference reaches the limits themselves."""
-        return BIAS_BITS if self.runtime.has_float_limits else self.widths.parameter
+        return BIAS_BITS if self.runtime.now.has_float_limits else self.widths.parameter
 
-    def _real_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale
-    ) -> tuple[Tensor, Scale]:
+    def _real_weight(self, parts: Parameters, scale_x: Scale, now: Pass) -> tuple[Tensor, Scale]:
         """Weights in real numbers, and the scale that they would be rounded to."""
+        weight, factor, bias = parts
         real = weight if factor is None else weight * per_weight(factor, weight, self.transposed_groups)
-        return self._laid_out(real), self.observe_weight(real, bias, scale_x, self.widths.parameter, self.path)
+        scale = self.ranges["w"].observe_weight(real, bias, scale_x, self.widths.parameter, self.path, now)
+        return self._laid_out(real), scale
 
     def _laid_out(self, weight: Tensor) -> Tensor:
         """The weights with the axes that the op has."""
         return weight
 
     def _round_weight(
-        self, weight: Tensor, factor: Tensor | None, bias: Tensor | None, scale_x: Scale, *, is_real: bool = False
+        self, parts: Parameters, scale_x: Scale, now: Pass, *, is_real: bool = False
     ) -> tuple[Tensor, Scale]:
-        """Integer weights, as real values if `is_real`, and their scale; `factor` has one number per output channel."""
+        """Integer weights, as real values if `is_real`, and their scale."""
+        weight, factor, bias = parts
         wide = None if factor is None else per_weight(factor, weight, self.transposed_groups)
         if wide is not None and wide.requires_grad:  # a frozen batch norm, whose gamma still learns
             weight, wide = weight * wide, None
-        bits = self.widths.parameter
-        rounded, scale = self.round_weight(weight, wide, bias, scale_x, bits, self.path, is_real=is_real)
+        memory = self.memory if self.training else None
+        how = (scale_x, self._widths.parameter, self.path, now)
+        rounded, scale = self.ranges["w"].round_weight(weight, wide, bias, *how, is_real=is_real, memory=memory)
         return self._laid_out(rounded), scale
 
     # evaluation and export
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
         """The exact integers, simulated or written to the file."""
         assert q.scale_on_host is not None
-        frozen = self.freeze(q.scale)
-        ready_for, is_relu = partial(self._ready, frozen, q), self.is_ahead_of_relu
+        frozen = self.freeze(q.scale, call.now)
+        ready_for, is_relu = partial(self._ready, frozen, q, call.now), self.is_ahead_of_relu
         return self.deploy_product(call, q, frozen, geometry, self._widths, ready_for, is_relu=is_relu)
 
-    def _ready(self, frozen: Frozen, q: QTensor, scale_o: Scale) -> Ready:
+    def _ready(self, frozen: Frozen, q: QTensor, now: Pass, scale_o: Scale) -> Ready:
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
-        is_differentiable = torch.is_grad_enabled() and not is_exporting()
+        is_differentiable = torch.is_grad_enabled() and not now.is_exporting
         has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
         key = (q.scale, scale_o, q.is_nonnegative)
         if not has_gradient and key in self._simulation:
             return self._simulation[key]
-        if is_exporting():
+        if now.is_exporting:
             raise UsageError(RUN_FIRST)
-        widths = (self.widths.data, self.widths.output)
-        make = partial(make_ready, frozen, q.scale, scale_o, *widths, is_nonnegative=q.is_nonnegative)
-        make = partial(make, transposed_groups=self.transposed_groups)
+        how: dict[str, Any] = {"is_nonnegative": q.is_nonnegative, "transposed_groups": self.transposed_groups}
+        make = partial(make_ready, frozen, q.scale, scale_o, self._widths.data, self._widths.output, **how)
         if has_gradient:
             return make(can_fold=False)
         with kept():
             self._simulation[key] = make()
         return self._simulation[key]
 
-    def freeze(self, scale_x: float) -> Frozen:
+    def freeze(self, scale_x: float, now: Pass | None = None) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
-        settings = (self._widths, self.chosen_range("w"))
-        if settings != self._frozen_for:
-            self._thaw()
-            self._frozen_for = settings
-        if is_exporting():
+        now, range_ = now or self.runtime.now, self.ranges["w"]
+        self._follow_settings(range_.chosen_value(now))
+        if now.is_exporting:
             if scale_x not in self._frozen:
                 raise UsageError(RUN_FIRST)
             return self._frozen[scale_x]
-        if not self._buffers["running_w"].is_cpu and self.is_observing:  # type: ignore[union-attr]  # init makes it
-            return self._make_frozen(scale_x)  # a look for changes would stall the device
+        if (self.training or now.calibration is not None) and not range_.running.buffer.is_cpu:
+            return self._make_frozen(scale_x, now)  # a look for changes would stall the device
         self._forget_if_changed()
         if torch.is_grad_enabled() and self._is_trainable:
-            return self._make_frozen(scale_x)  # backward in evaluation mode: the graph belongs to one pass
+            return self._make_frozen(scale_x, now)  # backward in evaluation mode: the graph belongs to one pass
         if scale_x not in self._frozen:
             with kept():
-                self._frozen[scale_x] = self._make_frozen(scale_x)
+                self._frozen[scale_x] = self._make_frozen(scale_x, now)
         return self._frozen[scale_x]
+
+    def _follow_settings(self, chosen: Scale | None) -> None:
+        """Drop what was frozen for other widths or another range."""
+        settings = (self._widths, None if chosen is None else float(chosen))
+        if settings != self._frozen_for:
+            self._thaw()
+            self._frozen_for = settings
 
     def _thaw(self) -> None:
         """Drop the integers: they are made from other parameters or settings."""
@@ -536,10 +537,10 @@ class QuantLayer(HasWidths, QuantizedBase):
     def _is_trainable(self) -> bool:
         return any(p.requires_grad for p in self.parameters())
 
-    def _make_frozen(self, scale_x: float) -> Frozen:
-        weight, factor, bias = self._limited_parts()
-        integers, scale_w = self._round_weight(weight, factor, bias, scale_x)
-        return make_frozen(integers, bias, scale_x, scale_w, self.widths.parameter)
+    def _make_frozen(self, scale_x: float, now: Pass) -> Frozen:
+        parts = self._limited_parts()
+        integers, scale_w = self._round_weight(parts, scale_x, now)
+        return make_frozen(integers, parts[2], scale_x, scale_w, self.widths.parameter)
 
     def _forget_if_changed(self) -> None:
         """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""
@@ -561,7 +562,7 @@ class QuantLayer(HasWidths, QuantizedBase):
         """Switch the mode; parameters are frozen anew, in case an edit has left their checksums equal."""
         if mode != self.training:
             self._watchman.forget()
-            self._memory.release()
+            self.memory.release()
         self.follow_widths()
         return super().train(mode)
 
@@ -586,7 +587,7 @@ class QuantLayer(HasWidths, QuantizedBase):
         if given is None:
             self.bias = None if f"{prefix}weight" in state_dict else self.bias
         elif self.bias is None:
-            self._make_bias(given.to(self.get_buffer("running_o").device, torch.float32))
+            self._make_bias(given.to(self.ranges["o"].running.buffer.device, torch.float32))
 
     def _load_batch_norm(self, state_dict: dict[str, Any], prefix: str) -> None:
         assert self.bias is not None  # take_batch_norm made it

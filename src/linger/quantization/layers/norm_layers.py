@@ -17,11 +17,13 @@ from linger.constraint.marks import Widths
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.curves.normalization import NORMAL_BITS
+from linger.numeric.torch.scale import Scale
 from linger.quantization.core.frozen import Frozen, integer_bound, limit_parameters
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import OpCall, Runtime
+from linger.quantization.core.ranges import Range
+from linger.quantization.core.runtime import OpCall, Pass, Runtime
 from linger.quantization.functions.norms import PARAMETER_BITS, SCALE, Affine, run_norm
-from linger.quantization.layers.layer import QuantLayer
+from linger.quantization.layers.layer import Parameters, QuantLayer
 
 _AXES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 """Layers that also take one item without a batch, and the axes of a batch."""
@@ -33,6 +35,8 @@ _PICTURE = 4
 class NormLayer(QuantLayer):
     """A norm as integers, its weight always of 16 bits; keys are those of the float layer and the ranges."""
 
+    is_always_exact = True
+
     def __init__(
         self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
     ) -> None:
@@ -40,8 +44,8 @@ class NormLayer(QuantLayer):
         self.count = _parameter_count(source)
         self._axes = next((n for kind, n in _AXES.items() if isinstance(source, kind)), 0)
         # the device's format, under the names that checkpoints have
-        self.register_buffer("running_normal", torch.full((1,), (2.0 ** (NORMAL_BITS - 1) - 1) / SCALE))
-        self.register_buffer("scale_normal", torch.full((1,), SCALE))
+        self.ranges["normal"] = Range(self, "normal")
+        self.ranges["normal"].set((2.0 ** (NORMAL_BITS - 1) - 1) / SCALE, SCALE)
 
     def possible_widths(self, wanted: Widths) -> Widths:
         """Bits of input and output; those of the weight are fixed."""
@@ -54,19 +58,16 @@ class NormLayer(QuantLayer):
         y = cast(QTensor, super().forward(x.unsqueeze(0), output_size))
         return y.like(y.moved_content.squeeze(0))
 
-    def _learn(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
-        return self._deploy(q, geometry, call)
-
     def _deploy(self, q: QTensor, geometry: Mapping[str, Any], call: OpCall) -> QTensor:
-        frozen, bits = self.freeze(SCALE), self.widths.output
-        if self.runtime.is_real:
+        frozen, bits = self.freeze(SCALE, call.now), self.widths.output
+        if call.now.is_real:
             weight, _, bias = self._limited_parts()
             frozen = replace(frozen, weight=weight, bias=bias)
         return run_norm(call, q, frozen, geometry, self, bits, is_relu=self.is_ahead_of_relu)
 
-    def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _limited_parts(self) -> Parameters:
         affine = Affine(cast("Tensor | None", self.weight), self.bias, self.count)
-        weight, bias = affine.flat(cast(Tensor, self.running_normal).device)
+        weight, bias = affine.flat(self.ranges["normal"].running.buffer.device)
         return limit_parameters(self.limited_to, self._limit_bits, weight, None, bias)
 
     def _sources(self) -> list[Tensor | None]:
@@ -114,15 +115,16 @@ class BatchNormLayer(QuantLayer):
         return y.like(y.moved_content.flatten(-1 - missing))
 
     def _learn_product(
-        self, q: QTensor, geometry: Mapping[str, Any], weight: Tensor, factor: Tensor | None, bias: Tensor | None
-    ) -> tuple[Tensor, float]:
+        self, q: QTensor, geometry: Mapping[str, Any], parts: Parameters, now: Pass
+    ) -> tuple[Tensor, Scale]:
         if self.training and q.content.numel() and not self.holds_batch_norm:
             mean, var = batch_statistics(q.content)
-            self._learn_batch(mean.detach(), var.detach(), count=q.content.numel() // len(mean))
+            self._learn_batch(mean.detach(), var.detach(), now, count=q.content.numel() // len(mean))
             weight, bias = self._affine(mean, var)
-        return super()._learn_product(q, geometry, weight, factor, bias)
+            parts = weight, None, bias
+        return super()._learn_product(q, geometry, parts, now)
 
-    def _limited_parts(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _limited_parts(self) -> Parameters:
         weight, bias = self._affine(self.running_mean, self.running_var)
         return weight, None, bias
 
@@ -140,18 +142,18 @@ class BatchNormLayer(QuantLayer):
         """Itself."""
         return self
 
-    def _learn_batch(self, mean: Tensor, var: Tensor, *, count: int) -> None:
+    def _learn_batch(self, mean: Tensor, var: Tensor, now: Pass, *, count: int) -> None:
         """The running statistics as torch's batch norm learns them, by the unbiased variance."""
         if count == 1:
             raise UsageError(
                 f"{self.path}: one value per channel has no variance. Train with a larger batch, or put the layer in eval()."
             )
         with torch.no_grad():
-            self._learn_statistics(count * len(mean), self, mean, var * (count / (count - 1)))
+            self._learn_statistics(count * len(mean), now, self, mean, var * (count / (count - 1)))
 
-    def _make_frozen(self, scale_x: float) -> Frozen:
+    def _make_frozen(self, scale_x: float, now: Pass) -> Frozen:
         statistics = tuple(t.detach().float().clone() for t in (self.running_mean, self.running_var))
-        return replace(super()._make_frozen(scale_x), extras=statistics)
+        return replace(super()._make_frozen(scale_x, now), extras=statistics)
 
     def _sources(self) -> list[Tensor | None]:
         return [cast("Tensor | None", self.weight), self.bias, self.running_mean, self.running_var]

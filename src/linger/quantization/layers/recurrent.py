@@ -29,11 +29,11 @@ from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
 from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import Watchman, integer_bound, kept
-from linger.quantization.core.kept.widths import HasWidths, add_widths
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
-from linger.quantization.core.runtime import OpCall, OpRecord, Runtime
-from linger.quantization.core.statistics import NOMINAL, QuantizedBase
+from linger.quantization.core.quantized import HasWidths, add_widths
+from linger.quantization.core.ranges import NOMINAL, Range
+from linger.quantization.core.runtime import OpCall, OpRecord, Pass, Runtime
 from linger.quantization.functions import passthrough
 from linger.quantization.layers.recurrent_operands import (
     ROLES,
@@ -62,7 +62,7 @@ States = Tensor | tuple[Tensor, ...]
 """h of a GRU, or h and c of an LSTM."""
 
 
-class QuantRecurrent(HasWidths, QuantizedBase):
+class QuantRecurrent(HasWidths):
     """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
 
     is_layer = True
@@ -106,14 +106,15 @@ class QuantRecurrent(HasWidths, QuantizedBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle leaves out what can be computed again."""
-        return super().__getstate__() | {"_rounded": {}, "_watchman": Watchman()}
+        return self.__dict__ | {"_rounded": {}, "_watchman": Watchman()}
 
     @property
     def lacks_scale(self) -> bool:
         """Whether a range was never seen."""
-        return any(
-            self.read(f"running_{name}{range_suffix(k, 0)}") == 0.0 for k in range(self.num_layers) for name in "io"
-        )
+        return any(self._range(name, k).running.read() == 0.0 for k in range(self.num_layers) for name in "io")
+
+    def _range(self, name: str, layer: int, back: int = 0) -> Range:
+        return self.ranges[name + range_suffix(layer, back)]
 
     def extra_repr(self) -> str:
         """The op, its sizes and widths."""
@@ -140,7 +141,7 @@ class QuantRecurrent(HasWidths, QuantizedBase):
     ) -> tuple[QTensor, States]:
         """All layers: the last one's output, and the states as torch returns them."""
         given = hx if hx is None or isinstance(hx, tuple) else (hx,)
-        if not self.runtime.is_tracing:  # the pass before an export has checked them
+        if not self.runtime.now.is_traced:  # the pass before an export has checked them
             rows = len(self.suffixes) * len(self.suffixes[0])
             check_shapes(
                 self.path,
@@ -167,17 +168,18 @@ class QuantRecurrent(HasWidths, QuantizedBase):
         return tuple(s[layer * count : (layer + 1) * count] for s in given)
 
     def _quantized(self, x: Tensor, layer: int) -> QTensor:
-        key, runtime = f"i{range_suffix(layer, 0)}", self.runtime
-        if isinstance(x, QTensor) and (x.scale if self.is_observing else x.scale_on_host) is not None:
-            q = self.requantize(x, self.widths.data, runtime, self.path, key=key)
+        range_, runtime, now = self._range("i", layer), self.runtime, self.runtime.now
+        is_observed = range_.observes(now)
+        if isinstance(x, QTensor) and (x.scale if is_observed else x.scale_on_host) is not None:
+            q = range_.requantize(x, self.widths.data, runtime, self.path)
             is_stale = layer == 0 and self.input_range == "stale"
-            if not runtime.is_tracing and (self.is_observing or is_stale or self.is_foreign(key)):
+            if not now.is_traced and (is_observed or is_stale or range_.is_foreign):
                 self.input_range = "adopted" if layer == 0 else self.input_range
-                self.adopt_range(q, key)
+                range_.adopt(q)
             return q
-        if self.is_observing:
+        if is_observed:
             self.input_range = "own"
-        return self.quantize(unwrap(x), self.widths.data, runtime, self.path, key=key)
+        return range_.quantize(unwrap(x), self.widths.data, runtime, self.path)
 
     def _joined_states(self, found: Sequence[LayerResult]) -> States:
         """h as integers where all layers have one scale, else real; c real."""
@@ -201,18 +203,18 @@ class QuantRecurrent(HasWidths, QuantizedBase):
     def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Tensor, ...] | None) -> LayerResult:
         q = sequences.x
         assert q.scale is not None
-        end = range_suffix(layer, 0)
         calls = [self.runtime.begin(self._op, self.path) for _ in self.suffixes[layer]]
-        if self.runtime.is_real:
+        now = calls[0].now
+        if now.is_real:
             return self._run_real(layer, sequences, states, calls)
-        scale_h = self._output_scale(end, calls[0].name)
-        rounded = self.rounded_weights(layer, q.scale, scale_h)
+        scale_h = self._output_scale(self._range("o", layer), calls[0])
+        rounded = self.rounded_weights(layer, q.scale, scale_h, now)
         self._note(layer, sequences)
         own = (sequences, q.scale, scale_h, rounded, layer)
         nodes = [partial(self._attributes, *own, back) for back in range(len(calls))]
         if calls[0].is_written:
             return self._emit(layer, sequences, states, rounded, calls, [attributes() for attributes in nodes])
-        result = self._simulate(layer, sequences, states, rounded, scale_h)
+        result = self._simulate(layer, sequences, states, rounded, scale_h, now)
         self._record(sequences, result.out, calls, nodes)
         return result
 
@@ -220,42 +222,43 @@ class QuantRecurrent(HasWidths, QuantizedBase):
         self, layer: int, sequences: Sequences, states: tuple[Tensor, ...] | None, calls: Sequence[OpCall]
     ) -> LayerResult:
         """The layer in real numbers, by torch; where ranges are learned, those of the output and of the weights."""
-        q, bits, runtime = sequences.x, self.widths.output, self.runtime
-        limit_bits = BIAS_BITS if runtime.has_float_limits else self.widths.parameter
+        q, bits, runtime, now = sequences.x, self.widths.output, self.runtime, calls[0].now
+        limit_bits = BIAS_BITS if now.has_float_limits else self.widths.parameter
         starts = None if states is None else [unwrap(s).float() for s in states]
         real, h, *c = run_real(self._op, sequences, starts, self._directions(layer, limit_bits))
         real, scale = clamp(real, self.limited_to.output), NOMINAL
         nodes: list[Callable[[], dict[str, Any]]] = [dict] * len(calls)
         self._note(layer, sequences)
-        if self.is_observing:
-            self._observe_real(layer, real, starts)
-            scale = self.value(f"scale_o{range_suffix(layer, 0)}")
-            rounded = self.rounded_weights(layer, q.scale, scale)
+        output = self._range("o", layer)
+        if output.observes(now):
+            self._observe_real(layer, real, starts, now)
+            scale = output.value(now, output.stored_scale)
+            rounded = self.rounded_weights(layer, q.scale, scale, now)
             own = (sequences, q.scale, scale, rounded, layer)
             nodes = [partial(self._attributes, *own, back) for back in range(len(calls))]
         out = QTensor(to_carrier(real, bits), scale, bits, runtime)
         self._record(sequences, out, calls, nodes)
         return LayerResult(out, to_carrier(h, bits), None, c[0] if c else None)
 
-    def _observe_real(self, layer: int, out: Tensor, starts: Sequence[Tensor] | None) -> None:
+    def _observe_real(self, layer: int, out: Tensor, starts: Sequence[Tensor] | None, now: Pass) -> None:
         """Let the output sequence widen its range, and the initial state, which has the same scale."""
-        end, where = range_suffix(layer, 0), f"{self.path}.{self.op_name}"
+        range_, where = self._range("o", layer), f"{self.path}.{self.op_name}"
         limit = self._largest_output
         if starts is not None:
             limit = largest_of([limit, largest_magnitude(starts[0])])
-            self.observe(f"o{end}", starts[0], where)
-        self.observe(f"o{end}", torch.clamp(out, -limit, limit), where)
-        self._follow_output(layer)
+            range_.observe(starts[0], where, now)
+        range_.observe(torch.clamp(out, -limit, limit), where, now)
+        self._follow_output(layer, now)
 
-    def _output_scale(self, end: str, where: str) -> Scale:
+    def _output_scale(self, range_: Range, call: OpCall) -> Scale:
         """The scale of the range so far; in a first pass the coarsest one that can be needed."""
         bits = self.widths.output
-        running = self.value(f"running_o{end}")
+        running = range_.value(call.now)
         if isinstance(running, Tensor):
             return scale_for_range(running.masked_fill(running == 0.0, self._largest_output), bits)
-        if self.is_observing and running == 0.0:
+        if range_.observes(call.now) and running == 0.0:
             return scale_for_range(self._largest_output, bits)
-        return self.scale_of(f"o{end}", bits, where)
+        return range_.scale_at(bits, call.name, call.now)
 
     @property
     def _largest_output(self) -> float:
@@ -272,6 +275,7 @@ class QuantRecurrent(HasWidths, QuantizedBase):
         states: tuple[Tensor, ...] | None,
         rounded: RoundedWeights,
         scale_h: Scale,
+        now: Pass,
     ) -> LayerResult:
         q, bits = sequences.x, self.widths.output
         formats = Formats(
@@ -287,14 +291,15 @@ class QuantRecurrent(HasWidths, QuantizedBase):
         x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
         self._refuse_nan(x, *starts)
         plan = rounded.plan(self._op, formats)
-        wants_reach = self.is_observing and not self.holds(f"o{range_suffix(layer, 0)}")
+        output = self._range("o", layer)
+        wants_reach = output.observes(now) and not output.holds(now)
         found = recurrent_twin(self._op).run(
             x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=wants_reach, known=plan
         )
         if wants_reach:
-            self._widen_output(layer, found.reach, states)
-        if self.is_observing:
-            self._follow_output(layer)
+            self._widen_output(output, found.reach, states, now)
+        if output.observes(now):
+            self._follow_output(layer, now)
         content = found.out.transpose(0, 1) if sequences.is_batch_first else found.out
         out = QTensor(content, scale_h, bits, self.runtime)
         return LayerResult(out, found.h, None, getattr(found, "c", None))
@@ -314,41 +319,44 @@ class QuantRecurrent(HasWidths, QuantizedBase):
         reals = [unwrap(s).float() for s in states]
         return tuple(fake_quantize(s, scale, bits) for s, (scale, bits) in zip(reals, formats, strict=True))
 
-    def _widen_output(self, layer: int, reach: Scale, states: tuple[Tensor, ...] | None) -> None:
-        end, where = range_suffix(layer, 0), f"{self.path}.{self.op_name}"
+    def _widen_output(self, range_: Range, reach: Scale, states: tuple[Tensor, ...] | None, now: Pass) -> None:
         seen = smallest([reach, self._largest_output])
         if states is not None:
             seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
-        self.widen(f"o{end}", seen, where)
+        range_.widen(seen, f"{self.path}.{self.op_name}", now)
 
-    def _follow_output(self, layer: int) -> None:
+    def _follow_output(self, layer: int, now: Pass) -> None:
         """Find the scale of the output's range, and what follows from it."""
-        end = range_suffix(layer, 0)
-        self.scale_of(f"o{end}", self.widths.output, f"{self.path}.{self.op_name}")
-        self.follow_range(f"o{end}")
+        range_ = self._range("o", layer)
+        range_.scale_at(self.widths.output, f"{self.path}.{self.op_name}", now)
+        self.follow_range(range_.name, now)
 
-    def follow_range(self, name: str) -> None:
+    def follow_range(self, name: str, now: Pass | None = None) -> None:
         """Write the ranges of a layer that follow from that of its output: the state's, the gates', the other direction's."""
         layer = next((k for k in range(self.num_layers) if name == f"o{range_suffix(k, 0)}"), None)
         if layer is None:
             return
-        end = range_suffix(layer, 0)
+        now = Pass.here() if now is None else now
+        output, given = (self._numbers(self._range(kind, layer), now) for kind in "oi")
+        gates = limits(16)[1] / _GATE_SCALE, _GATE_SCALE  # always in Q11, with 16 bits
         for back in range(len(self.suffixes[layer])):
-            ends = range_suffix(layer, back)
-            for kind in ("o", "h"):
-                self.write(f"running_{kind}{ends}", self.value(f"running_o{end}"))
-                self.write(f"scale_{kind}{ends}", self.value(f"scale_o{end}"))
-            for kind in ("io", "ho"):  # gates are always in Q11, with 16 bits
-                self.write(f"running_{kind}{ends}", limits(16)[1] / _GATE_SCALE)
-                self.write(f"scale_{kind}{ends}", _GATE_SCALE)
-            for kind in ("running", "scale"):
-                self.write(f"{kind}_i{ends}", self.value(f"{kind}_i{end}"))
+            for kind, numbers in {"o": output, "h": output, "io": gates, "ho": gates, "i": given}.items():
+                self._range(kind, layer, back).set(*numbers)
+        if layer + 1 < self.num_layers:
+            self._widen_next(layer + 1, output[1])
+
+    def _widen_next(self, layer: int, scale: Scale) -> None:
+        """Write the range of the input of the next layer, where that is as wide as the output before it, or wider."""
         wider = self.widths.data - self.widths.output
-        if layer + 1 < self.num_layers and wider >= 0:
-            scale = self.value(f"scale_o{end}") * 2.0**wider
+        if wider >= 0:
             for back in range(len(self.suffixes[layer])):
-                self.write(f"running_i{range_suffix(layer + 1, back)}", limits(self.widths.data)[1] / scale)
-                self.write(f"scale_i{range_suffix(layer + 1, back)}", scale)
+                next_scale = scale * 2.0**wider
+                self._range("i", layer, back).set(limits(self.widths.data)[1] / next_scale, next_scale)
+
+    @staticmethod
+    def _numbers(range_: Range, now: Pass) -> tuple[Scale, Scale]:
+        """A range and its scale, copied where they stay on a device."""
+        return range_.value(now), range_.value(now, range_.stored_scale)
 
     def _record(
         self, sequences: Sequences, out: QTensor, calls: Sequence[OpCall], nodes: Sequence[Callable[[], dict[str, Any]]]
@@ -366,39 +374,42 @@ class QuantRecurrent(HasWidths, QuantizedBase):
     def _parameter(self, name: str, layer: int, back: int) -> Tensor:
         return cast(Tensor, getattr(self, name + self.suffixes[layer][back]))
 
-    def rounded_weights(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
+    def rounded_weights(self, layer: int, scale_i: Scale, scale_h: Scale, now: Pass | None = None) -> RoundedWeights:
         """Rounded anew while they learn, else kept until one changes."""
-        key = (layer, scale_i, scale_h, self.widths, *self._chosen_ranges(layer))
+        now = self.runtime.now if now is None else now
+        key = (layer, scale_i, scale_h, self.widths, *self._chosen_ranges(layer, now))
         # torch's own way asks for submodules; there are some where a parameter is computed from others
         own = list(self.parameters()) if self._modules else [p for p in self._parameters.values() if p is not None]
-        if self.runtime.is_tracing:
-            if key in self._rounded:
-                return self._rounded[key]
-        elif torch.is_grad_enabled() and any(p.requires_grad for p in own):
-            return self._round(layer, scale_i, scale_h)
-        elif self.is_observing and not self._parameter("weight_ih", layer, 0).is_cpu:
-            self._rounded.clear()  # a look for changes would stall the device
-        elif self._watchman.has_changed(own, is_thorough=self.runtime.is_thorough):
-            self._rounded.clear()
+        if not now.is_traced:
+            if torch.is_grad_enabled() and any(p.requires_grad for p in own):
+                return self._round(layer, scale_i, scale_h, now)
+            self._forget_if_changed(own, now)
         if key not in self._rounded:
             with kept():
-                self._rounded[key] = self._round(layer, scale_i, scale_h)
+                self._rounded[key] = self._round(layer, scale_i, scale_h, now)
         return self._rounded[key]
 
-    def _round(self, layer: int, scale_i: Scale, scale_h: Scale) -> RoundedWeights:
+    def _forget_if_changed(self, parameters: Sequence[Tensor], now: Pass) -> None:
+        """Drop what was rounded when a parameter has changed; a look for changes would stall a device that learns."""
+        is_there = not parameters[0].is_cpu and (self.training or now.calibration is not None)
+        if is_there or self._watchman.has_changed(parameters, is_thorough=self.runtime.is_thorough):
+            self._rounded.clear()
+
+    def _round(self, layer: int, scale_i: Scale, scale_h: Scale, now: Pass) -> RoundedWeights:
         bits = self.widths.parameter
-        parts = self._directions(layer, bits)
-        chosen = self._chosen_ranges(layer)
-        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=self.is_observing)
+        parts, chosen = self._directions(layer, bits), self._chosen_ranges(layer, now)
+        stays_there = self.training or now.calibration is not None
+        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=stays_there)
         for back, (seen, part) in enumerate(zip(rounded.largest, parts, strict=True)):
-            ends = range_suffix(layer, back)
-            scales = (rounded.scale_iw[back], rounded.scale_hw[back])
-            self.learn(f"iw{ends}", rounded.w_ih, part.w_ih, scales[0], bits, part=back)  # in place, as the next one
-            self.learn(f"hw{ends}", rounded.w_hh, part.w_hh, scales[1], bits, part=back)
-            for name, largest, scale in zip(("iw", "hw"), seen, scales, strict=True):
-                self.write(f"running_{name}{ends}", largest)
-                self.write(f"scale_{name}{ends}", scale)
-                self.bits_of[f"{name}{ends}"] = bits
+            kinds = (
+                ("iw", rounded.w_ih, part.w_ih, rounded.scale_iw[back]),
+                ("hw", rounded.w_hh, part.w_hh, rounded.scale_hw[back]),
+            )
+            for (name, made, real, scale), largest in zip(kinds, seen, strict=True):
+                range_ = self._range(name, layer, back)
+                range_.learn(made, real, scale, bits, now, part=back)  # in place
+                range_.set(largest, scale)
+                range_.width = bits
         return rounded
 
     def _directions(self, layer: int, bits: int) -> list[Direction]:
@@ -420,10 +431,13 @@ class QuantRecurrent(HasWidths, QuantizedBase):
                     found |= {f"iw{end}": part.w_ih, f"hw{end}": part.w_hh}
         return found
 
-    def _chosen_ranges(self, layer: int) -> tuple[tuple[Scale | None, Scale | None], ...]:
+    def _chosen_ranges(self, layer: int, now: Pass) -> tuple[tuple[Scale | None, Scale | None], ...]:
         """Of each direction, the ranges that its weights of the input and of the state are rounded for."""
-        ends = [range_suffix(layer, back) for back in range(len(self.suffixes[layer]))]
-        return tuple((self.chosen_value(f"iw{end}"), self.chosen_value(f"hw{end}")) for end in ends)
+        directions = range(len(self.suffixes[layer]))
+        return tuple(
+            (self._range("iw", layer, back).chosen_value(now), self._range("hw", layer, back).chosen_value(now))
+            for back in directions
+        )
 
     def _attributes(
         self, sequences: Sequences, scale_i: Scale, scale_h: Scale, rounded: RoundedWeights, layer: int, back: int
@@ -447,7 +461,7 @@ class QuantRecurrent(HasWidths, QuantizedBase):
 
     def _note(self, layer: int, sequences: Sequences) -> None:
         macs = 0
-        if not self.runtime.is_tracing:
+        if not self.runtime.now.is_traced:
             weights = (self._parameter(n, layer, 0).shape for n in ("weight_ih", "weight_hh"))
             each = products_of("LSTM", [None, sequences.x.content.shape, *weights]) or 0
             macs = each * len(self.suffixes[layer])

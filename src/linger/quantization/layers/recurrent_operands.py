@@ -18,12 +18,11 @@ from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats, GatePlan, Weights
 from linger.numeric.torch.kernel import beside, integer_type
-from linger.numeric.torch.quantize import largest_magnitude, max_abs
+from linger.numeric.torch.quantize import largest_magnitude, max_abs, weight_scale
 from linger.numeric.torch.scale import Scale, largest_of, smallest
 from linger.numeric.torch.timeline import Timeline
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import integer_bound, kept
-from linger.quantization.core.kept.scales import weight_scale
 from linger.quantization.core.qtensor import QTensor
 
 _USUAL_BITS = 8
@@ -158,18 +157,22 @@ def run_real(
     x = x.transpose(0, 1) if sequences.is_batch_first else x
     timeline = Timeline.of(x, sequences.lengths)
     w_ih, w_hh = (torch.stack([getattr(d, name) for d in directions]) for name in ("w_ih", "w_hh"))
-    b_ih, b_hh = (_stacked([getattr(d, name) for d in directions]) for name in ("b_ih", "b_hh"))
     parts = timeline.by_direction(x, len(directions)) @ w_ih.transpose(1, 2).unsqueeze(1)
-    parts = parts if b_ih is None else parts + b_ih[:, None, None]
+    parts = _plus(parts, _stacked([d.b_ih for d in directions]))
     start = x.new_zeros(len(directions), timeline.batch, w_hh.shape[2])
     steps = [tuple(states or [start] * (len(op.outputs) - 1))]
     advance = _lstm_step if len(steps[0]) > 1 else _gru_step
+    b_hh = _stacked([d.b_hh for d in directions])
     offset = w_hh.new_zeros(()) if b_hh is None else b_hh.unsqueeze(1)
     for part in parts.unbind(1):
         steps.append(advance(part, torch.baddbmm(offset, steps[-1][0], w_hh.transpose(1, 2)), *steps[-1]))
     kinds = [torch.stack(kind) for kind in zip(*steps[1:], strict=True)]
     out = timeline.outputs(kinds[0])
     return out.transpose(0, 1) if sequences.is_batch_first else out, *map(timeline.final, kinds)
+
+
+def _plus(parts: Tensor, bias: Tensor | None) -> Tensor:
+    return parts if bias is None else parts + bias[:, None, None]
 
 
 def _lstm_step(part: Tensor, sums: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:

@@ -16,9 +16,10 @@ from linger.constraint.limits import limits_of
 from linger.constraint.marks import FUSED, QUANTIZATION, Fusion, Widths
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
-from linger.quantization.core.ranges import Kind, Range, kind_of, ranges_of
+from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Runtime, runtime_of
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.stored import Kind, kind_of
 from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
@@ -78,7 +79,13 @@ def config_of(model: nn.Module) -> Config:
 
 def _learning_methods(modules: dict[str, nn.Module]) -> Iterator[str]:
     """The methods of ranges that are learned now."""
-    return (each.method for m in modules.values() if isinstance(m, QuantizedBase) for each in m.learned.values())
+    return (
+        each.learned.method
+        for m in modules.values()
+        if isinstance(m, QuantizedBase)
+        for each in m.learned_ranges
+        if each.learned is not None
+    )
 
 
 def _channel_limits(modules: dict[str, nn.Module]) -> dict[str, ChannelLimit]:
@@ -158,7 +165,7 @@ def _layer_config(layer: QuantLayer | QuantRecurrent, ranges: list[Range]) -> La
         relu_ahead=layer.is_ahead_of_relu,
         limits=layer.limited_to,
         scales=_scales(layer, ranges),
-        methods=dict(layer.method_of),
+        methods={r.name: r.method for r in layer.ranges.values() if r.method is not None},
         adopts_input=layer.input_range in ("adopted", "stale"),
     )
 
@@ -168,7 +175,7 @@ def _function_config(layer: FunctionalLayer, ranges: list[Range]) -> FunctionCon
     chosen = () if layer.out_bits is None else ("o",)
     return FunctionConfig(
         scales=_scales(layer, ranges),
-        methods=dict(layer.method_of),
+        methods={r.name: r.method for r in layer.ranges.values() if r.method is not None},
         bits={name: bits for name, bits in widths.items() if bits != _WIDTHS[0] or name in chosen},
         subtracts_max=layer.subtracts_max,
     )
@@ -177,7 +184,7 @@ def _function_config(layer: FunctionalLayer, ranges: list[Range]) -> FunctionCon
 def _scales(layer: QuantizedBase, ranges: list[Range]) -> dict[str, float]:
     """The scales of a layer's ranges; of weights only those that were chosen, as the others follow from the weights."""
     own = [r for r in ranges if r.layer is layer and r.scale]
-    kept = [r for r in own if r.kind is not Kind.WEIGHT or layer.chosen_range(r.name) is not None]
+    kept = [r for r in own if r.kind is not Kind.WEIGHT or r.chosen_range() is not None]
     return {r.name: scale_for(r.largest, _used_bits(r)) for r in kept}
 
 
@@ -189,7 +196,7 @@ def _used_bits(one: Range) -> int:
     """
     if isinstance(one.layer, _LAYERS):
         return width_of(one.name, one.layer.widths)
-    if one.name in one.layer.bits_of:
+    if one.width is not None:
         return one.bits
     return next((bits for bits in _WIDTHS if scale_for(one.largest, bits) == one.scale), min(_WIDTHS))
 

@@ -12,7 +12,7 @@ from linger.constraint.marks import QUANTIZATION, QuantChoice, Types, Widths
 from linger.constraint.normalize import NORMALIZED
 from linger.constraint.tracing import fuse, replace_everywhere
 from linger.errors import UsageError
-from linger.quantization.core.ranges import device_of, ranges_of
+from linger.quantization.core.quantized import device_of, ranges_of
 from linger.quantization.core.supported import supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
@@ -113,7 +113,7 @@ def _choose_scales(model: nn.Module, config: Config) -> None:
             one.choose(_UNTIL_THE_NEXT_PASS)
         elif entry is not None and one.name in entry.scales:
             one.choose(entry.scales[one.name])
-            one.layer.method_of |= {name: method for name, method in entry.methods.items() if name == one.name}
+            one.method = entry.methods.get(one.name)
 
 
 def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig, *, is_whole: bool) -> None:
@@ -125,7 +125,8 @@ def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig, *, is_
         layer.is_ahead_of_relu = entry.relu_ahead
     if is_whole or entry.adopts_input or entry.scales:
         layer.input_range = "stale" if entry.adopts_input else "own" if "x" in entry.scales else ""
-    layer.bits_of |= {name: width_of(name, layer.widths) for name in entry.scales}
+    for name in entry.scales:
+        layer.ranges[name].width = width_of(name, layer.widths)
 
 
 def _finish_function(model: nn.Module, name: str, function: FunctionConfig) -> None:
@@ -135,7 +136,8 @@ def _finish_function(model: nn.Module, name: str, function: FunctionConfig) -> N
     if not isinstance(made, FunctionalLayer):
         made = FunctionalLayer(key, device_of(parent, model)).train(parent.training)
         parent.add_module(KEY_PREFIX + key, made)
-    made.bits_of |= function.bits
+    for each, bits in function.bits.items():
+        made.ranges[each].width = bits
     made.out_bits = function.bits.get("o")
     if made.may_be_finer:
         made.become_fine()  # its scale is written in the file

@@ -20,10 +20,9 @@ from linger.analysis.batches import Batch, Function, Keywords
 from linger.dialect import Refusal
 from linger.quantization.core import packing
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime
-from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.core.supported import NO_INTEGER_FORM
-from linger.quantization.core.switched import why_off
+from linger.quantization.core.supported import NO_INTEGER_FORM, why_off
 from linger.quantization.functions import passthrough
 from linger.quantization.functions.constants import is_state, note_derived
 from linger.quantization.functions.dispatch import COMPOSITIONS, bindings
@@ -138,7 +137,7 @@ class InputQuantizer:
             layer = functional_layer(frame, f"{INPUT_KEY}{name}", where, value.device, runtime)
             real = value.dequantize() if isinstance(value, QTensor) else value
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - other interceptors of the model's functions see none here
-                made[id(value)] = layer.quantize(real, policy.widths_in(module).data, runtime, frame.path)
+                made[id(value)] = layer.ranges["x"].quantize(real, policy.widths_in(module).data, runtime, frame.path)
         return made[id(value)]
 
 

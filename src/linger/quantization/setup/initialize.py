@@ -23,13 +23,11 @@ from linger.constraint.marks import FUSED, QUANTIZATION, QUANTIZED, QuantChoice,
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing, no_module
+from linger.quantization.core.distributed.exchange import Exchange
+from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.frozen import limits_of_rows
-from linger.quantization.core.kept.widths import widths_in
 from linger.quantization.core.packing import Unpacked
-from linger.quantization.core.processes.exchange import Exchange
-from linger.quantization.core.processes.seen import check_shards
-from linger.quantization.core.processes.sharding import refuse_sharded
-from linger.quantization.core.ranges import device_of
+from linger.quantization.core.quantized import QuantizedBase, device_of, widths_in
 from linger.quantization.core.recomputation import Recomputation
 from linger.quantization.core.runtime import (
     NOT_KEPT,
@@ -40,7 +38,6 @@ from linger.quantization.core.runtime import (
     runtime_of,
     set_runtime,
 )
-from linger.quantization.core.statistics import QuantizedBase
 from linger.quantization.core.supported import (
     has_own_forward,
     holds_matrices,
@@ -48,8 +45,8 @@ from linger.quantization.core.supported import (
     refuse_compiled,
     refuse_empty,
     supported_types,
+    why_off,
 )
-from linger.quantization.core.switched import why_off
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, KEY_PREFIX, FunctionalLayer
@@ -502,7 +499,6 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     runtime.recomputation, runtime.make_function = Recomputation(), _make_function
     runtime.exchange = Exchange(_make_function)
     home = device_of(root)
-    root.register_forward_pre_hook(check_shards)
     root.register_load_state_dict_pre_hook(refuse_other_methods)
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):

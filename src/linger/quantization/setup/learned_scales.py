@@ -10,11 +10,12 @@ from typing import Any
 from torch import nn
 
 from linger.errors import UsageError, listing
-from linger.quantization.core.kept.learned import PREFIXES, learn_range
-from linger.quantization.core.method_plan import check_patterns, fits
-from linger.quantization.core.ranges import Kind, Range, ranges_of
+from linger.quantization.core.learned import PREFIXES, learn_range
+from linger.quantization.core.methods import check_patterns, fits
+from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.stored import Kind
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
@@ -80,8 +81,8 @@ def learn_scales(
         )
     chosen = _chosen(ranges, layers, weights=weights)
     for found in chosen:
-        learn_range(found.layer, found.name, wanted, found.bits)
-    return [found.layer.learned[found.name].parameter for found in chosen if wanted is not None]
+        learn_range(found, wanted, found.bits)
+    return [found.learned.parameter for found in chosen if found.learned is not None]
 
 
 def refuse_other_methods(model: nn.Module, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
@@ -96,10 +97,12 @@ def refuse_other_methods(model: nn.Module, state_dict: Mapping[str, Any], prefix
     found: list[str] = []
     for path, layer in model.named_modules():
         start = f"{prefix}{path}." if path else prefix
-        for name, known in layer.learned.items() if isinstance(layer, QuantizedBase) else ():
-            other = next((m for m, begins in PREFIXES.items() if f"{start}{begins}{name}" in state_dict), known.method)
-            if other != known.method:
-                found.append(f"{path}.{name}".lstrip(".") + f" ({other} there, {known.method} here)")
+        for each in layer.learned_ranges if isinstance(layer, QuantizedBase) else ():
+            method = None if each.learned is None else each.learned.method
+            keys = {m: f"{start}{begins}{each.name}" for m, begins in PREFIXES.items()}
+            other = next((m for m, key in keys.items() if key in state_dict), method)
+            if other != method:
+                found.append(f"{path}.{each.name}".lstrip(".") + f" ({other} there, {method} here)")
     if found:
         raise UsageError(
             f"load_state_dict: {listing(found)}: the ranges of this checkpoint were learned by another method than those of the "

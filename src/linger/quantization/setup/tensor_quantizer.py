@@ -83,10 +83,10 @@ def _quantized(x: Tensor, bits: int, key: str, where: str, module: nn.Module, sc
     if not isinstance(x, QTensor) or x.scale is None:
         real = x.dequantize() if isinstance(x, QTensor) else x
         layer = functional_layer(owner, key, where, x.device, scope.runtime)
-        return layer.quantize(real, bits, scope.runtime, scope.path)
+        return layer.ranges["x"].quantize(real, bits, scope.runtime, scope.path)
     # only what becomes narrower needs a range
     layer = functional_layer(owner, key, where, x.device, scope.runtime) if bits < x.bits else FunctionalLayer(key)
-    return layer.requantize(x, bits, scope.runtime, scope.path)
+    return layer.ranges["x"].requantize(x, bits, scope.runtime, scope.path)
 
 
 def _check(module: nn.Module, x: Tensor, name: str, mode: QuantMode, bits: int, zero_point: int) -> None:

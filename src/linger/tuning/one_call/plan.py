@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from linger.quantization.core.ranges import ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.tuning.one_call.result import Step
 from linger.tuning.one_call.session import PLAIN, Session
 

@@ -10,7 +10,8 @@ from torch import nn
 from linger.analysis.advice import FAIR_DB, Item
 from linger.analysis.batches import Batch
 from linger.constraint.advising import advise
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.layer_comparison import LayerRow, compare_layers
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent

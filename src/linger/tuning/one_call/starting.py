@@ -12,10 +12,10 @@ from torch import nn
 
 from linger.analysis.batches import Batch
 from linger.errors import LingerError, UsageError, listing, no_module
-from linger.quantization.core.processes.sharding import refuse_sharded
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.distributed.fsdp import refuse_sharded
+from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.runtime import real_copy, runtime_of
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.stored import Kind
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import refuse_unquantizable
 from linger.targets import find_target
@@ -93,7 +93,7 @@ def refuse_not_finite(model: nn.Module) -> None:
     wrong = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     for path, module in model.named_modules():
         own = module.named_buffers(path, recurse=False)
-        unread = module.optional_names if isinstance(module, QuantizedBase) else ()
+        unread = module.optional if isinstance(module, QuantizedBase) else ()
         wrong += [name for name, b in own if name.rpartition(".")[2] not in unread and bool(b.isnan().any())]
     if wrong:
         raise UsageError(
@@ -119,7 +119,6 @@ def is_calibrated(model: nn.Module) -> bool:
 def forget_ranges(model: nn.Module) -> None:
     """Let a quantised model be calibrated as if for the first time."""
     for one in ranges_of(model, with_adopted=True).values():
-        one.layer.write(f"running_{one.name}", 0.0)
-        one.layer.write(f"scale_{one.name}", 0.0)
+        one.set(0.0, 0.0)
         if one.kind is Kind.WEIGHT:
-            one.layer.choose_range(one.name, None)
+            one.choose_range(None)

@@ -16,8 +16,9 @@ from linger.constraint.limits import AHEAD_RELU
 from linger.constraint.marks import FUSED
 from linger.constraint.tracing import trace_layers
 from linger.quantization.core.calibrate import choose_ranges, local_calibration
-from linger.quantization.core.ranges import Kind, ranges_of
+from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.stored import Kind
 from linger.quantization.setup.initialize import init
 from linger.tuning.biases import correct_biases
 from linger.tuning.bits import find_bits

@@ -15,9 +15,9 @@ from linger.dialect import Op, find_op, ops
 from linger.errors import UsageError
 from linger.notation import as_width
 from linger.numeric.curves.normalization import is_exact
-from linger.quantization.core.kept.widths import keep_widths
-from linger.quantization.core.ranges import Kind, kind_of
+from linger.quantization.core.quantized import keep_widths
 from linger.quantization.core.runtime import Runtime
+from linger.quantization.core.stored import Kind
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
@@ -65,10 +65,9 @@ class Place:
             self.module.widths = widths
             keep_widths(self.module, self.module.widths)  # those of a norm's weight are its own
             bits_of = {Kind.INPUT: widths.data, Kind.WEIGHT: widths.parameter, Kind.OUTPUT: widths.output}
-            for name, learned in self.module.learned.items():
-                kind = kind_of(name)
-                if kind is not None:
-                    learned.change_width(bits_of[kind])
+            for each in self.module.learned_ranges:
+                if each.kind is not None and each.learned is not None:
+                    each.learned.change_width(bits_of[each.kind])
             return
         QUANTIZATION.put(self.module, QuantChoice(widths=widths))
         for function in self.functions:
@@ -86,7 +85,7 @@ def places_of(model: nn.Module) -> dict[str, Place]:
         calls = {
             child: products.get(name.removeprefix(KEY_PREFIX).rpartition("_")[0])
             for name, child in module.named_children()
-            if isinstance(child, FunctionalLayer) and "running_w" in child._buffers  # noqa: SLF001 - as of a product
+            if isinstance(child, FunctionalLayer) and "w" in child.ranges
         }
         known = {child: op for child, op in calls.items() if op is not None}
         if known:

@@ -11,7 +11,9 @@ from torch import nn
 
 from linger.constraint.marks import Widths
 from linger.dialect import find_op
-from linger.quantization.core.ranges import Kind, Range, Saved, ranges_of
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.ranges import Range, Saved
+from linger.quantization.core.stored import Kind
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.tuning.widths.flow import Flow, Layer, input_range_of, layers_of, output_range_of
 from linger.tuning.widths.originals import Originals
@@ -85,7 +87,7 @@ def _function(key: str, path: str, module: FunctionalLayer, layers: Mapping[str,
     """The result of a function. Without weights and with a range of its own it may have another width."""
     op = find_op(flow.ops[key])
     is_free = op.limit is not None and op.has_attribute("o_bits") and op.weight_axes is None
-    made = _activation(key, path, layers, flow, module.bits_of.get("o"))
+    made = _activation(key, path, layers, flow, module.ranges["o"].width)
     return replace(made, label=flow.names[key], is_function=True, is_fixed=not is_free)
 
 
@@ -211,9 +213,9 @@ class BitModel:
             self._originals.put(unit.name, self._layers[unit.name], is_original=True)
         for found in self._ranges_of(unit):
             if found.kind is Kind.WEIGHT:
-                found.layer.choose_range(found.name, None)
+                found.choose_range(None)
             elif self._reach.get(found.key, 0.0) > found.largest:
-                found.layer.write(f"running_{found.name}", self._reach[found.key])
+                found.running.write(self._reach[found.key])
 
     def _ranges_of(self, unit: Unit) -> Iterable[Range]:
         kinds = (Kind.WEIGHT,) if unit.what == WEIGHTS else (Kind.INPUT, Kind.OUTPUT)

@@ -16,7 +16,9 @@ from torch import nn
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.marks import Widths
 from linger.quantization.core.calibrate import collecting
-from linger.quantization.core.ranges import Kind, Range, ranges_of
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.ranges import Range
+from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.noise_bench import abandoned_on_error
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.tuning.measure import OutputError
@@ -116,9 +118,9 @@ class WideModel:
 
 def _forget(found: Range) -> None:
     """A range that was never seen, so that calibration starts anew."""
-    found.layer.write(f"running_{found.name}", 0.0)
+    found.running.write(0.0)
     if found.kind is Kind.WEIGHT:
-        found.layer.choose_range(found.name, None)
+        found.choose_range(None)
 
 
 def _input_range(layer: Layer) -> float:

@@ -51,6 +51,16 @@ def refuse_sharded(model: object, what: str, remedy: str = GATHER) -> None:
         )
 
 
+def check_shards(model: nn.Module) -> None:
+    """Refuse what a group must not do to the parameters of a model.
+
+    Raises:
+        UsageError: FSDP computes parts in 16 bits, or was given functions with learned ranges.
+    """
+    refuse_mixed_precision(model)
+    refuse_sharded_functions(model)
+
+
 def refuse_mixed_precision(model: nn.Module) -> None:
     """Refuse parts of a model that FSDP computes in 16 bits.
 

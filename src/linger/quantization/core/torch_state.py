@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch does around a pass: autocast and torch.compile, which pause in it, and gradients, which repeat it."""
+"""What torch does around a pass: autocast and torch.compile, which pause in it, and functions with a symbolic."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch._C._dynamo import eval_frame
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 _NOT_COMPILED = (
@@ -50,36 +48,11 @@ def full_precision() -> Iterator[None]:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def pause() -> Any:
-    """Let what follows in this thread run uncompiled; returns what `resume` takes."""
-    # before torch's compiler was ever loaded there is nothing to pause
-    return eval_frame.set_eval_frame(None) if "torch._dynamo" in sys.modules else None
-
-
-def resume(before: Any) -> None:
-    """Go on compiling where `pause` stopped it."""
-    if before is not None:
-        eval_frame.set_eval_frame(before)
-
-
 def not_traced(function: _F) -> _F:
     """Mark a function as one that torch's compiler calls instead of looking into it (`torch.compiler.disable` loads it)."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001 - the marks that it sets
     function._torchdynamo_disable_msg = _NOT_COMPILED  # type: ignore[attr-defined]  # noqa: SLF001
     return function
-
-
-def is_in_backward() -> bool:
-    """Whether torch computes gradients in this thread: a forward pass now is a second one."""
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch's checkpoint asks so too
-
-
-def may_be_repeated() -> bool:
-    """Whether a checkpoint may be at work: it runs its function without gradients, or keeps what gradients need."""
-    if not torch.is_grad_enabled():
-        return True
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - torch has no public question
-    return hooks(True) is not None  # noqa: FBT003 - its signature
 
 
 _APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a class method

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import timedelta
 from weakref import WeakKeyDictionary
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from linger.errors import UsageError, listing
-from linger.quantization.core.processes.seen import NotFiniteError
+from linger.quantization.core.stored import NotFiniteError
 
 _SHORTEST = 4096
 """Numbers of a row at first. A failure and its message fit in."""
@@ -177,34 +177,43 @@ def agree(group: Group, layers: Mapping[str, str], own: BaseException | None, de
     Raises:
         GroupError: The models differ, or the pass of a process has failed.
     """
-    failure = None if own is None else Failure.of(own)
-    ended = None if failure is None else [failure.text, failure.is_not_finite]
+    ended = None if own is None else astuple(Failure.of(own))
     told = [json.loads(text) for text in group.gather_text(json.dumps([dict(layers), ended]), device)]
     refuse_failures({n: Failure(*ended) for n, (_, ended) in enumerate(told) if ended is not None}, own)
-    models: list[dict[str, str]] = [model for model, _ in told]
-    paths = sorted({path for model in models for path in model})
-    found = {path: [model.get(path) for model in models] for path in paths}
-    missing = {path for path, kinds in found.items() if all(k is None or k.startswith(FUNCTION) for k in kinds)}
-    different = [
-        _difference(path, kinds) for path, kinds in found.items() if path not in missing and len(set(kinds)) > 1
-    ]
+    return _shared_functions([model for model, _ in told]) - set(layers)
+
+
+def _shared_functions(models: Sequence[Mapping[str, str]]) -> set[str]:
+    """The functions of models that have the same layers.
+
+    Raises:
+        GroupError: They do not.
+    """
+    found = {path: [model.get(path, "missing") for model in models] for path in sorted(set().union(*models))}
+    functions = {path for path, kinds in found.items() if _is_function(kinds)}
+    different = [_difference(path, found[path]) for path in found if path not in functions and len({*found[path]}) > 1]
     if different:
         raise GroupError(
             f"The processes do not train one model: {listing(different)}. Build the same model, with the same types, widths and "
             "versions, in every process."
         )
-    return missing - set(layers)
+    return functions
 
 
 FUNCTION = "function"
 """Begins what is said of a range that belongs to a function."""
 
 
-def _difference(path: str, kinds: Sequence[str | None]) -> str:
+def _is_function(kinds: Sequence[str]) -> bool:
+    """Whether only functions are at a path, in the processes that have called them."""
+    return all(kind == "missing" or kind.startswith(FUNCTION) for kind in kinds)
+
+
+def _difference(path: str, kinds: Sequence[str]) -> str:
     """Which processes have which kind of a layer."""
     by_kind: dict[str, list[int]] = {}
     for number, kind in enumerate(kinds):
-        by_kind.setdefault("missing" if kind is None else kind, []).append(number)
+        by_kind.setdefault(kind, []).append(number)
     return f"{path} is {' and '.join(f'{kind} in {_processes(numbers)}' for kind, numbers in by_kind.items())}"
 
 

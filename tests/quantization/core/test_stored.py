@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.kept.use import EVERYTHING
+from linger.quantization.core.stored import EVERYTHING
 from linger.quantization.functions.functional_layer import FunctionalLayer
 
 pytestmark = pytest.mark.needs_torch
@@ -22,8 +22,8 @@ def told():
     """A layer whose optional buffers all say something."""
     layer = linear()
     layer.choose_range("w", 0.5)
-    layer.set_use("o", (-math.inf, 6.0))
-    layer.set_use("x", EVERYTHING)
+    layer.ranges["o"].users.set((-math.inf, 6.0))
+    layer.ranges["x"].users.set(EVERYTHING)
     layer.write("own_x", 1.0)
     return layer
 
@@ -45,7 +45,7 @@ def test_what_a_checkpoint_does_not_have_is_absent_afterwards():
     layer.load_state_dict(linear().state_dict())
     assert layer.state_dict().keys() == linear().state_dict().keys()
     assert layer.chosen_range("w") is None
-    assert layer.known_use("o") is None
+    assert layer.ranges["o"].known_use is None
 
 
 @pytest.mark.parametrize("assign", [True, False], ids=["assigned", "emptied first"])
@@ -58,13 +58,17 @@ def test_model_without_storage_gets_what_a_checkpoint_has(assign):
     layer.load_state_dict(told().state_dict(), assign=assign)
     assert not any(buffer.is_meta for buffer in layer.buffers())
     assert layer.state_dict().keys() == told().state_dict().keys()
-    assert (layer.chosen_range("w"), layer.known_use("o"), layer.known_use("x")) == (0.5, (-math.inf, 6.0), None)
+    assert (layer.chosen_range("w"), layer.ranges["o"].known_use, layer.ranges["x"].known_use) == (
+        0.5,
+        (-math.inf, 6.0),
+        None,
+    )
     assert str(layer.eval().widths) == "8/8/8"
 
 
 def test_other_types_leave_what_is_found_as_it_is():
     layer = told().half()
-    assert layer.known_use("o") == (-math.inf, 6.0)
+    assert layer.ranges["o"].known_use == (-math.inf, 6.0)
     assert layer.state_dict()["chosen_w"].dtype == torch.float32
 
 
@@ -85,8 +89,8 @@ def test_other_code_may_write_a_decision():
 
 def test_an_end_beyond_every_integer_is_open():
     layer = linear()
-    layer.set_use("o", (-(2.0**63), 2.0**63))
-    assert layer.known_use("o") == (-(2.0**63), 2.0**63)
-    layer.set_use("o", (-(2.0**64), 2.0**64))  # a mean of ends of which one is open
-    assert layer.known_use("o") == (-math.inf, math.inf)
-    assert linear().known_use("o") is None
+    layer.ranges["o"].users.set((-(2.0**63), 2.0**63))
+    assert layer.ranges["o"].known_use == (-(2.0**63), 2.0**63)
+    layer.ranges["o"].users.set((-(2.0**64), 2.0**64))  # a mean of ends of which one is open
+    assert layer.ranges["o"].known_use == (-math.inf, math.inf)
+    assert linear().ranges["o"].known_use is None

@@ -12,8 +12,9 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.core.sharding.coding import Parts, encode
-from linger.quantization.core.shards import _read
+from linger.quantization.core.calibration_exchange import _read
+from linger.quantization.core.calibration_parts import Parts, encode
+from linger.quantization.core.quantized import ranges_of
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:.*the device's format ends at")]
 
@@ -145,7 +146,7 @@ def test_shards_cover_what_calibration_decides(blank, tmp_path):
     assert {"rare.running_o", "_linger_round_tensor_iqadd__default_index_2.running_o", "mix"} <= set(
         pictures.state_dict()
     )
-    assert pictures.rare.used_interval("o") == (-1.0, 3.0)
+    assert pictures.rare.ranges["o"].used_interval == (-1.0, 3.0)
     attention = merged(blank["attention"], shards(blank["attention"], tmp_path, [[x] for x in KINDS["attention"][1]]))
     assert [name for name in attention.state_dict() if name.endswith("below_max")]
 
@@ -281,11 +282,11 @@ def small():
 def refused(model, paths, *method, **methods):
     """The message; nothing of the model has changed."""
     made = calibrated(model, [torch.full((2, 4), 0.5) + torch.arange(4)])
-    before, counted = state_of(made), [dict(m.histograms) for m in made.modules() if hasattr(m, "histograms")]
+    before, counted = state_of(made), [r.histogram for r in ranges_of(made).values()]
     with pytest.raises(UsageError) as found:
         linger.merge_statistics(made, paths, *method, **methods)
     assert state_of(made) == before
-    assert [dict(m.histograms) for m in made.modules() if hasattr(m, "histograms")] == counted
+    assert [r.histogram for r in ranges_of(made).values()] == counted
     return str(found.value)
 
 

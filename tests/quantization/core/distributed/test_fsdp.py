@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from linger.quantization.core.processes.sharding import _has_other_types
+from linger.quantization.core.distributed.fsdp import _has_other_types
 
 pytestmark = pytest.mark.needs_torch
 

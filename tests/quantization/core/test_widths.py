@@ -7,7 +7,7 @@ from torch import nn
 
 import linger
 from linger.constraint.marks import Widths
-from linger.quantization.core.kept.widths import keep_widths
+from linger.quantization.core.quantized import keep_widths
 
 
 def test_a_checkpoint_brings_its_widths_along() -> None:

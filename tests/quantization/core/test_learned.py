@@ -16,8 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import linger
 from linger.numeric.torch.learned import Grid, learn_grid
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.ranges import ranges_of
-from linger.quantization.core.statistics import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from tests.support.device_models import make_model, picture
 from tests.support.emulated_device import take_host_reads
 from tests.support.processes import run_processes
@@ -175,7 +174,7 @@ def test_thresholds_of_layers_get_the_sum_over_rounding_errors(layer, shape, wei
         scale = quantised.read(f"scale_{name}")
         rounded = (real.detach() * scale + 0.5).floor() / scale
         expected = LN2 * float((real.grad * (rounded - real.detach())).sum())
-        assert quantised.learned[name].parameter.grad.item() == pytest.approx(expected, rel=1e-3, abs=1e-5), name
+        assert quantised.ranges[name].learned.parameter.grad.item() == pytest.approx(expected, rel=1e-3, abs=1e-5), name
 
 
 def test_every_learned_range_of_a_network_gets_a_gradient():
@@ -275,7 +274,7 @@ def test_another_width_keeps_the_range(method):
     narrow = layer(draw(8, 4))
     assert narrow.scale == wide / 16
     unwrap(narrow).sum().backward()
-    assert layer.learned["o"].parameter.grad is not None
+    assert layer.ranges["o"].learned.parameter.grad is not None
 
 
 def test_the_sign_of_a_step_does_not_count():
@@ -614,6 +613,6 @@ def test_a_parameter_that_gives_no_scale_is_named(method, value, message):
     model = linear()
     linger.learn_scales(model, method)
     with torch.no_grad():
-        model[0].learned["o"].parameter.fill_(value)
+        model[0].ranges["o"].learned.parameter.fill_(value)
     with pytest.raises(linger.UsageError, match=message):
         model.train()(draw(8, 4))

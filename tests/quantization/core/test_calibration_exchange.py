@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core.sharding import coding
+from linger.quantization.core import calibration_parts as coding
 from tests.support.processes import Failed, run_processes
 
 pytestmark = pytest.mark.needs_torch

@@ -19,17 +19,16 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, compress
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import as_batch_norm, running_statistics
+from linger.constraint.batch_norm import BatchNorm, as_batch_norm, running_statistics
 from linger.errors import UsageError
-from linger.quantization.core.kept.scales import not_finite
-from linger.quantization.core.observation import CALIBRATION
-from linger.quantization.core.processes.group import (
+from linger.quantization.core.distributed.group import (
     FUNCTION,
     HELLO,
     Failure,
@@ -38,11 +37,10 @@ from linger.quantization.core.processes.group import (
     agree,
     refuse_failures,
 )
-from linger.quantization.core.processes.order import order_functions
-from linger.quantization.core.processes.seen import Batch
+from linger.quantization.core.quantized import Batch, QuantizedBase
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Runtime
-from linger.quantization.core.statistics import QuantizedBase
-from linger.quantization.core.surroundings import is_in_backward
+from linger.quantization.core.stored import not_finite
 from linger.version import __version__
 
 _HEAD = 3
@@ -68,7 +66,7 @@ class _Layout:
     Attributes:
         modules: Those of the model, by which a change is noticed.
         layers: The quantised ones by name, and in the order of names: functions are not called in one order everywhere.
-        ranges: Every range, as layer and name.
+        ranges: Every range.
         norms: The layers that have a batch norm, and the batch norm.
         sizes: Channels of each.
         owners: For each channel of all batch norms, the place of its batch norm.
@@ -82,7 +80,7 @@ class _Layout:
 
     modules: list[nn.Module]
     layers: dict[str, QuantizedBase]
-    ranges: list[tuple[QuantizedBase, str]]
+    ranges: list[Range]
     norms: list[tuple[QuantizedBase, nn.Module]]
     sizes: list[int]
     owners: Tensor
@@ -96,10 +94,9 @@ class _Layout:
     @classmethod
     def of(cls, root: nn.Module) -> _Layout:
         """That of a model."""
-        found = {path: m for path, m in root.named_modules() if isinstance(m, QuantizedBase)}
-        layers = dict(sorted(found.items()))
-        names = {path: layer.range_names() for path, layer in layers.items()}
-        norms = [(layer, norm) for layer in layers.values() if (norm := layer.learning_norm) is not None]
+        layers = _layers_of(root)
+        names = {path: list(layer.ranges) for path, layer in layers.items()}
+        norms = _norms_of(layers.values())
         sizes = [running_statistics(as_batch_norm(norm))[0].numel() for _, norm in norms]
         constants = [(layer, name) for layer in layers.values() for name in layer.constant_names]
         deciding = [layer for layer in layers.values() if layer.flags]
@@ -108,10 +105,11 @@ class _Layout:
         length = small + 2 * sum(sizes)
         kinds = [_described(layer) for layer in layers.values()]
         text = repr([names, sizes, len(constants), decisions, kinds])
+        ranges = chain.from_iterable(layer.ranges.values() for layer in layers.values())
         return cls(
             _modules_of(root),
             layers,
-            [(layer, name) for path, layer in layers.items() for name in names[path]],
+            list(ranges),
             norms,
             sizes,
             torch.arange(len(norms)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64)),
@@ -122,6 +120,15 @@ class _Layout:
             _widths_of(layers),
             float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")),
         )
+
+
+def _norms_of(layers: Iterable[QuantizedBase]) -> list[tuple[QuantizedBase, nn.Module]]:
+    return [(layer, norm) for layer in layers if (norm := layer.learning_norm) is not None]
+
+
+def _layers_of(root: nn.Module) -> dict[str, QuantizedBase]:
+    found = {path: m for path, m in root.named_modules() if isinstance(m, QuantizedBase)}
+    return dict(sorted(found.items()))
 
 
 def _widths_of(layers: Mapping[str, QuantizedBase]) -> list[object]:
@@ -156,7 +163,8 @@ class Exchange:
         Raises:
             GroupError: The pass of another process has failed, its model is another one, or it does not answer.
         """
-        if CALIBRATION.get() is not None or is_in_backward() or runtime.is_tracing or runtime.stays_real:
+        now = runtime.now
+        if not now.is_shared or now.is_repeated or now.is_traced or runtime.stays_real:
             return
         layout = self._layout_of(root)
         if not any(layer.training for layer in layout.layers.values()):
@@ -249,8 +257,7 @@ def _follow_learned(layout: _Layout) -> UsageError | None:
     """Bring learned ranges up to date in layers that other processes have run; returns what is wrong with one."""
     try:
         for layer in layout.layers.values():
-            if layer.learned:
-                layer.follow_learned()
+            layer.follow_learned()
     except UsageError as error:
         return error
     return None
@@ -267,7 +274,7 @@ def _described(layer: QuantizedBase) -> str:
 
 
 def _device_of(layout: _Layout) -> torch.device:
-    return next((layer.get_buffer(f"running_{name}").device for layer, name in layout.ranges), torch.device("cpu"))
+    return next((range_.running.buffer.device for range_ in layout.ranges), torch.device("cpu"))
 
 
 # the row of this process
@@ -288,27 +295,24 @@ def _row_of_failure(layout: _Layout, failure: Failure, device: torch.device) -> 
 def _row(layout: _Layout, device: torch.device) -> Tensor:
     """What this process has seen."""
     numbers: list[Any] = [layout.digest, _DONE, 0.0]
-    for layer, name in layout.ranges:
-        numbers += _columns(layer, name)
-    for layer in layout.deciding:
-        numbers += [float(decision) for decision in layer.flags]
-    batches = [_pooled_batch(layer.seen.batches) for layer, _ in layout.norms]
-    numbers += [0.0 if batch is None else float(batch.size) for batch in batches]
-    # what is on a device stays there
+    numbers += chain.from_iterable(map(_columns, layout.ranges))
+    numbers += map(float, chain.from_iterable(layer.flags for layer in layout.deciding))
+    batches = [_batch_of(layer, as_batch_norm(norm)) for layer, norm in layout.norms]
+    numbers += [float(batch.size) for batch in batches]
+    counts = [cast(Tensor, as_batch_norm(norm).num_batches_tracked).reshape(1) for _, norm in layout.norms]
+    constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
+    moments = [*(batch.mean for batch in batches), *(batch.var for batch in batches)]
+    parts = filter(None, (counts, _buffers(layout), constants, moments))
+    return torch.cat([_head(numbers, device), *(_joined(part, device) for part in parts)])
+
+
+def _head(numbers: list[Any], device: torch.device) -> Tensor:
+    """Numbers of which some are on a device, where they stay."""
     there = {place: number for place, number in enumerate(numbers) if isinstance(number, Tensor)}
     head = torch.tensor([0.0 if p in there else n for p, n in enumerate(numbers)], dtype=torch.float64, device=device)
     if there:
         head[list(there)] = _joined([number.reshape(1).double() for number in there.values()], device)
-    norms = [as_batch_norm(norm) for _, norm in layout.norms]
-    means = [
-        running_statistics(n)[0].new_zeros(s) if b is None else b.mean
-        for n, b, s in zip(norms, batches, layout.sizes, strict=True)
-    ]
-    variances = [torch.zeros_like(m) if b is None else b.var for m, b in zip(means, batches, strict=True)]
-    counts = [cast(Tensor, norm.num_batches_tracked).reshape(1) for norm in norms]
-    constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
-    parts = (counts, _buffers(layout), constants, [*means, *variances])
-    return torch.cat([head, *(_joined(part, device) for part in parts if part)])
+    return head
 
 
 def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
@@ -318,19 +322,19 @@ def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
     return together.to(device, torch.float64)
 
 
-def _columns(layer: QuantizedBase, name: str) -> list[Any]:
+def _columns(range_: Range) -> list[Any]:
     """The numbers of one range; those of a range that this pass has not seen count less than any other."""
-    ends, used = layer.seen.ends.get(name), layer.use_so_far(name)
+    ends, used = range_.ends, range_.users.so_far
     low, high = (math.inf, -math.inf) if used is None else used
     if ends is None:
         return [-math.inf, -math.inf, -low, high, 0.0, 0.0, -math.inf]
-    return [-ends.low, ends.high, -low, high, ends.is_new, layer.bits_of.get(name, 0), -layer.bound_of(name)]
+    bound = math.inf if range_.bound is None else range_.bound
+    return [-ends.low, ends.high, -low, high, ends.is_new, range_.width or 0, -bound]
 
 
 def _buffers(layout: _Layout) -> list[Tensor]:
     """Ranges and scales, as they are now."""
-    found = [layer._buffers[f"{kind}_{name}"] for kind in ("running", "scale") for layer, name in layout.ranges]  # noqa: SLF001 - get_buffer takes ten times as long
-    return cast("list[Tensor]", found)
+    return [*(r.running.buffer for r in layout.ranges), *(r.stored_scale.buffer for r in layout.ranges)]
 
 
 # what all processes say
@@ -357,11 +361,11 @@ def _refuse_not_finite(layout: _Layout, host: Tensor) -> None:
     ends = host[:, _HEAD : _HEAD + _COLUMNS * len(layout.ranges)].reshape(len(host), -1, _COLUMNS)[:, :, :2]
     wrong = (ends.isnan() | (ends == math.inf)).any(2).nonzero().tolist()
     order = {module: place for place, module in enumerate(layout.modules)}  # nearer to that of the pass than names
-    paths = {layer: path for path, layer in layout.layers.items()}
+    paths: dict[nn.Module, str] = {layer: path for path, layer in layout.layers.items()}
     failures: dict[int, Failure] = {}
-    for number, place in sorted(wrong, key=lambda found: order[layout.ranges[found[1]][0]]):
-        layer, name = layout.ranges[place]
-        failures.setdefault(number, Failure(not_finite(f"{paths[layer]}.{name}"), is_not_finite=True))
+    for number, place in sorted(wrong, key=lambda found: order[layout.ranges[found[1]].layer]):
+        range_ = layout.ranges[place]
+        failures.setdefault(number, Failure(not_finite(f"{paths[range_.layer]}.{range_.name}"), is_not_finite=True))
     refuse_failures(dict(sorted(failures.items())), None)
 
 
@@ -378,13 +382,12 @@ def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
     )
     found = columns.amax(0).reshape(-1, _COLUMNS).tolist()
     is_seen = [high != -math.inf for _, high, *_ in found]
-    for place, (layer, name) in enumerate(layout.ranges):  # what follows from others, first
+    for place, range_ in enumerate(layout.ranges):  # what follows from others, first
         if not is_seen[place] and before[place] != together[place]:
-            for kind, value in zip(("running", "scale"), together[place], strict=True):
-                layer.write(f"{kind}_{name}", value)
-    for place, (layer, name) in enumerate(layout.ranges):
+            range_.set(*together[place])
+    for place, range_ in enumerate(layout.ranges):
         if is_seen[place]:
-            _learn_range(layer, name, together[place][0], found[place])
+            _learn_range(range_, together[place][0], found[place])
     decided = iter(decisions.amax(0).tolist())
     for layer in layout.deciding:
         layer.flags = tuple(bool(next(decided)) for _ in layer.flags)
@@ -392,35 +395,34 @@ def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
 
 def _learn_constants(layout: _Layout, constants: Tensor, scales: Tensor) -> None:
     """Give every constant the value of a process that has the coarsest scale of the input, which holds for all."""
-    places = {(layer, name): place for place, (layer, name) in enumerate(layout.ranges)}
+    places = {range_: place for place, range_ in enumerate(layout.ranges)}
     for place, (layer, name) in enumerate(layout.constants):
-        own = scales[:, places[layer, "x"]]
+        own = scales[:, places[layer.ranges["x"]]]
         layer.get_buffer(name).fill_(constants[own.masked_fill(own == 0.0, math.inf).argmin(), place].item())
 
 
-def _learn_range(layer: QuantizedBase, name: str, before: float, columns: list[float]) -> None:
+def _learn_range(range_: Range, before: float, columns: list[float]) -> None:
     low, high, used_low, used_high, is_new, bits, bound = columns
     used = None if used_high == -math.inf else (-used_low, used_high)
-    layer.learn_range(name, 0.0 if is_new else before, (-low, high), used, int(bits), -bound)
-    follow = getattr(layer, "follow_range", None)
+    range_.learn_from_all(0.0 if is_new else before, (-low, high), used, int(bits), -bound)
+    follow = getattr(range_.layer, "follow_range", None)
     if follow is not None:
-        follow(name)
+        follow(range_.name)
 
 
 def _forget_seen(layers: Iterable[QuantizedBase]) -> None:
     for layer in layers:
-        layer.forget_seen()
+        layer.forget_pass()
 
 
 def _forget_new(layers: Iterable[QuantizedBase]) -> None:
     """After a failed pass, ranges that nobody had seen before it are unseen again."""
-    for layer in layers:
-        for name, ends in layer.seen.ends.items():
-            key = f"running_{name}"
-            if isinstance(ends.is_new, Tensor):
-                layer.write(key, layer.get_buffer(key).masked_fill(ends.is_new, 0.0))
-            elif ends.is_new:
-                layer.write(key, 0.0)
+    for range_ in [range_ for layer in layers for range_ in layer.ranges.values() if range_.ends is not None]:
+        is_new = None if range_.ends is None else range_.ends.is_new
+        if isinstance(is_new, Tensor):
+            range_.running.write(range_.running.buffer.masked_fill(is_new, 0.0))
+        elif is_new:
+            range_.running.write(0.0)
 
 
 # batch norms
@@ -432,10 +434,8 @@ def _learn_norms(layout: _Layout, rows: Tensor, host: Tensor) -> None:
     start = layout.small - len(layout.constants) - 2 * len(layout.ranges) - 2 * len(norms)
     counts, tracked = host[:, start : start + 2 * len(norms)].split(len(norms), dim=1)
     is_seen = [total > 0.0 for total in counts.sum(0).tolist()]
-    momenta = [
-        1.0 / (before + 1.0) if norm.momentum is None else norm.momentum
-        for norm, before in zip(norms, tracked.amax(0).tolist(), strict=True)
-    ]
+    pairs = zip(norms, tracked.amax(0).tolist(), strict=True)
+    momenta = [1.0 / (before + 1.0) if norm.momentum is None else norm.momentum for norm, before in pairs]
     owners = layout.owners.to(rows.device)
     size = len(owners)
     means, variances = rows[:, layout.small : layout.small + 2 * size].split(size, dim=1)
@@ -444,12 +444,10 @@ def _learn_norms(layout: _Layout, rows: Tensor, host: Tensor) -> None:
     for place, new in enumerate(pooled):
         old = _joined([running_statistics(norm)[place] for norm in norms], rows.device)
         learned = old + weight * (new - old)
-        for norm, values, was_seen in zip(norms, learned.split(layout.sizes), is_seen, strict=True):
-            if was_seen:
-                running_statistics(norm)[place].copy_(values)
-    for norm, was_seen in zip(norms, is_seen, strict=True):
-        if was_seen:
-            cast(Tensor, norm.num_batches_tracked).add_(1)
+        for norm, values in compress(zip(norms, learned.split(layout.sizes), strict=True), is_seen):
+            running_statistics(norm)[place].copy_(values)
+    for norm in compress(norms, is_seen):
+        cast(Tensor, norm.num_batches_tracked).add_(1)
 
 
 def _pooled(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
@@ -464,13 +462,28 @@ def _pooled(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, T
     return mean, square / (total - 1.0)
 
 
-def _pooled_batch(batches: list[Batch]) -> Batch | None:
-    """The calls of one pass together."""
-    if len(batches) < 2:
-        return batches[0] if batches else None
+def _batch_of(layer: QuantizedBase, norm: BatchNorm) -> Batch:
+    """What a batch norm has seen in all calls of one pass."""
+    batches = layer.batches
+    if not batches:
+        zeros = torch.zeros_like(running_statistics(norm)[0])
+        return Batch(0, zeros, zeros)
+    if len(batches) == 1:
+        return batches[0]
     means, variances = (
         torch.stack([part.double() for part in parts]) for parts in list(zip(*batches, strict=True))[1:]
     )
     counts = [batch.size for batch in batches]
     each = torch.tensor(counts, dtype=torch.float64, device=means.device).unsqueeze(1).expand_as(means)
     return Batch(sum(counts), *_pooled(each, means, variances))
+
+
+def order_functions(root: nn.Module) -> None:
+    """Put the functions of every module behind its other children, in the order of their names."""
+    for module in list(root.modules()):
+        children = module._modules  # noqa: SLF001 - torch has no public way to move a child
+        functions = {name: m for name, m in children.items() if isinstance(m, QuantizedBase) and not m.is_layer}
+        wanted = sorted(functions)
+        if list(children)[len(children) - len(wanted) :] != wanted:
+            for name in wanted:
+                children[name] = children.pop(name)

@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import linger
-from linger.quantization.core.processes import group
-from linger.quantization.core.processes.exchange import _pooled
-from linger.quantization.core.processes.group import Group, GroupError, _time_limit, agree
+from linger.quantization.core.distributed import group
+from linger.quantization.core.distributed.exchange import _pooled
+from linger.quantization.core.distributed.group import Group, GroupError, _time_limit, agree
 from tests.support.device_models import make_model, picture
 from tests.support.processes import Failed, run_processes
 

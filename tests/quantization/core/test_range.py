@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from linger.errors import UsageError
 from linger.numeric.fixed import is_power_of_two, limits
+from linger.numeric.torch.scale import scale_for_range
 from linger.quantization.core.calibrate import calibration
-from linger.quantization.core.statistics import MOMENTUM, QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.ranges import MOMENTUM
+from linger.quantization.core.runtime import Pass
 
 # observers alone, without the model whose absence a calibration block warns of
 pytestmark = pytest.mark.filterwarnings("ignore:calibration. no quantised model ran:UserWarning")
@@ -26,6 +29,14 @@ def observer(*, training=True):
     return QuantizedBase(("x", "o")).train(training)
 
 
+def observe(layer, name, x, where="here", **how):
+    return layer.ranges[name].observe(x, where, Pass.here(), **how)
+
+
+def scale_of(layer, name, bits, **how):
+    return layer.ranges[name].scale_at(bits, "here", Pass.here(), **how)
+
+
 def test_buffers_are_empty_and_have_one_element():
     state = observer().state_dict()
     assert list(state) == ["running_x", "scale_x", "running_o", "scale_o"]
@@ -34,9 +45,9 @@ def test_buffers_are_empty_and_have_one_element():
 
 def test_training_starts_at_the_first_batch_and_goes_on_as_an_exponential_mean():
     layer = observer()
-    assert layer.observe("x", tensor(-3, 2), "here") == 3.0
+    assert observe(layer, "x", tensor(-3, 2)) == 3.0
     assert layer.read("running_x") == 3.0
-    layer.observe("x", tensor(1, -5), "here")
+    observe(layer, "x", tensor(1, -5))
     assert layer.read("running_x") == np.float32((1 - MOMENTUM) * 3.0 + MOMENTUM * 5.0)
     assert layer.read("running_o") == 0.0
 
@@ -45,57 +56,57 @@ def test_calibration_keeps_the_largest():
     layer = observer(training=False)
     with calibration():
         for values in ((1.0, -2.0), (5.0,), (-3.0,)):
-            layer.observe("x", tensor(*values), "here")
+            observe(layer, "x", tensor(*values))
     assert layer.read("running_x") == 5.0
 
 
 def test_calibration_wins_over_training_mode():
     layer = observer(training=True)
     with calibration():
-        layer.observe("x", tensor(8.0), "here")
-        layer.observe("x", tensor(2.0), "here")
+        observe(layer, "x", tensor(8.0))
+        observe(layer, "x", tensor(2.0))
     assert layer.read("running_x") == 8.0
 
 
 def test_who_observes():
-    assert observer(training=True).is_observing
-    assert not observer(training=False).is_observing
+    assert observer(training=True).ranges["x"].observes(Pass.here())
+    assert not observer(training=False).ranges["x"].observes(Pass.here())
     with calibration():
-        assert observer(training=False).is_observing
+        assert observer(training=False).ranges["x"].observes(Pass.here())
 
 
 def test_only_the_positive_part_counts_ahead_of_relu():
     layer = observer()
-    assert layer.observe("o", tensor(-9.0, 2.0), "here", is_relu=True) == 2.0
+    assert observe(layer, "o", tensor(-9.0, 2.0), is_relu=True) == 2.0
     assert layer.read("running_o") == 2.0
 
 
 def test_zeros_are_a_range_and_the_first_real_batch_replaces_it():
     layer = observer()
-    layer.observe("x", torch.zeros(4), "here")
-    assert layer.scale_of("x", 8, "here") == 128.0
-    layer.observe("x", torch.zeros(4), "here")
-    assert layer.scale_of("x", 8, "here") == 128.0
-    layer.observe("x", tensor(6.0), "here")
+    observe(layer, "x", torch.zeros(4))
+    assert scale_of(layer, "x", 8) == 128.0
+    observe(layer, "x", torch.zeros(4))
+    assert scale_of(layer, "x", 8) == 128.0
+    observe(layer, "x", tensor(6.0))
     assert layer.read("running_x") == 6.0
-    assert layer.scale_of("x", 8, "here") == 16.0
+    assert scale_of(layer, "x", 8) == 16.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_refused_and_changes_nothing(bad):
     layer = observer()
-    layer.observe("x", tensor(2.0), "here")
+    observe(layer, "x", tensor(2.0))
     with pytest.raises(UsageError, match=r"^block\.Quant: the tensor holds NaN or infinity, so no scale can be chosen"):
-        layer.observe("x", tensor(1.0, bad), "block.Quant")
+        observe(layer, "x", tensor(1.0, bad), "block.Quant")
     assert layer.read("running_x") == 2.0
 
 
 def test_empty_tensor_changes_nothing():
     layer = observer()
-    assert layer.observe("x", torch.zeros(0, 3), "here") == 0.0
+    assert observe(layer, "x", torch.zeros(0, 3)) == 0.0
     assert layer.read("running_x") == 0.0
-    layer.observe("x", tensor(2.0), "here")
-    layer.observe("x", torch.zeros(0, 3), "here")
+    observe(layer, "x", tensor(2.0))
+    observe(layer, "x", torch.zeros(0, 3))
     assert layer.read("running_x") == 2.0
 
 
@@ -103,7 +114,7 @@ def test_empty_tensor_changes_nothing_in_a_group_either():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         layer = observer()
-        assert layer.observe("x", torch.zeros(0, 3), "here") == 0.0
+        assert observe(layer, "x", torch.zeros(0, 3)) == 0.0
         assert layer.read("running_x") == 0.0
     finally:
         dist.destroy_process_group()
@@ -111,16 +122,16 @@ def test_empty_tensor_changes_nothing_in_a_group_either():
 
 def test_range_that_was_never_seen_is_refused():
     with pytest.raises(UsageError, match=r"^here has no scale yet\. Run data through the model"):
-        observer().scale_of("x", 8, "here")
+        scale_of(observer(), "x", 8)
 
 
 def test_scale_is_kept_below_a_bound():
     layer = observer()
-    layer.observe("o", tensor(1.0), "here")
-    assert layer.scale_of("o", 8, "here") == 64.0
-    assert layer.scale_of("o", 8, "here", at_most=16.0) == 16.0
+    observe(layer, "o", tensor(1.0))
+    assert scale_of(layer, "o", 8) == 64.0
+    assert scale_of(layer, "o", 8, at_most=16.0) == 16.0
     assert layer.read("scale_o") == 16.0
-    assert layer.scale_of("o", 8, "here", at_most=1024.0) == 64.0
+    assert scale_of(layer, "o", 8, at_most=1024.0) == 64.0
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
@@ -133,10 +144,10 @@ def test_scale_never_clips_what_was_seen(values, bits, is_calibrating):
     layer, x = observer(), tensor(*values)
     if is_calibrating:
         with calibration():
-            layer.observe("x", x, "here")
+            observe(layer, "x", x)
     else:
-        layer.observe("x", x, "here")
-    scale = layer.scale_of("x", bits, "here")
+        observe(layer, "x", x)
+    scale = scale_of(layer, "x", bits)
     largest = max(abs(v) for v in x.double().tolist())
     assert is_power_of_two(scale)
     assert largest * scale <= limits(bits)[1]
@@ -161,7 +172,7 @@ def test_values_written_by_others_are_read():
 
 def test_checkpoint_without_ranges_keeps_those_that_are_here():
     layer = observer()
-    layer.observe("x", tensor(3.0), "here")
+    observe(layer, "x", tensor(3.0))
     layer.load_state_dict({})
     assert layer.read("running_x") == 3.0
 
@@ -174,6 +185,17 @@ def test_checkpoint_with_strange_keys_is_refused():
 def test_layer_made_in_an_inference_pass_can_be_trained():
     with torch.inference_mode():
         layer = observer()
-        layer.observe("x", tensor(2.0), "here")
-    layer.observe("x", tensor(2.0), "here")
+        observe(layer, "x", tensor(2.0))
+    observe(layer, "x", tensor(2.0))
     assert layer.read("running_x") == 2.0
+
+
+def test_the_arithmetic_of_a_range_is_that_of_each_channel_of_a_vector():
+    range_ = observer().ranges["o"]
+    before, seen = torch.tensor([0.0, 2.0, 4.0]), torch.tensor([3.0, 1.0, 8.0])
+    for is_calibrating in (True, False):
+        pairs = zip(before.tolist(), seen.tolist(), strict=True)
+        alone = [range_.widened(b, s, is_calibrating=is_calibrating) for b, s in pairs]
+        together = range_.widened(before.double(), seen.double(), is_calibrating=is_calibrating)
+        assert together.tolist() == alone
+        assert scale_for_range(together, 8).tolist() == [scale_for_range(number, 8) for number in alone]

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calibration has found in the layers of a model on a part of the data, how several parts become one, and parts as bytes.
+
+The largest magnitude of a range follows from its counts, which are added. What follows from other ranges is monotonic: a wider
+range has a smaller scale, and so have those that follow from it. Hence the widest range and the smallest scale of all parts
+are those of one pass over all data.
+
+The bytes, for a file or another process, are two lines of text, JSON, and two numpy arrays. No pickle. The first line holds the
+format's number and linger's version, the second one the SHA-256 of this line and all that follows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import filterfalse
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linger.dialect import Interval, find_op
+from linger.errors import UsageError, listing
+from linger.numeric.fixed import as_float32
+from linger.numeric.torch.scale import scale_for_range
+from linger.quantization.core.distributed.exchange import order_functions
+from linger.quantization.core.methods import Followed, bins_of
+from linger.quantization.core.observation import PLACES, Histogram
+from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.ranges import ZEROS, Range
+from linger.quantization.core.runtime import scope_of
+from linger.quantization.core.stored import Kind, kind_of
+from linger.version import __version__
+
+Decisions = Mapping[str, Any]
+"""What a function has decided by its data, in the types of JSON."""
+
+
+@runtime_checkable
+class Deciding(Protocol):
+    """A layer that also decides something else by its data than its ranges."""
+
+    def decisions(self) -> Decisions:
+        """What it has decided."""
+
+    def take_decisions(self, found: Sequence[Decisions]) -> None:
+        """Decide what follows from the decisions on all parts of the data."""
+
+
+@dataclass(frozen=True)
+class PartialRange:
+    """One range after the passes over a part of the data.
+
+    Attributes:
+        running: Its value; 0 where nothing was seen.
+        scale: Its scale.
+        bits: The width that it was last used for; 0 where it was not.
+        bound: The finest scale that the device's format allowed.
+        used: The interval that its users look at, where it is known.
+        histogram: What was counted; None where it follows from others.
+    """
+
+    running: float
+    scale: float
+    bits: int = 0
+    bound: float = math.inf
+    used: Interval | None = None
+    histogram: Histogram | None = None
+
+    def merged(self, other: PartialRange, *, is_weight: bool) -> PartialRange:
+        """The range after the passes over both parts; weights are the same in both."""
+        scales = [scale for scale in (self.scale, other.scale) if scale]
+        # where its bias bounds it, the scale of weights grows as that of the input falls
+        choose = max if is_weight else min
+        return PartialRange(
+            max(self.running, other.running),
+            choose(scales) if scales else 0.0,
+            max(self.bits, other.bits),
+            min(self.bound, other.bound),
+            _joined(self.used, other.used),
+            _added(self.histogram, other.histogram, is_weight=is_weight),
+        )
+
+
+def _joined(first: Interval | None, second: Interval | None) -> Interval | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first[0], second[0]), max(first[1], second[1])
+
+
+def _added(first: Histogram | None, second: Histogram | None, *, is_weight: bool) -> Histogram | None:
+    if first is None or second is None or is_weight:
+        return second if first is None else first
+    return first.merged(second)
+
+
+@dataclass(frozen=True)
+class PartialLayer:
+    """A layer, or the range of a function, after the passes over a part of the data.
+
+    Attributes:
+        ranges: Its ranges by name.
+        input_range: Where the range of its input comes from, as of `QuantizedBase`.
+        constants: Integers that follow from the scale of its input.
+        decisions: What it has decided on each part.
+        floor: The coarsest scale of its output, as of `QuantizedBase`.
+    """
+
+    ranges: Mapping[str, PartialRange]
+    input_range: str = ""
+    constants: Mapping[str, float] = field(default_factory=dict)
+    decisions: Sequence[Decisions] = ()
+    floor: float = 0.0
+
+    def merged(self, other: PartialLayer) -> PartialLayer:
+        """The layer after the passes over both parts."""
+        ranges = dict(self.ranges)
+        for name, theirs in other.ranges.items():
+            own = ranges.get(name)
+            ranges[name] = theirs if own is None else own.merged(theirs, is_weight=kind_of(name) is Kind.WEIGHT)
+        origins = {self.input_range, other.input_range}
+        return PartialLayer(
+            ranges,
+            next((origin for origin in ("own", "adopted", "stale") if origin in origins), ""),
+            min((self, other), key=lambda part: part.input_scale).constants,
+            [*self.decisions, *other.decisions],
+            min([floor for floor in (self.floor, other.floor) if floor], default=0.0),
+        )
+
+    @property
+    def input_scale(self) -> float:
+        """The scale of its input; infinite where nothing was seen."""
+        found = self.ranges.get("x")
+        return math.inf if found is None or not found.scale else found.scale
+
+
+Part = Mapping[str, PartialLayer]
+"""The layers of a model by their paths."""
+
+
+def merge_parts(parts: Iterable[Part]) -> dict[str, PartialLayer]:
+    """One part for all the data of several; a part may lack layers that its data did not reach."""
+    merged: dict[str, PartialLayer] = {}
+    for part in parts:
+        for path, layer in part.items():
+            merged[path] = merged[path].merged(layer) if path in merged else layer
+    return merged
+
+
+def collect_part(model: nn.Module, counted: Callable[[Range], Histogram | None]) -> dict[str, PartialLayer]:
+    """What the passes over a part of the data have left in a model; `counted` gives the counts of a range."""
+    found = {path: _collect(layer, counted) for path, layer in _layers(model)}
+    return {path: layer for path, layer in found.items() if layer.decisions or _is_seen(layer)}
+
+
+def _is_seen(layer: PartialLayer) -> bool:
+    return any(found.running or found.histogram is not None for found in layer.ranges.values())
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, QuantizedBase]]:
+    return ((path, layer) for path, layer in model.named_modules() if isinstance(layer, QuantizedBase))
+
+
+def _collect(layer: QuantizedBase, counted: Callable[[Range], Histogram | None]) -> PartialLayer:
+    ranges = {}
+    for name, each in layer.ranges.items():
+        bound = math.inf if each.bound is None else float(each.bound)
+        known = (each.running.read(), each.scale, each.width or 0, bound, each.known_use, counted(each))
+        ranges[name] = PartialRange(*known)
+    constants = {name: float(layer.get_buffer(name)) for name in constants_of(layer)}
+    decided = [layer.decisions()] if isinstance(layer, Deciding) else []
+    return PartialLayer(ranges, layer.input_range, constants, decided, float(layer.floor))
+
+
+def constants_of(layer: nn.Module) -> tuple[str, ...]:
+    """The buffers of a layer that hold integers which follow from the scale of its input."""
+    name = getattr(layer, "op_name", None) if isinstance(layer, QuantizedBase) else None
+    return () if name is None else find_op(name).constant_names
+
+
+# into a model
+def install_part(model: nn.Module, part: Part) -> list[tuple[Range, Histogram]]:
+    """Leave in a model what one pass over all data would; returns what was counted for its ranges, which is not kept yet."""
+    counted: list[tuple[Range, Histogram]] = []
+    for path, found in part.items():
+        layer = _layer_at(model, path)
+        layer.floor = found.floor
+        for name, one in found.ranges.items():
+            _install_range(layer, layer.ranges[name], one)
+        counted += _counts_of(layer, found)
+        # an input that adopts the range of another layer does so again in the next pass
+        layer.input_range = "stale" if found.input_range == "adopted" else found.input_range or layer.input_range
+        for name, value in found.constants.items():
+            layer.get_buffer(name).fill_(value)
+        if isinstance(layer, Deciding):
+            layer.take_decisions(found.decisions)
+    order_functions(model)
+    return counted
+
+
+def _counts_of(layer: QuantizedBase, found: PartialLayer) -> list[tuple[Range, Histogram]]:
+    """What was counted for the ranges of a layer; other ranges follow from these."""
+    counted = [(layer.ranges[n], one.histogram) for n, one in found.ranges.items() if one.histogram is not None]
+    if isinstance(layer, Followed):
+        for range_, _ in counted:
+            layer.follow_range(range_.name)
+    return counted
+
+
+def _layer_at(model: nn.Module, path: str) -> QuantizedBase:
+    """The layer at a path; that of a function is made where there is none yet."""
+    parent_path, _, name = path.rpartition(".")
+    parent = model.get_submodule(parent_path) if name else model
+    layer = parent._modules.get(name) if name else model  # noqa: SLF001 - get_submodule would raise
+    if layer is None:
+        scope = scope_of(parent)
+        assert scope is not None  # a module of a quantised model has one
+        assert scope.runtime.make_function is not None  # init has set it
+        layer = scope.runtime.make_function(parent, name)
+    assert isinstance(layer, QuantizedBase)  # the models were compared
+    return layer
+
+
+def _install_range(layer: QuantizedBase, own: Range, found: PartialRange) -> None:
+    if found.used is not None:
+        own.users.set(found.used)
+    running, scale = found.running, found.scale
+    if found.histogram is not None and own.kind is not None and own.kind is not Kind.WEIGHT:
+        largest = bins_of(own, found.histogram).largest
+        running = as_float32(max(min(largest, own.limit), found.histogram.earlier)) or ZEROS
+        floor = layer.floor if own.name == "o" else 0.0
+        scale = max(min(scale_for_range(running, found.bits), found.bound), floor)
+    if not running:
+        return  # nothing was seen
+    own.set(running, scale)
+    if found.bits:
+        own.width, own.bound = found.bits, found.bound
+
+
+# which model it is
+_DIGITS = 16
+_SETTINGS = ("geometry", "limited_to", "padding_mode", "batch_first")
+_UNREAD = "num_batches_tracked"
+"""Counts the steps of training; no pass of an evaluation reads it."""
+
+_OF_RANGES = ("running", "scale", "threshold", "step", "bits")
+"""What a layer keeps of each range: numbers, and parameters that follow them."""
+
+Description = Mapping[str, tuple[str, str]]
+"""Of each module by its path: digests of its kind, with settings, widths and sizes, and of its numbers."""
+
+
+def describe(model: nn.Module) -> dict[str, tuple[str, str]]:
+    """The description of a quantised model; its ranges, and the functions that passes have found, do not count."""
+    with torch.no_grad():
+        return {
+            path: (_digest(*_kind(module)), _digest(*_numbers(module)))
+            for path, module in model.named_modules()
+            if not isinstance(module, QuantizedBase) or module.is_layer
+        }
+
+
+def differences(own: Description, other: Description) -> list[str]:
+    """What another model has otherwise, as parts of a sentence; empty where it is the same model."""
+    common = [path for path in own if path in other]
+    found = _told("lacks", [path for path in own if path not in other])
+    found += _told("also has", list(filterfalse(own.__contains__, other)))
+    found += _told("has other types, sizes or widths in", [p for p in common if own[p][0] != other[p][0]])
+    return found or _told("has other weights or statistics in", [p for p in common if own[p][1] != other[p][1]])
+
+
+def _told(what: str, paths: Sequence[str]) -> list[str]:
+    return [f"{what} {listing([path or 'the model itself' for path in paths], limit=5)}"] if paths else []
+
+
+def _digest(*parts: bytes) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.hexdigest()[:_DIGITS]
+
+
+def _kind(module: nn.Module) -> Iterator[bytes]:
+    yield type(module).__name__.encode()
+    if isinstance(module, QuantizedBase) or type(module).__module__.startswith("torch.nn."):
+        yield module.extra_repr().encode()  # that of a user's own class may say anything
+    for name in _SETTINGS if isinstance(module, QuantizedBase) else ():
+        yield f"{name} {getattr(module, name, None)!r}".encode()
+    for name, tensor in _tensors(module):
+        yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+
+
+def _numbers(module: nn.Module) -> Iterator[bytes]:
+    for name, tensor in _tensors(module):
+        yield name.encode()
+        if not hasattr(tensor, "full_tensor"):  # of a tensor that is spread over processes each has a part
+            yield _bytes_of(tensor)
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    plain: Any = tensor.detach().cpu().clone().reshape(-1)  # numpy would make the storage one that FSDP cannot free
+    return bytes(plain.view(torch.uint8).numpy().tobytes())
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers of a module itself, but for those that calibration sets."""
+    left_out = {_UNREAD, *constants_of(module)}
+    if isinstance(module, QuantizedBase):
+        left_out |= {f"{kind}_{name}" for name in module.ranges for kind in _OF_RANGES} | module.optional.keys()
+    for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+        if name not in left_out:
+            yield name, tensor
+
+
+# as bytes
+FORMAT = 1
+_NAME = b"linger statistics"
+_FIRST_LINE = re.compile(re.escape(_NAME) + rb" (\d{1,9}) ([\w.+-]{1,50})")
+
+
+class UnreadableError(UsageError):
+    """Why bytes hold no statistics, as the rest of a sentence about them."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one process or one file says.
+
+    Attributes:
+        models: The description of each model, and what was found in it.
+        facts: What else is to be known, in the types of JSON.
+        version: The version of linger that wrote it.
+    """
+
+    models: Mapping[str, tuple[Description, Part]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    version: str = __version__
+
+    def histograms(self) -> Iterator[tuple[str, Histogram]]:
+        """All counts by the key of their range."""
+        for _, part in self.models.values():
+            for path, layer in part.items():
+                for name, found in layer.ranges.items():
+                    if found.histogram is not None:
+                        yield f"{path}.{name}", found.histogram
+
+    @property
+    def identity(self) -> str:
+        """A digest of what was counted: that of two parts is the same where their data were."""
+        found = hashlib.sha256()
+        for key, histogram in sorted(self.histograms(), key=lambda pair: pair[0]):
+            found.update(f"{key} {histogram.low!r} {histogram.high!r}\n".encode())
+            found.update(histogram.places.numpy().tobytes() + histogram.counts.numpy().tobytes())
+        return found.hexdigest()
+
+
+def encode(parts: Parts) -> bytes:
+    """Parts as bytes; the same parts give the same bytes."""
+    histograms = [histogram for _, histogram in parts.histograms()]
+    models = {
+        label: {"modules": description, "layers": {path: _layer_text(layer) for path, layer in part.items()}}
+        for label, (description, part) in parts.models.items()
+    }
+    header = {"facts": parts.facts, "models": models}
+    body = io.BytesIO()
+    body.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
+    places = [h.places.numpy() for h in histograms] or [np.zeros(0)]
+    counts = [h.counts.numpy() for h in histograms] or [np.zeros((3, 0))]
+    np.save(body, np.concatenate(places).astype("<i4"), allow_pickle=False)
+    np.save(body, np.concatenate(counts, 1).astype("<i8"), allow_pickle=False)
+    content = body.getvalue()
+    first = b"%s %d %s" % (_NAME, FORMAT, parts.version.encode())
+    return b"\n".join([first, _checksum(first, content), content])
+
+
+def _checksum(first: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(first + body).hexdigest().encode()
+
+
+def decode(content: bytes) -> Parts:
+    """Parts from bytes.
+
+    Raises:
+        UnreadableError: The bytes are foreign, damaged or of another format.
+    """
+    first, _, rest = content.partition(b"\n")
+    found = _FIRST_LINE.fullmatch(first)
+    if found is None:
+        raise UnreadableError("is no file of linger.save_statistics")
+    version = found[2].decode()
+    if int(found[1]) != FORMAT:
+        raise UnreadableError(
+            f"has format {int(found[1])} of statistics (written by linger {version}), and this is linger {__version__}, "
+            f"which has format {FORMAT}"
+        )
+    digest, _, body = rest.partition(b"\n")
+    if _checksum(first, body) != digest:
+        raise UnreadableError("is damaged: its content is not what its SHA-256 says")
+    try:
+        return _read(body, version)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, EOFError) as error:
+        raise UnreadableError(f"is damaged: {type(error).__name__}") from error
+
+
+def _read(body: bytes, version: str) -> Parts:
+    text, _, arrays = body.partition(b"\n")
+    header, stream = json.loads(text), io.BytesIO(arrays)
+    places, counts = np.load(stream, allow_pickle=False), np.load(stream, allow_pickle=False)
+    reader = _Reader(places.astype(np.int64), counts.astype(np.int64))
+    models = {
+        str(label): (
+            {str(path): (str(kind), str(numbers)) for path, (kind, numbers) in model["modules"].items()},
+            {str(path): reader.layer(layer) for path, layer in model["layers"].items()},
+        )
+        for label, model in header["models"].items()
+    }
+    return Parts(models, dict(header["facts"]), version)
+
+
+def _layer_text(layer: PartialLayer) -> dict[str, Any]:
+    return {
+        "ranges": {name: _range_text(found) for name, found in layer.ranges.items()},
+        "input": layer.input_range,
+        "constants": layer.constants,
+        "decisions": layer.decisions,
+        "floor": layer.floor,
+    }
+
+
+def _range_text(found: PartialRange) -> list[Any]:
+    h = found.histogram
+    counted = None if h is None else [len(h.places), h.low, h.high, h.earlier]
+    return [found.running, found.scale, found.bits, found.bound, found.used, counted]
+
+
+class _Reader:
+    """Reads ranges one after the other: their counts stand in the arrays in the same order."""
+
+    def __init__(self, places: Any, counts: Any) -> None:
+        self._places, self._counts, self._next = torch.from_numpy(places), torch.from_numpy(counts), 0
+
+    def layer(self, text: Mapping[str, Any]) -> PartialLayer:
+        """The layer that `_layer_text` wrote."""
+        ranges = {str(name): self._range(*found) for name, found in text["ranges"].items()}
+        constants = {str(name): float(value) for name, value in text["constants"].items()}
+        decisions = [dict(each) for each in text["decisions"]]
+        return PartialLayer(ranges, str(text["input"]), constants, decisions, float(text["floor"]))
+
+    def _range(self, running: float, scale: float, bits: int, bound: float, used: Any, counted: Any) -> PartialRange:
+        interval = None if used is None else (float(used[0]), float(used[1]))
+        histogram = None if counted is None else self._histogram(*counted)
+        return PartialRange(float(running), float(scale), int(bits), float(bound), interval, histogram)
+
+    def _histogram(self, length: int, low: float, high: float, earlier: float) -> Histogram:
+        own = slice(self._next, self._next + length)
+        self._next += length
+        places, counts = self._places[own], self._counts[:, own]
+        if len(places) != length or ((places < 0) | (places >= PLACES)).any() or (counts < 0).any():
+            raise ValueError
+        return Histogram(places, counts, float(low), float(high), float(earlier))
