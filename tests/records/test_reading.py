@@ -122,7 +122,7 @@ def test_every_wrong_entry_is_named_at_once():
         read(Cart, content, "cart.json", "Write it again.")
     assert str(caught.value) == (
         "cart.json: name is not an identifier ('9'), wheels[0].size is not a number of things ('1'), wheels[1] is not an object "
-        "(5), load is not a positive number (0), digest is not a SHA-256 (3), colour is not known. Write it again."
+        "(5), load is not a positive number (0), digest is not a SHA-256 (3), colour is not known (known: name, wheels, load, is_new, spare, by_side, digest, file). Write it again."
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -63,9 +64,7 @@ class Is:
         inner = handler(source)
         if self.check is not None:
             inner = core_schema.no_info_after_validator_function(self._checked, inner)
-        return core_schema.custom_error_schema(
-            inner, "expected", custom_error_message="{expected}", custom_error_context={"expected": self.expected}
-        )
+        return _named(inner, self.expected)
 
     def _checked(self, value: Any) -> Any:
         if self.check is not None and not self.check(value):
@@ -73,18 +72,50 @@ class Is:
         return value
 
 
-class _RealText:
-    """Infinities and NaN too, which JSON does not have, as the texts that `linger.records.table.finite` writes."""
+@dataclass(frozen=True)
+class As:
+    """How a field is written otherwise than its type is, as part of its annotation.
+
+    Attributes:
+        convert: Makes the value of what is written; a ValueError refuses it.
+        expected: What is expected, for the sentence "… is not …"; empty: the ValueError says it.
+    """
+
+    convert: Callable[[Any], Any]
+    expected: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The schema of the conversion."""
         from pydantic_core import core_schema  # loaded with the first record that is read
 
-        special = core_schema.no_info_after_validator_function(float, core_schema.literal_schema(list(_REALS)))
-        plain = core_schema.float_schema(allow_inf_nan=True, strict=True)
-        return core_schema.union_schema([special, plain], custom_error_type="float_type")
+        inner = core_schema.no_info_plain_validator_function(self.convert)
+        return _named(inner, self.expected) if self.expected else inner
 
 
-Real = Annotated[float, _RealText()]
+def _named(inner: CoreSchema, expected: str) -> CoreSchema:
+    """A schema whose every error says what is expected."""
+    from pydantic_core import core_schema  # loaded with the first record that is read
+
+    return core_schema.custom_error_schema(
+        inner, "expected", custom_error_message="{expected}", custom_error_context={"expected": expected}
+    )
+
+
+def one_of(names: Iterable[object]) -> Is:
+    """The condition that a value is one of those known."""
+    known = list(names)
+    return Is(known.__contains__, f"one of {', '.join(map(repr, known))}")
+
+
+def _real(value: object) -> float:
+    if isinstance(value, bool) or not (isinstance(value, (int, float)) or value in _REALS):
+        raise ValueError
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError
+    return float(value)  # type: ignore[arg-type]  # a number, or one of the texts
+
+
+Real = Annotated[float, As(_real, "a number")]
 """A number; infinities and NaN are texts in JSON."""
 Sha256 = Annotated[str, Is(re.compile(r"[0-9a-f]{64}").fullmatch, "a SHA-256")]
 FileName = Annotated[
@@ -95,6 +126,10 @@ Positive = Annotated[float, Is(lambda value: 0 < value < math.inf, "a positive n
 Count = Annotated[int, Is(lambda value: value >= 0, "a number of things")]
 
 
+class FieldError(UsageError):
+    """Fields of a record do not fit each other; every argument is a sentence that begins with a field's name."""
+
+
 def refuse_fields(complaints: Mapping[str, bool]) -> None:
     """Refuse a record whose fields do not fit each other; called in its `__post_init__`.
 
@@ -102,11 +137,11 @@ def refuse_fields(complaints: Mapping[str, bool]) -> None:
         complaints: Sentences that begin with a field's name, each with whether it is so.
 
     Raises:
-        UsageError: Some are; `read` tells each with the path of its field.
+        FieldError: Some are; `read` tells each with the path of its field.
     """
     wrong = [sentence for sentence, is_so in complaints.items() if is_so]
     if wrong:
-        raise UsageError(*wrong)
+        raise FieldError(*wrong)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -200,20 +235,27 @@ def _adapter(kind: Any, is_open: bool) -> TypeAdapter[Any]:  # noqa: FBT001 - a 
 
 
 def _sentences(kind: Any, entry: ErrorDetails, place: str) -> Iterator[str]:
-    keys = entry["loc"][1:]
-    path, shown = _path(place, keys) or "its content", printable(f"{entry['input']!r:.{_SHOWN}}")
-    if entry["type"] == _UNKNOWN:
-        near = get_close_matches(str(keys[-1]), _names(kind, keys[:-1]), n=1)
-        yield f"{path} is not known{f' (is {near[0]} meant?)' if near else ''}"
-    elif entry["type"] == _MISSING:
+    keys, fault = entry["loc"][1:], entry["type"]
+    path, context = _path(place, keys) or "its content", entry.get("ctx", {})
+    if fault == _UNKNOWN:
+        known = _names(kind, keys[:-1])
+        yield f"{path} is not known{_nearest(keys[-1], known) or f' (known: {listing(known, limit=12)})'}"
+    elif fault == _MISSING:
         yield f"{path} is missing"
-    elif entry["type"] == "value_error":
-        yield from (_path(_path(place, keys), [problem]) for problem in entry["ctx"]["error"].args)
-    elif entry["type"] == "literal_error":
-        yield f"{path} is not {entry['ctx']['expected']} ({shown})"
+    elif fault == "value_error":
+        said = context["error"]
+        inside = isinstance(said, FieldError)
+        yield from (_path(_path(place, keys), [text]) if inside else f"{path}: {text}" for text in map(str, said.args))
     else:
-        expected = entry["ctx"]["expected"] if entry["type"] == "expected" else _EXPECTED.get(entry["type"])
-        yield f"{path} is not {expected or entry['msg']} ({shown})"
+        expected = context.get("expected") or _EXPECTED.get(fault) or entry["msg"]
+        near = _nearest(entry["input"], re.findall(r"'([^']*)'", expected))
+        shown = repr(entry["input"])[:_SHOWN]
+        yield f"{path} is not {expected} ({printable(shown)}){near}"
+
+
+def _nearest(name: object, known: Sequence[str]) -> str:
+    near = get_close_matches(str(name), known, n=1)
+    return f" (is {near[0]} meant?)" if near else ""
 
 
 def _names(kind: Any, keys: Sequence[int | str]) -> list[str]:
