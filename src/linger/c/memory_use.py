@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from linger.analysis.result_html import Strip, strips_html
-from linger.analysis.result_table import Column, to_html, to_json, to_rich, to_text
 from linger.c.arena import ALIGNMENT
 from linger.c.arena_steps import INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
 from linger.c.network import load_network
@@ -25,10 +23,12 @@ from linger.errors import GraphError, LingerError, UnsupportedError, counted, pr
 from linger.graph.core.dialect_node import describe
 from linger.graph.files.model_io import ModelLike, load
 from linger.numeric.c.scope import PROOF
+from linger.records.html import Strip, strips_html
+from linger.records.table import Column, Summed, to_json
 from linger.version import __version__
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 FORMAT_VERSION = 1
 """Version of the JSON form. Keys may be added; one that is removed or changes its meaning raises it."""
@@ -55,7 +55,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, repr=False)
-class ArenaUse:
+class ArenaUse(Summed):
     """What a network needs as C.
 
     Attributes:
@@ -157,22 +157,18 @@ class ArenaUse:
             f"{amount(self.weight_bytes)} of weights)"
         )
 
-    def __str__(self) -> str:
-        return "\n".join([to_text(self._columns, self.steps), self.summary()])
+    def _title(self) -> str:
+        return "as C"
 
-    def _repr_html_(self) -> str:
+    def _rows(self) -> tuple[StepMemory, ...]:
+        return self.steps
+
+    def _picture(self) -> str:
         strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
-        picture = strips_html(strips, len(self.steps), self.arena_bytes)
-        return to_html("as C", self._columns, self.steps, picture=picture, notes=[self.summary()])
-
-    def __rich__(self) -> RenderableType:
-        from rich.console import Group  # a library that draws is loaded when something is drawn
-        from rich.text import Text
-
-        return Group(to_rich("as C", self._columns, self.steps), Text(self.summary()))
+        return strips_html(strips, len(self.steps), self.arena_bytes)
 
     @property
-    def _columns(self) -> tuple[Column, ...]:
+    def _columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # without those that would be empty
         """Without columns that would be empty."""
         empty = set()
         if not self.scratch_bytes:

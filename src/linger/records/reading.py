@@ -112,7 +112,7 @@ def _real(value: object) -> float:
         raise ValueError
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError
-    return float(value)  # type: ignore[arg-type]  # a number, or one of the texts
+    return float(value)
 
 
 Real = Annotated[float, As(_real, "a number")]

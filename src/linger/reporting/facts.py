@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from linger.analysis.result_table import finite
 from linger.errors import UsageError
 from linger.records.reading import Real, parse_json, read
+from linger.records.table import finite
 
 FORMAT, FORMAT_VERSION = "linger-report", 1
 """Keys may be added; one that is removed or changes its meaning raises the version."""

@@ -16,10 +16,10 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.batches import Batch, values_of
-from linger.analysis.result_table import written
 from linger.errors import UsageError
 from linger.quantization.diagnosis.noise_bench import FunctionFacts, LayerFacts, Trial
 from linger.quantization.diagnosis.signal_noise import SignalNoise
+from linger.records.table import written
 from linger.version import __version__
 
 _KIND = "linger sensitivity, measurements so far"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.analysis.result_html import table_html
 from linger.errors import counted
+from linger.records.table import Column, Shown
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 from linger.verification.proof.witness import WitnessRow
 
@@ -248,8 +248,16 @@ class Flip:
         return f"{counted(self.values, 'value')} of {self.tensor}, behind {listed}"
 
 
+_COLUMNS = (
+    Column("name", "tensor"),
+    Column("dtype", "type"),
+    *(Column(name, name, "{:,}") for name in ("values", "distinct", "saturated")),
+    Column("differing", "differ", "{:,}"),
+)
+
+
 @dataclass(repr=False)
-class Verification:
+class Verification(Shown):
     """The result of comparing every integer of every batch with equality.
 
     Attributes:
@@ -289,18 +297,13 @@ class Verification:
     witnesses: list[WitnessRow] = field(default_factory=list)
     not_asked: tuple[str, ...] = ()
 
+    _columns = _COLUMNS
+
     def __repr__(self) -> str:
         verdict = "ok" if self.ok else "not ok"
         differ = f"{self.differing} of {self.integers} integers differ"
         witnesses = f", witnesses: {'; '.join(map(str, self.witnesses))}" if self.witnesses else ""
         return f"Verification({verdict}, {counted(len(self.rows), 'tensor')}, {differ}{witnesses})"
-
-    def _repr_html_(self) -> str:
-        headings = ("tensor", "type", "values", "distinct", "saturated", "differ")
-        rows = [
-            (r.name, r.dtype, *(f"{n:,}" for n in (r.values, r.distinct, r.saturated, r.differing))) for r in self.rows
-        ]
-        return table_html(self.summary(), headings, rows, is_text=[True, True, False, False, False, False])
 
     @property
     def integers(self) -> int:

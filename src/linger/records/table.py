@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a result as JSON, CSV, plain text, HTML and a rich table."""
+"""Results as JSON, CSV, plain text, HTML and a rich table, and the base of those that have a table."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from linger.analysis.result_html import table_html
 from linger.files import write_atomically
+from linger.records.html import table_html
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 NOTHING = "-"
@@ -52,7 +53,7 @@ def to_json(facts: Mapping[str, Any], rows: Iterable[Row], path: str | Path | No
 
     JSON has no infinity: it is the text "inf" or "-inf", which Python's float() reads.
     """
-    content = {**facts, "rows": [asdict(row) for row in rows]}
+    content = {**facts, "rows": list(rows)}
     return written(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
 
 
@@ -86,7 +87,7 @@ def to_text(columns: Sequence[Column], rows: Sequence[Any]) -> str:
 
 def to_rich(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
     """The rows as a rich table; on a terminal too narrow for it, each row under its own name, so that nothing is cut off."""
-    from linger.analysis.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
+    from linger.records.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
 
     return NarrowTable(
         title,
@@ -118,9 +119,86 @@ def written(text: str, path: str | Path | None) -> str:
 
 
 def finite(value: object) -> object:
-    """A value for JSON, which has neither infinities nor NaN: they are texts, which Python's float() reads."""
+    """A value as plain data for JSON, which has neither infinities nor NaN: they are texts, which Python's float() reads."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: finite(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
     return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+class Shown:
+    """A result with a table for notebooks and terminals: a dataclass that says what its columns and rows are."""
+
+    _columns: Sequence[Column] = ()
+
+    def summary(self) -> str:
+        """The result in a sentence."""
+        raise NotImplementedError
+
+    def _rows(self) -> Sequence[Any]:
+        return self.rows  # type: ignore[attr-defined,no-any-return]  # where the field has another name, the subclass says so
+
+    def _title(self) -> str:
+        return self.summary()
+
+    def _picture(self) -> str:
+        """HTML of a picture above the table."""
+        return ""
+
+    def _notes(self) -> Iterable[str]:
+        """Sentences below the table."""
+        return ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.summary()})"
+
+    def _repr_html_(self) -> str:
+        return to_html(self._title(), self._columns, self._rows(), picture=self._picture(), notes=self._notes())
+
+    def __rich__(self) -> RenderableType:
+        return to_rich(self._title(), self._columns, self._rows())
+
+
+class Summed(Shown):
+    """A result whose sentence stands below the table."""
+
+    def _notes(self) -> Iterable[str]:
+        return (self.summary(),)
+
+    def __str__(self) -> str:
+        return "\n".join([to_text(self._columns, self._rows()), self.summary()])
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group  # a library that draws is loaded when something is drawn
+        from rich.text import Text
+
+        return Group(to_rich(self._title(), self._columns, self._rows()), Text(self.summary()))
+
+
+class Result(Shown):
+    """A result as text, JSON and CSV, too."""
+
+    _row_type: type[Row]
+    _fact_names: Sequence[str] = ()
+    """Attributes that JSON has beside the rows; empty: every field but the rows."""
+
+    def _facts(self) -> dict[str, Any]:
+        own = self.__dataclass_fields__  # type: ignore[attr-defined]  # a dataclass
+        names = self._fact_names or [name for name in own if getattr(self, name) is not self._rows()]
+        return {name: getattr(self, name) for name in names}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Everything as JSON text, also written to `path` if one is given; infinity is "inf"."""
+        return to_json(self._facts(), self._rows(), path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The rows as CSV text, also written to `path` if one is given."""
+        return to_csv(self._row_type, self._rows(), path)
+
+    def __str__(self) -> str:
+        return "\n".join([self._title(), to_text(self._columns, self._rows()), *self._notes()])

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from linger.analysis.narrow_table import NarrowTable
+from linger.records.narrow_table import NarrowTable
 
 NAME = "encoder.layers.11.self_attention.output_projection.weight"
 HEADINGS = ("tensor", "max", "mean", "advice")
