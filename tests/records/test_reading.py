@@ -13,12 +13,14 @@ import pytest
 
 from linger.errors import GraphError, UsageError
 from linger.records.reading import (
+    As,
     Count,
     FileName,
     Is,
     Positive,
     Real,
     Sha256,
+    one_of,
     parse_json,
     read,
     read_with_problems,
@@ -129,6 +131,28 @@ def test_every_wrong_entry_is_named_at_once():
 def test_fields_that_do_not_fit_each_other_are_named_at_once_with_the_path():
     problems, _ = read_with_problems(Cart, GOOD | {"name": "horse", "wheels": [{"size": 1}] * 5}, place="run.carts")
     assert problems == ["run.carts.wheels are too many", "run.carts.name is that of a horse"]
+
+
+@dataclass(frozen=True)
+class Converted:
+    whole: Annotated[int, As(int, "a whole number")] = 0
+    part: Annotated[float, As(lambda value: 1 / value)] = 1.0
+    name: Annotated[str, As({"a": "x"}.__getitem__, "known")] = ""
+    side: Annotated[str, one_of(("left", "right"))] = "left"
+
+
+def test_a_conversion_makes_the_value_of_what_is_written():
+    assert read(Converted, {"whole": "5", "part": 2, "name": "a"}, "", "") == Converted(5, 0.5, "x")
+
+
+def test_a_conversion_refuses_whatever_it_raises():
+    problems, _ = read_with_problems(Converted, {"whole": [5], "part": 0, "name": "b", "side": "lft"})
+    assert problems == [
+        "whole is not a whole number ([5])",
+        "part: division by zero",
+        "name is not known ('b')",
+        "side is not one of 'left', 'right' ('lft') (is left meant?)",
+    ]
 
 
 def test_unknown_entries_are_left_out_of_an_open_format():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from linger.graph.core.dialect_node import describe
 from linger.graph.files.model_io import ModelLike, load
 from linger.numeric.c.scope import PROOF
 from linger.records.html import Strip, strips_html
-from linger.records.table import Column, Summed, to_json
+from linger.records.table import Column, Summed, picked, to_json
 from linger.version import __version__
 
 if TYPE_CHECKING:
@@ -119,16 +119,7 @@ class ArenaUse(Summed):
 
     def facts(self) -> dict[str, Any]:
         """The totals and the blocks as JSON has them."""
-        return {
-            "arena_bytes": self.arena_bytes,
-            "least_bytes": self.least_bytes,
-            "scratch_bytes": self.scratch_bytes,
-            "weight_bytes": self.weight_bytes,
-            "table_bytes": self.table_bytes,
-            "macs": self.macs,
-            "peak_step": self.peak_step,
-            "blocks": [asdict(block) for block in self.blocks],
-        }
+        return picked(self, "arena_bytes least_bytes scratch_bytes weight_bytes table_bytes macs peak_step blocks")
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Everything as JSON text, also written to `path` if one is given; the page on `linger.memory` describes the keys."""
@@ -136,7 +127,7 @@ class ArenaUse(Summed):
             "format": "linger-c-memory",
             "version": FORMAT_VERSION,
             "linger": __version__,
-            "path": None if self.path is None else str(self.path),
+            "path": self.path,
             **self.facts(),
         }
         return to_json(facts, self.steps, path)

@@ -29,7 +29,7 @@ from linger.graph.files.model_io import copied
 from linger.graph.forms.shaped import Shape, Tensors, declared_tensors, known_tensors
 from linger.graph.passes.fixed_shapes import fix_shapes
 from linger.records.html import bars_html
-from linger.records.table import Column, Summed, to_json, to_text
+from linger.records.table import Column, Summed, picked, to_json, to_text
 from linger.version import __version__
 
 if TYPE_CHECKING:
@@ -259,20 +259,10 @@ class MemoryUse(Summed):
             "format": "linger-memory",
             "version": FORMAT_VERSION,
             "linger": __version__,
-            "path": self.path,
-            "target": self.target,
-            "ok": self.ok,
-            "peak_bytes": self.peak_bytes,
+            **picked(self, "path target ok peak_bytes"),
             "peak_node": None if peak is None else self.layers[peak].node,
-            "tensor_bytes": self.tensor_bytes,
-            "weight_bytes": self.weight_bytes,
-            "macs": self.macs,
-            "has_all_macs": self.has_all_macs,
-            "is_lower_bound": self.is_lower_bound,
-            "batch_axes": self.batch_axes,
-            "packer_line": self.packer_line,
-            "findings": self.findings,
-            "lifetimes": self.lifetimes,
+            **picked(self, "tensor_bytes weight_bytes macs has_all_macs is_lower_bound batch_axes packer_line"),
+            **picked(self, "findings lifetimes"),
         }
         return to_json(facts, self.layers, path)
 

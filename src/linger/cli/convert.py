@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -42,10 +41,10 @@ def convert(
         say_result(
             "convert",
             {
-                "path": str(target),
+                "path": target,
                 "ok": done.ok,
                 "changes": [{"where": change.where, "what": change.what} for change in done.changes],
-                "findings": [asdict(finding) for finding in done.findings],
+                "findings": done.findings,
             },
         )
         return

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -411,11 +410,6 @@ def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _finite(value: Any) -> Any:
-    """A value that JSON has; infinity is the text `inf`."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _content(made: Quantized) -> dict[str, Any]:
     return {
         "name": made.name,
@@ -427,7 +421,7 @@ def _content(made: Quantized) -> dict[str, Any]:
         "folder": str(made.folder),
         "files": list(made.files),
         "sha256": made.sha256,
-        "quality": [{key: _finite(value) for key, value in asdict(figure).items()} for figure in made.quality],
+        "quality": made.quality,
         "integers": made.proof.integers,
         "differing": made.proof.differing,
         "findings": made.check.counts(),
@@ -439,7 +433,7 @@ def _content(made: Quantized) -> dict[str, Any]:
         "arena_bytes": made.arena_bytes,
         "stayed_float": list(made.stayed_float),
         "c": None if made.c_proof is None else {"differing": made.c_proof.differing, "elements": made.c_proof.elements},
-        "c_cut": None if made.c_cut is None else asdict(made.c_cut),
+        "c_cut": made.c_cut,
         "c_missing": made.c_missing,
         "notes": list(made.notes),
     }

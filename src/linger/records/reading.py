@@ -88,8 +88,14 @@ class As:
         """The schema of the conversion."""
         from pydantic_core import core_schema  # loaded with the first record that is read
 
-        inner = core_schema.no_info_plain_validator_function(self.convert)
+        inner = core_schema.no_info_plain_validator_function(self._converted)
         return _named(inner, self.expected) if self.expected else inner
+
+    def _converted(self, value: Any) -> Any:
+        try:
+            return self.convert(value)
+        except (TypeError, LookupError, ArithmeticError) as error:
+            raise ValueError(str(error)) from error
 
 
 def _named(inner: CoreSchema, expected: str) -> CoreSchema:
@@ -210,7 +216,7 @@ def read_with_problems(
     from pydantic_core import PydanticSerializationError, to_json
 
     try:
-        text = to_json([content], inf_nan_mode="constants")
+        text = to_json([content], inf_nan_mode="constants", fallback=repr)
     except PydanticSerializationError as error:
         return [f"{place or 'its content'} is no plain text and numbers ({_reason(error)})"], None
     try:

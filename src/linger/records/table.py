@@ -131,6 +131,12 @@ def finite(value: object) -> object:
     return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
+def picked(source: object, *names: str) -> dict[str, Any]:
+    """Attributes by name, and what methods return, for JSON; a text may hold several names."""
+    found = {name: getattr(source, name) for text in names for name in text.split()}
+    return {name: value() if callable(value) else value for name, value in found.items()}
+
+
 class Shown:
     """A result with a table for notebooks and terminals: a dataclass that says what its columns and rows are."""
 
@@ -190,7 +196,7 @@ class Result(Shown):
     def _facts(self) -> dict[str, Any]:
         own = self.__dataclass_fields__  # type: ignore[attr-defined]  # a dataclass
         names = self._fact_names or [name for name in own if getattr(self, name) is not self._rows()]
-        return {name: getattr(self, name) for name in names}
+        return picked(self, *names)
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Everything as JSON text, also written to `path` if one is given; infinity is "inf"."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from linger.errors import counted, listing
-from linger.records.table import Column, Shown, finite
+from linger.records.table import Column, Shown, finite, picked
 from linger.verification.array_files import Array
 
 _SHOWN_NAMES = 5
@@ -170,14 +170,9 @@ class TensorDifference:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {name: finite(getattr(self, name)) for name in _ROW} | {"notes": list(self.notes)}
-
-
-_ROW = (
-    *("name", "other", "matched", "op_type", "dtype_a", "dtype_b", "shape", "scale", "unit", "values", "differing"),
-    *("largest", "mean", "largest_real", "first", "saturated_a", "saturated_b"),
-)
-"""What JSON says of a row, beside its notes."""
+        said = picked(self, "name other matched op_type dtype_a dtype_b shape scale unit values differing largest mean")
+        said |= picked(self, "largest_real first saturated_a saturated_b")
+        return {key: finite(value) for key, value in said.items()} | {"notes": list(self.notes)}
 
 
 @dataclass(frozen=True)
@@ -295,10 +290,9 @@ class FileComparison(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        first = None if self.first is None else self.first.tensor
-        named = {name: finite(getattr(self, name)) for name in ("only_a", "only_b", "missing_outputs", "notes")}
-        counts = {name: getattr(self, name) for name in ("a", "b", "ok", "batches", "values", "differing")}
-        return {**counts, "first": first, "rows": [row.as_dict() for row in self.rows], **named}
+        rest = {key: list(value) for key, value in picked(self, "only_a only_b missing_outputs notes").items()}
+        first, rows = None if self.first is None else self.first.tensor, [row.as_dict() for row in self.rows]
+        return {**picked(self, "a b ok batches values differing"), "first": first, "rows": rows, **rest}
 
 
 def in_units(array: Array, scale: float | None, unit: float | None) -> Array:

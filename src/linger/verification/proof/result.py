@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.errors import counted
-from linger.records.table import Column, Shown
+from linger.records.table import Column, Shown, picked
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 from linger.verification.proof.witness import WitnessRow
 
@@ -154,15 +154,7 @@ class TensorRow:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as a certificate has it."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "values": self.values,
-            "distinct": self.distinct,
-            "saturated": self.saturated,
-            "differing": self.differing,
-            "sha256": self.sha256,
-        }
+        return picked(self, "name dtype values distinct saturated differing sha256")
 
 
 @dataclass
@@ -191,13 +183,8 @@ class FloatRow:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as a certificate has it; floats that may differ in their last bits have no fingerprint."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "values": self.values,
-            "differing": self.differing,
-            "sha256": self._fingerprint.hexdigest() if self.is_exact else None,
-        }
+        digest = self._fingerprint.hexdigest() if self.is_exact else None
+        return {**picked(self, "name dtype values differing"), "sha256": digest}
 
 
 @dataclass(frozen=True)
@@ -390,9 +377,7 @@ class Verification(Shown):
             "counts": {
                 "batches": self.batches,
                 "tensors": len(self.rows),
-                "integers": self.integers,
-                "differing": self.differing,
-                "output_differences": self.output_differences,
+                **picked(self, "integers differing output_differences"),
             },
             "float_error": self.float_error,
             "missing": list(self.missing),
