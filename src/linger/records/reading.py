@@ -36,6 +36,7 @@ _EXPECTED: Mapping[str, str] = {
     "mapping_type": "an object",
     "string_type": "a text",
     "string_unicode": "a text",
+    "too_long": "a list of {max_length}",
     "tuple_type": "a list",
 }
 """What pydantic's kinds of errors ask for, in JSON's words."""
@@ -253,7 +254,7 @@ def _sentences(kind: Any, entry: ErrorDetails, place: str) -> Iterator[str]:
         inside = isinstance(said, FieldError)
         yield from (_path(_path(place, keys), [text]) if inside else f"{path}: {text}" for text in map(str, said.args))
     else:
-        expected = context.get("expected") or _EXPECTED.get(fault) or entry["msg"]
+        expected = context.get("expected") or _EXPECTED.get(fault, entry["msg"]).format(**context)
         near = _nearest(entry["input"], re.findall(r"'([^']*)'", expected))
         shown = repr(entry["input"])[:_SHOWN]
         yield f"{path} is not {expected} ({printable(shown)}){near}"
