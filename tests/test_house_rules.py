@@ -144,7 +144,7 @@ DEPLOYED = (
     "linger.verification.proof.verify",
     "linger.verification.proof.recheck",
     "linger.proof",
-    "linger.reporting.tables",
+    "linger.records.rich_table",
     "linger.cli.verify",
     "linger.cli.run",
     "linger.cli.ops",

@@ -160,7 +160,7 @@ class Analysis:
         return table_html(self.title, headings, map(_shown, (*self.rows, *self.folded)), is_text=is_text)
 
     def __rich__(self) -> Table:
-        from linger.records.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
+        from linger.records.rich_table import NarrowTable  # a library that draws is loaded when something is drawn
 
         headings, is_text = self._headings
         rows = (*self.rows, *self.folded)

@@ -215,7 +215,7 @@ def _show(folder: Path, measured: _Measured | None, proof: CProof | None, *, as_
     if as_json:
         say_result("c", _content(folder, manifest, measured, proof))
         return
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     is_given = manifest["arena"] == "caller"
     rows = [

@@ -33,7 +33,7 @@ def convert(
         linger convert digits.onnx --to thinker --partial --out old.onnx
     """
     from linger.graph.conversion.convert import convert_dialect
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     target = model.parent / f"{model.stem}_{to}.onnx" if out is None else out
     done = convert_dialect(model, to, path=target, partial=partial)

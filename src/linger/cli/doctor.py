@@ -51,7 +51,7 @@ def doctor(*, as_json: Json = False) -> None:
 
 
 def _show(found: list[Package], chains: list[Tool]) -> None:
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     rows = [
         (p.name, p.version, p.needed, f"extra {p.extra}" if p.extra else "always", p.status, p.remedy) for p in found

@@ -139,7 +139,7 @@ def _text(report: _Report, form: Form) -> str:
 
 def _print(page: Console, report: _Report) -> None:
     """The layers, then the steps of C; for a chip, whose packer does not read C, only the sentence about C."""
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     use = report.use
     page.print(use)

@@ -358,8 +358,8 @@ def _show(made: Quantized, *, as_json: bool) -> None:
     if as_json:
         say_result("quantize", _content(made))
         return
+    from linger.records.rich_table import table
     from linger.reporting.facts import SEEN
-    from linger.reporting.tables import table
 
     rows = [*map(_quality_row, made.quality), *_cost_rows(made)]
     console().print(table(made.name, ("", "float", "plain", "tuned"), rows))

@@ -122,11 +122,12 @@ def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> No
     if as_json:
         say_result("verify", _content(result))
         return
-    from linger.reporting.tables import verification_table
+    from linger.records.table import to_rich
+    from linger.verification.proof.result import COLUMNS
 
     rows = result.rows if every else [row for row in result.rows if row.differing]
     if rows:
-        console().print(verification_table(result, title if result.ok else "", rows))
+        console().print(to_rich(title if result.ok else "", COLUMNS, rows))
     elif result.ok:
         say(title)
 

@@ -73,21 +73,22 @@ def dicts_to_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: 
 
 def to_text(columns: Sequence[Column], rows: Sequence[Any]) -> str:
     """An aligned table in plain text, without a line break at its end."""
-    cells = [[column.heading for column in columns], *([column.show(row) for column in columns] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    lines = (
-        "  ".join(
-            text.ljust(width) if column.is_text else text.rjust(width)
-            for text, width, column in zip(line, widths, columns, strict=True)
-        ).rstrip()
-        for line in cells
-    )
-    return "\n".join(lines)
+    cells = [[column.show(row) for column in columns] for row in rows]
+    return aligned([column.heading for column in columns], cells, [column.is_text for column in columns])
+
+
+def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], is_text: Sequence[bool] | None = None) -> str:
+    """Texts in columns as wide as they need; numbers to the right where it is said which columns are texts."""
+    lines = [headings, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
+    sides = [str.ljust if is_left else str.rjust for is_left in is_text or [True] * len(headings)]
+    filled = ([side(text, width) for side, text, width in zip(sides, line, widths, strict=True)] for line in lines)
+    return "\n".join("  ".join(line).rstrip() for line in filled)
 
 
 def to_rich(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
     """The rows as a rich table; on a terminal too narrow for it, each row under its own name, so that nothing is cut off."""
-    from linger.records.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
+    from linger.records.rich_table import NarrowTable  # a library that draws is loaded when something is drawn
 
     return NarrowTable(
         title,

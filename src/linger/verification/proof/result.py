@@ -235,7 +235,7 @@ class Flip:
         return f"{counted(self.values, 'value')} of {self.tensor}, behind {listed}"
 
 
-_COLUMNS = (
+COLUMNS = (
     Column("name", "tensor"),
     Column("dtype", "type"),
     *(Column(name, name, "{:,}") for name in ("values", "distinct", "saturated")),
@@ -284,7 +284,7 @@ class Verification(Shown):
     witnesses: list[WitnessRow] = field(default_factory=list)
     not_asked: tuple[str, ...] = ()
 
-    _columns = _COLUMNS
+    _columns = COLUMNS
 
     def __repr__(self) -> str:
         verdict = "ok" if self.ok else "not ok"
