@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
+from reprlib import Repr
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -43,6 +44,8 @@ _EXPECTED: Mapping[str, str] = {
 
 _UNKNOWN, _MISSING = "unexpected_keyword_argument", "missing"
 _SHOWN = 60
+_brief = Repr()
+_brief.maxstring = _brief.maxlong = _brief.maxother = _SHOWN  # a file may hold anything, of any size
 _REALS = ("inf", "-inf", "nan")
 
 
@@ -247,6 +250,8 @@ def _sentences(kind: Any, entry: ErrorDetails, place: str) -> Iterator[str]:
     if fault == _UNKNOWN:
         known = _names(kind, keys[:-1])
         yield f"{path} is not known{_nearest(keys[-1], known) or f' (known: {listing(known, limit=12)})'}"
+    elif fault == "json_invalid":
+        yield f"{path} cannot be read ({context['error']})"
     elif fault == _MISSING:
         yield f"{path} is missing"
     elif fault == "value_error":
@@ -256,12 +261,11 @@ def _sentences(kind: Any, entry: ErrorDetails, place: str) -> Iterator[str]:
     else:
         expected = context.get("expected") or _EXPECTED.get(fault, entry["msg"]).format(**context)
         near = _nearest(entry["input"], re.findall(r"'([^']*)'", expected))
-        shown = repr(entry["input"])[:_SHOWN]
-        yield f"{path} is not {expected} ({printable(shown)}){near}"
+        yield f"{path} is not {expected} ({printable(_brief.repr(entry['input'])[:_SHOWN])}){near}"
 
 
 def _nearest(name: object, known: Sequence[str]) -> str:
-    near = get_close_matches(str(name), known, n=1)
+    near = get_close_matches(name, known, n=1) if isinstance(name, str) and len(name) <= _SHOWN else []
     return f" (is {near[0]} meant?)" if near else ""
 
 

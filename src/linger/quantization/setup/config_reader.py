@@ -34,7 +34,7 @@ def read_config(path: str | Path) -> Config:
         _refuse_bomb(content)
     except OSError as error:
         raise UsageError(f"config_file: {path} cannot be read ({error.strerror or error}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"config_file: {path} is no YAML: {' '.join(str(error).split())}.") from error
     if content is None:
         raise UsageError(f"config_file: {path} is empty. Write settings into it, or leave the argument out.")
