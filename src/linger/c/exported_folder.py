@@ -246,7 +246,7 @@ class ExportedFolder:
         model: The ONNX file.
     """
 
-    path: Annotated[Path, Is(None, "a path")]
+    path: Path
     manifest_sha256: Sha256
     name: Identifier
     arena: Literal["static", "caller"]

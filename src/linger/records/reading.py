@@ -54,25 +54,22 @@ class Is:
     """A condition on a field, as part of its annotation: `Annotated[str, Is(str.isidentifier, "an identifier")]`.
 
     Attributes:
-        check: Whether a value of the annotated type is right; None: every one is.
+        check: Whether a value of the annotated type is right.
         expected: What is expected, for the sentence "… is not …".
     """
 
-    check: Callable[[Any], object] | None
+    check: Callable[[Any], object]
     expected: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The schema of the annotated type with the condition."""
         from pydantic_core import core_schema  # loaded with the first record that is read
 
-        inner = handler(source)
-        if self.check is not None:
-            inner = core_schema.no_info_after_validator_function(self._checked, inner)
-        return _named(inner, self.expected)
+        return _named(core_schema.no_info_after_validator_function(self._checked, handler(source)), self.expected)
 
     def _checked(self, value: Any) -> Any:
-        if self.check is not None and not self.check(value):
-            raise ValueError(self.expected)
+        if not self.check(value):
+            raise ValueError
         return value
 
 
