@@ -275,7 +275,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice(Result):
     """Every tensor with its loss and a sentence, the most worrying first."""
 
@@ -316,9 +316,10 @@ class Advice(Result):
             found[item.module][_part(item.role)] = _joint_limit(alike)
         return found
 
-    def __repr__(self) -> str:
+    def summary(self) -> str:
+        """How many tensors there are, and how many of them need something."""
         limited, wide = sum(item.limit is not None for item in self.items), sum(i.needs_width for i in self.items)
-        return f"Advice({len(self.items)} tensors, {limited} to limit, {wide} need 16 bits)"
+        return f"{len(self.items)} tensors, {limited} to limit, {wide} need 16 bits"
 
     def __str__(self) -> str:
         return "\n".join([to_text(_COLUMNS, self.items), *self.lines])

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -138,14 +139,14 @@ def picked(source: object, *names: str) -> dict[str, Any]:
     return {name: value() if callable(value) else value for name, value in found.items()}
 
 
-class Shown:
+class Shown(ABC):
     """A result with a table for notebooks and terminals: a dataclass that says what its columns and rows are."""
 
     _columns: Sequence[Column] = ()
 
+    @abstractmethod
     def summary(self) -> str:
         """The result in a sentence."""
-        raise NotImplementedError
 
     def _rows(self) -> Sequence[Any]:
         return self.rows  # type: ignore[attr-defined,no-any-return]  # where the field has another name, the subclass says so
