@@ -83,7 +83,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Quantized:
+class _Quantized:
     """The integers of an edge.
 
     Attributes:
@@ -114,7 +114,7 @@ class Edge:
     shape: tuple[Size, ...]
     type: Element
     order: tuple[int, ...] | None = None
-    quantized: Quantized | None = None
+    quantized: _Quantized | None = None
 
     def __post_init__(self) -> None:
         layouts = (self.layout(quantized=quantized) for quantized in (False, True))
@@ -212,14 +212,14 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Weights:
+class _Weights:
     """The file with the weights, where they are not compiled: every call is given its bytes."""
 
     file: str
 
 
 @dataclass(frozen=True)
-class Model:
+class _Model:
     """The ONNX file that the folder was made from; None where it was a model in memory."""
 
     sha256: Sha256 | None = None
@@ -257,10 +257,10 @@ class ExportedFolder:
     outputs: tuple[Edge, ...]
     states: tuple[Any, ...]
     tensors: tuple[ProofTensor, ...]
-    weights: Weights | None = None
+    weights: _Weights | None = None
     stream: StreamOptions | None = None
     cut: Cut | None = None
-    model: Model | None = None
+    model: _Model | None = None
 
     def __post_init__(self) -> None:
         edges, shown = (*self.inputs, *self.outputs), self.tensors

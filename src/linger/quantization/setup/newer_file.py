@@ -49,7 +49,7 @@ Calibrator = Annotated[str, As(lambda given: _one_of(given, (*_METHODS, *calibra
 
 
 @dataclass(frozen=True)
-class ClampInfo:
+class _ClampInfo:
     """Limits that constrain a model."""
 
     clamp_weight_value: Positive | None = None
@@ -59,7 +59,7 @@ class ClampInfo:
 
 
 @dataclass(frozen=True)
-class QuantInfo:
+class _QuantInfo:
     """How a model, or a part of it, is quantised."""
 
     weight_bits: Width = 8
@@ -81,7 +81,7 @@ class QuantInfo:
 
 
 @dataclass(frozen=True)
-class Newer:
+class _Newer:
     """Every key of linger 3.x and its default; `device` there is cuda where there is one."""
 
     open_quant: Annotated[Any, _only("linger.init always quantises, as the key was never looked at", value=True)] = True
@@ -90,12 +90,12 @@ class Newer:
     dtype: Annotated[str, one_of(("torch.float32", "float32"))] = "torch.float32"
     seed: Any = 42
     platform: Annotated[str, As(_platform)] = DEFAULT_PLATFORM
-    clamp_info: ClampInfo = field(default_factory=ClampInfo)
-    quant_info: QuantInfo = field(default_factory=QuantInfo)
+    clamp_info: _ClampInfo = field(default_factory=_ClampInfo)
+    quant_info: _QuantInfo = field(default_factory=_QuantInfo)
 
 
 @dataclass(frozen=True)
-class Part:
+class _Part:
     """A part of a model with settings of its own."""
 
     name: Annotated[
@@ -105,13 +105,13 @@ class Part:
             "a path, or a list of paths",
         ),
     ]
-    quant_info: QuantInfo = field(default_factory=QuantInfo)
-    clamp_info: ClampInfo = field(default_factory=ClampInfo)
+    quant_info: _QuantInfo = field(default_factory=_QuantInfo)
+    clamp_info: _ClampInfo = field(default_factory=_ClampInfo)
 
 
-DEFAULT_CLAMP: dict[str, Any] = asdict(ClampInfo())
-DEFAULT_QUANT: dict[str, Any] = {key: value for key, value in asdict(QuantInfo()).items() if value is not None}
-DEFAULTS: dict[str, Any] = asdict(Newer()) | {"quant_info": DEFAULT_QUANT}
+DEFAULT_CLAMP: dict[str, Any] = asdict(_ClampInfo())
+DEFAULT_QUANT: dict[str, Any] = {key: value for key, value in asdict(_QuantInfo()).items() if value is not None}
+DEFAULTS: dict[str, Any] = asdict(_Newer()) | {"quant_info": DEFAULT_QUANT}
 
 
 def is_newer(content: object) -> bool:
@@ -134,10 +134,10 @@ def _is_part(value: object) -> bool:
 
 def newer_problems(content: Mapping[Any, Any]) -> list[str]:
     """Everything in a configuration of linger 3.x that means nothing here, or something else."""
-    problems, _ = read_with_problems(Newer, {key: value for key, value in content.items() if key in DEFAULTS})
+    problems, _ = read_with_problems(_Newer, {key: value for key, value in content.items() if key in DEFAULTS})
     for key, value in content.items():
         if _is_part(value):
-            problems += read_with_problems(Part, value, place=str(key))[0]
+            problems += read_with_problems(_Part, value, place=str(key))[0]
             problems += _of_the_whole(f"{key}.quant_info", value.get("quant_info"))
         elif key not in DEFAULTS:
             problems.append(f"{unknown(str(key), str(key), DEFAULTS)}, nor is it a part: a mapping with the key 'name'")

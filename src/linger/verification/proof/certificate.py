@@ -46,7 +46,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class DataFile:
+class _DataFile:
     """A file that holds weights of the model, by its path beside it."""
 
     name: str
@@ -54,16 +54,16 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class ModelFile:
+class _ModelFile:
     """The model's file, and those that hold weights."""
 
     name: FileName
     sha256: Sha256
-    external: tuple[DataFile, ...]
+    external: tuple[_DataFile, ...]
 
 
 @dataclass(frozen=True)
-class Inputs:
+class _Inputs:
     """The inputs: the fingerprints of each batch by name, and the seeds that generate them, or where they are."""
 
     batches: tuple[Mapping[str, Sha256], ...]
@@ -91,7 +91,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Counts:
+class _Counts:
     """How much was compared, and how much differs."""
 
     batches: int
@@ -102,7 +102,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class OutputEntry:
+class _OutputEntry:
     """An output; one that may differ in its last bits has no fingerprint."""
 
     name: str
@@ -113,7 +113,7 @@ class OutputEntry:
 
 
 @dataclass(frozen=True)
-class TensorEntry:
+class _TensorEntry:
     """An integer tensor."""
 
     name: str
@@ -126,7 +126,7 @@ class TensorEntry:
 
 
 @dataclass(frozen=True)
-class WitnessEntry:
+class _WitnessEntry:
     """A further computation, and what it was compared on."""
 
     description: str
@@ -140,14 +140,14 @@ class WitnessEntry:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class _Certificate:
     """The entries that a certificate must have; others may be there."""
 
     date: str
     versions: Mapping[str, Any]
     cpu: Mapping[str, Any]
-    model: ModelFile
-    inputs: Inputs
+    model: _ModelFile
+    inputs: _Inputs
     expected_by: str
     levels: Annotated[
         tuple[str, ...],
@@ -156,13 +156,13 @@ class Certificate:
     session_options: Mapping[str, Any]
     verdict: Literal["equal", "different"]
     summary: str
-    counts: Counts
+    counts: _Counts
     float_error: float
     missing: tuple[Any, ...]
-    tensors: tuple[TensorEntry, ...]
-    outputs: tuple[OutputEntry, ...]
+    tensors: tuple[_TensorEntry, ...]
+    outputs: tuple[_OutputEntry, ...]
     seal: str
-    witnesses: tuple[WitnessEntry, ...] = ()
+    witnesses: tuple[_WitnessEntry, ...] = ()
 
     def __post_init__(self) -> None:
         kinds = (
@@ -324,7 +324,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
             "it with the linger that wrote it, or verify the model again."
         )
     where = f"{path}: its entries are damaged"
-    read(Certificate, content, where, "Verify the model again.", error=VerificationError, is_open=True)
+    read(_Certificate, content, where, "Verify the model again.", error=VerificationError, is_open=True)
     return content
 
 
