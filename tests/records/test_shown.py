@@ -75,6 +75,15 @@ def test_json_has_every_field_and_csv_every_row(tmp_path):
     assert list(csv.reader(io.StringIO(LOSSES.to_csv()))) == [["name", "db"], ["conv", "31.25"], ["fc", "inf"]]
 
 
+def test_json_of_nothing_has_every_key():
+    @dataclass(frozen=True, repr=False)
+    class Nothing(Losses):
+        notes: tuple[str, ...] = ()
+
+    assert json.loads(Nothing((), 1.0).to_json()) == {"goal": 1.0, "path": None, "notes": [], "rows": []}
+    assert Nothing((), 1.0).to_csv() == "name,db\n"
+
+
 def test_html_has_the_picture_and_rich_the_rows():
     page = LOSSES._repr_html_()
     assert page.index("2 layers") < page.index("<svg/>") < page.index("conv") < page.index("so it is")

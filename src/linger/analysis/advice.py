@@ -281,10 +281,7 @@ class Advice(Result):
 
     items: tuple[Item, ...]
 
-    _columns, _row_type, _fact_names = _COLUMNS, Item, ("lines",)
-
-    def _rows(self) -> tuple[Item, ...]:
-        return self.items
+    _columns, _row_type, _rows_name, _fact_names = _COLUMNS, Item, "items", ("lines",)
 
     def _title(self) -> str:
         return "fixed point, most worrying first"

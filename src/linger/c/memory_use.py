@@ -76,6 +76,8 @@ class ArenaUse(Summed):
     table_bytes: int
     path: Path | None = None
 
+    _rows_name = "steps"
+
     @property
     def ratio(self) -> float:
         """The arena as a multiple of the lower bound; 1 is the best there is."""
@@ -150,9 +152,6 @@ class ArenaUse(Summed):
 
     def _title(self) -> str:
         return "as C"
-
-    def _rows(self) -> tuple[StepMemory, ...]:
-        return self.steps
 
     def _picture(self) -> str:
         strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]

@@ -53,7 +53,7 @@ class CheckResult(Shown):
     path: Path | None = None
     target: str | None = None
 
-    _columns = _COLUMNS
+    _columns, _rows_name = _COLUMNS, "findings"
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -69,9 +69,6 @@ class CheckResult(Shown):
     def notes(self) -> tuple[Finding, ...]:
         """What is worth knowing, or could not be checked."""
         return self._of(NOTE)
-
-    def _rows(self) -> tuple[Finding, ...]:
-        return self.findings
 
     def _of(self, severity: str) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.severity == severity)

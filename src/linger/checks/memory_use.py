@@ -177,6 +177,8 @@ class MemoryUse(Summed):
     findings: tuple[Finding, ...] = ()
     packer_line: str = ""
 
+    _rows_name = "layers"
+
     @property
     def peak_layer(self) -> int | None:
         """The number of the first layer with the most bytes alive; None for a network without layers."""
@@ -214,9 +216,6 @@ class MemoryUse(Summed):
     def rows(self) -> list[tuple[str, str, int, int, int, str]]:
         """(layer, shapes of its outputs, bytes alive, bytes of weights, MACs, note), in the order of execution."""
         return [(r.node, r.shape, r.live_bytes, r.weight_bytes, r.macs, r.note) for r in self.layers]
-
-    def _rows(self) -> tuple[LayerMemory, ...]:
-        return self.layers
 
     def _title(self) -> str:
         return "the model" if self.path is None else printable(str(self.path))

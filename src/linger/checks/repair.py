@@ -75,6 +75,7 @@ class Repair(Shown):
     check: Verification | None = None
 
     _columns = (Column("rule", "rule"), Column("where", "where"), Column("what", "what"))
+    _rows_name = "changes"
 
     @property
     def ok(self) -> bool:
@@ -91,9 +92,6 @@ class Repair(Shown):
         if self.check is not None:
             text += f" {self.check.summary()}"
         return text
-
-    def _rows(self) -> tuple[RuleChange, ...]:
-        return self.changes
 
     def _notes(self) -> Iterator[str]:
         return map(str, self.findings)

@@ -143,13 +143,16 @@ class Shown(ABC):
     """A result with a table for notebooks and terminals: a dataclass that says what its columns and rows are."""
 
     _columns: Sequence[Column] = ()
+    _rows_name = "rows"
+    """The field that holds the rows."""
 
     @abstractmethod
     def summary(self) -> str:
         """The result in a sentence."""
 
     def _rows(self) -> Sequence[Any]:
-        return self.rows  # type: ignore[attr-defined,no-any-return]  # where the field has another name, the subclass says so
+        rows: Sequence[Any] = getattr(self, self._rows_name)
+        return rows
 
     def _title(self) -> str:
         return self.summary()
@@ -197,7 +200,7 @@ class Result(Shown):
 
     def _facts(self) -> dict[str, Any]:
         own = self.__dataclass_fields__  # type: ignore[attr-defined]  # a dataclass
-        names = self._fact_names or [name for name in own if getattr(self, name) is not self._rows()]
+        names = self._fact_names or [name for name in own if name != self._rows_name]
         return picked(self, *names)
 
     def to_json(self, path: str | Path | None = None) -> str:

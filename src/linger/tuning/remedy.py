@@ -58,10 +58,7 @@ class Remedy(Result):
     changes: tuple[Change, ...] = ()
     trials: int = 0
 
-    _columns, _row_type = _COLUMNS, Change
-
-    def _rows(self) -> tuple[Change, ...]:
-        return self.changes
+    _columns, _row_type, _rows_name = _COLUMNS, Change, "changes"
 
     def summary(self) -> str:
         """The result in one line."""

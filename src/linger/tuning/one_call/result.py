@@ -192,7 +192,7 @@ class TuneResult(Result):
     notes: tuple[str, ...] = ()
     reference: nn.Module | None = field(default=None, repr=False, compare=False)
 
-    _row_type = TuneStep
+    _row_type, _rows_name = TuneStep, "steps"
 
     @property
     def kept(self) -> tuple[TuneStep, ...]:
@@ -212,9 +212,6 @@ class TuneResult(Result):
 
     def __repr__(self) -> str:
         return f"TuneResult({self.plain_db:.1f} → {self.after_db:.1f} dB, {len(self.kept)} of {len(self.steps)} steps kept)"
-
-    def _rows(self) -> tuple[TuneStep, ...]:
-        return self.steps
 
     def _facts(self) -> dict[str, Any]:
         facts = super()._facts() | {"summary": self.summary()}
