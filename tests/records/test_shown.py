@@ -105,3 +105,10 @@ def test_a_result_without_a_summary_cannot_be_made():
 
 def test_attributes_are_picked_by_name():
     assert picked(LOSSES, "goal summary", "path") == {"goal": 30.0, "summary": "2 layers", "path": Path("a/b")}
+
+
+def test_a_field_that_could_be_called_is_not():
+    def must_not_run():
+        pytest.fail("it was called")
+
+    assert picked(Losses((), must_not_run), "goal") == {"goal": must_not_run}

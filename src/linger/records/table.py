@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from linger.files import write_atomically
@@ -136,7 +137,7 @@ def finite(value: object) -> object:
 def picked(source: object, *names: str) -> dict[str, Any]:
     """Attributes by name, and what methods return, for JSON; a text may hold several names."""
     found = {name: getattr(source, name) for text in names for name in text.split()}
-    return {name: value() if callable(value) else value for name, value in found.items()}
+    return {name: value() if isinstance(value, MethodType) else value for name, value in found.items()}
 
 
 class Shown(ABC):
