@@ -19,7 +19,7 @@ from real_models.packages import need
 from rich.console import Console
 
 import linger
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 from linger.workflow.demo import (
     BATCH,
     TEST_IMAGES,

@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import linger
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 
 FACTORS = (3, 5)
 DETAIL = (slice(90, 230), slice(200, 410))

@@ -23,7 +23,7 @@ from real_models.packages import REQUIREMENTS, need
 from real_models.proof import Outcome
 from rich.console import Console
 
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 
 RUNS: dict[str, tuple[Callable[[Path], Outcome], Callable[[Path], Outcome]]] = {
     "crepe": (crepe.run, lambda folder: crepe.run(folder, judged_every=24, proven_on=8)),

@@ -23,7 +23,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import linger
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 from linger.workflow.demo import accuracy, evaluate
 
 TEST_IMAGES = 540

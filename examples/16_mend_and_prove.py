@@ -18,7 +18,7 @@ import onnx
 from rich.console import Console
 
 import linger
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 
 TEXT = """<ir_version: 6, opset_import: ["": 12, "thinker": 1]>
 net (float[1,4] x) => (float[1,2] scores, float[1,2] gate)

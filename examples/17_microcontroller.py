@@ -22,7 +22,7 @@ from rich.console import Console
 
 import linger
 from linger.errors import LingerError
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 
 digits_example = importlib.import_module("01_digits")
 

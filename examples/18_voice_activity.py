@@ -25,7 +25,7 @@ from rich.console import Console
 
 import linger
 from linger.errors import LingerError
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 
 COLOURS = {"sound": "0.45", "float": "tab:blue", "integers": "tab:orange"}
 

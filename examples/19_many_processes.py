@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import linger
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 from linger.workflow.demo import BATCH, DigitsNet, accuracy_of_file, digits, evaluate, export_digits, train
 
 LIMIT = timedelta(minutes=2)

@@ -25,7 +25,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import linger
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 
 STAGES = ("float", "PTQ int8", "QAT int8")
 DARK = 0.5

@@ -188,7 +188,7 @@ int main(void) {
 
 
 def zeros(program):
-    layouts = {edge.name: edge.integer for edge in program.folder.inputs}
+    layouts = {edge.name: edge.layout(quantized=True) for edge in program.folder.inputs}
     return {name: np.zeros(layout.shape, layout.dtype) for name, layout in layouts.items()}
 
 

@@ -286,17 +286,17 @@ HOSTILE = {
     "no output": (["outputs"], [], "at least one output"),
     "outputs no list": (["outputs"], {"a": 1}, "outputs is not a list"),
     "edge no object": (["outputs"], [1], r"outputs\[0\] is not an object"),
-    "type": (["inputs", 0, "type"], "int8; x", r"inputs\[0\]\.type is none of"),
-    "unhashable type": (["inputs", 0, "type"], [], r"inputs\[0\]\.type is none of"),
-    "shape": (["inputs", 0, "shape"], [1, "2"], r"inputs\[0\]\.shape is not"),
-    "bool in shape": (["inputs", 0, "shape"], [True, 2], r"inputs\[0\]\.shape is not"),
+    "type": (["inputs", 0, "type"], "int8; x", r"inputs\[0\]\.type is not .*int8.*bool"),
+    "unhashable type": (["inputs", 0, "type"], [], r"inputs\[0\]\.type is not .*int8.*bool"),
+    "shape": (["inputs", 0, "shape"], [1, "2"], r"inputs\[0\]\.shape\[1\] is not"),
+    "bool in shape": (["inputs", 0, "shape"], [True, 2], r"inputs\[0\]\.shape\[0\] is not"),
     "huge shape": (["inputs", 0, "shape"], [1 << 20, 1 << 20], "larger than C code"),
-    "scale": (["inputs", 0, "quantized", "scale"], float("nan"), "scale is not a positive number"),
+    "scale": (["inputs", 0, "quantized", "scale"], float("nan"), "NaN is no finite number"),
     "huge scale": (["inputs", 0, "quantized", "scale"], 10**400, "scale is not a positive number"),
     "order": (["tensors", 0, "order"], [0, 0, 1, 2], r"tensors\[0\]\.order is not"),
     "permutation": (["tensors", 1, "permutation"], [0, 1, 3], r"tensors\[1\]\.permutation is not"),
-    "id twice": (["tensors", 0, "id"], 3, "different ids"),
-    "name twice": (["tensors", 0, "name"], "s", "tensor names are not different"),
+    "id twice": (["tensors", 0, "id"], 3, "tensors: the ids are not different"),
+    "name twice": (["tensors", 0, "name"], "s", "tensors: the names are not different"),
     "states": (["states"], 5, "states is not a list"),
 }
 
@@ -313,7 +313,9 @@ def test_hostile_names_of_files_are_refused(tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"]["../../etc/passwd"] = "0"
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UsageError, match="names of files of the folder"):
+    with pytest.raises(
+        UsageError, match=r"name '\.\./\.\./etc/passwd' in files is not the name of a file of the folder"
+    ):
         read_folder(folder)
 
 

@@ -85,7 +85,7 @@ def test_what_means_nothing_is_refused_and_not_kept() -> None:
         linger.QUANT_CONFIGS.quant_infos = {}
     with pytest.raises(linger.UsageError, match=r"QUANT_CONFIGS.quant_info has no setting 'bits'"):
         linger.QUANT_CONFIGS.quant_info.bits  # noqa: B018 - reading it is what is tried
-    with pytest.raises(linger.UsageError, match=r"quant_info.weight_bits: 5 is no width"):
+    with pytest.raises(linger.UsageError, match=r"quant_info.weight_bits is not one of 4, 8, 16"):
         linger.QUANT_CONFIGS.quant_info.weight_bits = 5
     with pytest.raises(linger.UsageError, match=r"QUANT_CONFIGS.clamp_info: a mapping is expected, not 8"):
         linger.QUANT_CONFIGS.clamp_info = 8

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linger.analysis import result_table
 from linger.analysis.fixed_point_loss import USUAL, Loss
 from linger.analysis.magnitudes import Magnitudes
 from linger.analysis.result import ABNORMAL_VERSU
-from linger.analysis.result_html import bars_html
-from linger.analysis.result_table import Column
+from linger.records.html import bars_html
+from linger.records.table import Column, Result, to_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    pass
 
 POOR_DB, FAIR_DB = 20.0, 30.0
 """Signal to noise at 8 bits: below the first value a layer disturbs the output, above the second it hardly ever does."""
@@ -277,11 +275,19 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(Result):
     """Every tensor with its loss and a sentence, the most worrying first."""
 
     items: tuple[Item, ...]
+
+    _columns, _row_type, _rows_name, _fact_names = _COLUMNS, Item, "items", ("lines",)
+
+    def _title(self) -> str:
+        return "fixed point, most worrying first"
+
+    def _notes(self) -> tuple[str, ...]:
+        return self.lines
 
     @classmethod
     def of(cls, items: list[Item]) -> Advice:
@@ -307,28 +313,16 @@ class Advice:
             found[item.module][_part(item.role)] = _joint_limit(alike)
         return found
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Items and lines as JSON text, also written to `path` if one is given."""
-        return result_table.to_json({"lines": list(self.lines)}, self.items, path)
-
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """Items as CSV text, also written to `path` if one is given."""
-        return result_table.to_csv(Item, self.items, path)
-
-    def __repr__(self) -> str:
+    def summary(self) -> str:
+        """How many tensors there are, and how many of them need something."""
         limited, wide = sum(item.limit is not None for item in self.items), sum(i.needs_width for i in self.items)
-        return f"Advice({len(self.items)} tensors, {limited} to limit, {wide} need 16 bits)"
+        return f"{len(self.items)} tensors, {limited} to limit, {wide} need 16 bits"
 
     def __str__(self) -> str:
-        return "\n".join([result_table.to_text(_COLUMNS, self.items), *self.lines])
+        return "\n".join([to_text(_COLUMNS, self.items), *self.lines])
 
-    def _repr_html_(self) -> str:
-        picture = bars_html([item.name for item in self.items], [item.sqnr_8 for item in self.items], "dB at 8 bits")
-        title = "fixed point, most worrying first"
-        return result_table.to_html(title, _COLUMNS, self.items, picture=picture, notes=self.lines)
-
-    def __rich__(self) -> Table:
-        return result_table.to_rich("fixed point, most worrying first", _COLUMNS, self.items)
+    def _picture(self) -> str:
+        return bars_html([item.name for item in self.items], [item.sqnr_8 for item in self.items], "dB at 8 bits")
 
 
 def _limit_lines(items: tuple[Item, ...]) -> list[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linger.analysis.magnitudes import Magnitudes
-from linger.analysis.result_html import table_html
-from linger.analysis.result_table import dicts_to_csv, written
 from linger.files import write_atomically
+from linger.records.html import table_html
+from linger.records.table import dicts_to_csv, written
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -160,7 +160,7 @@ class Analysis:
         return table_html(self.title, headings, map(_shown, (*self.rows, *self.folded)), is_text=is_text)
 
     def __rich__(self) -> Table:
-        from linger.analysis.narrow_table import NarrowTable  # a library that draws is loaded when something is drawn
+        from linger.records.rich_table import NarrowTable  # a library that draws is loaded when something is drawn
 
         headings, is_text = self._headings
         rows = (*self.rows, *self.folded)

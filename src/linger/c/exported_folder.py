@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing, printable
+from linger.records.reading import Is, Positive, Sha256, parse_json, read, refuse_fields
 
 FORMAT = "linger-c"
 VERSION = 1
@@ -32,17 +33,25 @@ C_TYPES: Mapping[str, str] = {
 }
 """The C type of each element type of a manifest."""
 
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_FILE_NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,199}(?:/[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,199}){0,4}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 1 << 31
+_MOST_AXES = 32
 _LARGEST_SCALE = 1e38
 _MOST_MANIFEST_BYTES = 1 << 28
+_REMEDY = "Export it again."
 _KEYWORDS = re.compile(
     "auto|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|inline|int|long|register|"
     "restrict|return|short|signed|sizeof|static|struct|switch|typedef|union|unsigned|void|volatile|while|"
     "_Bool|_Complex|_Imaginary|main"
 )
+_IDENTIFIER = re.compile(rf"(?!(?:{_KEYWORDS.pattern})$)[A-Za-z_][A-Za-z0-9_]{{0,127}}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,199}(?:/[A-Za-z0-9_+][A-Za-z0-9_.+-]{0,199}){0,4}")
+
+Identifier = Annotated[str, Is(_IDENTIFIER.fullmatch, "a C identifier")]
+Size = Annotated[int, Is(lambda size: 0 <= size < _MOST_BYTES, "a number of bytes or things below 2^31")]
+InFolder = Annotated[str, Is(_FILE_NAME.fullmatch, "the name of a file of the folder")]
+"""A path inside the folder that no compiler takes for an option."""
+Source = Annotated[InFolder, Is(lambda name: name.endswith(".c"), "the name of a .c file of the folder")]
+Element = Literal["int8", "int16", "int32", "int64", "float32", "bool"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Layout:
     """An array as C holds it: its shape in the ONNX file and its element type."""
 
     shape: tuple[int, ...]
-    type: str
+    type: Element
 
     @property
     def count(self) -> int:
@@ -74,26 +83,47 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class _Quantized:
+    """The integers of an edge.
+
+    Attributes:
+        tensor: The ONNX name of the quantised tensor.
+        type: Its element type.
+        scale: Multiplies a real number to give its integer.
+    """
+
+    tensor: str
+    type: Element
+    scale: Annotated[Positive, Is(lambda scale: scale < _LARGEST_SCALE, "a positive number")]
+
+
+@dataclass(frozen=True)
 class Edge:
     """An input or an output of the network.
 
     Attributes:
         name: The name in the ONNX file; it never reaches the C text.
         c_name: The name of the C parameter.
-        real: The array of `run` and `step`.
-        integer: The array of `run_q` and `step_q`; the same as `real` at an edge that is not quantised.
-        scale: Multiplies a real number to give its integer; None at an edge that is not quantised.
-        tensor: The ONNX name of the quantised tensor at this edge; None at an edge that is not quantised.
+        shape, type: Of the array of `run` and `step`.
         order: The axes from the outermost to the innermost as C takes them; None: as they come.
+        quantized: The integers of `run_q` and `step_q`; None at an edge that is not quantised.
     """
 
     name: str
-    c_name: str
-    real: Layout
-    integer: Layout
-    scale: float | None = None
-    tensor: str | None = None
+    c_name: Identifier
+    shape: tuple[Size, ...]
+    type: Element
     order: tuple[int, ...] | None = None
+    quantized: _Quantized | None = None
+
+    def __post_init__(self) -> None:
+        layouts = (self.layout(quantized=quantized) for quantized in (False, True))
+        refuse_fields({**_too_large(*layouts), **_no_order("order", self.order, len(self.shape))})
+
+    @property
+    def tensor(self) -> str | None:
+        """The ONNX name of the quantised tensor; None at an edge that is not quantised."""
+        return None if self.quantized is None else self.quantized.tensor
 
     def packed(self, array: NDArray[Any]) -> bytes:
         """The bytes of an array as C takes them."""
@@ -108,28 +138,46 @@ class Edge:
 
     def layout(self, *, quantized: bool) -> Layout:
         """The array that the integer or the float interface takes here."""
-        return self.integer if quantized else self.real
+        return Layout(self.shape, self.quantized.type if quantized and self.quantized is not None else self.type)
 
 
 @dataclass(frozen=True)
 class ProofTensor:
     """A tensor that a proof build shows, and how to bring its bytes back into the order of the ONNX file."""
 
-    id: int
+    id: Size
     name: str
-    layout: Layout
+    shape: tuple[Size, ...]
+    type: Element
     order: tuple[int, ...]
-    permutation: NDArray[np.int64] | None = None
+    permutation: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        refuse_fields(
+            {
+                **_too_large(self.layout),
+                **_no_order("order", self.order, len(self.shape)),
+                **_no_order("permutation", self.permutation, self.layout.count),
+            }
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """The array in the ONNX file."""
+        return Layout(self.shape, self.type)
+
+    @cached_property
+    def _places(self) -> NDArray[np.int64]:
+        return np.array(self.permutation, np.int64)
 
     def restored(self, data: bytes) -> NDArray[Any]:
         """The tensor of the ONNX file from the bytes in memory."""
         memory = np.frombuffer(data, self.layout.dtype)
         if self.permutation is not None:
             flat = np.empty_like(memory)
-            flat[self.permutation] = memory
-            return flat.reshape(self.layout.shape)
-        shape = self.layout.shape
-        array = memory.reshape([shape[axis] for axis in self.order])
+            flat[self._places] = memory
+            return flat.reshape(self.shape)
+        array = memory.reshape([self.shape[axis] for axis in self.order])
         return array.transpose(np.argsort(self.order)).copy()
 
 
@@ -143,7 +191,7 @@ class StreamOptions:
         pairs: States that the file has itself, inputs by outputs; None: found.
     """
 
-    frames: int
+    frames: Size
     time: Mapping[str, int] | None = None
     pairs: Mapping[str, str] | None = None
 
@@ -164,32 +212,115 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class _Weights:
+    """The file with the weights, where they are not compiled: every call is given its bytes."""
+
+    file: str
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The ONNX file that the folder was made from; None where it was a model in memory."""
+
+    sha256: Sha256 | None = None
+
+
+@dataclass(frozen=True)
 class ExportedFolder:
-    """What a manifest says about its folder, after all of it has been checked."""
+    """What a manifest says about its folder, after all of it has been checked.
+
+    Attributes:
+        path: The folder.
+        manifest_sha256: Of the manifest.
+        name: What every symbol begins with.
+        arena: Whether the arena is a static array or the caller's.
+        arena_bytes: Its size.
+        sources: The files to compile.
+        files: The SHA-256 of every file.
+        inputs, outputs: The edges.
+        states: Of a stream; only their number counts here.
+        tensors: What a proof build shows.
+        weights: The file with the weights; None where they are compiled.
+        stream: How the step of a streaming network was made; None for a network that runs as a whole.
+        cut: Which part of the file it is; None for all of it.
+        model: The ONNX file.
+    """
 
     path: Path
-    name: str
-    has_caller_arena: bool
-    arena_bytes: int
-    header: str
-    sources: tuple[str, ...]
-    files: Mapping[str, str]
+    manifest_sha256: Sha256
+    name: Identifier
+    arena: Literal["static", "caller"]
+    arena_bytes: Size
+    sources: tuple[Source, ...]
+    files: Mapping[InFolder, str]
     inputs: tuple[Edge, ...]
     outputs: tuple[Edge, ...]
-    is_streaming: bool
-    tensors: Mapping[int, ProofTensor]
-    weights: str | None = None
-    """The file with the weights, where they are not compiled: every call is given its bytes."""
+    states: tuple[Any, ...]
+    tensors: tuple[ProofTensor, ...]
+    weights: _Weights | None = None
     stream: StreamOptions | None = None
-    """How the step of a streaming network was made; None for a network that runs as a whole."""
     cut: Cut | None = None
-    """Which part of the file it is; None for all of it."""
-    model_sha256: str | None = None
-    manifest_sha256: str = ""
+    model: _Model | None = None
+
+    def __post_init__(self) -> None:
+        edges, shown = (*self.inputs, *self.outputs), self.tensors
+        refuse_fields(
+            {
+                "sources is not a list of at least one file": not self.sources,
+                "outputs is not a list of at least one output": not self.outputs,
+                "weights.file is not one of the files": self.weights is not None
+                and self.weights.file not in self.files,
+                "sources are not different from each other": _has_twice(self.sources),
+                "inputs: the names are not different from each other": _has_twice([e.name for e in self.inputs]),
+                "outputs: the names are not different from each other": _has_twice([e.name for e in self.outputs]),
+                "inputs, outputs: the C parameter names are not different": _has_twice([e.c_name for e in edges]),
+                "tensors: the ids are not different from each other": _has_twice([tensor.id for tensor in shown]),
+                "tensors: the names are not different from each other": _has_twice([tensor.name for tensor in shown]),
+            }
+        )
+
+    @property
+    def has_caller_arena(self) -> bool:
+        """Whether every call is given the arena."""
+        return self.arena == "caller"
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether there is a state."""
+        return bool(self.states)
+
+    @property
+    def header(self) -> str:
+        """The header with the functions."""
+        return next((file for file in self.files if Path(file).name == f"{self.name}.h"), f"{self.name}.h")
+
+    @property
+    def model_sha256(self) -> str | None:
+        """The SHA-256 of the ONNX file; None where the manifest names none."""
+        return None if self.model is None else self.model.sha256
+
+    @cached_property
+    def by_id(self) -> Mapping[int, ProofTensor]:
+        """What a proof build shows, by the numbers that it shows them under."""
+        return {tensor.id: tensor for tensor in self.tensors}
 
     def entry(self, *, quantized: bool) -> str:
         """The C function that computes: run, run_q, step or step_q."""
         return f"{self.name}_{'step' if self.is_streaming else 'run'}{'_q' if quantized else ''}"
+
+
+def _has_twice(items: Sequence[object]) -> bool:
+    return len(set(items)) != len(items)
+
+
+def _too_large(*layouts: Layout) -> dict[str, bool]:
+    is_so = any(len(layout.shape) > _MOST_AXES or layout.bytes >= _MOST_BYTES for layout in layouts)
+    return {"shape is larger than C code can be written for": is_so}
+
+
+def _no_order(name: str, items: Sequence[int] | None, count: int) -> dict[str, bool]:
+    is_order = items is None or (len(items) == count and sorted(items) == list(range(count)))
+    return {f"{name} is not an order of the numbers 0 … {count - 1}": not is_order}
 
 
 def read_folder(folder: str | os.PathLike[str], *, check_files: bool = True) -> ExportedFolder:
@@ -203,277 +334,43 @@ def read_folder(folder: str | os.PathLike[str], *, check_files: bool = True) -> 
         UsageError: The folder or its manifest is missing or damaged, or a file was changed; all that is wrong is named.
     """
     path = Path(folder)
-    checker = _Checker()
-    found = _read(path, checker)
-    if found is not None and not checker.problems:
-        _check_files(found, checker, digests=check_files)
-    if found is None or checker.problems:
-        problems = listing(dict.fromkeys(checker.problems), limit=10)
-        raise UsageError(f"{printable(str(path))}: this is no sound folder of exported C: {problems}. Export it again.")
-    return found
-
-
-class _Checker:
-    """Collects what is wrong, so that one error can name it all."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def need(self, where: str, value: Any, kind: type, expected: str) -> Any:
-        """The value if it has this type; else None, and a problem. A bool is no number here."""
-        if isinstance(value, kind) and not (kind is not bool and isinstance(value, bool)):
-            return value
-        self.problems.append(f"{where} is not {expected}")
-        return None
-
-    def need_that(self, where: str, is_right: bool, expected: str) -> None:  # noqa: FBT001 - the condition
-        if not is_right:
-            self.problems.append(f"{where} is not {expected}")
-
-
-def _read(path: Path, checker: _Checker) -> ExportedFolder | None:
-    data, digest = _load(path, checker)
-    if data is None:
-        return None
-    if data.get("format") != FORMAT or data.get("version") != VERSION:
-        checker.problems.append(f"{MANIFEST} has not the format {FORMAT!r}, version {VERSION}")
-        return None
-    name = _identifier("name", data.get("name"), checker)
-    arena_bytes = _size("arena_bytes", data.get("arena_bytes"), checker)
-    checker.need_that("arena", data.get("arena") in ("static", "caller"), "'static' or 'caller'")
-    inputs = _each("inputs", data.get("inputs"), _edge, checker)
-    outputs = _each("outputs", data.get("outputs"), _edge, checker)
-    tensors = _each("tensors", data.get("tensors"), _proof_tensor, checker)
-    states = checker.need("states", data.get("states"), list, "a list")
-    sources = _each("sources", data.get("sources"), _source, checker)
-    files = _files(data.get("files"), checker)
-    found = ExportedFolder(
-        path=path,
-        name=name,
-        has_caller_arena=data.get("arena") == "caller",
-        arena_bytes=arena_bytes,
-        header=next((file for file in files if Path(file).name == f"{name}.h"), f"{name}.h"),
-        sources=sources,
-        files=files,
-        inputs=inputs,
-        outputs=outputs,
-        is_streaming=bool(states),
-        tensors={t.id: t for t in tensors},
-        weights=_weights(data.get("weights"), files, checker),
-        stream=_stream(data.get("stream"), checker),
-        cut=_cut(data.get("cut"), checker),
-        model_sha256=_model_sha256(data.get("model"), checker),
-        manifest_sha256=digest,
-    )
-    checker.need_that("tensors", len(found.tensors) == len(tensors), "a list of different ids")
-    _check_names(found, checker)
-    return found
-
-
-def _check_names(found: ExportedFolder, checker: _Checker) -> None:
-    """Lists that must not be empty, and names that must differ from each other."""
-    checker.need_that("sources", len(found.sources) > 0, "a list of at least one file")
-    checker.need_that("outputs", len(found.outputs) > 0, "a list of at least one output")
-    _require_unique("input names", [e.name for e in found.inputs], checker)
-    _require_unique("output names", [e.name for e in found.outputs], checker)
-    _require_unique("C parameter names", [e.c_name for e in (*found.inputs, *found.outputs)], checker)
-    _require_unique("tensor names", [t.name for t in found.tensors.values()], checker)
-    _require_unique("sources", found.sources, checker)
-
-
-def _load(path: Path, checker: _Checker) -> tuple[dict[str, Any] | None, str]:
-    """The manifest and the SHA-256 of its bytes."""
+    where = f"{printable(str(path))}: this is no sound folder of exported C"
     try:
         if not path.is_dir():
             raise UsageError(
                 f"{printable(str(path))}: there is no such folder. Give one that linger.c.export has written."
             )
-        file = path / MANIFEST
-        if file.stat().st_size > _MOST_MANIFEST_BYTES:
-            checker.problems.append(f"{MANIFEST} is larger than any that is written")
-            return None, ""
-        content = file.read_bytes()
-        data = json.loads(content)
-    except (OSError, ValueError, RecursionError) as error:
+        content, data = _manifest(path / MANIFEST)
+    except (OSError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
-        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
-        checker.problems.append(f"{MANIFEST} cannot be read ({reason})")
-        return None, ""
-    found = checker.need(MANIFEST, data, dict, "an object") if data != {} else {}
-    return found, hashlib.sha256(content).hexdigest()
+        reason = error.strerror if isinstance(error, OSError) else f"it is no JSON: {error}"
+        raise UsageError(f"{where}: {MANIFEST} cannot be read ({reason}). {_REMEDY}") from error
+    if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
+        raise UsageError(f"{where}: {MANIFEST} has not the format {FORMAT!r}, version {VERSION}. {_REMEDY}")
+    own = {"path": str(path), "manifest_sha256": hashlib.sha256(content).hexdigest()}
+    found = read(ExportedFolder, data | own, where, _REMEDY, is_open=True)
+    problems = list(_wrong_files(found, digests=check_files))
+    if problems:
+        raise UsageError(f"{where}: {listing(problems, limit=10)}. {_REMEDY}")
+    return found
 
 
-def _model_sha256(model: Any, checker: _Checker) -> str | None:
-    """The SHA-256 of the ONNX file that the folder was made from; None where the manifest names none."""
-    digest = model.get("sha256") if isinstance(model, dict) else None
-    is_right = digest is None or (isinstance(digest, str) and _SHA256.fullmatch(digest) is not None)
-    checker.need_that("model.sha256", is_right, "a SHA-256")
-    return digest if is_right else None
+def _manifest(file: Path) -> tuple[bytes, Any]:
+    if file.stat().st_size > _MOST_MANIFEST_BYTES:
+        raise ValueError("it is larger than any that is written")
+    content = file.read_bytes()
+    return content, parse_json(content)
 
 
-def _each(where: str, items: Any, read: Callable[[str, Any, _Checker], Any], checker: _Checker) -> tuple[Any, ...]:
-    found = checker.need(where, items, list, "a list")
-    read_items = (read(f"{where}[{number}]", item, checker) for number, item in enumerate(found or []))
-    return tuple(item for item in read_items if item is not None)
-
-
-def _edge(where: str, item: Any, checker: _Checker) -> Edge | None:
-    item = checker.need(where, item, dict, "an object")
-    if item is None:
-        return None
-    name = checker.need(f"{where}.name", item.get("name"), str, "a text")
-    c_name = _identifier(f"{where}.c_name", item.get("c_name"), checker)
-    real = _layout(where, item, checker)
-    quantized = item.get("quantized")
-    if real is None or name is None:
-        return None
-    order = None
-    if item.get("order") is not None:
-        order = tuple(_permutation(f"{where}.order", item["order"], len(real.shape), checker).tolist())
-    if quantized is None:
-        return Edge(name, c_name, real, real, order=order)
-    quantized = checker.need(f"{where}.quantized", quantized, dict, "an object or null")
-    if quantized is None:
-        return None
-    integer = _layout(f"{where}.quantized", {**quantized, "shape": list(real.shape)}, checker)
-    scale = quantized.get("scale")
-    is_scale = isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < _LARGEST_SCALE
-    checker.need_that(f"{where}.quantized.scale", is_scale, "a positive number")
-    tensor = checker.need(f"{where}.quantized.tensor", quantized.get("tensor"), str, "a text")
-    if integer is None or not is_scale:
-        return None
-    return Edge(name, c_name, real, integer, float(scale), tensor, order)
-
-
-def _proof_tensor(where: str, item: Any, checker: _Checker) -> ProofTensor | None:
-    item = checker.need(where, item, dict, "an object")
-    if item is None:
-        return None
-    number = _size(f"{where}.id", item.get("id"), checker)
-    name = checker.need(f"{where}.name", item.get("name"), str, "a text")
-    layout = _layout(where, item, checker)
-    if layout is None or name is None:
-        return None
-    order = _permutation(f"{where}.order", item.get("order"), len(layout.shape), checker)
-    tensor = ProofTensor(number, name, layout, tuple(order.tolist()))
-    if item.get("permutation") is None:
-        return tensor
-    return replace(tensor, permutation=_permutation(f"{where}.permutation", item["permutation"], layout.count, checker))
-
-
-def _layout(where: str, item: Mapping[str, Any], checker: _Checker) -> Layout | None:
-    kind = item.get("type")
-    shape = checker.need(f"{where}.shape", item.get("shape"), list, "a list")
-    if not isinstance(kind, str) or kind not in C_TYPES:
-        checker.problems.append(f"{where}.type is none of {', '.join(C_TYPES)}")
-        return None
-    if shape is None:
-        return None
-    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _MOST_BYTES for n in shape):
-        checker.problems.append(f"{where}.shape is not a list of sizes")
-        return None
-    layout = Layout(tuple(shape), kind)
-    if len(shape) > 32 or layout.bytes >= _MOST_BYTES:
-        checker.problems.append(f"{where}.shape is larger than C code can be written for")
-        return None
-    return layout
-
-
-def _permutation(where: str, items: Any, count: int, checker: _Checker) -> NDArray[np.int64]:
-    natural = np.arange(count, dtype=np.int64)
-    is_list = isinstance(items, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in items)
-    if not is_list or sorted(items) != natural.tolist():
-        checker.problems.append(f"{where} is not an order of the numbers 0 … {count - 1}")
-        return natural
-    return np.array(items, np.int64)
-
-
-def _identifier(where: str, value: Any, checker: _Checker) -> str:
-    is_right = isinstance(value, str) and _IDENTIFIER.fullmatch(value) is not None and not _KEYWORDS.fullmatch(value)
-    checker.need_that(where, is_right, "a C identifier")
-    return value if is_right else "unnamed"
-
-
-def _size(where: str, value: Any, checker: _Checker) -> int:
-    is_right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_BYTES
-    checker.need_that(where, is_right, "a number of bytes or things below 2^31")
-    return int(value) if is_right else 0
-
-
-def _source(where: str, value: Any, checker: _Checker) -> str | None:
-    if not _is_file_name(value) or not value.endswith(".c"):
-        checker.problems.append(f"{where} is not the name of a .c file of the folder")
-        return None
-    return str(value)
-
-
-def _stream(value: Any, checker: _Checker) -> StreamOptions | None:
-    if value is None:
-        return None
-    item = checker.need("stream", value, dict, "an object or null") or {}
-    frames = _size("stream.frames", item.get("frames"), checker)
-    time, pairs = (
-        _named("stream." + key, item.get(key), kind, checker) for key, kind in (("time", int), ("pairs", str))
-    )
-    return StreamOptions(frames, time, pairs)
-
-
-def _cut(value: Any, checker: _Checker) -> Cut | None:
-    if value is None:
-        return None
-    item = checker.need("cut", value, dict, "an object or null") or {}
-    lists = [checker.need(f"cut.{f.name}", item.get(f.name), list, "a list") or [] for f in fields(Cut)]
-    checker.need_that("cut", all(isinstance(name, str) for names in lists for name in names), "lists of texts")
-    return Cut(*map(tuple, lists))
-
-
-def _named(where: str, value: Any, kind: type, checker: _Checker) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    items = checker.need(where, value, dict, "an object or null") or {}
-    checker.need_that(
-        where, all(isinstance(v, kind) and not isinstance(v, bool) for v in items.values()), "names and values"
-    )
-    return dict(items)
-
-
-def _weights(value: Any, files: Mapping[str, str], checker: _Checker) -> str | None:
-    if value is None:
-        return None
-    item = checker.need("weights", value, dict, "an object or null")
-    is_right = item is not None and isinstance(item.get("file"), str) and item["file"] in files
-    checker.need_that("weights.file", is_right, "one of the files")
-    return str(item["file"]) if is_right else None
-
-
-def _files(value: Any, checker: _Checker) -> dict[str, str]:
-    items = checker.need("files", value, dict, "an object") or {}
-    checker.need_that("files", all(_is_file_name(name) for name in items), "an object of names of files of the folder")
-    checker.need_that("files", all(isinstance(d, str) for d in items.values()), "an object of SHA-256 digests")
-    return {name: digest for name, digest in items.items() if _is_file_name(name)}
-
-
-def _is_file_name(value: Any) -> bool:
-    """Whether this is a path inside the folder that no compiler takes for an option."""
-    return isinstance(value, str) and _FILE_NAME.fullmatch(value) is not None
-
-
-def _require_unique(what: str, items: Sequence[str], checker: _Checker) -> None:
-    if len(set(items)) != len(items):
-        checker.problems.append(f"the {what} are not different from each other")
-
-
-def _check_files(found: ExportedFolder, checker: _Checker, *, digests: bool) -> None:
+def _wrong_files(found: ExportedFolder, *, digests: bool) -> Iterator[str]:
     for name in dict.fromkeys([*found.files, *found.sources, found.header]):
         try:
             content = (found.path / name).read_bytes()
         except OSError as error:
-            checker.problems.append(f"{name} cannot be read ({error.strerror})")
+            yield f"{name} cannot be read ({error.strerror})"
             continue
-        if not digests:
-            continue
-        if name not in found.files:
-            checker.problems.append(f"{name} has no digest")
-        elif hashlib.sha256(content).hexdigest() != found.files[name]:
-            checker.problems.append(f"{name} is not the file that was exported (check_files=False takes it as it is)")
+        if digests and name not in found.files:
+            yield f"{name} has no digest"
+        elif digests and hashlib.sha256(content).hexdigest() != found.files[name]:
+            yield f"{name} is not the file that was exported (check_files=False takes it as it is)"

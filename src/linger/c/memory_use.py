@@ -6,14 +6,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from linger.analysis.result_html import Strip, strips_html
-from linger.analysis.result_table import Column, to_html, to_json, to_rich, to_text
 from linger.c.arena import ALIGNMENT
 from linger.c.arena_steps import INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
 from linger.c.network import load_network
@@ -25,10 +23,12 @@ from linger.errors import GraphError, LingerError, UnsupportedError, counted, pr
 from linger.graph.core.dialect_node import describe
 from linger.graph.files.model_io import ModelLike, load
 from linger.numeric.c.scope import PROOF
+from linger.records.html import Strip, strips_html
+from linger.records.table import Column, Summed, picked, to_json
 from linger.version import __version__
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 FORMAT_VERSION = 1
 """Version of the JSON form. Keys may be added; one that is removed or changes its meaning raises it."""
@@ -55,7 +55,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, repr=False)
-class ArenaUse:
+class ArenaUse(Summed):
     """What a network needs as C.
 
     Attributes:
@@ -75,6 +75,8 @@ class ArenaUse:
     weight_bytes: int
     table_bytes: int
     path: Path | None = None
+
+    _rows_name = "steps"
 
     @property
     def ratio(self) -> float:
@@ -119,16 +121,7 @@ class ArenaUse:
 
     def facts(self) -> dict[str, Any]:
         """The totals and the blocks as JSON has them."""
-        return {
-            "arena_bytes": self.arena_bytes,
-            "least_bytes": self.least_bytes,
-            "scratch_bytes": self.scratch_bytes,
-            "weight_bytes": self.weight_bytes,
-            "table_bytes": self.table_bytes,
-            "macs": self.macs,
-            "peak_step": self.peak_step,
-            "blocks": [asdict(block) for block in self.blocks],
-        }
+        return picked(self, "arena_bytes least_bytes scratch_bytes weight_bytes table_bytes macs peak_step blocks")
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Everything as JSON text, also written to `path` if one is given; the page on `linger.memory` describes the keys."""
@@ -136,7 +129,7 @@ class ArenaUse:
             "format": "linger-c-memory",
             "version": FORMAT_VERSION,
             "linger": __version__,
-            "path": None if self.path is None else str(self.path),
+            "path": self.path,
             **self.facts(),
         }
         return to_json(facts, self.steps, path)
@@ -157,22 +150,15 @@ class ArenaUse:
             f"{amount(self.weight_bytes)} of weights)"
         )
 
-    def __str__(self) -> str:
-        return "\n".join([to_text(self._columns, self.steps), self.summary()])
+    def _title(self) -> str:
+        return "as C"
 
-    def _repr_html_(self) -> str:
+    def _picture(self) -> str:
         strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
-        picture = strips_html(strips, len(self.steps), self.arena_bytes)
-        return to_html("as C", self._columns, self.steps, picture=picture, notes=[self.summary()])
-
-    def __rich__(self) -> RenderableType:
-        from rich.console import Group  # a library that draws is loaded when something is drawn
-        from rich.text import Text
-
-        return Group(to_rich("as C", self._columns, self.steps), Text(self.summary()))
+        return strips_html(strips, len(self.steps), self.arena_bytes)
 
     @property
-    def _columns(self) -> tuple[Column, ...]:
+    def _columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # without those that would be empty
         """Without columns that would be empty."""
         empty = set()
         if not self.scratch_bytes:

@@ -280,7 +280,7 @@ class Program:
         return arrays
 
     def _tensors(self, result: SampleResult, *, quantized: bool) -> dict[str, NDArray[Any]]:
-        tensors = {t.name: t.restored(result.tensors[number]) for number, t in self.folder.tensors.items()}
+        tensors = {t.name: t.restored(result.tensors[number]) for number, t in self.folder.by_id.items()}
         if not quantized:
             for name, array in self._outputs(result, quantized=False).items():
                 tensors.setdefault(name, array)
@@ -301,7 +301,7 @@ class Program:
         try:
             objects = [self._object(name, proof=variant.proof) for name in self.folder.sources]
             objects += [self._runner_object(name) for name in self.toolchain.support]
-            objects += [] if self.folder.weights is None else [self._weights_object(self.folder.weights)]
+            objects += [] if self.folder.weights is None else [self._weights_object(self.folder.weights.file)]
             objects.append(self._main_object(variant))
             program = self._place / variant.stem
             self.toolchain.link(self._compiler, objects, program, self._flags)
@@ -374,4 +374,4 @@ def _sha256(file: Path) -> str:
 
 def _described(edge: Edge) -> EdgeInfo:
     names = {"float32": "float"}
-    return EdgeInfo(edge.name, list(edge.real.shape), f"tensor({names.get(edge.real.type, edge.real.type)})")
+    return EdgeInfo(edge.name, list(edge.shape), f"tensor({names.get(edge.type, edge.type)})")

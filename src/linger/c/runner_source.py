@@ -276,7 +276,7 @@ def _records(folder: ExportedFolder, content: bytes) -> Iterator[tuple[int, byte
 
 
 def _keep_tensor(folder: ExportedFolder, result: SampleResult, number: int, data: bytes) -> None:
-    tensor = folder.tensors.get(number)
+    tensor = folder.by_id.get(number)
     if tensor is None:
         raise LingerError(f"{printable(str(folder.path))}: the C code shows tensor {number}, which the manifest lacks.")
     if len(data) != tensor.layout.bytes or number in result.tensors:
@@ -294,7 +294,7 @@ def _keep_output(folder: ExportedFolder, result: SampleResult, number: int, data
 
 
 def _require_all_tensors(folder: ExportedFolder, results: Sequence[SampleResult]) -> None:
-    missing = {t.name for result in results for t in folder.tensors.values() if t.id not in result.tensors}
+    missing = {t.name for result in results for t in folder.tensors if t.id not in result.tensors}
     if missing:
         names = listing(printable(name) for name in sorted(missing))
         raise LingerError(f"{printable(str(folder.path))}: the C code never shows the tensors {names}.")

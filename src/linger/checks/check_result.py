@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from linger.analysis.result_html import table_html
 from linger.checks.limits.target_findings import TARGET_RULES
 from linger.graph.core.check_rules import GENERAL_RULES, CheckRule
 from linger.graph.core.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
+from linger.records.table import Column, Shown
 from linger.version import __version__
 
 FORMAT_VERSION = 1
@@ -30,8 +30,17 @@ RULES: dict[str, CheckRule] = {
 """Every rule, by its id."""
 
 
+_COLUMNS = (
+    Column("severity", "severity"),
+    Column("rule", "rule"),
+    Column("place", "where"),
+    Column("reason", "what"),
+    Column("remedy", "remedy"),
+)
+
+
 @dataclass(frozen=True, repr=False)
-class CheckResult:
+class CheckResult(Shown):
     """Every finding of one file.
 
     Attributes:
@@ -43,6 +52,8 @@ class CheckResult:
     findings: tuple[Finding, ...]
     path: Path | None = None
     target: str | None = None
+
+    _columns, _rows_name = _COLUMNS, "findings"
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -88,7 +99,7 @@ class CheckResult:
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """The findings as (severity, rule, node or tensor, reason, remedy)."""
-        return [(f.severity, f.rule, f.node or f.tensor, f.reason, f.remedy) for f in self.findings]
+        return [(f.severity, f.rule, f.place, f.reason, f.remedy) for f in self.findings]
 
     def to_json(self) -> str:
         """The result as JSON text; the page on `linger.check` describes the keys."""
@@ -97,12 +108,6 @@ class CheckResult:
     def to_sarif(self) -> str:
         """The result as a SARIF 2.1.0 log."""
         return sarif_report([self])
-
-    def __repr__(self) -> str:
-        return f"CheckResult({self.summary()})"
-
-    def _repr_html_(self) -> str:
-        return table_html(self.summary(), ("severity", "rule", "where", "what", "remedy"), self.rows())
 
 
 def relative_location(path: PurePath) -> str:

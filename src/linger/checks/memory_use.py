@@ -7,7 +7,7 @@ Nothing is run and no weight is read. What a chip has room for is in `linger.che
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from linger.analysis.multiplications import product_of
-from linger.analysis.result_html import bars_html
-from linger.analysis.result_table import Column, to_html, to_json, to_rich, to_text
 from linger.checks.multiplications import multiplications_of
 from linger.dialect import find_op, is_known
 from linger.errors import LingerError, counted, listing, printable
@@ -30,10 +28,12 @@ from linger.graph.core.walking import GraphPlace, defined_in, in_order, inner_gr
 from linger.graph.files.model_io import copied
 from linger.graph.forms.shaped import Shape, Tensors, declared_tensors, known_tensors
 from linger.graph.passes.fixed_shapes import fix_shapes
+from linger.records.html import bars_html
+from linger.records.table import Column, Summed, picked, to_json, to_text
 from linger.version import __version__
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 FORMAT_VERSION = 1
 """Version of the JSON form. Keys may be added; one that is removed or changes its meaning raises it."""
@@ -152,7 +152,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, repr=False)
-class MemoryUse:
+class MemoryUse(Summed):
     """What a network needs, in the order of execution.
 
     Attributes:
@@ -176,6 +176,8 @@ class MemoryUse:
     tensor_bytes: int | None = None
     findings: tuple[Finding, ...] = ()
     packer_line: str = ""
+
+    _rows_name = "layers"
 
     @property
     def peak_layer(self) -> int | None:
@@ -215,8 +217,7 @@ class MemoryUse:
         """(layer, shapes of its outputs, bytes alive, bytes of weights, MACs, note), in the order of execution."""
         return [(r.node, r.shape, r.live_bytes, r.weight_bytes, r.macs, r.note) for r in self.layers]
 
-    @property
-    def _name(self) -> str:
+    def _title(self) -> str:
         return "the model" if self.path is None else printable(str(self.path))
 
     def summary(self) -> str:
@@ -228,7 +229,7 @@ class MemoryUse:
         peak = self.peak_layer
         at = "" if peak is None else f", at {self.layers[peak].node}"
         yield (
-            f"{self._name}: {least}{amount(self.peak_bytes)} of tensors alive at one time{at}; "
+            f"{self._title()}: {least}{amount(self.peak_bytes)} of tensors alive at one time{at}; "
             f"{amount(self.weight_bytes)} of weights; {'' if self.has_all_macs else 'at least '}{self.macs:,} "
             "multiply-accumulates."
         )
@@ -257,20 +258,10 @@ class MemoryUse:
             "format": "linger-memory",
             "version": FORMAT_VERSION,
             "linger": __version__,
-            "path": None if self.path is None else str(self.path),
-            "target": self.target,
-            "ok": self.ok,
-            "peak_bytes": self.peak_bytes,
+            **picked(self, "path target ok peak_bytes"),
             "peak_node": None if peak is None else self.layers[peak].node,
-            "tensor_bytes": self.tensor_bytes,
-            "weight_bytes": self.weight_bytes,
-            "macs": self.macs,
-            "has_all_macs": self.has_all_macs,
-            "is_lower_bound": self.is_lower_bound,
-            "batch_axes": list(self.batch_axes),
-            "packer_line": self.packer_line,
-            "findings": [asdict(finding) for finding in self.findings],
-            "lifetimes": [asdict(lifetime) for lifetime in self.lifetimes],
+            **picked(self, "tensor_bytes weight_bytes macs has_all_macs is_lower_bound batch_axes packer_line"),
+            **picked(self, "findings lifetimes"),
         }
         return to_json(facts, self.layers, path)
 
@@ -284,20 +275,13 @@ class MemoryUse:
         return "\n".join([to_text(self._columns, self.layers), self.summary()])
 
     @property
-    def _columns(self) -> tuple[Column, ...]:
+    def _columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # without those that would be empty
         is_used = {"scratch_kb": self.target is not None, "note": any(layer.note for layer in self.layers)}
         return tuple(column for column in _COLUMNS if is_used.get(column.name, True))
 
-    def _repr_html_(self) -> str:
+    def _picture(self) -> str:
         alive = [layer.live_kb for layer in self.layers]
-        picture = bars_html([layer.node for layer in self.layers], alive, "KB alive", low_is_bad=False)
-        return to_html(self._name, self._columns, self.layers, picture=picture, notes=[self.summary()])
-
-    def __rich__(self) -> RenderableType:
-        from rich.console import Group  # a library that draws is loaded when something is drawn
-        from rich.text import Text
-
-        return Group(to_rich(self._name, self._columns, self.layers), Text(self.summary()))
+        return bars_html([layer.node for layer in self.layers], alive, "KB alive", low_is_bad=False)
 
 
 def amount(size: int) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from linger.analysis.result_html import table_html
 from linger.checks.proto_repair import repair_proto
 from linger.checks.repair_rules import RepairRule, choose_rules
 from linger.errors import GraphError, VerificationError, listing
@@ -28,6 +27,7 @@ from linger.graph.passes.declared_types import correct_types
 from linger.graph.passes.dequants import rescale_dequant
 from linger.graph.passes.unneeded_nodes import remove_identity
 from linger.graph.passes.well_formed import fix_versions
+from linger.records.table import Column, Shown
 from linger.targets import find_target
 from linger.version import __version__
 
@@ -57,7 +57,7 @@ class RuleChange:
 
 
 @dataclass(frozen=True, repr=False)
-class Repair:
+class Repair(Shown):
     """What `linger.repair` did.
 
     Attributes:
@@ -73,6 +73,9 @@ class Repair:
     changes: tuple[RuleChange, ...]
     findings: tuple[Finding, ...]
     check: Verification | None = None
+
+    _columns = (Column("rule", "rule"), Column("where", "where"), Column("what", "what"))
+    _rows_name = "changes"
 
     @property
     def ok(self) -> bool:
@@ -90,12 +93,8 @@ class Repair:
             text += f" {self.check.summary()}"
         return text
 
-    def __repr__(self) -> str:
-        return f"Repair({self.summary()})"
-
-    def _repr_html_(self) -> str:
-        rows = [(change.rule, change.where, change.what) for change in self.changes]
-        return table_html(self.summary(), ("rule", "where", "what"), rows, notes=map(str, self.findings))
+    def _notes(self) -> Iterator[str]:
+        return map(str, self.findings)
 
 
 def repair(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -215,7 +215,7 @@ def _show(folder: Path, measured: _Measured | None, proof: CProof | None, *, as_
     if as_json:
         say_result("c", _content(folder, manifest, measured, proof))
         return
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     is_given = manifest["arena"] == "caller"
     rows = [
@@ -277,28 +277,17 @@ def _functions(manifest: dict[str, Any]) -> list[str]:
 def _content(
     folder: Path, manifest: dict[str, Any], measured: _Measured | None, proof: CProof | None
 ) -> dict[str, Any]:
+    from linger.records.table import picked
+
     return {
-        "folder": str(folder),
+        "folder": folder,
         "name": manifest["name"],
         "functions": _functions(manifest),
         "files": sorted([*manifest["files"], "manifest.json"]),
-        "arena_bytes": manifest["arena_bytes"],
-        "arena_least": manifest["arena_least"],
-        "weight_bytes": manifest["weight_bytes"],
-        "state_bytes": manifest["state_bytes"],
+        **{key: manifest[key] for key in ("arena_bytes", "arena_least", "weight_bytes", "state_bytes")},
         "cut": manifest.get("cut"),
-        "measured": None if measured is None else asdict(measured),
+        "measured": measured,
         "proof": None
         if proof is None
-        else {
-            "ok": proof.ok,
-            "summary": proof.summary(),
-            "witness": proof.witness,
-            "samples": proof.samples,
-            "tensors": proof.tensors,
-            "elements": proof.elements,
-            "differing": proof.differing,
-            "missing": list(proof.missing),
-            "rows": [asdict(row) for row in proof.rows],
-        },
+        else picked(proof, "ok summary witness samples tensors elements differing missing rows"),
     }

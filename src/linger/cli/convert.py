@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +33,7 @@ def convert(
         linger convert digits.onnx --to thinker --partial --out old.onnx
     """
     from linger.graph.conversion.convert import convert_dialect
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     target = model.parent / f"{model.stem}_{to}.onnx" if out is None else out
     done = convert_dialect(model, to, path=target, partial=partial)
@@ -42,10 +41,10 @@ def convert(
         say_result(
             "convert",
             {
-                "path": str(target),
+                "path": target,
                 "ok": done.ok,
                 "changes": [{"where": change.where, "what": change.what} for change in done.changes],
-                "findings": [asdict(finding) for finding in done.findings],
+                "findings": done.findings,
             },
         )
         return

@@ -66,7 +66,7 @@ def _show(out: Path, found: Demonstration, *, as_json: bool) -> None:
     if as_json:
         say_result("demo", _content(out, found, files))
         return
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     rows = [
         ("float network", f"{found.float_accuracy:.2f} %"),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from linger.cli.arguments.options import Json
@@ -36,10 +35,10 @@ def doctor(*, as_json: Json = False) -> None:
             "linger": __version__,
             "python": platform.python_version(),
             "python_is_recent": is_recent,
-            "packages": [asdict(package) for package in found],
+            "packages": found,
             "cpu": {"machine": cpu_name(), "features": cpu_features()},
-            "tools": [asdict(tool) for tool in chains],
-            "self_test": asdict(test),
+            "tools": chains,
+            "self_test": test,
         }
         say_result("doctor", content)
     else:
@@ -52,7 +51,7 @@ def doctor(*, as_json: Json = False) -> None:
 
 
 def _show(found: list[Package], chains: list[Tool]) -> None:
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     rows = [
         (p.name, p.version, p.needed, f"extra {p.extra}" if p.extra else "always", p.status, p.remedy) for p in found

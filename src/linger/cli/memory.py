@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,8 +55,10 @@ class _Report:
     def to_json(self) -> str:
         """The facts of `linger.memory` with the program in C under `c`."""
         facts: dict[str, Any] = json.loads(self.use.to_json())
-        c = None if self.arena is None else {**self.arena.facts(), "steps": [asdict(s) for s in self.arena.steps]}
-        facts |= {"c": c, "c_refusal": self.refusal}
+        from linger.records.table import finite
+
+        c = None if self.arena is None else {**self.arena.facts(), "steps": self.arena.steps}
+        facts |= {"c": finite(c), "c_refusal": self.refusal}
         return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -137,7 +139,7 @@ def _text(report: _Report, form: Form) -> str:
 
 def _print(page: Console, report: _Report) -> None:
     """The layers, then the steps of C; for a chip, whose packer does not read C, only the sentence about C."""
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     use = report.use
     page.print(use)

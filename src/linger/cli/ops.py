@@ -17,7 +17,7 @@ def ops(*, as_json: Json = False) -> None:
         linger ops --json
     """
     from linger.dialect import ops as all_ops
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     rows = []
     for op in all_ops().values():

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -362,8 +361,8 @@ def _show(made: Quantized, *, as_json: bool) -> None:
     if as_json:
         say_result("quantize", _content(made))
         return
+    from linger.records.rich_table import table
     from linger.reporting.facts import METRIC_DATA, UNSEEN
-    from linger.reporting.tables import table
 
     rows = [*map(_quality_row, made.quality), *_cost_rows(made)]
     console().print(table(made.name, ("", "float", "plain", "tuned"), rows))
@@ -415,11 +414,6 @@ def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _finite(value: Any) -> Any:
-    """A value that JSON has; infinity is the text `inf`."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _content(made: Quantized) -> dict[str, Any]:
     return {
         "name": made.name,
@@ -431,7 +425,7 @@ def _content(made: Quantized) -> dict[str, Any]:
         "folder": str(made.folder),
         "files": list(made.files),
         "sha256": made.sha256,
-        "quality": [{key: _finite(value) for key, value in asdict(figure).items()} for figure in made.quality],
+        "quality": made.quality,
         "integers": made.proof.integers,
         "differing": made.proof.differing,
         "findings": made.check.counts(),
@@ -443,7 +437,7 @@ def _content(made: Quantized) -> dict[str, Any]:
         "arena_bytes": made.arena_bytes,
         "stayed_float": list(made.stayed_float),
         "c": None if made.c_proof is None else {"differing": made.c_proof.differing, "elements": made.c_proof.elements},
-        "c_cut": None if made.c_cut is None else asdict(made.c_cut),
+        "c_cut": made.c_cut,
         "c_missing": made.c_missing,
         "notes": list(made.notes),
     }

@@ -46,7 +46,7 @@ def repair(
         linger repair old.onnx --target venus
     """
     from linger.checks.repair import repair as repair_file
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     result = repair_file(model, check, outputs=outputs.value, rules=rule or None, target=target)
     if as_json:

@@ -39,7 +39,7 @@ def run(
         linger run digits.onnx --shape 1x1x8x8 --all
     """
     from linger.cli.arguments.inputs import read_feeds
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
     from linger.runtime.session import Session
     from linger.verification.array_files import npz_content
     from linger.verification.feeds import generated_feeds

@@ -32,7 +32,7 @@ def targets(
         linger targets
         linger targets venus
     """
-    from linger.reporting.tables import table
+    from linger.records.rich_table import table
 
     chosen = list(TARGETS.values()) if chip is None else [find_target(chip)]
     if as_json:

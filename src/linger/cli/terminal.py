@@ -67,7 +67,7 @@ def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
 
 def say_result(command: str, content: Mapping[str, Any]) -> None:
     """Write what a command found as JSON: its keys below those that say whose they are. `linger schema` describes them."""
-    from linger.analysis.result_table import finite
+    from linger.records.table import finite
 
     say_json(
         {

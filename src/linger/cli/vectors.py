@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +55,6 @@ def vectors(
         force=overwrite or force,
     )
     if as_json:
-        say_result("vectors", {**asdict(written), "folder": str(written.folder)})
+        say_result("vectors", vars(written))
         return
     say(written.summary())

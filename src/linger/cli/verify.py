@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,32 +122,25 @@ def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> No
     if as_json:
         say_result("verify", _content(result))
         return
-    from linger.reporting.tables import verification_table
+    from linger.records.table import to_rich
+    from linger.verification.proof.result import COLUMNS
 
     rows = result.rows if every else [row for row in result.rows if row.differing]
     if rows:
-        console().print(verification_table(result, title if result.ok else "", rows))
+        console().print(to_rich(title if result.ok else "", COLUMNS, rows))
     elif result.ok:
         say(title)
 
 
 def _content(result: Verification) -> dict[str, Any]:
+    from linger.records.table import picked
+
     return {
-        "ok": result.ok,
-        "summary": result.summary(),
-        "levels": list(result.levels),
-        "batches": result.batches,
-        "integers": result.integers,
-        "differing": result.differing,
-        "output_differences": result.output_differences,
-        "float_error": result.float_error,
-        "missing": list(result.missing),
-        "sizes": list(result.sizes),
-        "impossible_sizes": list(result.impossible_sizes),
-        "flips": [asdict(flip) for flip in result.flips],
+        **picked(result, "ok summary levels batches integers differing output_differences float_error missing sizes"),
+        **picked(result, "impossible_sizes flips"),
         "narrow": [row.name for row in result.narrow],
         "tensors": [row.as_dict() for row in result.rows],
         "outputs": [row.as_dict() for row in result.outputs],
         "witnesses": [row.as_dict() for row in result.witnesses],
-        "not_asked": list(result.not_asked),
+        "not_asked": result.not_asked,
     }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from linger.analysis.values import STORED_LIMITS
 from linger.errors import UsageError
+from linger.records.reading import Positive
 
 AHEAD_RELU = "_linger_ahead_relu"
 """Attribute of a layer whose output only ReLU sees: its scale need not cover the negative part."""
@@ -25,9 +26,9 @@ _OptionalTensor = TypeVar("_OptionalTensor", Tensor, "Tensor | None")
 class Limits:
     """Largest magnitudes of a layer's weight, bias and output; None: no limit."""
 
-    weight: float | None = None
-    bias: float | None = None
-    output: float | None = None
+    weight: Positive | None = None
+    bias: Positive | None = None
+    output: Positive | None = None
 
     @property
     def is_any(self) -> bool:

@@ -27,6 +27,7 @@ from linger.errors import UsageError, counted, listing
 from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import ModelLike
 from linger.quantization.core.qtensor import QTensor
+from linger.records.table import aligned
 from linger.runtime.session import Session
 from linger.simulation.example_call import ExampleCall, are_by_name, calls_of, default_names, preserved, run_once
 
@@ -96,13 +97,7 @@ class ModelComparison:
         return f"ModelComparison({self.summary()})"
 
     def __str__(self) -> str:
-        lines = [self.summary()]
-        table = [self.COLUMNS, *self.rows()]
-        widths = [max(len(row[i]) for row in table) for i in range(len(self.COLUMNS))]
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
-        ]
-        return "\n".join(lines)
+        return f"{self.summary()}\n{aligned(self.COLUMNS, self.rows())}"
 
 
 def compare(

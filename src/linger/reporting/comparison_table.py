@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from linger.records.rich_table import table
 from linger.reporting.plots import draw_differences
-from linger.reporting.tables import table
 from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
 SHOWN_ROWS = 20

@@ -7,16 +7,13 @@ None or empty, and the report leaves it out.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
-from linger.analysis.result_table import finite
-from linger.errors import UsageError, listing
+from linger.errors import UsageError
+from linger.records.reading import Real, parse_json, read
+from linger.records.table import finite
 
 FORMAT, FORMAT_VERSION = "linger-report", 1
 """Keys may be added; one that is removed or changes its meaning raises the version."""
@@ -30,9 +27,6 @@ UNSEEN = (HELD_OUT, TEST)
 _DECISION = "decision"
 """The key of the verdict, which follows from the facts and is not read back."""
 
-_MOST = 2**1023
-"""A larger integer may be no float."""
-
 
 @dataclass(frozen=True)
 class Bins:
@@ -44,8 +38,8 @@ class Bins:
         counts: How many values each bin has.
     """
 
-    low: float
-    width: float
+    low: Real
+    width: Real
     counts: tuple[int, ...]
 
 
@@ -77,13 +71,13 @@ class TensorFacts:
     shape: str = ""
     dtype: str = ""
     bits: int | None = None
-    scale: float | None = None
+    scale: Real | None = None
     q_format: str = ""
-    low: float | None = None
-    high: float | None = None
+    low: Real | None = None
+    high: Real | None = None
     distinct: int | None = None
-    clipped: float | None = None
-    sqnr_db: float | None = None
+    clipped: Real | None = None
+    sqnr_db: Real | None = None
     values: Bins | None = None
     reference: Bins | None = None
     zero: int = 0
@@ -124,15 +118,15 @@ class LayerFacts:
     x_format: str = ""
     w_format: str = ""
     o_format: str = ""
-    sqnr_db: float | None = None
-    born_db: float | None = None
-    passed_db: float | None = None
+    sqnr_db: Real | None = None
+    born_db: Real | None = None
+    passed_db: Real | None = None
     verdict: str = ""
-    clipped: float | None = None
+    clipped: Real | None = None
     macs: int = 0
     weight_bytes: int = 0
     live_bytes: int = 0
-    noise_share: float | None = None
+    noise_share: Real | None = None
     float_reason: str = ""
     advice: tuple[str, ...] = ()
 
@@ -155,15 +149,15 @@ class Quality:
     """
 
     name: str
-    after: float
-    before: float | None = None
-    plain: float | None = None
+    after: Real
+    before: Real | None = None
+    plain: Real | None = None
     unit: str = ""
     samples: int | None = None
     data: str = ""
     output: str = ""
-    seen: float | None = None
-    chance: float | None = None
+    seen: Real | None = None
+    chance: Real | None = None
 
 
 @dataclass(frozen=True)
@@ -213,11 +207,11 @@ class TriedStep:
 
     name: str
     branch: str = ""
-    before_db: float | None = None
-    after_db: float | None = None
-    before_metric: float | None = None
-    after_metric: float | None = None
-    seconds: float = 0.0
+    before_db: Real | None = None
+    after_db: Real | None = None
+    before_metric: Real | None = None
+    after_metric: Real | None = None
+    seconds: Real = 0.0
     is_kept: bool = False
     why: str = ""
 
@@ -253,8 +247,8 @@ class SensitivityFacts:
     name: str
     op: str = ""
     bits: str = ""
-    sqnr_db: float | None = None
-    noise_share: float = 0.0
+    sqnr_db: Real | None = None
+    noise_share: Real = 0.0
     what: str = ""
 
 
@@ -364,7 +358,7 @@ class Run:
     macs: int = 0
     weight_bytes: int = 0
     float_weight_bytes: int | None = None
-    integer_share: float = 1.0
+    integer_share: Real = 1.0
     tuning: Tuning | None = None
     sensitivity: tuple[SensitivityFacts, ...] = ()
     findings: tuple[FindingFacts, ...] = ()
@@ -400,8 +394,8 @@ def read_run(text: str, where: str) -> Run:
         UsageError: This is no run, or one of a version that this linger does not know; every wrong key is named.
     """
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text)
+    except ValueError as error:
         raise UsageError(
             f"{where}: this is no JSON ({error}). Give a file that linger quantize or linger report wrote."
         ) from error
@@ -412,54 +406,10 @@ def read_run(text: str, where: str) -> Run:
             f"{where}: version {content.get('version')!r} of report data; this linger reads {FORMAT_VERSION}. "
             "Make it again with this linger."
         )
-    wrong: list[str] = []
     own = {key: value for key, value in content.items() if key not in ("format", "version", _DECISION)}
-    run = _read(Run, own, "", wrong)
-    if wrong:
-        raise UsageError(f"{where}: report data with wrong entries: {listing(wrong, limit=8)}. Make it again.")
-    assert isinstance(run, Run)
-    return run
-
-
-def read_quality(content: object, path: str, wrong: list[str]) -> tuple[Quality, ...]:
-    """Figures from plain data; what does not fit is named in `wrong`."""
-    made = _read(tuple[Quality, ...], content, path, wrong)
-    return made if isinstance(made, tuple) else ()
-
-
-def _read(kind: Any, value: Any, path: str, wrong: list[str]) -> Any:
-    """A value of an annotated type from JSON; what does not fit is named in `wrong`."""
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType:
-        return None if value is None else _read(next(p for p in parts if p is not types.NoneType), value, path, wrong)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_read(parts[0], item, f"{path}[{i}]", wrong) for i, item in enumerate(value))
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        return _read_fields(kind, value, path, wrong)
-    if kind is float and (value in ("inf", "-inf", "nan") or (type(value) is int and abs(value) < _MOST)):
-        return float(value)
-    if origin is not None and isinstance(value, dict) and all(map(_is_text, (*value, *value.values()))):
-        return value
-    if not (isinstance(kind, type) and type(value) is kind) or (kind is str and not _is_text(value)):
-        wrong.append(f"{path} is {value!r:.60}")
-    return value
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value == encodable(value)
+    return read(Run, own, f"{where}: report data with wrong entries", "Make it again.")
 
 
 def encodable(text: str) -> str:
     """A text with a question mark in place of each letter that no file can hold, as half a pair of UTF-16 is."""
     return text.encode(errors="replace").decode()
-
-
-def _read_fields(kind: Any, value: dict[str, Any], path: str, wrong: list[str]) -> Any:
-    hints = typing.get_type_hints(kind)
-    wrong += [f"{path}.{key} is not known".lstrip(".") for key in value if key not in hints]
-    needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
-    missing = [f"{path}.{name} is missing".lstrip(".") for name in needed if name not in value]
-    if missing:
-        wrong += missing
-        return None
-    return kind(**{k: _read(hints[k], v, f"{path}.{k}".lstrip("."), wrong) for k, v in value.items() if k in hints})

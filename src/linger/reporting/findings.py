@@ -9,7 +9,7 @@ from rich.table import Table
 
 from linger.checks.check_result import RULES, CheckResult
 from linger.graph.core.finding import SEVERITIES, Finding
-from linger.reporting.tables import table
+from linger.records.rich_table import table
 
 SHOWN = 3
 """Findings of one rule that are shown before the rest is counted."""

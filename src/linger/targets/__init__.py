@@ -8,15 +8,16 @@ A file has the values of `Target` at its top, and one table for each group of li
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, TypeVar, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from linger.errors import UsageError
+from linger.records.reading import read
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +29,7 @@ Values = Mapping[str, object]
 T = TypeVar("T")
 
 
+COMPARE = "Compare it with linger/targets/packer.toml."
 FLOAT = "float "
 """In lists of ops: the standard op of this name on real numbers."""
 
@@ -85,6 +87,14 @@ class Target:
                 return status
         return Status.UNTRIED if op_type in self.ops | self.unpacked_ops else Status.REFUSED
 
+    def table(self, name: str, kind: type[T]) -> T:
+        """A table of the file as the dataclass of what reads it.
+
+        Raises:
+            UsageError: Values are unknown, missing or of another type; all of them are named.
+        """
+        return read(kind, self.limits.get(name, {}), f"the chip file of {self.name}", COMPARE, place=f"[{name}]")
+
     def takes(self, op_type: str) -> bool:
         """Whether the packer takes an op and nothing is known against its numbers."""
         taken = (Status.EXACT,) if self.refuses_untried else (Status.EXACT, Status.UNTRIED)
@@ -98,15 +108,15 @@ def read_target(path: str | os.PathLike[str]) -> Target:
         UsageError: There is no such file, it is no TOML, or values of the chip as a whole are unknown, missing or of
             another type; all of them are named. Its tables are read, and refused, when a model is checked.
     """
-    path = Path(path)
+    return read(Target, _values(Path(path)), f"the chip file {path}", f"Compare it with {_SHARED}.")
+
+
+def _values(path: Path) -> dict[str, Any]:
+    """What a file says of a chip, over what all share."""
     shared, own = _tables(_SHARED), _tables(path)
-    values = {"name": path.stem, **shared[""], **own[""]}
-    problems = list(problems_of(Target, values))
-    if problems:
-        raise UsageError(f"the chip file {path}: {'; '.join(problems)}. Compare it with {_SHARED}.")
     names = dict.fromkeys(name for name in (*shared, *own) if name)
     limits = {name: {**shared.get(name, {}), **own.get(name, {})} for name in names}
-    return filled(Target, values | {"limits": limits})
+    return {"name": path.stem, **shared[""], **own[""], "limits": limits}
 
 
 def _tables(path: Path) -> dict[str, dict[str, object]]:
@@ -123,59 +133,18 @@ def _tables(path: Path) -> dict[str, dict[str, object]]:
     return {"": {name: value for name, value in content.items() if name not in tables}, **tables}
 
 
-def problems_of(kind: type, values: Values) -> Iterator[str]:
-    """What keeps values from becoming a dataclass: unknown names, missing ones, other types."""
-    hints = get_type_hints(kind)
-    for name in values:
-        if name not in hints:
-            near = get_close_matches(name, hints, n=1)
-            yield f"there is no value {name!r}{f' (is {near[0]!r} meant?)' if near else ''}"
-    for entry in fields(kind):
-        if entry.name in values:
-            try:
-                _converted(values[entry.name], hints[entry.name])
-            except TypeError:
-                yield f"{entry.name} = {values[entry.name]!r}, expected {entry.type}"
-        elif entry.default is MISSING and entry.default_factory is MISSING:
-            yield f"{entry.name!r} is missing"
-
-
-def filled(kind: type[T], values: Values) -> T:
-    """A dataclass of values in which `problems_of` finds no problem."""
-    hints = get_type_hints(kind)
-    return kind(**{name: _converted(value, hints[name]) for name, value in values.items()})
-
-
-def _converted(value: object, hint: object) -> object:
-    """A value as an annotation asks for it; TOML has lists where we have tuples and sets.
-
-    Raises:
-        TypeError: It is of another type.
-    """
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind is UnionType:  # X | None: a name that is left out is None
-        return _converted(value, parts[0])
-    if kind is Mapping and isinstance(value, dict):
-        return {key: _converted(entry, parts[1]) for key, entry in value.items()}
-    if kind in (tuple, frozenset) and isinstance(value, list):
-        return kind(_entries(value, parts[:1] * len(value) if kind is frozenset or parts[-1] is Ellipsis else parts))
-    if hint in (object, type(value)):
-        return value
-    raise TypeError
-
-
-def _entries(values: list[object], hints: Sequence[object]) -> list[object]:
-    if len(values) != len(hints):
-        raise TypeError
-    return list(map(_converted, values, hints))
-
-
 def _all_targets() -> dict[str, Target]:
     """Every chip in this folder, the default one first."""
-    found = [read_target(path) for path in sorted(_FOLDER.glob("*.toml")) if path != _SHARED]
+    # our own files are right, as tests show, and every command reads them: what checks them is not loaded for that
+    contents = [_values(path) for path in sorted(_FOLDER.glob("*.toml")) if path != _SHARED]
+    found = [Target(**_with_sets(content)) for content in contents]
     if sum(target.is_default for target in found) != 1:
         raise UsageError(f"{_FOLDER}: one chip must be the default, no more and no less. Set is_default in one file.")
     return {target.name: target for target in sorted(found, key=lambda target: not target.is_default)}
+
+
+def _with_sets(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: frozenset(value) if isinstance(value, list) else value for key, value in content.items()}
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType(_all_targets())

@@ -6,21 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from linger.analysis.batches import Batch, as_batches, float_tensors
-from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
 from linger.constraint.marks import QUANTIZED
 from linger.errors import LingerError, UsageError, listing, no_module
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from linger.records.table import Column, Result
 
 _COLUMNS = (
     Column("name", "tensor"),
@@ -47,7 +42,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Remedy:
+class Remedy(Result):
     """What a remedy did to a model.
 
     Attributes:
@@ -63,28 +58,15 @@ class Remedy:
     changes: tuple[Change, ...] = ()
     trials: int = 0
 
+    _columns, _row_type, _rows_name = _COLUMNS, Change, "changes"
+
     def summary(self) -> str:
         """The result in one line."""
         trials = f" after {self.trials} trials" if self.trials else ""
         return f"{self.name}: {self.before_db:.1f} dB before, {self.after_db:.1f} dB after, {len(self.changes)} changes{trials}"
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Everything as JSON text, also written to `path` if one is given."""
-        facts = {"name": self.name, "before_db": self.before_db, "after_db": self.after_db, "trials": self.trials}
-        return to_json(facts, self.changes, path)
-
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """The changes as CSV text, also written to `path` if one is given."""
-        return to_csv(Change, self.changes, path)
-
     def __repr__(self) -> str:
         return f"Remedy({self.name}, {self.before_db:.1f} → {self.after_db:.1f} dB)"
-
-    def __str__(self) -> str:
-        return "\n".join([self.summary(), to_text(_COLUMNS, self.changes)])
-
-    def __rich__(self) -> Table:
-        return to_rich(self.summary(), _COLUMNS, self.changes)
 
 
 def checked_data(where: str, model: object, data: object) -> list[Batch]:

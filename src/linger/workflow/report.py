@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linger.analysis.result_table import written
 from linger.errors import UsageError, listing, missing_extra, printable
 from linger.files import write_atomically
+from linger.records.table import written
 from linger.reporting.facts import Run, encodable, read_run
 from linger.reporting.page import inline_frame, render_page
 from linger.reporting.verdict import LEVELS, Verdict, verdict_of

@@ -23,7 +23,7 @@ from linger.errors import UsageError
 from linger.graph.conversion.convert import convert_dialect
 from linger.graph.files.model_io import save
 from linger.graph.forms.shaped import known_tensors
-from linger.targets import TARGETS, filled, read_target
+from linger.targets import TARGETS, read_target
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 
 DEPTHWISE = node("Conv2dInt", "q, w", **WIDTHS | WINDOW | {"group": 32}).replace("y =", "c =", 1)
@@ -293,7 +293,7 @@ def test_the_rules():
 
 
 def shortage(model, chip="venus"):
-    limits = filled(MemoryLimits, TARGETS[chip].limits["memory"])
+    limits = TARGETS[chip].table("memory", MemoryLimits)
     found = scratch_shortage(model, known_tensors(model).shapes, limits)
     return {node.outputs[0].name: size for node, size in found.items()}
 
@@ -391,7 +391,8 @@ def test_a_wrong_table_is_named(tmp_path):
     path = tmp_path / "odd.toml"
     path.write_text("[memory]\ntensor_byte = 5\ncommand = 7\n")
     with pytest.raises(
-        UsageError, match=r"odd: \[memory\]: there is no value 'tensor_byte' .*; command = 7, expected str"
+        UsageError,
+        match=r"odd: \[memory\]\.command is not a text \(7\), \[memory\]\.tensor_byte is not known \(is tensor_bytes",
     ):
         memory(model_of("y = Relu(x)"), read_target(path))
 

@@ -82,13 +82,16 @@ def test_all_bad_entries_are_named(manifest):
         {"name": "g", "file": "g.bin", "scale": -1},
         {"name": "h", "file": "h.bin", "batch": "one"},
         {"name": "i", "file": "i.bin", "dtype": "int4", "nibbles": "both"},
+        {"name": "j", "file": "j.bin", "batch": 1.5},
+        {"name": 7, "file": "k.bin"},
+        {"name": "l", "files": {"bin": ["l.bin"]}},
         {"name": "ok", "file": "ok.bin"},
     ]
     entries, problems = read_manifest(manifest({"tensors": tensors}))
     assert [e.name for e in entries] == ["ok"]
     expected = [
-        "number 1: it has no name",
-        "'b': it has no file",
+        "number 1: name is missing",
+        "'b': file is missing",
         "'int7'",
         "'d'",
         "'e'",
@@ -96,6 +99,9 @@ def test_all_bad_entries_are_named(manifest):
         "-1",
         "'one'",
         "'both'",
+        "batch is not a whole number (1.5)",
+        "name is not a text (7)",
+        "is no name of a file",
     ]
     assert len(problems) == len(expected)
     for problem, word in zip(problems, expected, strict=True):

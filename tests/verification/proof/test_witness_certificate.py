@@ -100,8 +100,8 @@ def test_a_witness_of_another_file_is_wrong_usage(certificate, model):
         ("other_differences", 1, "its verdict is equal, its witness the chip is not"),
         ("missing", ["q"], "its verdict is equal, its witness the chip is not"),
         ("integers", 0, "its verdict is equal, its witness the chip is not"),
-        ("integers", "12", "witnesses[0] lacks integers"),
-        ("origin", None, "witnesses[0] lacks origin"),
+        ("integers", "12", "witnesses[0].integers is not an integer"),
+        ("origin", None, "witnesses[0].origin is not an object"),
     ],
 )
 def test_false_entries_are_found_without_the_witness(certificate, key, value, reason):

@@ -14,14 +14,14 @@ from linger.analysis.multiplications import product_of
 from linger.checks.limits.limit import NO_EXACT_FORM, OPEN_SIZE, limit_rule
 from linger.checks.limits.whole_file import UNSHARED_OPTION, open_batch_option, sharing_nodes
 from linger.checks.memory_use import Lifetime, MemoryUse, amount, memory_use, open_batch_axes, with_sizes
-from linger.errors import UsageError, listing, printable
+from linger.errors import listing, printable
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import packed_name
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
 from linger.graph.core.walking import all_nodes
 from linger.graph.files.model_io import ModelLike, load
 from linger.graph.forms.shaped import Shape
-from linger.targets import Target, filled, find_target, problems_of
+from linger.targets import Target, find_target
 
 _SHOWN = 3
 """Tensors of the peak that a message names, the largest first."""
@@ -70,7 +70,7 @@ def memory(path: ModelLike, target: str | Target | None = None) -> MemoryUse:
         GraphError: The file is no complete ONNX model, or contradicts itself.
     """
     chip = target if target is None or isinstance(target, Target) else find_target(target)
-    limits = None if chip is None else _limits_of(chip)
+    limits = None if chip is None else chip.table("memory", MemoryLimits)
     model = load(path)
     use = replace(memory_use(model), path=Path(path) if isinstance(path, (str, os.PathLike)) else None)
     if chip is None or limits is None:
@@ -84,16 +84,6 @@ def memory(path: ModelLike, target: str | Target | None = None) -> MemoryUse:
         findings=tuple(memory_findings(use, chip, limits)),
         packer_line=packer_line(packer_options(model, limits), limits),
     )
-
-
-def _limits_of(target: Target) -> MemoryLimits:
-    values = target.limits.get("memory", {})
-    problems = list(problems_of(MemoryLimits, values))
-    if problems:
-        raise UsageError(
-            f"the chip file of {target.name}: [memory]: {'; '.join(problems)}. Compare it with linger/targets/packer.toml."
-        )
-    return filled(MemoryLimits, values)
 
 
 def memory_findings(use: MemoryUse, target: Target, limits: MemoryLimits) -> Iterator[Finding]:

@@ -21,7 +21,8 @@ from linger.graph.core.finding import ERROR, SEVERITIES, Finding
 from linger.graph.files.model_io import copied
 from linger.graph.forms.shaped import Tensors, declared_tensors, known_tensors
 from linger.graph.passes.fixed_shapes import fix_shapes
-from linger.targets import Target, filled, problems_of
+from linger.records.reading import read_with_problems
+from linger.targets import COMPARE, Target
 
 TABLES: dict[str, type] = {
     "windows": windows.WindowLimits,
@@ -130,13 +131,13 @@ def tables_of(target: Target) -> dict[type, object]:
         UsageError: Values that no limit reads, that are missing, or of another type; all of them are named.
     """
     problems = [f"there is no table [{name}]" for name in target.limits if name not in TABLES]
+    found: dict[type, object] = {}
     for name, kind in TABLES.items():
-        problems += [f"[{name}]: {problem}" for problem in problems_of(kind, target.limits.get(name, {}))]
+        wrong, found[kind] = read_with_problems(kind, target.limits.get(name, {}), place=f"[{name}]")
+        problems += wrong
     if problems:
-        raise UsageError(
-            f"the chip file of {target.name}: {'; '.join(problems)}. Compare it with linger/targets/packer.toml."
-        )
-    return {kind: filled(kind, target.limits[name]) for name, kind in TABLES.items()}
+        raise UsageError(f"the chip file of {target.name}: {'; '.join(problems)}. {COMPARE}")
+    return found
 
 
 def _unpacked_names(model: ir.Model, target: Target) -> list[Finding]:

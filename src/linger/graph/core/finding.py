@@ -30,6 +30,11 @@ class Finding:
     rule: str = ""
     tensor: str = ""
 
+    @property
+    def place(self) -> str:
+        """The node, else the tensor."""
+        return self.node or self.tensor
+
     def __str__(self) -> str:
         where = f"{self.node}: " if self.node else ""
         return f"{where}{self.reason}. {self.remedy}"

@@ -27,7 +27,7 @@ from linger.graph.passes.chip_axes import (
 from linger.graph.passes.chip_transposes import turn_fewer_axes
 from linger.graph.passes.chip_windows import join_groups, split_max_pools, step_global_pools_by_one, widen_kernels
 from linger.graph.passes.suit_target import name_platform, own_parameters, replace_idle_clips
-from linger.targets import Target, filled
+from linger.targets import Target
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ def suit(model: ir.Model, target: Target) -> Changes:
 
 
 def _passes(target: Target) -> list[Pass]:
-    windows = filled(WindowLimits, target.limits["windows"])
-    products = filled(ProductLimits, target.limits["products"])
-    packing = filled(PackingLimits, target.limits["packing"])
+    windows = target.table("windows", WindowLimits)
+    products = target.table("products", ProductLimits)
+    packing = target.table("packing", PackingLimits)
     passes: list[Pass] = [
         count_axes_from_the_front,
         slice_parts,
@@ -75,7 +75,7 @@ def _passes(target: Target) -> list[Pass]:
 
 def _reserve(model: ir.Model, *, target: Target) -> Changes:
     """Let the packer reserve the scratch that the engine writes. This costs something, so it is said."""
-    limits = filled(MemoryLimits, target.limits["memory"])
+    limits = target.table("memory", MemoryLimits)
     missing = scratch_shortage(model, known_tensors(model).shapes, limits) if limits.scratch_written else {}
     changes = reserve_scratch(model, missing, per_number=limits.scratch_reserved["LinearInt"]) if missing else Changes()
     for change in changes:

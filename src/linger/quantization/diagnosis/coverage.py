@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import nn
 
-from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich
 from linger.errors import UsageError
 from linger.quantization.core.runtime import OpRecord, runtime_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from linger.records.table import Column, Result
 
 _COLUMNS = (
     Column("where", "layer"),
@@ -54,11 +49,16 @@ class CoverageRow:
         return 100.0 * self.share
 
 
-@dataclass(frozen=True)
-class Coverage:
+@dataclass(frozen=True, repr=False)
+class Coverage(Result):
     """The ops of one forward pass, in the order of execution."""
 
     ops: tuple[OpRecord, ...]
+
+    _columns, _row_type, _fact_names = _COLUMNS, CoverageRow, ("macs", "integer_share")
+
+    def _rows(self) -> tuple[CoverageRow, ...]:
+        return self.table()
 
     @property
     def float_ops(self) -> tuple[OpRecord, ...]:
@@ -97,17 +97,6 @@ class Coverage:
         counts = f"{len(self.integer_ops)} ops as integers, {len(self.float_ops)} in float"
         return f"{counts}; {_percent(self.integer_share)} of the multiplications as integers" if self.macs else counts
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Everything as JSON text, also written to `path` if one is given."""
-        return to_json({"macs": self.macs, "integer_share": self.integer_share}, self.table(), path)
-
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """The rows as CSV text, also written to `path` if one is given."""
-        return to_csv(CoverageRow, self.table(), path)
-
-    def __repr__(self) -> str:
-        return f"Coverage({self.summary()})"
-
     def __str__(self) -> str:
         lines = [self.summary()]
         for row in self.table():
@@ -117,12 +106,6 @@ class Coverage:
                 share = f" ({_percent(row.share)} of the multiplications)" if row.macs else ""
                 lines.append(f"  {row.where or 'model'}: {row.op} stays float{share}: {row.reason}")
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return to_html(self.summary(), _COLUMNS, self.table())
-
-    def __rich__(self) -> Table:
-        return to_rich(self.summary(), _COLUMNS, self.table())
 
 
 def _percent(share: float) -> str:

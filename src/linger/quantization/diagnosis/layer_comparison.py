@@ -8,15 +8,12 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch
-from linger.analysis.result_html import bars_html
-from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
 from linger.constraint.conv_bn import EmptyBatchNorm
 from linger.dialect import Interval, Op
 from linger.errors import UsageError, listing
@@ -39,10 +36,8 @@ from linger.quantization.diagnosis.signal_noise import (
 )
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
+from linger.records.html import bars_html
+from linger.records.table import Column, Result
 
 _FACTOR = 2.0
 """One error counts alone where its power exceeds the other's by more than this."""
@@ -98,7 +93,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True)
-class LayerComparison:
+class LayerComparison(Result):
     """A quantised model against its float model, layer by layer in the order of the calls.
 
     Attributes:
@@ -110,6 +105,8 @@ class LayerComparison:
     rows: tuple[LayerRow, ...]
     unmatched: tuple[str, ...]
     output_db: float
+
+    _columns, _row_type, _fact_names = _COLUMNS, LayerRow, ("output_db", "unmatched")
 
     def worst(self, n: int = 5) -> tuple[LayerRow, ...]:
         """The rows that are furthest from the float model."""
@@ -132,29 +129,15 @@ class LayerComparison:
             text += f"; {len(self.unmatched)} without a counterpart"
         return text
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Everything as JSON text, also written to `path` if one is given; infinity is "inf"."""
-        return to_json({"output_db": self.output_db, "unmatched": self.unmatched}, self.rows, path)
-
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """The rows as CSV text, also written to `path` if one is given."""
-        return to_csv(LayerRow, self.rows, path)
-
     def __repr__(self) -> str:
         return f"LayerComparison({len(self.rows)} calls of layers, {self.output_db:.1f} dB at the output)"
 
-    def __str__(self) -> str:
-        lines = [self.summary(), to_text(_COLUMNS, self.rows)]
-        return "\n".join(lines + [f"without a counterpart: {name}" for name in self.unmatched])
+    def _notes(self) -> list[str]:
+        return [f"without a counterpart: {name}" for name in self.unmatched]
 
-    def _repr_html_(self) -> str:
+    def _picture(self) -> str:
         names = [f"{row.name} ({row.call})" if row.call else row.name for row in self.rows]
-        picture = bars_html(names, [row.sqnr_db for row in self.rows], "dB")
-        notes = [f"without a counterpart: {name}" for name in self.unmatched]
-        return to_html(self.summary(), _COLUMNS, self.rows, picture=picture, notes=notes)
-
-    def __rich__(self) -> Table:
-        return to_rich(self.summary(), _COLUMNS, self.rows)
+        return bars_html(names, [row.sqnr_db for row in self.rows], "dB")
 
 
 def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: object) -> LayerComparison:

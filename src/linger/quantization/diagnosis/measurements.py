@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,12 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.batches import Batch, values_of
-from linger.analysis.result_table import written
 from linger.constraint.marks import Widths
-from linger.errors import UsageError
+from linger.errors import UsageError, listing
 from linger.quantization.diagnosis.noise_bench import FunctionFacts, LayerFacts, Trial
 from linger.quantization.diagnosis.signal_noise import SignalNoise
+from linger.records.reading import As, one_of, parse_json, read
+from linger.records.table import written
 from linger.version import __version__
 
 _KIND = "linger sensitivity, measurements so far"
@@ -28,6 +29,48 @@ _FORM = 2
 """Raised whenever the file gets another form; files of an older one are refused as those of another linger."""
 
 _KINDS = ("alone", "weights", "activations", "functions")
+
+
+_DAMAGED = "this is no file of an earlier sensitivity run, or it is damaged"
+_ELSEWHERE = "It was left as it is. Give another save_path, or remove the file to start anew."
+
+
+def _powers(pair: Sequence[str]) -> SignalNoise:
+    signal, noise = (float.fromhex(text) for text in pair)
+    if not (signal >= 0 and noise >= 0):
+        raise ValueError
+    return SignalNoise(signal, noise)
+
+
+_Powers = Annotated[SignalNoise, As(_powers, "two powers")]
+
+
+@dataclass(frozen=True)
+class _SavedTrial:
+    """A `Trial` as the file has it, with the wide layers."""
+
+    wide: tuple[str, ...]
+    powers: _Powers
+    macs: dict[str, int]
+    own_inputs: frozenset[str]
+    functions: tuple[FunctionFacts, ...]
+
+    def as_trial(self) -> Trial:
+        """The trial."""
+        return Trial(self.powers, self.macs, self.own_inputs, {found.name: found for found in self.functions})
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The file."""
+
+    kind: Annotated[str, one_of([_KIND])]
+    fingerprint: str
+    alone: Mapping[str, _Powers]
+    weights: Mapping[str, _Powers]
+    activations: Mapping[str, _Powers]
+    functions: Mapping[str, _Powers]
+    together: tuple[_SavedTrial, ...]
 
 
 @dataclass
@@ -109,32 +152,22 @@ def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable
     if not place.is_file():
         raise UsageError(f"{place}: measurements are read again, and this is no file. Give the name of a file.")
     try:
-        return _parsed(json.loads(place.read_bytes()), place, fingerprint, frozenset(names))
-    except UsageError:
-        raise
+        content = parse_json(place.read_bytes())
     except OSError as error:
         raise UsageError(f"{place}: the file cannot be read ({error.strerror or error}).") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:
+        raise UsageError(f"{place}: {_DAMAGED} (it is no JSON: {error}). {_ELSEWHERE}") from error
+    if isinstance(content, dict) and content.get("kind") == _KIND and content.get("fingerprint") != fingerprint:
         raise UsageError(
-            f"{place}: this is no file of an earlier sensitivity run, or it is damaged ({type(error).__name__}: {error}). "
-            "It was left as it is. Give another save_path, or remove the file to start anew."
-        ) from error
-
-
-def _parsed(content: dict[str, Any], place: Path, fingerprint: str, names: frozenset[str]) -> Measurements:
-    if content["kind"] != _KIND:
-        raise ValueError(f"kind {content['kind']!r}")
-    if content["fingerprint"] != fingerprint:
-        raise UsageError(
-            f"{place}: this file belongs to another model, other inputs, other bits or another version of linger. "
-            "It was left as it is. Give another save_path, or remove the file to start anew."
+            f"{place}: this file belongs to another model, other inputs, other bits or another version of linger. {_ELSEWHERE}"
         )
-    kinds = {kind: {name: _powers(pair) for name, pair in content[kind].items()} for kind in _KINDS}
-    together = {tuple(trial["wide"]): _trial(trial) for trial in content["together"]}
+    saved = read(_Saved, content, f"{place}: {_DAMAGED}", _ELSEWHERE)
+    kinds = {kind: dict(getattr(saved, kind)) for kind in _KINDS}
+    together = {trial.wide: trial.as_trial() for trial in saved.together}
     measurements = Measurements(fingerprint, place, **kinds, together=together)
-    strange = measurements.layers - names
+    strange = measurements.layers - frozenset(names)
     if strange:
-        raise ValueError(f"unknown layers {sorted(strange)}")
+        raise UsageError(f"{place}: {_DAMAGED} (unknown layers {listing(sorted(strange))}). {_ELSEWHERE}")
     return measurements
 
 
@@ -150,26 +183,9 @@ def _as_plain(wide: Sequence[str], trial: Trial) -> dict[str, Any]:
     }
 
 
-def _trial(plain: dict[str, Any]) -> Trial:
-    facts = [FunctionFacts(**values | {"calls": tuple(values["calls"])}) for values in plain["functions"]]
-    return Trial(
-        _powers(plain["powers"]),
-        {name: int(n) for name, n in plain["macs"].items()},
-        frozenset(plain["own_inputs"]),
-        {found.name: found for found in facts},
-    )
-
-
 def _pair(powers: SignalNoise) -> list[str]:
     """Both powers, exactly, infinite ones too."""
     return [powers.signal.hex(), powers.noise.hex()]
-
-
-def _powers(pair: Sequence[str]) -> SignalNoise:
-    signal, noise = (float.fromhex(text) for text in pair)
-    if not (signal >= 0 and noise >= 0):
-        raise ValueError(f"powers {pair}")
-    return SignalNoise(signal, noise)
 
 
 def fingerprint(model: nn.Module, batches: Sequence[Batch], widths: Widths, layers: Mapping[str, LayerFacts]) -> str:

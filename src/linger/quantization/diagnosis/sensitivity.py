@@ -8,14 +8,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from linger.analysis.batches import as_batches
-from linger.analysis.result_html import bars_html
-from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
 from linger.constraint.marks import Widths
 from linger.errors import UsageError, no_module
 from linger.notation import MIXED, as_width, read_bits
@@ -35,9 +32,8 @@ from linger.quantization.diagnosis.noise_bench import (
 )
 from linger.quantization.diagnosis.signal_noise import SignalNoise, decibels
 from linger.quantization.setup.marking import checked_widths
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from linger.records.html import bars_html
+from linger.records.table import Column, Result
 
 _MOST = 3.0
 """Weights or activations are named alone where their noise is so many times the other's."""
@@ -98,7 +94,7 @@ class SensitivityRow:
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Result):
     """How much each layer's and function's quantisation costs at the output of the model, the most damaging first.
 
     Attributes:
@@ -120,6 +116,12 @@ class Sensitivity:
     reached_db: float | None = None
     lines: tuple[str, ...] = ()
     predicted_db: float | None = None
+
+    _columns, _row_type = _COLUMNS, SensitivityRow
+    _fact_names = (
+        *("bits", "quantised_db", "predicted_db", "remedy", "target_db", "is_reached", "reached_db", "wide_layers"),
+        "lines",
+    )
 
     @property
     def is_reached(self) -> bool:
@@ -147,39 +149,16 @@ class Sensitivity:
         worst = self.rows[0]
         return f"{worst.name or 'the model'}: {_REMEDIES[worst.what]}"
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Everything as JSON text, also written to `path` if one is given; infinity is "inf"."""
-        facts = {
-            "bits": self.bits,
-            "quantised_db": self.quantised_db,
-            "predicted_db": self.predicted_db,
-            "remedy": self.remedy,
-            "target_db": self.target_db,
-            "is_reached": self.is_reached,
-            "reached_db": self.reached_db,
-            "wide_layers": self.wide_layers,
-            "lines": self.lines,
-        }
-        return to_json(facts, self.rows, path)
-
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """The rows as CSV text, also written to `path` if one is given."""
-        return to_csv(SensitivityRow, self.rows, path)
-
     def __repr__(self) -> str:
         result = f"{self.quantised_db:.1f} dB" if self.target_db is None else f"{len(self.wide_layers)} need 16 bits"
         return f"Sensitivity({len(self.rows)} layers, {result})"
 
-    def __str__(self) -> str:
-        return "\n".join([self.summary(), to_text(_COLUMNS, self.rows), self.remedy, *self.lines])
+    def _notes(self) -> list[str]:
+        return [self.remedy, *self.lines]
 
-    def _repr_html_(self) -> str:
+    def _picture(self) -> str:
         shares = [100.0 * row.noise_share for row in self.rows]
-        picture = bars_html([row.name for row in self.rows], shares, "% of the noise", low_is_bad=False)
-        return to_html(self.summary(), _COLUMNS, self.rows, picture=picture, notes=[self.remedy, *self.lines])
-
-    def __rich__(self) -> Table:
-        return to_rich(self.summary(), _COLUMNS, self.rows)
+        return bars_html([row.name for row in self.rows], shares, "% of the noise", low_is_bad=False)
 
 
 def sensitivity(

@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
 from linger.constraint.limits import Limits
 from linger.constraint.marks import Widths
-from linger.errors import listing, printable
+from linger.errors import UsageError, listing, printable
 from linger.files import write_atomically
+from linger.quantization.core.methods import Choice
+from linger.records.reading import As, Is, Positive, one_of
+from linger.settings import Switches
+from linger.targets import TARGETS
 
 VERSION = 1
 
@@ -34,6 +39,39 @@ _HEADER = """\
 # w (iw, hw) its weights, o its output. Weights without a scale here have the one of their largest magnitude.
 # The device's format may allow only a coarser scale than a range asks for. bits are those of input/weights/output.
 """
+
+
+_POWER = re.compile(r"2\^(-?\d{1,3})")
+_WIDTHS = re.compile(r"(4|8|16)/(4|8|16)/(4|8|16|32)")
+_LARGEST_EXPONENT = 126
+
+
+def _matched(pattern: re.Pattern[str], written: object) -> tuple[int, ...]:
+    match = pattern.fullmatch(written) if isinstance(written, str) else None
+    if match is None:
+        raise ValueError
+    return tuple(map(int, match.groups()))
+
+
+def _power(written: object) -> float:
+    (exponent,) = _matched(_POWER, written)
+    if abs(exponent) > _LARGEST_EXPONENT:
+        raise ValueError
+    return 2.0**exponent
+
+
+def _method(written: object) -> str:
+    try:
+        return Choice(str(written), "").written
+    except UsageError as error:
+        raise ValueError(str(error).strip(": .")) from error
+
+
+Scale = Annotated[float, As(_power, "a scale (write a power of two: 2^5 or 2^-3)")]
+WidthsText = Annotated[
+    Widths, As(lambda text: Widths(*_matched(_WIDTHS, text)), "widths (write input/weights/output: 8/16/8)")
+]
+Method = Annotated[str, As(_method)]
 
 
 @dataclass(frozen=True)
@@ -60,8 +98,8 @@ class ChannelLimit:
         shape: Of all of them.
     """
 
-    largest: float = math.inf
-    shape: tuple[int, ...] = ()
+    largest: Positive
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -81,10 +119,10 @@ class LayerConfig:
 
     op: str = ""
     shape: tuple[int, ...] = ()
-    bits: Widths | None = None
+    bits: WidthsText | None = None
     relu_ahead: bool = False
     limits: Limits = field(default_factory=Limits)
-    scales: Mapping[str, float] = field(default_factory=dict)
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     adopts_input: bool = False
 
@@ -100,9 +138,9 @@ class FunctionConfig:
         subtracts_max: Whether a softmax subtracts the largest number of each row first.
     """
 
-    scales: Mapping[str, float] = field(default_factory=dict)
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
-    bits: Mapping[str, int] = field(default_factory=dict)
+    bits: Mapping[str, Annotated[int, one_of((4, 8, 16, 32))]] = field(default_factory=dict)
     subtracts_max: bool = False
 
 
@@ -117,10 +155,10 @@ class Constraint:
         weight_factor: Weights may have this many times their mean magnitude; counts where `weight` is left out.
     """
 
-    weight: float | None = None
-    bias: float | None = None
-    output: float | None = None
-    weight_factor: float | None = None
+    weight: Positive | None = None
+    bias: Positive | None = None
+    output: Positive | None = None
+    weight_factor: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -153,14 +191,16 @@ class Config:
         run: How `linger quantize` made the model; `init` does not look at it.
     """
 
-    version: int = VERSION
+    version: Annotated[int, Is(lambda version: version == VERSION, f"{VERSION}, which this linger reads")] = VERSION
     complete: bool = False
-    target: str | None = None
-    parameter_bits: int = 8
+    target: Annotated[str, one_of(TARGETS)] | None = None
+    parameter_bits: Annotated[int, one_of((4, 8, 16))] = 8
     types: tuple[str, ...] | None = None
-    scales: str = SCALES[0]
-    calibration: Mapping[str, str] = field(default_factory=dict)
-    switches: Mapping[str, bool] = field(default_factory=dict)
+    scales: Annotated[str, one_of(SCALES)] = SCALES[0]
+    calibration: Mapping[Annotated[str, one_of(CALIBRATED)], Method] = field(default_factory=dict)
+    switches: Mapping[Annotated[str, one_of(entry.name for entry in fields(Switches))], bool] = field(
+        default_factory=dict
+    )
     stays_float: tuple[str, ...] = ()
     stays_float_alone: tuple[str, ...] = ()
     not_quantized: tuple[str, ...] = ()
@@ -168,7 +208,7 @@ class Config:
     fused: tuple[Fused, ...] = ()
     constrain: Mapping[str, Constraint] = field(default_factory=dict)
     limits: Mapping[str, Limits] = field(default_factory=dict)
-    parts: Mapping[str, Widths] = field(default_factory=dict)
+    parts: Mapping[str, WidthsText] = field(default_factory=dict)
     layers: Mapping[str, LayerConfig] = field(default_factory=dict)
     functions: Mapping[str, FunctionConfig] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)

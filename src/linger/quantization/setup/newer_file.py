@@ -8,79 +8,110 @@ here is an error.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
 
 from linger.constraint.marks import Widths
 from linger.quantization.core.methods import calibration_methods
 from linger.quantization.setup.config_file import Config, Constraint, FunctionConfig, LayerConfig, PartName, unknown
+from linger.records.reading import As, Is, Positive, one_of, read_with_problems
 from linger.targets import TARGETS
 
-DEFAULT_CLAMP: dict[str, Any] = {
-    "clamp_weight_value": None,
-    "clamp_bias_value": None,
-    "clamp_activation_value": 8,
-    "clamp_factor_value": 7,
-}
-DEFAULT_QUANT: dict[str, Any] = {
-    "weight_bits": 8,
-    "activate_bits": 8,
-    "bias_bits": 32,
-    "a_strategy": "RANGE_MEAN",
-    "w_strategy": "RANGE_MEAN",
-    "is_symmetry": True,
-    "is_perchannel": False,
-    "round_mode": "floor_add",
-    "activation_type": "none",
-    "qat_method": "MOM",
-    "w_calibrate_name": "abs_max",
-    "a_calibrate_name": "top_10",
-}
 DEFAULT_PLATFORM = "venusA"
-DEFAULTS: dict[str, Any] = {
-    "open_quant": True,
-    "quant_method": "NATIVE",
-    "device": "cpu",
-    "dtype": "torch.float32",
-    "seed": 42,
-    "platform": DEFAULT_PLATFORM,
-    "clamp_info": DEFAULT_CLAMP,
-    "quant_info": DEFAULT_QUANT,
-}
-"""Every key of linger 3.x and its default; `device` there is cuda where there is one."""
-
-_PART_ONLY = ("input_bits", "output_bits")
-_METHODS = {"abs_max": "max", "top_10": "topk:10", "w_like": "mse"}
-"""Calibrators of linger 3.x and the methods nearest to them."""
-
 _WITHOUT_TARGET = ("mars", "jupiter")
 """Chips that linger 3.x knows and linger does not."""
-
+_METHODS = {"abs_max": "max", "top_10": "topk:10", "w_like": "mse"}
+"""Calibrators of linger 3.x and the methods nearest to them."""
 _SCALES = {"MOM": "running", "TQT": "tqt"}
-_STRATEGIES = ("MSE", "RANGE_MEAN", "NSTD", "HIST", "KLD", "TQT")
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "quant_method": ("NATIVE", "CUDA", "CUDA_GS", "COMPILE", "TRITON", "ONNX"),
-    "dtype": ("torch.float32", "float32"),
-    "platform": tuple(TARGETS),
-    "a_strategy": _STRATEGIES,
-    "w_strategy": _STRATEGIES,
-    "qat_method": tuple(_SCALES),
-}
-_ONLY: dict[str, tuple[Any, str]] = {
-    "bias_bits": (32, "a bias always has 32 bits"),
-    "is_symmetry": (True, "formats are symmetric"),
-    "is_perchannel": (False, "a tensor has one scale"),
-    "round_mode": ("floor_add", "numbers are rounded by floor(x + ½), as on the device"),
-    "activation_type": ("none", "linger.trace_layers finds what follows a layer"),
-    "open_quant": (True, "linger.init always quantises, as the key was never looked at"),
-}
-"""Keys with one value that holds here, and why."""
 
-_WIDTHS: dict[str, tuple[int, ...]] = {
-    "weight_bits": (4, 8, 16),
-    "activate_bits": (4, 8, 16),
-    "input_bits": (4, 8, 16),
-    "output_bits": (4, 8, 16, 32),
-}
+
+def _only(why: str, *, value: object) -> Is:
+    return Is(lambda given: given == value, f"{value!r}, and nothing else has a meaning here: {why}")
+
+
+def _platform(given: object) -> str:
+    if given in _WITHOUT_TARGET:
+        raise ValueError(
+            f"{given!r} is not supported: linger has no target file for this chip (known: {', '.join(TARGETS)})"
+        )
+    return _one_of(given, TARGETS)
+
+
+def _one_of(given: object, known: Collection[str]) -> str:
+    if not isinstance(given, str) or given not in known:
+        raise ValueError(unknown("", str(given), known).removeprefix(": "))
+    return given
+
+
+Width = Annotated[int, one_of((4, 8, 16))]
+Strategy = Annotated[str, one_of(("MSE", "RANGE_MEAN", "NSTD", "HIST", "KLD", "TQT"))]
+Calibrator = Annotated[str, As(lambda given: _one_of(given, (*_METHODS, *calibration_methods())))]
+
+
+@dataclass(frozen=True)
+class _ClampInfo:
+    """Limits that constrain a model."""
+
+    clamp_weight_value: Positive | None = None
+    clamp_bias_value: Positive | None = None
+    clamp_activation_value: Positive | None = 8
+    clamp_factor_value: Positive | None = 7
+
+
+@dataclass(frozen=True)
+class _QuantInfo:
+    """How a model, or a part of it, is quantised."""
+
+    weight_bits: Width = 8
+    activate_bits: Width = 8
+    bias_bits: Annotated[Any, _only("a bias always has 32 bits", value=32)] = 32
+    a_strategy: Strategy = "RANGE_MEAN"
+    w_strategy: Strategy = "RANGE_MEAN"
+    is_symmetry: Annotated[Any, _only("formats are symmetric", value=True)] = True
+    is_perchannel: Annotated[Any, _only("a tensor has one scale", value=False)] = False
+    round_mode: Annotated[Any, _only("numbers are rounded by floor(x + ½), as on the device", value="floor_add")] = (
+        "floor_add"
+    )
+    activation_type: Annotated[Any, _only("linger.trace_layers finds what follows a layer", value="none")] = "none"
+    qat_method: Annotated[str, one_of(_SCALES)] = "MOM"
+    w_calibrate_name: Calibrator = "abs_max"
+    a_calibrate_name: Calibrator = "top_10"
+    input_bits: Width | None = None
+    output_bits: Annotated[int, one_of((4, 8, 16, 32))] | None = None
+
+
+@dataclass(frozen=True)
+class _Newer:
+    """Every key of linger 3.x and its default; `device` there is cuda where there is one."""
+
+    open_quant: Annotated[Any, _only("linger.init always quantises, as the key was never looked at", value=True)] = True
+    quant_method: Annotated[str, one_of(("NATIVE", "CUDA", "CUDA_GS", "COMPILE", "TRITON", "ONNX"))] = "NATIVE"
+    device: Any = "cpu"
+    dtype: Annotated[str, one_of(("torch.float32", "float32"))] = "torch.float32"
+    seed: Any = 42
+    platform: Annotated[str, As(_platform)] = DEFAULT_PLATFORM
+    clamp_info: _ClampInfo = field(default_factory=_ClampInfo)
+    quant_info: _QuantInfo = field(default_factory=_QuantInfo)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a model with settings of its own."""
+
+    name: Annotated[
+        Any,
+        Is(
+            lambda name: isinstance(name, (str, list)) and all(isinstance(n, str) for n in name),
+            "a path, or a list of paths",
+        ),
+    ]
+    quant_info: _QuantInfo = field(default_factory=_QuantInfo)
+    clamp_info: _ClampInfo = field(default_factory=_ClampInfo)
+
+
+DEFAULT_CLAMP: dict[str, Any] = asdict(_ClampInfo())
+DEFAULT_QUANT: dict[str, Any] = {key: value for key, value in asdict(_QuantInfo()).items() if value is not None}
+DEFAULTS: dict[str, Any] = asdict(_Newer()) | {"quant_info": DEFAULT_QUANT}
 
 
 def is_newer(content: object) -> bool:
@@ -103,63 +134,21 @@ def _is_part(value: object) -> bool:
 
 def newer_problems(content: Mapping[Any, Any]) -> list[str]:
     """Everything in a configuration of linger 3.x that means nothing here, or something else."""
-    problems: list[str] = []
+    problems, _ = read_with_problems(_Newer, {key: value for key, value in content.items() if key in DEFAULTS})
     for key, value in content.items():
-        if key in ("quant_info", "clamp_info"):
-            problems += _section_problems(str(key), value, is_part=False)
-        elif key in DEFAULTS:
-            problems += _value_problems(str(key), str(key), value)
-        elif _is_part(value):
-            problems += _part_problems(str(key), value)
-        else:
+        if _is_part(value):
+            problems += read_with_problems(_Part, value, place=str(key))[0]
+            problems += _of_the_whole(f"{key}.quant_info", value.get("quant_info"))
+        elif key not in DEFAULTS:
             problems.append(f"{unknown(str(key), str(key), DEFAULTS)}, nor is it a part: a mapping with the key 'name'")
     return problems
 
 
-def _part_problems(place: str, part: Mapping[Any, Any]) -> Iterator[str]:
-    yield from (
-        unknown(f"{place}.{key}", str(key), ("name", "quant_info", "clamp_info"))
-        for key in part
-        if key not in ("name", "quant_info", "clamp_info")
-    )
-    names = part["name"]
-    if not isinstance(names, (str, list)) or not all(isinstance(name, str) for name in names):
-        yield f"{place}.name: a path, or a list of paths, is expected, not {names!r}"
-    for key in ("quant_info", "clamp_info"):
-        if key in part:
-            yield from _section_problems(f"{place}.{key}", part[key], is_part=True)
-
-
-def _section_problems(place: str, section: object, *, is_part: bool) -> Iterator[str]:
-    if not isinstance(section, Mapping):
-        yield f"{place}: a mapping is expected, not {section!r}"
-        return
-    known: Collection[str] = DEFAULT_CLAMP if place.endswith("clamp_info") else (*DEFAULT_QUANT, *_PART_ONLY)
-    for key, value in section.items():
-        if key not in known:
-            yield unknown(f"{place}.{key}", str(key), known)
-            continue
-        yield from _value_problems(f"{place}.{key}", str(key), value)
-        whole = ("qat_method", "w_calibrate_name", "a_calibrate_name")
-        if is_part and key in whole and value != DEFAULT_QUANT[key]:
-            yield f"{place}.{key}: {value!r}: this is chosen for the whole model, in the file's own quant_info"
-
-
-def _value_problems(place: str, key: str, value: object) -> Iterator[str]:
-    if key == "platform" and value in _WITHOUT_TARGET:
-        yield f"{place}: {value!r} is not supported: linger has no target file for this chip (known: {', '.join(TARGETS)})"
-    elif key in _CHOICES and value not in _CHOICES[key]:
-        yield unknown(place, str(value), [str(item) for item in _CHOICES[key]])
-    elif key in _ONLY and value != _ONLY[key][0]:
-        yield f"{place}: {value!r} has no meaning here: {_ONLY[key][1]} ({_ONLY[key][0]!r})"
-    elif key in _WIDTHS and (isinstance(value, bool) or value not in _WIDTHS[key]):
-        yield f"{place}: {value!r} is no width (known: {', '.join(map(str, _WIDTHS[key]))})"
-    elif key.startswith("clamp_"):
-        is_limit = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
-        if value is not None and not is_limit:
-            yield f"{place}: {value!r} is no positive number"
-    elif key.endswith("calibrate_name") and value not in (*_METHODS, *calibration_methods()):
-        yield unknown(place, str(value), [*_METHODS, *calibration_methods()])
+def _of_the_whole(place: str, section: object) -> Iterator[str]:
+    said = section if isinstance(section, Mapping) else {}
+    for key in ("qat_method", "w_calibrate_name", "a_calibrate_name"):
+        if said.get(key, DEFAULT_QUANT[key]) != DEFAULT_QUANT[key]:
+            yield f"{place}.{key}: {said[key]!r}: this is chosen for the whole model, in the file's own quant_info"
 
 
 def from_newer(content: Mapping[Any, Any], platform: str | None) -> Config:
@@ -199,9 +188,9 @@ def _paths(key: str, part: Mapping[str, Any]) -> Iterator[str]:
 def _widths(quant_info: Mapping[str, Any]) -> Widths:
     info = DEFAULT_QUANT | dict(quant_info)
     return Widths(
-        info.get("input_bits", info["activate_bits"]),
+        info.get("input_bits") or info["activate_bits"],
         info["weight_bits"],
-        info.get("output_bits", info["activate_bits"]),
+        info.get("output_bits") or info["activate_bits"],
     )
 
 

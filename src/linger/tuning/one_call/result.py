@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from linger.analysis.result_html import bars_html
-from linger.analysis.result_table import Column, to_csv, to_html, to_json, to_rich, to_text
+from linger.records.html import bars_html
+from linger.records.table import Column, Result, to_rich, to_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -156,7 +155,7 @@ _ROUND_COLUMNS = (
 
 
 @dataclass(frozen=True, repr=False)
-class TuneResult:
+class TuneResult(Result):
     """What `linger.tune` did.
 
     All figures are of held-out data, which no step has seen.
@@ -193,6 +192,8 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     reference: nn.Module | None = field(default=None, repr=False, compare=False)
 
+    _row_type, _rows_name = TuneStep, "steps"
+
     @property
     def kept(self) -> tuple[TuneStep, ...]:
         """The steps that the model has."""
@@ -209,25 +210,19 @@ class TuneResult:
             f"{self.seconds:.0f} s of CPU time"
         )
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Everything as JSON text, also written to `path` if one is given."""
-        facts = asdict(replace(self, reference=None))  # a model is not data
-        del facts["steps"], facts["reference"]
-        return to_json(facts | {"summary": self.summary()}, self.steps, path)
-
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """The steps as CSV text, also written to `path` if one is given."""
-        return to_csv(TuneStep, self.steps, path)
-
     def __repr__(self) -> str:
         return f"TuneResult({self.plain_db:.1f} → {self.after_db:.1f} dB, {len(self.kept)} of {len(self.steps)} steps kept)"
 
+    def _facts(self) -> dict[str, Any]:
+        facts = super()._facts() | {"summary": self.summary()}
+        del facts["reference"]  # a model is not data
+        return facts
+
     @property
-    def _columns(self) -> tuple[Column, ...]:
+    def _columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # two more with a metric
         return _STEP_COLUMNS if self.plain_metric is None else _METRIC_COLUMNS
 
-    def _extras(self) -> list[str]:
-        """What follows the table of steps."""
+    def _notes(self) -> list[str]:
         lines = []
         if self.wide_weights or self.wide_activations:
             lines.append(
@@ -240,13 +235,12 @@ class TuneResult:
         return [*lines, *self.notes]
 
     def __str__(self) -> str:
-        return "\n\n".join([self.summary(), to_text(self._columns, self.steps), *self._extras()])
+        return "\n\n".join([self.summary(), to_text(self._columns, self.steps), *self._notes()])
 
-    def _repr_html_(self) -> str:
+    def _picture(self) -> str:
         tried = [step for step in self.steps if step.after_db is not None]
         gains = [step.after_db - step.before_db for step in tried if step.after_db is not None]
-        picture = bars_html([step.shown for step in tried], gains, "dB gained")
-        return to_html(self.summary(), self._columns, self.steps, picture=picture, notes=self._extras())
+        return bars_html([step.shown for step in tried], gains, "dB gained")
 
     def __rich__(self) -> Table:
-        return to_rich("\n\n".join([self.summary(), *self._extras()]), self._columns, self.steps)
+        return to_rich("\n\n".join([self.summary(), *self._notes()]), self._columns, self.steps)

@@ -10,7 +10,7 @@ from linger.checks.limits.packing import PackingLimits
 from linger.checks.limits.products import ProductLimits
 from linger.checks.limits.windows import WindowLimits
 from linger.dialect import Op, find_op
-from linger.targets import Target, filled, find_target
+from linger.targets import Target, find_target
 from linger.tuning.widths.units import WEIGHTS, Unit
 
 _USUAL_BITS = 8
@@ -43,16 +43,16 @@ class ChipWidths:
     @property
     def _windows(self) -> WindowLimits:
         assert self.target is not None  # asked with a chip only
-        return filled(WindowLimits, self.target.limits["windows"])
+        return self.target.table("windows", WindowLimits)
 
     def _product(self, op: Op) -> WindowLimits | ProductLimits:
         assert self.target is not None
         is_window = "window-width" in op.chip_limits
-        return self._windows if is_window else filled(ProductLimits, self.target.limits["products"])
+        return self._windows if is_window else self.target.table("products", ProductLimits)
 
     def _makes(self, unit: Unit, bits: int) -> bool:
         assert self.target is not None
-        packing = filled(PackingLimits, self.target.limits["packing"])
+        packing = self.target.table("packing", PackingLimits)
         if not unit.is_output:
             return bits == packing.quant_bits
         op = find_op(unit.op)
@@ -67,7 +67,7 @@ class ChipWidths:
     def reads(self, op: Op, bits: int) -> bool:
         """Whether an op takes an input of this width."""
         assert self.target is not None
-        limits, operands = op.chip_limits, filled(OperandLimits, self.target.limits["operands"])
+        limits, operands = op.chip_limits, self.target.table("operands", OperandLimits)
         curve = operands.packed_curve_bits.get(op.name, operands.curve_bits)
         refusals = (
             ("window-width" in limits or "pool" in limits) and bits > self._windows.data_bits,

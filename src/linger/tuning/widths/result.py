@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text
+from linger.records.table import Column, Result
 from linger.tuning.remedy import Change
 from linger.tuning.widths.units import Cost
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _COLUMNS = (
     Column("name", "layer"),
@@ -55,7 +50,7 @@ class BitRow:
 
 
 @dataclass(frozen=True)
-class BitWidths:
+class BitWidths(Result):
     """The widths that `find_bits` chose.
 
     Attributes:
@@ -84,6 +79,8 @@ class BitWidths:
     lines: tuple[str, ...] = ()
     name: str = "find_bits"
 
+    _columns, _row_type = _COLUMNS, BitRow
+
     @property
     def changed(self) -> tuple[BitRow, ...]:
         """The tensors that got another width."""
@@ -110,24 +107,12 @@ class BitWidths:
             f"{self.trials} trials"
         )
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Everything as JSON text, also written to `path` if one is given."""
-        facts = {key: value for key, value in asdict(self).items() if key != "rows"}
-        return to_json(facts, self.rows, path)
-
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """The rows as CSV text, also written to `path` if one is given."""
-        return to_csv(BitRow, self.rows, path)
+    def _notes(self) -> tuple[str, ...]:
+        return self.lines
 
     def __repr__(self) -> str:
         state = "reached" if self.is_reached else "not reached"
         return f"BitWidths({self.goal} {state}, {len(self.changed)} of {len(self.rows)} tensors changed)"
-
-    def __str__(self) -> str:
-        return "\n".join([self.summary(), to_text(_COLUMNS, self.rows), *self.lines])
-
-    def __rich__(self) -> Table:
-        return to_rich(self.summary(), _COLUMNS, self.rows)
 
 
 def _share(cost: Cost) -> str:

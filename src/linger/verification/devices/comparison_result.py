@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from linger.analysis.result_html import table_html
 from linger.errors import counted, listing
+from linger.records.table import Column, Shown, finite, picked
 from linger.verification.array_files import Array
 
 _SHOWN_NAMES = 5
@@ -89,6 +89,11 @@ class TensorDifference:
     def _is_float(self) -> bool:
         return self.dtype_a.startswith("float") and self.dtype_b.startswith("float")
 
+    @property
+    def remarks(self) -> str:
+        """The notes as one text."""
+        return "; ".join(self.notes)
+
     def note(self, text: str) -> None:
         """Add a remark, unless it is there already."""
         self.notes[text] = None
@@ -165,29 +170,9 @@ class TensorDifference:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        first = self.first
-        return {
-            "name": self.name,
-            "other": self.other,
-            "matched": self.matched,
-            "op_type": self.op_type,
-            "dtype_a": self.dtype_a,
-            "dtype_b": self.dtype_b,
-            "shape": list(self.shape),
-            "scale": self.scale,
-            "unit": self.unit,
-            "values": self.values,
-            "differing": self.differing,
-            "largest": _plain(self.largest),
-            "mean": _plain(self.mean),
-            "largest_real": None if self.largest_real is None else _plain(self.largest_real),
-            "first": None
-            if first is None
-            else {"batch": first.batch, "index": list(first.index), "a": _plain(first.a), "b": _plain(first.b)},
-            "saturated_a": self.saturated_a,
-            "saturated_b": self.saturated_b,
-            "notes": list(self.notes),
-        }
+        said = picked(self, "name other matched op_type dtype_a dtype_b shape scale unit values differing largest mean")
+        said |= picked(self, "largest_real first saturated_a saturated_b")
+        return {key: finite(value) for key, value in said.items()} | {"notes": list(self.notes)}
 
 
 @dataclass(frozen=True)
@@ -206,8 +191,19 @@ class FirstDivergence:
         return f"{self.row.name}{made_by} at {self.row.first}"
 
 
+_COLUMNS = (
+    Column("name", "tensor"),
+    Column("op_type", "op"),
+    Column("values", "values", "{:,}"),
+    Column("differing", "differ", "{:,}"),
+    Column("largest", "largest", "{:g}"),
+    Column("unit", "unit"),
+    Column("remarks", "notes"),
+)
+
+
 @dataclass(frozen=True, repr=False)
-class FileComparison:
+class FileComparison(Shown):
     """Every pair of tensors, in the order of execution.
 
     Attributes:
@@ -230,19 +226,15 @@ class FileComparison:
     missing_outputs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    _columns = _COLUMNS
+
     def __repr__(self) -> str:
         verdict = "ok" if self.ok else "not ok"
         differ = f"{self.differing} of {self.values} values differ"
         return f"FileComparison({verdict}, {counted(len(self.rows), 'tensor')}, {differ})"
 
-    def _repr_html_(self) -> str:
-        headings = ("tensor", "op", "values", "differ", "largest", "unit", "notes")
-        rows = [
-            (r.name, r.op_type, f"{r.values:,}", f"{r.differing:,}", f"{r.largest:g}", r.unit, "; ".join(r.notes))
-            for r in self.rows
-        ]
-        is_text = [True, True, False, False, False, True, True]
-        return table_html(f"{self.a} against {self.b}: {self.summary()}", headings, rows, is_text=is_text)
+    def _title(self) -> str:
+        return f"{self.a} against {self.b}: {self.summary()}"
 
     @property
     def first(self) -> FirstDivergence | None:
@@ -298,20 +290,9 @@ class FileComparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {
-            "a": self.a,
-            "b": self.b,
-            "ok": self.ok,
-            "batches": self.batches,
-            "values": self.values,
-            "differing": self.differing,
-            "first": None if self.first is None else self.first.tensor,
-            "rows": [row.as_dict() for row in self.rows],
-            "only_a": list(self.only_a),
-            "only_b": list(self.only_b),
-            "missing_outputs": list(self.missing_outputs),
-            "notes": list(self.notes),
-        }
+        rest = {key: list(value) for key, value in picked(self, "only_a only_b missing_outputs notes").items()}
+        first, rows = None if self.first is None else self.first.tensor, [row.as_dict() for row in self.rows]
+        return {**picked(self, "a b ok batches values differing"), "first": first, "rows": rows, **rest}
 
 
 def in_units(array: Array, scale: float | None, unit: float | None) -> Array:
@@ -361,8 +342,3 @@ def _same_shape(a: Array, b: Array) -> bool:
 
 def _times(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
-
-
-def _plain(value: Any) -> Any:
-    """A value for JSON, which has neither infinity nor NaN."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

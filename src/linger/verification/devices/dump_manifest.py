@@ -5,26 +5,23 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from linger.errors import UsageError
+from linger.records.reading import As, parse_json, read_with_problems, refuse_fields
 from linger.verification.array_files import Array
 
 NAMES = ("manifest.json", "manifest.csv")
-_NUMBERS = {"channel_align": int, "batch": int, "scale": float}
 _KNOWN = ("dtype", "shape", "byte_order", "layout", "channel_align", "nibbles", "scale", "batch", "key")
 _DEFAULTS = ("byte_order", "layout", "channel_align", "nibbles")
 """Entries that a manifest may give once for all its tensors."""
-
-_NIBBLES = {"low": True, "high": False}
 
 _INTEGERS = tuple(f"{sign}int{bits}" for bits in (4, 8, 16, 32, 64) for sign in ("", "u"))
 TYPES = (*_INTEGERS, "bool", "float16", "float32", "float64")
@@ -41,6 +38,51 @@ _BLOCKED = re.compile(r"^NC(\d+)HW\1$")
 _NIBBLE = 4
 
 
+def parse_shape(given: Any) -> tuple[int, ...] | None:
+    """Sizes from a list, or from a text such as 1x8x4x4 or 1,8,4,4.
+
+    Raises:
+        UsageError: Something else.
+    """
+    if given is None:
+        return None
+    parts = re.split(r"[x×,\s]+", given.strip("[]() ")) if isinstance(given, str) else given
+    try:
+        return tuple(int(n) for n in parts if n != "")
+    except (TypeError, ValueError):
+        raise UsageError(f"shape {given!r}: sizes look like 1x8x4x4.") from None
+
+
+def _whole(given: Any) -> int:
+    """A whole number; tables have it as text."""
+    if isinstance(given, bool) or int(given) != float(given):
+        raise ValueError
+    return int(given)
+
+
+def _scale(given: Any) -> float:
+    if isinstance(given, bool) or not 0 < float(given) < math.inf:
+        raise ValueError
+    return float(given)
+
+
+def _first_nibble(given: object) -> bool:
+    return ("high", "low").index(str(given)) == 1
+
+
+def _inside(given: object) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"{given!r} is no name of a file")
+    if Path(given).is_absolute() or ".." in Path(given).parts:
+        raise ValueError(f"{given!r} lies outside the folder of the manifest")
+    return given
+
+
+Whole = Annotated[int, As(_whole, "a whole number")]
+Shape = Annotated[tuple[int, ...] | None, As(parse_shape)]
+Scale = Annotated[float, As(_scale, "a positive number")]
+
+
 @dataclass(frozen=True)
 class RawLayout:
     """How a tensor is stored in a file of raw bytes.
@@ -55,11 +97,11 @@ class RawLayout:
     """
 
     dtype: str
-    shape: tuple[int, ...] | None = None
+    shape: Shape = None
     byte_order: str = "little"
-    layout: str = "NCHW"
-    channel_align: int = 1
-    low_nibble_first: bool = True
+    layout: Annotated[str, As(lambda given: str(given).upper())] = "NCHW"
+    channel_align: Whole = 1
+    low_nibble_first: Annotated[bool, As(_first_nibble, "'low' or 'high', which of two in a byte is the first")] = True
 
     def __post_init__(self) -> None:
         needs_channels = self.layout != "NCHW" or self.channel_align > 1
@@ -169,24 +211,15 @@ class ManifestEntry:
     """
 
     name: str
-    files: tuple[str, ...]
+    files: tuple[Annotated[str, As(_inside)], ...]
     layout: RawLayout | None = None
-    shape: tuple[int, ...] | None = None
-    scale: float | None = None
-    batch: int = 0
+    shape: Shape = None
+    scale: Scale | None = None
+    batch: Whole = 0
     key: str | None = None
 
-
-@dataclass
-class _Draft:
-    """The entries of one tensor in a manifest, not yet checked."""
-
-    values: dict[str, Any]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    def get(self, key: str) -> Any:
-        found = self.values.get(key)
-        return self.defaults.get(key) if found in (None, "") else found
+    def __post_init__(self) -> None:
+        refuse_fields({"file is missing": not self.files})
 
 
 def read_manifest(path: Path) -> tuple[list[ManifestEntry], list[str]]:
@@ -198,12 +231,10 @@ def read_manifest(path: Path) -> tuple[list[ManifestEntry], list[str]]:
     drafts = _json_drafts(path) if path.suffix == ".json" else _csv_drafts(path)
     entries, problems = [], []
     for number, draft in enumerate(drafts, start=1):
-        name = draft.get("name")
-        where = f"{path.name}, tensor {name!r}" if name else f"{path.name}, tensor number {number}"
-        try:
-            entries.append(_entry(draft))
-        except (UsageError, ValueError, TypeError) as error:
-            problems.append(f"{where}: {error}")
+        wrong, entry = read_with_problems(ManifestEntry, _sorted(draft))
+        where = f"tensor {draft['name']!r}" if "name" in draft else f"tensor number {number}"
+        problems += [f"{path.name}, {where}: {'; '.join(wrong)}."] if wrong else []
+        entries += [] if entry is None else [entry]
     if not entries and not problems:
         raise UsageError(f"{path}: the manifest names no tensor.")
     return entries, problems
@@ -218,15 +249,17 @@ def _text(path: Path) -> str:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        content = parse_json(_text(path))
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
         raise UsageError(f"{path}: this is no JSON ({error}).") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path}: a manifest is an object with a list 'tensors', or one that maps names to files.")
     return content
 
 
-def _json_drafts(path: Path) -> list[_Draft]:
+def _json_drafts(path: Path) -> list[dict[str, Any]]:
     content = _json_object(path)
     defaults = {key: content.pop(key) for key in _DEFAULTS if key in content}
     tensors = content.get("tensors", content)
@@ -234,7 +267,7 @@ def _json_drafts(path: Path) -> list[_Draft]:
         tensors = [_named_tensor(name, said) for name, said in tensors.items()]
     if not isinstance(tensors, list) or not all(isinstance(t, dict) for t in tensors):
         raise UsageError(f"{path}: 'tensors' must be a list of objects with name and file.")
-    return [_Draft(tensor, defaults) for tensor in tensors]
+    return [defaults | _said(tensor) for tensor in tensors]
 
 
 def _named_tensor(name: str, said: object) -> dict[str, Any]:
@@ -242,74 +275,31 @@ def _named_tensor(name: str, said: object) -> dict[str, Any]:
     return {"name": name, **(said if isinstance(said, dict) else {"file": said})}
 
 
-def _csv_drafts(path: Path) -> list[_Draft]:
+def _csv_drafts(path: Path) -> list[dict[str, Any]]:
     rows = csv.DictReader(io.StringIO(_text(path)), skipinitialspace=True)
     columns = [(c or "").strip() for c in rows.fieldnames or ()]
     if "name" not in columns or "file" not in columns:
         raise UsageError(
             f"{path}: the first line must name the columns, with name and file among them; others are {', '.join(_KNOWN)}."
         )
-    return [_Draft({str(k).strip(): v.strip() for k, v in row.items() if isinstance(v, str)}) for row in rows]
+    return [_said({str(k).strip(): v.strip() for k, v in row.items() if isinstance(v, str)}) for row in rows]
 
 
-def _entry(draft: _Draft) -> ManifestEntry:
-    name, files = draft.get("name"), _files(draft)
-    if not isinstance(name, str) or not name:
-        raise UsageError("it has no name.")
-    numbers = {key: _number(draft, key) for key in _NUMBERS}
-    shape = parse_shape(draft.get("shape"))
-    layout = _layout(draft, shape, numbers["channel_align"]) if draft.get("dtype") else None
-    return ManifestEntry(name, files, layout, shape, numbers["scale"], numbers["batch"] or 0, draft.get("key"))
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that are not left empty."""
+    return {key: value for key, value in values.items() if value not in (None, "")}
 
 
-def _layout(draft: _Draft, shape: tuple[int, ...] | None, channel_align: int | None) -> RawLayout:
-    nibbles = draft.get("nibbles") or "low"
-    if nibbles not in _NIBBLES:
-        raise UsageError(f"nibbles {nibbles!r}: the first of two is the 'low' or the 'high' one.")
-    return RawLayout(
-        dtype=str(draft.get("dtype")),
-        shape=shape,
-        byte_order=str(draft.get("byte_order") or "little"),
-        layout=str(draft.get("layout") or "NCHW").upper(),
-        channel_align=1 if channel_align is None else channel_align,
-        low_nibble_first=_NIBBLES[nibbles],
+def _sorted(draft: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of one tensor as `ManifestEntry` has them."""
+    own, raw = (
+        {key: draft[key] for key in keys if key in draft}
+        for keys in (
+            ("name", "shape", "scale", "batch", "key"),
+            ("dtype", "shape", "byte_order", "layout", "channel_align"),
+        )
     )
-
-
-def _files(draft: _Draft) -> tuple[str, ...]:
-    one, several = draft.get("file"), draft.get("files")
-    found = list(several.values()) if isinstance(several, dict) else [one]
-    if not found or not all(isinstance(f, str) and f for f in found):
-        raise UsageError("it has no file.")
-    outside = [f for f in found if Path(f).is_absolute() or ".." in Path(f).parts]
-    if outside:
-        raise UsageError(f"{outside[0]!r} lies outside the folder of the manifest.")
-    return tuple(found)
-
-
-def _number(draft: _Draft, key: str) -> Any:
-    given = draft.get(key)
-    if given is None:
-        return None
-    try:
-        value = _NUMBERS[key](given)
-    except (TypeError, ValueError):
-        raise UsageError(f"{key} {given!r} is no number.") from None
-    if key == "scale" and not (0 < value < float("inf")):
-        raise UsageError(f"scale {given!r} is not positive.")
-    return value
-
-
-def parse_shape(given: Any) -> tuple[int, ...] | None:
-    """Sizes from a list, or from a text such as 1x8x4x4 or 1,8,4,4.
-
-    Raises:
-        UsageError: Something else.
-    """
-    if given is None:
-        return None
-    parts = re.split(r"[x×,\s]+", given.strip("[]() ")) if isinstance(given, str) else given
-    try:
-        return tuple(int(n) for n in parts if n != "")
-    except (TypeError, ValueError):
-        raise UsageError(f"shape {given!r}: sizes look like 1x8x4x4.") from None
+    raw |= {"low_nibble_first": draft["nibbles"]} if "nibbles" in draft else {}
+    several = draft.get("files")
+    own["files"] = list(several.values()) if isinstance(several, dict) else [draft["file"]] if "file" in draft else []
+    return own | ({"layout": raw} if "dtype" in draft else {})

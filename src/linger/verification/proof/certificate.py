@@ -12,14 +12,13 @@ import hashlib
 import json
 import os
 import platform
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import onnx
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, VerificationError
 from linger.files import places_beside, write_atomically, write_together
+from linger.records.reading import Count, FileName, Is, Sha256, parse_json, read, refuse_fields
 from linger.runtime.saturation import has_saturating_products
 from linger.runtime.session import LEVELS
 from linger.verification.array_files import npz_content
@@ -43,38 +43,135 @@ GENERATED, EMBEDDED, STORED = "generated", "embedded", "stored"
 
 _EMBEDDED_BYTES = 1 << 14
 _CHUNK = 1 << 20
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_COUNTS = ("batches", "tensors", "integers", "differing", "output_differences")
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "date": str,
-    "versions": dict,
-    "cpu": dict,
-    "model": dict,
-    "inputs": dict,
-    "expected_by": str,
-    "levels": list,
-    "session_options": dict,
-    "verdict": str,
-    "summary": str,
-    "counts": dict,
-    "float_error": (int, float),
-    "missing": list,
-    "tensors": list,
-    "outputs": list,
-    "seal": str,
-}
-_ROW = {"name": str, "dtype": str, "values": int, "differing": int}
-_TENSOR = {**_ROW, "distinct": int, "saturated": int}
-_WITNESS: Mapping[str, type] = {
-    "description": str,
-    "origin": dict,
-    "tensors": int,
-    "integers": int,
-    "differing": int,
-    "others": int,
-    "other_differences": int,
-    "missing": list,
-}
+
+
+@dataclass(frozen=True)
+class _DataFile:
+    """A file that holds weights of the model, by its path beside it."""
+
+    name: str
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class _ModelFile:
+    """The model's file, and those that hold weights."""
+
+    name: FileName
+    sha256: Sha256
+    external: tuple[_DataFile, ...]
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The inputs: the fingerprints of each batch by name, and the seeds that generate them, or where they are."""
+
+    batches: tuple[Mapping[str, Sha256], ...]
+    kind: Literal["generated", "embedded", "stored"]
+    generator: Literal["pcg64-sum-of-12"] | None = None
+    seeds: tuple[Count, ...] | None = None
+    npz: str | None = None
+    file: FileName | None = None
+    sha256: Sha256 | None = None
+
+    def __post_init__(self) -> None:
+        is_generated, place = self.kind == GENERATED, self.npz if self.kind == EMBEDDED else self.file
+        seeds = self.seeds if self.generator == GENERATOR else None
+        refuse_fields(
+            {
+                f"seeds is no list of seeds for the generator {GENERATOR}": is_generated and seeds is None,
+                f"seeds are {len(seeds or ())} for {len(self.batches)} batches": (
+                    is_generated and seeds is not None and len(seeds) != len(self.batches)
+                ),
+                "kind does not say where they are and what their SHA-256 is": (
+                    not is_generated and None in (place, self.sha256)
+                ),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """How much was compared, and how much differs."""
+
+    batches: int
+    tensors: int
+    integers: int
+    differing: int
+    output_differences: int
+
+
+@dataclass(frozen=True)
+class _OutputEntry:
+    """An output; one that may differ in its last bits has no fingerprint."""
+
+    name: str
+    dtype: str
+    values: int
+    differing: int
+    sha256: Sha256 | None
+
+
+@dataclass(frozen=True)
+class _TensorEntry:
+    """An integer tensor."""
+
+    name: str
+    dtype: str
+    values: int
+    differing: int
+    distinct: int
+    saturated: int
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class _WitnessEntry:
+    """A further computation, and what it was compared on."""
+
+    description: str
+    origin: Mapping[str, Any]
+    tensors: int
+    integers: int
+    differing: int
+    others: int
+    other_differences: int
+    missing: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Certificate:
+    """The entries that a certificate must have; others may be there."""
+
+    date: str
+    versions: Mapping[str, Any]
+    cpu: Mapping[str, Any]
+    model: _ModelFile
+    inputs: _Inputs
+    expected_by: str
+    levels: Annotated[
+        tuple[str, ...],
+        Is(lambda levels: levels and set(levels) <= set(LEVELS), f"a list of some of {', '.join(LEVELS)}"),
+    ]
+    session_options: Mapping[str, Any]
+    verdict: Literal["equal", "different"]
+    summary: str
+    counts: _Counts
+    float_error: float
+    missing: tuple[Any, ...]
+    tensors: tuple[_TensorEntry, ...]
+    outputs: tuple[_OutputEntry, ...]
+    seal: str
+    witnesses: tuple[_WitnessEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        kinds = (
+            ("tensors", Counter(row.name for row in self.tensors)),
+            ("outputs", Counter(r.name for r in self.outputs)),
+        )
+        refuse_fields(
+            {f"{key} names {n} twice": True for key, names in kinds for n, count in names.items() if count > 1}
+        )
 
 
 @dataclass(frozen=True)
@@ -214,9 +311,8 @@ def read_certificate(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file. Give a certificate that linger verify has written.")
     try:
-        content = json.loads(path.read_bytes().decode())
-        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()  # no NaN, no half of a character
-    except (ValueError, RecursionError, OSError) as error:
+        content = parse_json(path.read_bytes().decode())
+    except (ValueError, OSError) as error:
         raise VerificationError(
             f"{path}: this is not a complete certificate ({error}). Copy it again whole, or verify the model again."
         ) from error
@@ -227,125 +323,11 @@ def read_certificate(path: Path) -> dict[str, Any]:
             f"{path}: it has schema version {content.get('schema_version')!r}; this linger knows {SCHEMA_VERSION}. Check "
             "it with the linger that wrote it, or verify the model again."
         )
-    wrong = list(_problems(content))
-    if wrong:
-        raise VerificationError(f"{path}: its entries are damaged: {'; '.join(wrong)}. Verify the model again.")
+    where = f"{path}: its entries are damaged"
+    read(_Certificate, content, where, "Verify the model again.", error=VerificationError, is_open=True)
     return content
 
 
 def is_untouched(content: Mapping[str, Any]) -> bool:
     """Whether the seal fits the content."""
     return bool(sealed(content)["seal"] == content["seal"])
-
-
-def _problems(content: Mapping[str, Any]) -> Iterator[str]:
-    broken = [key for key, kind in _KINDS.items() if not _is(content.get(key), kind)]
-    yield from (f"{key} is missing or of another kind" for key in broken)
-    yield from _witness_problems(content.get("witnesses", []))  # a certificate without witnesses has no such entry
-    checks: dict[str, Callable[[Any], Iterator[str]]] = {
-        "model": _model_problems,
-        "inputs": _input_problems,
-        "levels": _level_problems,
-        "verdict": _verdict_problems,
-        "counts": _count_problems,
-        "tensors": lambda rows: _row_problems("tensors", rows, _TENSOR),
-        "outputs": lambda rows: _row_problems("outputs", rows, _ROW),
-    }
-    for key, check in checks.items():
-        if key not in broken:
-            yield from check(content[key])
-
-
-def _is(value: object, kind: type | tuple[type, ...]) -> bool:
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _is_sha256(value: object) -> bool:
-    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
-
-
-def _is_plain_name(name: object) -> bool:
-    """Whether this names a file beside the certificate, not somewhere else."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
-
-
-def _model_problems(model: Mapping[str, Any]) -> Iterator[str]:
-    if not _is_plain_name(model.get("name")):
-        yield "model.name is no name of a file"
-    if not _is_sha256(model.get("sha256")):
-        yield "model.sha256 is no SHA-256"
-    external = model.get("external")
-    if not isinstance(external, list) or not all(
-        isinstance(e, dict) and isinstance(e.get("name"), str) and _is_sha256(e.get("sha256")) for e in external
-    ):
-        yield "model.external is no list of names and SHA-256"
-
-
-def _input_problems(inputs: Mapping[str, Any]) -> Iterator[str]:
-    batches, kind = inputs.get("batches"), inputs.get("kind")
-    are_digests = isinstance(batches, list) and all(
-        isinstance(b, dict) and all(map(_is_sha256, b.values())) for b in batches
-    )
-    if not are_digests:
-        yield "inputs.batches is no list of SHA-256 by name"
-    if kind == GENERATED:
-        yield from _seed_problems(inputs, len(inputs["batches"]) if are_digests else None)
-    elif kind not in (EMBEDDED, STORED):
-        yield f"inputs.kind is {kind!r}, not {GENERATED}, {EMBEDDED} or {STORED}"
-    elif not _is_sha256(inputs.get("sha256")) or not _has_place(inputs):
-        yield "inputs does not say where they are and what their SHA-256 is"
-
-
-def _has_place(inputs: Mapping[str, Any]) -> bool:
-    return isinstance(inputs.get("npz"), str) if inputs["kind"] == EMBEDDED else _is_plain_name(inputs.get("file"))
-
-
-def _seed_problems(inputs: Mapping[str, Any], batches: int | None) -> Iterator[str]:
-    seeds = inputs.get("seeds")
-    are_seeds = isinstance(seeds, list) and all(_is(s, int) and s >= 0 for s in seeds)
-    if inputs.get("generator") != GENERATOR or not are_seeds:
-        yield f"inputs.seeds is no list of seeds for the generator {GENERATOR}"
-    elif batches not in (None, len(inputs["seeds"])):
-        yield f"inputs has {len(inputs['seeds'])} seeds for {batches} batches"
-
-
-def _level_problems(levels: list[Any]) -> Iterator[str]:
-    unknown = [str(level) for level in levels if not isinstance(level, str) or level not in LEVELS]
-    if unknown or not levels:
-        yield f"levels has {', '.join(unknown) or 'nothing'}, not some of {', '.join(LEVELS)}"
-
-
-def _verdict_problems(verdict: str) -> Iterator[str]:
-    if verdict not in (EQUAL, DIFFERENT):
-        yield f"verdict is {verdict!r}, not {EQUAL} or {DIFFERENT}"
-
-
-def _count_problems(counts: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"counts.{key} is no number" for key in _COUNTS if not _is(counts.get(key), int))
-
-
-def _witness_problems(witnesses: object) -> Iterator[str]:
-    if not isinstance(witnesses, list):
-        yield "witnesses is of another kind"
-        return
-    for number, witness in enumerate(witnesses):
-        found = witness if isinstance(witness, dict) else {}
-        wrong = [key for key, kind in _WITNESS.items() if not _is(found.get(key), kind)]
-        if wrong:
-            yield f"witnesses[{number}] lacks {', '.join(wrong)}"
-
-
-def _row_problems(key: str, rows: list[Any], form: Mapping[str, type]) -> Iterator[str]:
-    for number, row in enumerate(rows):
-        wrong = _row_gaps(key, row if isinstance(row, dict) else {}, form)
-        if wrong:
-            yield f"{key}[{number}] lacks {', '.join(wrong)}"
-    names = Counter(str(row.get("name")) for row in rows if isinstance(row, dict))
-    yield from (f"{key} names {name} twice" for name, count in names.items() if count > 1)
-
-
-def _row_gaps(key: str, row: Mapping[str, Any], form: Mapping[str, type]) -> list[str]:
-    """The fields that a row lacks; outputs that may differ in their last bits have no fingerprint."""
-    wrong = [name for name, kind in form.items() if not _is(row.get(name), kind)]
-    has_digest = _is_sha256(row.get("sha256")) or (key == "outputs" and row.get("sha256", "") is None)
-    return wrong if has_digest else [*wrong, "sha256"]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.analysis.result_html import table_html
 from linger.errors import counted
+from linger.records.table import Column, Shown, picked
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 from linger.verification.proof.witness import WitnessRow
 
@@ -154,15 +154,7 @@ class TensorRow:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as a certificate has it."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "values": self.values,
-            "distinct": self.distinct,
-            "saturated": self.saturated,
-            "differing": self.differing,
-            "sha256": self.sha256,
-        }
+        return picked(self, "name dtype values distinct saturated differing sha256")
 
 
 @dataclass
@@ -191,13 +183,8 @@ class FloatRow:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as a certificate has it; floats that may differ in their last bits have no fingerprint."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "values": self.values,
-            "differing": self.differing,
-            "sha256": self._fingerprint.hexdigest() if self.is_exact else None,
-        }
+        digest = self._fingerprint.hexdigest() if self.is_exact else None
+        return {**picked(self, "name dtype values differing"), "sha256": digest}
 
 
 @dataclass(frozen=True)
@@ -248,8 +235,16 @@ class Flip:
         return f"{counted(self.values, 'value')} of {self.tensor}, behind {listed}"
 
 
+COLUMNS = (
+    Column("name", "tensor"),
+    Column("dtype", "type"),
+    *(Column(name, name, "{:,}") for name in ("values", "distinct", "saturated")),
+    Column("differing", "differ", "{:,}"),
+)
+
+
 @dataclass(repr=False)
-class Verification:
+class Verification(Shown):
     """The result of comparing every integer of every batch with equality.
 
     Attributes:
@@ -289,18 +284,13 @@ class Verification:
     witnesses: list[WitnessRow] = field(default_factory=list)
     not_asked: tuple[str, ...] = ()
 
+    _columns = COLUMNS
+
     def __repr__(self) -> str:
         verdict = "ok" if self.ok else "not ok"
         differ = f"{self.differing} of {self.integers} integers differ"
         witnesses = f", witnesses: {'; '.join(map(str, self.witnesses))}" if self.witnesses else ""
         return f"Verification({verdict}, {counted(len(self.rows), 'tensor')}, {differ}{witnesses})"
-
-    def _repr_html_(self) -> str:
-        headings = ("tensor", "type", "values", "distinct", "saturated", "differ")
-        rows = [
-            (r.name, r.dtype, *(f"{n:,}" for n in (r.values, r.distinct, r.saturated, r.differing))) for r in self.rows
-        ]
-        return table_html(self.summary(), headings, rows, is_text=[True, True, False, False, False, False])
 
     @property
     def integers(self) -> int:
@@ -387,9 +377,7 @@ class Verification:
             "counts": {
                 "batches": self.batches,
                 "tensors": len(self.rows),
-                "integers": self.integers,
-                "differing": self.differing,
-                "output_differences": self.output_differences,
+                **picked(self, "integers differing output_differences"),
             },
             "float_error": self.float_error,
             "missing": list(self.missing),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.errors import LingerError, UsageError, counted, listing, printable
+from linger.records.table import picked
 from linger.verification.array_files import Array
 from linger.verification.proof.samples import Arrays, Join, cut_to
 
@@ -149,16 +150,8 @@ class WitnessRow:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as a certificate has it."""
-        return {
-            "description": self.description,
-            "origin": dict(self.origin),
-            "tensors": self.tensors,
-            "integers": self.integers,
-            "differing": self.differing,
-            "others": self.others,
-            "other_differences": self.other_differences,
-            "missing": list(self.missing),
-        }
+        counts = picked(self, "tensors integers differing others other_differences")
+        return {"description": self.description, "origin": dict(self.origin), **counts, "missing": list(self.missing)}
 
 
 @dataclass(frozen=True)

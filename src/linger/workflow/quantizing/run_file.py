@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors.torch
 from torch import Tensor, nn
@@ -15,14 +16,16 @@ from torch import Tensor, nn
 from linger.errors import UsageError, listing
 from linger.notation import value_and_unit
 from linger.quantization.setup.config import config_of
-from linger.quantization.setup.config_file import as_text, unknown
+from linger.quantization.setup.config_file import as_text
 from linger.quantization.setup.config_reader import read_config
-from linger.reporting.facts import Quality, read_quality
+from linger.records.reading import Is, read_with_problems
+from linger.reporting.facts import Quality
 from linger.verification.array_files import read_arrays
 
 _NEEDED = ("weights", "inputs", "input_names", "output_names", "onnx_sha256", "quality")
-_TEXTS = ("input_names", "output_names", "by_name", "cautions")
 _HOW = "Give the net.yaml of a folder that linger quantize wrote, with the files beside it"
+
+Option = Annotated[Any, Is(lambda value: isinstance(value, (str, int)), "an option")]
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class RunFile:
     """
 
     model: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
     weights: str = ""
     weights_sha256: str = ""
     inputs: str = ""
@@ -57,7 +60,7 @@ class RunFile:
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     by_name: tuple[str, ...] = ()
-    axes: dict[str, dict[int, str]] = field(default_factory=dict)
+    axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     has_rows: bool = True
     form: str | None = None
     opset: int | None = None
@@ -86,16 +89,11 @@ def read_run_file(path: Path) -> RunFile:
     said = dict(read_config(path).run)
     if not said:
         raise UsageError(f"{path}: it does not say which run wrote it. {_HOW}.")
-    known = [f.name for f in fields(RunFile)]
-    wrong = [unknown("run", str(key), known) for key in said if key not in known]
-    wrong += _of_wrong_types(said) or _of_wrong_content(said)
-    wrong += [f"run: {key} is missing" for key in _NEEDED if not said.get(key)]
-    said["quality"] = read_quality(said.get("quality", []), "run.quality", wrong)
-    if wrong:
+    wrong, run = read_with_problems(RunFile, said, place="run")
+    wrong += [f"run.{key} is missing" for key in _NEEDED if not said.get(key)]
+    wrong += [] if run is None else _disagreements(run)
+    if wrong or run is None:
         raise UsageError(f"{path}: {'; '.join(wrong)}. {_HOW}.")
-    for name in _TEXTS:
-        said[name] = tuple(said.get(name, ()))
-    run = RunFile(**said)
     changed = [
         problem
         for name, digest in ((run.weights, run.weights_sha256), (run.inputs, run.inputs_sha256))
@@ -109,44 +107,17 @@ def read_run_file(path: Path) -> RunFile:
     return run
 
 
-def _of_wrong_types(said: dict[str, Any]) -> list[str]:
-    """Entries whose values are of another kind than those that are written."""
-    kinds: dict[str, type] = {"options": dict, "axes": dict, **dict.fromkeys(_TEXTS, list), "quality": list}
-    kinds |= {"has_rows": bool, "opset": int}
-    texts = {f.name: str for f in fields(RunFile) if f.name not in kinds}
-    return [
-        f"run.{key}: {value!r:.40} is no {kind.__name__}"
-        for key, kind in {**texts, **kinds}.items()
-        if not isinstance(value := said.get(key, kind()), kind)
-    ]
-
-
-def _of_wrong_content(said: dict[str, Any]) -> list[str]:
-    """Entries of the right kinds with wrong values in them."""
-    names = [name for key in _TEXTS for name in said.get(key, [])]
-    options, goal = said.get("options", {}), said.get("goal", "")
-    wrong = [f"run: the name {name!r:.40} is no text" for name in names if not isinstance(name, str)]
-    wrong += [
-        f"run.options: {key!r:.40}: {value!r:.40} is no option"
-        for key, value in options.items()
-        if not (isinstance(key, str) and isinstance(value, (str, int)))
-    ]
-    wrong += [
-        f"run.axes: {name!r:.40}: {places!r:.40} are no sizes of an input or output"
-        for name, places in said.get("axes", {}).items()
-        if not (isinstance(name, str) and name in names and _are_axes(places))
-    ]
-    if options.get("goal", goal) != goal:
-        wrong.append(f"run.options.goal: {options['goal']!r:.40} is not the goal of the run, {goal!r}")
+def _disagreements(run: RunFile) -> list[str]:
+    """Entries that do not fit each other."""
+    names = (*run.input_names, *run.output_names)
+    wrong = [f"run.axes.{name} is no input or output" for name in run.axes if name not in names]
+    if run.options.get("goal", run.goal) != run.goal:
+        wrong.append(f"run.options.goal: {run.options['goal']!r:.40} is not the goal of the run, {run.goal!r}")
     try:
-        value_and_unit("run", goal or 0, has_metric=bool(said.get("metric")))
+        value_and_unit("run", run.goal or 0, has_metric=bool(run.metric))
     except UsageError as error:
         wrong.append(str(error).rstrip("."))
     return wrong
-
-
-def _are_axes(places: object) -> bool:
-    return isinstance(places, dict) and all(type(k) is int and isinstance(v, str) for k, v in places.items())
 
 
 def _problem(folder: Path, name: str, digest: str) -> str:

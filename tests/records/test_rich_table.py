@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from linger.analysis.narrow_table import NarrowTable
+from linger.records.rich_table import NarrowTable, table
 
 NAME = "encoder.layers.11.self_attention.output_projection.weight"
 HEADINGS = ("tensor", "max", "mean", "advice")
@@ -35,3 +35,20 @@ def test_a_name_beyond_the_terminal_is_folded_not_cut():
 
 def test_an_empty_table_is_drawn():
     assert "tensor" in drawn(60, ())
+
+
+def shown(what):
+    out = io.StringIO()
+    Console(file=out, width=120).print(what)
+    return out.getvalue()
+
+
+def test_cells_are_shown_as_they_are():
+    text = shown(table("title", ("name", "value"), [("w is [out, in]", 3)]))
+    assert "w is [out, in]" in text
+    assert "title" in text
+
+
+def test_numbers_are_right_aligned():
+    made = table("t", ("a", "b"), [("x", 1)])
+    assert [c.justify for c in made.columns] == ["left", "right"]

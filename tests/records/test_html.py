@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from linger.analysis.result_html import Strip, bars_html, strips_html, table_html
+from linger.records.html import Strip, bars_html, strips_html, table_html
 
 EVIL = "<script>alert(\"1\")</script> & 'x'"
 

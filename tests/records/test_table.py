@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 from rich.console import Console
 
-from linger.analysis.result_table import Column, to_csv, to_json, to_rich, to_text, written
 from linger.errors import UsageError
+from linger.records.table import Column, to_csv, to_json, to_rich, to_text, written
 
 
 @dataclass(frozen=True)

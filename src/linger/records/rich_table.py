@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rich table that shows every name whole: where the terminal is too narrow for columns, each row stands under its name."""
+"""Rich tables: of plain values, and one that shows every name whole, on a narrow terminal each row under its name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
@@ -12,6 +13,18 @@ from rich.text import Text
 
 _SENTENCE = 24
 """A last column of text may be broken into lines of this width."""
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of plain values; numbers to the right."""
+    made = Table(title=Text(title), title_justify="left")
+    content = [list(row) for row in rows]
+    for i, column in enumerate(columns):
+        is_number = all(isinstance(row[i], (int, float)) for row in content)
+        made.add_column(column, justify="right" if is_number and content else "left", overflow="fold")
+    for row in content:
+        made.add_row(*(Text(str(cell)) for cell in row))  # plain: a name may look like markup
+    return made
 
 
 class NarrowTable(Table):
