@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.c.network import Network, value_names
+from linger.c.network import FixedNetwork, value_names
 from linger.dialect import Op
 from linger.graph.core.dialect_node import is_dialect, op_of
 
@@ -43,7 +43,7 @@ def channels_last(axes: int) -> tuple[int, ...]:
     return (0, *range(2, axes), 1)
 
 
-def picture_tensors(network: Network) -> set[str]:
+def picture_tensors(network: FixedNetwork) -> set[str]:
     """The tensors that windows go over, and those that ops with equal shapes connect with them."""
     found: set[str] = set()
     while True:
@@ -55,7 +55,7 @@ def picture_tensors(network: Network) -> set[str]:
             return found
 
 
-def _connected(network: Network, node: ir.Node, op: Op, known: set[str]) -> set[str]:
+def _connected(network: FixedNetwork, node: ir.Node, op: Op, known: set[str]) -> set[str]:
     names = [*value_names(node.inputs), *value_names(node.outputs)]
     data = [name for name in names if name not in network.constants]
     if op.window_axes:

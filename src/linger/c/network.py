@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from linger.c.moves import ALIASES, MOVES, settings
 from linger.c.preparation import prepare
-from linger.checks.memory_use import with_one_batch
 from linger.errors import UnsupportedError, listing, printable
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.dialect_node import describe, is_dialect
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of
 from linger.graph.core.unused import needed_nodes
 from linger.graph.core.walking import inner_graphs, required_inputs
-from linger.graph.files.model_io import ModelLike, exchange, in_memory, load_own
+from linger.graph.files.model_io import exchange, in_memory
 from linger.graph.forms.normal_form import bring_to_normal_form
+from linger.graph.network import Network, NetworkLike, with_one_batch
 from linger.graph.passes.fixed_shapes import fix_shapes
 from linger.runtime.reference import Reference
 from linger.verification.feeds import spread_feeds
@@ -71,7 +71,7 @@ class NetworkReference(Reference):
 
 
 @dataclass(frozen=True)
-class Network:
+class FixedNetwork:
     """A model with fixed sizes, all of whose nodes have C.
 
     Attributes:
@@ -119,13 +119,17 @@ def value_names(values: Iterable[ir.Value | None]) -> Iterator[str]:
     return (value.name for value in values if value is not None and value.name)
 
 
-def load_network(source: ModelLike) -> Network:
-    """Read a file, or take a model in memory, and find the size of every tensor.
+def load_network(source: NetworkLike) -> FixedNetwork:
+    """Take a file, a model in memory or a `Network`, and find the size of every tensor, once for each network.
 
     Raises:
         UnsupportedError: What C cannot be written for, every node of it.
     """
-    model = brought_to_order(source)
+    return Network.of(source).once(_fixed)
+
+
+def _fixed(network: Network) -> FixedNetwork:
+    model = brought_to_order(network)
     same = prepare(model)
     needed = needed_nodes(model)
     nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
@@ -137,15 +141,14 @@ def load_network(source: ModelLike) -> Network:
     return _measured(model, computed, constants, names, same)
 
 
-def brought_to_order(source: ModelLike) -> ir.Model:
+def brought_to_order(network: Network) -> ir.Model:
     """A file with one sample, in the older dialect and in normal form, with sizes as constants; tensors keep their names.
 
     Raises:
         UnsupportedError: Sizes are open.
     """
-    loaded = load_own(source)
-    _refuse(loaded, _sizes(loaded))
-    model = with_one_batch(loaded)
+    _refuse(network.model, _sizes(network.model))
+    model = with_one_batch(network.model)
     exchange(model, in_memory(model))
     if has_nodes_of(model, NEWER):
         convert_nodes(model, OLDER)
@@ -170,7 +173,7 @@ def depending(nodes: Iterable[ir.Node], constants: Iterable[str]) -> list[ir.Nod
 
 def _measured(
     model: ir.Model, computed: list[ir.Node], constants: dict[str, Array], fixed: list[str], same: Mapping[str, str]
-) -> Network:
+) -> FixedNetwork:
     """Run the numpy reference once: it tells every size, and the content of the tensors that are fixed."""
     (example,) = spread_feeds(model, seed=_SEED, batches=1)
     found = Reference(model, is_checked=True).intermediates(example)
@@ -180,7 +183,7 @@ def _measured(
     _refuse(model, [*_wrong_types(computed, tensors), *_endless(computed, constants)])
     kept = {name: of for name, of in same.items() if of in tensors and of not in constants}
     tensors |= {name: replace(tensors[of], name=name) for name, of in kept.items()}
-    return Network(model, tuple(computed), tensors, constants, example, kept)
+    return FixedNetwork(model, tuple(computed), tensors, constants, example, kept)
 
 
 def initializers(model: ir.Model) -> Iterator[tuple[str, Array]]:

@@ -22,7 +22,7 @@ from linger.c.layouts import (
     weight_order,
 )
 from linger.c.moves import ALIASES, data_names, map_of
-from linger.c.network import Network, value_names
+from linger.c.network import FixedNetwork, value_names
 from linger.dialect import Op
 from linger.errors import UnsupportedError, listing, printable
 from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, opset_of
@@ -89,7 +89,7 @@ class Plan:
         aliases: Tensors that lie in the memory of another one: its name by theirs.
     """
 
-    network: Network
+    network: FixedNetwork
     inputs: tuple[Edge, ...]
     outputs: tuple[Edge, ...]
     steps: tuple[Step, ...]
@@ -103,7 +103,7 @@ class Plan:
         return name
 
 
-def make_plan(network: Network) -> Plan:
+def make_plan(network: FixedNetwork) -> Plan:
     """Decide edges, fused nodes, layouts and aliases.
 
     Raises:
@@ -120,7 +120,7 @@ def make_plan(network: Network) -> Plan:
     return Plan(network, inputs, outputs, tuple(steps), layouts, aliases)
 
 
-def _inputs(network: Network) -> tuple[Edge, ...]:
+def _inputs(network: FixedNetwork) -> tuple[Edge, ...]:
     readers = network.readers()
     edges = []
     for name in network.inputs:
@@ -133,7 +133,7 @@ def _inputs(network: Network) -> tuple[Edge, ...]:
     return tuple(edges)
 
 
-def _outputs(network: Network) -> tuple[Edge, ...]:
+def _outputs(network: FixedNetwork) -> tuple[Edge, ...]:
     readers, makers = network.readers(), {name: node for node in network.nodes for name in value_names(node.outputs)}
     empty = [printable(name) for name in network.outputs if name not in makers]
     if empty:
@@ -151,7 +151,7 @@ def _outputs(network: Network) -> tuple[Edge, ...]:
     return tuple(edges)
 
 
-def declared(network: Network, node: ir.Node, layouts: Mapping[str, Layout] | None = None) -> list[Input | None]:
+def declared(network: FixedNetwork, node: ir.Node, layouts: Mapping[str, Layout] | None = None) -> list[Input | None]:
     """The inputs of a dialect node, as its C function takes them."""
     op, found = op_of(node), []
     for index, value in enumerate(node.inputs):
@@ -162,7 +162,7 @@ def declared(network: Network, node: ir.Node, layouts: Mapping[str, Layout] | No
 
 
 def input_of(
-    network: Network, name: str, layouts: Mapping[str, Layout] | None, use: tuple[ir.Node, Op, int] | None = None
+    network: FixedNetwork, name: str, layouts: Mapping[str, Layout] | None, use: tuple[ir.Node, Op, int] | None = None
 ) -> Input:
     """A tensor as a C function takes it: weights in the order, and with the columns, that its reader wants."""
     tensor, known = network.tensors[name], network.constants.get(name)
@@ -183,7 +183,7 @@ def input_of(
 class _Fusion:
     """Joins nodes: a node that reads a tensor element by element runs where the tensor is made, if nobody else reads it."""
 
-    def __init__(self, network: Network, nodes: Sequence[ir.Node], kept: set[str]) -> None:
+    def __init__(self, network: FixedNetwork, nodes: Sequence[ir.Node], kept: set[str]) -> None:
         self._network, self._nodes, self._kept = network, nodes, kept
         self._readers = network.readers()
         self._problems: list[str] = []
@@ -299,7 +299,7 @@ class _Fusion:
 class _Placing:
     """Decides how each tensor lies in memory, and which need none of their own."""
 
-    def __init__(self, network: Network, inputs: Iterable[str], steps: Sequence[Step]) -> None:
+    def __init__(self, network: FixedNetwork, inputs: Iterable[str], steps: Sequence[Step]) -> None:
         self._network, self._steps = network, steps
         self._pictures = picture_tensors(network)
         self._readers = network.readers()
@@ -357,7 +357,7 @@ class _Placing:
         )
 
 
-def places_of(network: Network, node: ir.Node, opset: int) -> list[Array]:
+def places_of(network: FixedNetwork, node: ir.Node, opset: int) -> list[Array]:
     """For each output of a moving node the place in its flattened inputs, one after the other, of each element."""
     names = data_names(node)
     shapes = [network.tensors[name].shape for name in names]
@@ -367,7 +367,7 @@ def places_of(network: Network, node: ir.Node, opset: int) -> list[Array]:
     return map_of(node, shapes, network.constants, opset)
 
 
-def composed(network: Network, step: Step) -> tuple[Callable[..., Any], list[str]]:
+def composed(network: FixedNetwork, step: Step) -> tuple[Callable[..., Any], list[str]]:
     """The bodies of a step's nodes as one, and the names of its inputs: those that are not single constants."""
     names = [name for name in step.reads if not _is_scalar(network, name)]
 
@@ -397,7 +397,7 @@ def composed(network: Network, step: Step) -> tuple[Callable[..., Any], list[str
     return body, names
 
 
-def _is_scalar(network: Network, name: str) -> bool:
+def _is_scalar(network: FixedNetwork, name: str) -> bool:
     """Whether a tensor is one whole number that never changes."""
     content = network.constants.get(name)
     return content is not None and content.size == 1 and content.dtype.kind == "i" and content.dtype.itemsize <= 4

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.c.arena import Arena, Block, plan_arena
+from linger.c.arena import Arena, plan_arena
 from linger.c.exported_folder import C_TYPES
 from linger.c.layouts import Layout, Order, in_memory_order
 from linger.c.move_text import move_function
@@ -22,6 +22,7 @@ from linger.c.steps import Edge, Plan, Step, composed, input_of, places_of
 from linger.c.weights_text import array_pointer
 from linger.errors import LingerError, UnsupportedError, listing
 from linger.graph.core.dialect_node import attributes_of, describe, op_of, opset_of
+from linger.graph.costs import Lifetime
 from linger.numeric.c.scope import PROOF
 from linger.numeric.c.text import Buffer
 from linger.numeric.c.unit import CFunction, Input, Unit
@@ -363,7 +364,7 @@ def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
         until[plan.root(edge.tensor)] = last
     owner = _shared(plan, steps, until)
     blocks = [
-        Block(
+        Lifetime(
             name,
             max(network.tensors[n].bytes for n in names),
             min(first[n] for n in names),
@@ -372,8 +373,8 @@ def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
         for name, names in owner.items()
     ]
     for number, written in enumerate(steps, 1):
-        blocks += [Block(scratch_key(plan, number, b), _size(b), number, number) for b in written.scratch]
-    arena = plan_arena([b for b in blocks if b.size])
+        blocks += [Lifetime(scratch_key(plan, number, b), _size(b), number, number) for b in written.scratch]
+    arena = plan_arena([b for b in blocks if b.bytes])
     offsets = dict(arena.offsets)
     for name, names in owner.items():
         offsets |= dict.fromkeys(names, offsets.get(name, 0))

@@ -6,7 +6,7 @@ from linger.front_door import front_door
 __getattr__, __dir__, __all__ = front_door(
     __name__,
     (
-        *("load", "find", "insert", "replace", "remove", "extract", "new_model", "merge", "save"),
+        *("Network", "load", "find", "insert", "replace", "remove", "extract", "new_model", "merge", "save"),
         *("change_opset", "fold_constants"),
         *("island_findings", "fill_float_islands"),
     ),

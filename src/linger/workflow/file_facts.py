@@ -16,6 +16,8 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.c.memory_use import ArenaUse
+from linger.c.memory_use import memory as arena_of
 from linger.checks.check import check
 from linger.checks.check_result import CheckResult
 from linger.checks.limits.memory import memory
@@ -24,18 +26,17 @@ from linger.errors import LingerError, UsageError, counted, printable
 from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of
 from linger.graph.core.walking import required_inputs
-from linger.graph.files.model_io import load_own
+from linger.graph.costs import Lifetime
+from linger.graph.network import Network, data_files
 from linger.progress import progress
 from linger.proof import verify
-from linger.reporting.facts import FindingFacts, LayerFacts, Run, TensorFacts, encodable
+from linger.reporting.facts import Block, FindingFacts, LayerFacts, MemoryFacts, Run, TensorFacts, encodable
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.targets import Target
 from linger.verification.feeds import spread_feeds
 from linger.verification.proof.result import Verification
-from linger.verification.proof.verify import data_files
 from linger.workflow.file_layers import FLOAT, STANDARD, FileLayers, read_array
-from linger.workflow.memory_facts import memory_facts
 from linger.workflow.proofs import proof_of, proof_of_certificate, require_same_file
 from linger.workflow.tallies import MOST_BINS, Grid, Tally
 
@@ -62,7 +63,7 @@ class FileFacts:
 
     Attributes:
         path: The file.
-        model: Its content.
+        network: Its content.
         use: What it needs.
         checked: What `linger.check` found.
         layers: Its layers.
@@ -71,23 +72,31 @@ class FileFacts:
     """
 
     path: Path
-    model: ir.Model
+    network: Network
     use: MemoryUse
     checked: CheckResult
     layers: FileLayers
     tallies: dict[str, Tally] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def model(self) -> ir.Model:
+        """The file's graph."""
+        return self.network.model
+
     @classmethod
-    def of(cls, path: Path, target: Target | None) -> FileFacts:
-        """Read a file.
+    def of(cls, file: Path | Network, target: Target | None) -> FileFacts:
+        """Read a file, or take one that was loaded.
 
         Raises:
             UsageError: There is no such file.
             GraphError: It is no complete ONNX model.
         """
-        model, use = load_own(path), memory(path, target)
-        return cls(path, model, use, check(path, target), FileLayers(model, use))
+        network = Network.of(file)
+        if network.path is None:
+            raise UsageError("report: a report is about a file. Save the model, and give its path.")
+        use = memory(network, target)
+        return cls(network.path, network, use, check(network, target), FileLayers(network, use))
 
     def count(self, feeds: Iterable[Feeds]) -> None:
         """Run the file on these inputs, and count the values of every tensor."""
@@ -107,8 +116,8 @@ class FileFacts:
         """What runs the file: numpy for a dialect's file, which it need not translate; ONNX Runtime for other files."""
         is_dialect = has_nodes_of(self.model, OLDER) or has_nodes_of(self.model, NEWER)
         if is_dialect:
-            return Reference(self.model, is_checked=True)
-        return Session(self.model, is_checked=True, as_written=True)
+            return Reference(self.network)
+        return Session(self.network, as_written=True)
 
     def count_weights(self) -> None:
         """Count the values of the constants."""
@@ -149,7 +158,7 @@ class FileFacts:
             float_weight_bytes=self.layers.float_weight_bytes(),
             integer_share=_integer_share(layers, macs, in_float),
             findings=tuple(self._findings()),
-            memory=memory_facts(self.path, self.use),
+            memory=memory_facts(self.network, self.use),
             notes=tuple(map(printable, dict.fromkeys([*self.layers.notes, *self.notes]))),
         )
 
@@ -284,7 +293,7 @@ def require_verification(given: object) -> None:
 def _verified(facts: FileFacts, feeds: Sequence[Feeds]) -> Verification | None:
     """The file's own computations held against each other; None, with a note, where it cannot run."""
     try:
-        return verify(None, facts.path, list(feeds))
+        return verify(None, facts.network, list(feeds))
     except LingerError as error:
         facts.notes.append(f"The file could not be verified: {error}")
         return None
@@ -322,6 +331,50 @@ def _about_batches(count: int) -> list[str]:
     if count <= MOST_BATCHES:
         return []
     return [f"What the tensors hold is of the first {counted(MOST_BATCHES, 'batch')} of {count}."]
+
+
+def memory_facts(network: Network, use: MemoryUse) -> MemoryFacts:
+    """The arena over the steps of the program in C; for a chip, and where there is no C, the tensors alive over the layers."""
+    arena, note = _arena(network)
+    if arena is not None and use.target is None:
+        return MemoryFacts(
+            is_arena=True,
+            steps=tuple(step.title for step in arena.steps),
+            blocks=tuple(
+                Block(block.name, block.bytes, block.first, block.last, block.offset, block.kind)
+                for block in arena.blocks
+            ),
+            peak_bytes=arena.least_bytes,
+            arena_bytes=arena.arena_bytes,
+            note=note,
+        )
+    totals = _by_name(use.summary(), network.path) if use.is_lower_bound or use.batch_axes else ""
+    return MemoryFacts(
+        steps=tuple(layer.node for layer in use.layers),
+        blocks=tuple(_block(lifetime) for lifetime in use.lifetimes),
+        peak_bytes=use.peak_bytes,
+        arena_bytes=None if arena is None else arena.arena_bytes,
+        limit_bytes=use.tensor_bytes,
+        note=f"{note} {totals}".strip(),
+    )
+
+
+def _arena(network: Network) -> tuple[ArenaUse | None, str]:
+    """What the program in C needs, or the sentence that says why there is none."""
+    try:
+        return arena_of(network), ""
+    except LingerError as error:
+        return None, _by_name(printable(f"There is no program in C: {error}"), network.path)
+
+
+def _by_name(text: str, path: Path | None) -> str:
+    """A text with the file's name alone: a page is read elsewhere, and the folder may be a temporary one."""
+    return text if path is None else text.replace(printable(str(path)), printable(path.name))
+
+
+def _block(lifetime: Lifetime) -> Block:
+    kind = "input" if lifetime.is_input else "output" if lifetime.is_output else "tensor"
+    return Block(lifetime.tensor, lifetime.bytes or 0, lifetime.first, lifetime.last, kind=kind)
 
 
 def _integer_share(layers: Sequence[LayerFacts], macs: int, in_float: int) -> float:

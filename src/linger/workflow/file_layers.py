@@ -22,7 +22,7 @@ from linger.graph.core.tensor_content import constant_tensor
 from linger.graph.core.tensor_types import REALS, integer_bits
 from linger.graph.core.walking import inputs_within, required_inputs
 from linger.graph.facts.fact import UNKNOWN, Fact
-from linger.graph.facts.propagation import propagate
+from linger.graph.network import Network
 from linger.graph.qdq.qdq_node import MOVE, MOVE_BYTES, is_qdq, quantization_of, scale_of, zero_of
 from linger.reporting.facts import LayerFacts
 from linger.workflow.tallies import Grid
@@ -76,14 +76,19 @@ class FileLayers:
     """The nodes of a file that compute data, in the order of execution, with what is known of their tensors.
 
     Attributes:
-        model: The file's content.
+        network: The file's content.
         use: What it needs, layer by layer.
         notes: Sentences on what could not be found.
     """
 
-    model: ir.Model
+    network: Network
     use: MemoryUse
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def model(self) -> ir.Model:
+        """The file's graph."""
+        return self.network.model
 
     @cached_property
     def _makers(self) -> dict[str, ir.Node]:
@@ -111,7 +116,7 @@ class FileLayers:
     def facts(self) -> Mapping[ir.Value, Fact]:
         """Type, scale and width of the tensors."""
         try:
-            return propagate(self.model).facts
+            return self.network.formats.facts
         except LingerError as error:
             self.notes.append(f"The scales of the tensors are not known: {error}")
             return {}

@@ -113,7 +113,7 @@ class ModelFacts:
         if not self.kept:
             return None
         try:
-            return verify(self.model, facts.path, _fitted(self.kept, facts))
+            return verify(self.model, facts.network, _fitted(self.kept, facts))
         except LingerError as error:
             self.notes.append(f"The file could not be compared with the model on the data: {error}")
             return None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from linger.errors import UsageError
+from linger.graph.network import Network
 from linger.quantization.diagnosis.sensitivity import Sensitivity
 from linger.reporting.facts import HELD_OUT, Run
 from linger.targets import Target
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run_of_model(
-    file: Path,
+    file: Path | Network,
     chip: Target | None,
     *,
     model: nn.Module | None,

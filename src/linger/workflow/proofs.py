@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from linger.errors import UsageError
+from linger.files import is_unchanged
 from linger.reporting.facts import Proof
 from linger.runtime.saturation import has_saturating_products
 from linger.verification.proof.certificate import (
     EQUAL,
     describe_model,
-    is_unchanged,
     is_untouched,
     read_certificate,
     used_versions,

@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from linger.c.exported_folder import Cut
 from linger.c.network import brought_to_order, depending, has_c, initializers, value_names
-from linger.checks.multiplications import multiplications_of
 from linger.errors import UnsupportedError, printable
 from linger.graph.core.dialect_node import describe, is_dialect
 from linger.graph.core.unused import needed_nodes
 from linger.graph.core.walking import required_inputs
+from linger.graph.costs import multiplications_of
 from linger.graph.editing.extraction import extract
-from linger.graph.files.model_io import ModelLike
 from linger.graph.forms.shaped import known_tensors
+from linger.graph.network import Network, NetworkLike
 from linger.runtime.reference import Reference
 from linger.verification.feeds import spread_feeds
 
@@ -24,7 +24,7 @@ _CONVERSIONS = ("Quant", "Dequant")
 _SEED = 20260101
 
 
-def find_cut(source: ModelLike) -> Cut | None:
+def find_cut(source: NetworkLike) -> Cut | None:
     """Where the integer part of a file begins and ends; None where all of the file has C.
 
     Nodes without C divide a file: a node belongs to the part behind as many of them, one after the other, as lie before it. Of
@@ -33,7 +33,7 @@ def find_cut(source: ModelLike) -> Cut | None:
     Raises:
         UnsupportedError: No node computes with integers, or sizes are open.
     """
-    model = brought_to_order(source)
+    model = brought_to_order(Network.of(source))
     needed, constants = needed_nodes(model), dict(initializers(model))
     every = [node for node in model.graph if node in needed and node.op_type != "Constant"]
     nodes = depending(every, constants)
@@ -63,13 +63,13 @@ def find_cut(source: ModelLike) -> Cut | None:
     )
 
 
-def cut_to(source: ModelLike, cut: Cut) -> ir.Model:
+def cut_to(network: Network, cut: Cut) -> ir.Model:
     """A part of a file as a model of its own, with the sizes that it has for one sample.
 
     Raises:
         UsageError: The file has no such tensors.
     """
-    model = brought_to_order(source)
+    model = brought_to_order(network)
     part = extract(model, cut.inputs, cut.outputs)
     if {str(value.name) for value in required_inputs(model)}.issuperset(cut.inputs):
         return part

@@ -43,6 +43,9 @@ ATTRIBUTE, OPERAND = "attribute", "operand"
 REPORTABLE = frozenset({CYCLE, UNDEFINED, ATTRIBUTE, OPERAND})
 """Flaws that a check can list beside others: such a model can at least be looked at."""
 
+LISTED = REPORTABLE | {TENSOR}
+"""Flaws with which a file is not refused by a check: they become findings, beside all others."""
+
 _STANDARD = ("", "ai.onnx")
 _OLDEST_OPSET = 7
 """The oldest opset that ONNX Runtime runs."""

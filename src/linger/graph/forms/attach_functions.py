@@ -35,12 +35,13 @@ _PLAIN_ELEMENT_BITS = 8
 _BIASES = ("b", "b_ih", "b_hh")
 
 
-def attach_functions(model: ir.Model, *, is_for_shapes: bool = False) -> Changes:
+def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal: bool = False) -> Changes:
     """Attach one function per op type and signature used.
 
     Args:
         model: Edited in place.
         is_for_shapes: Whether only shapes are inferred through the bodies; then they are short, and slow to run.
+        is_normal: Whether the model is in normal form already.
 
     Leaves: every dialect node (integer Relu, MaxPool and Clip of the standard domain included) in a domain for which
     the model has a function, with every optional input and attribute present.
@@ -48,7 +49,7 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False) -> Changes
     Raises:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
-    changes = bring_to_normal_form(model)
+    changes = Changes() if is_normal else bring_to_normal_form(model)
     library: dict[tuple[str, str | None, int, int, bool], DialectFunction] = {}
     for node in [n for n in all_nodes(model) if is_dialect(n) and n.op_identifier() not in model.functions]:
         op = op_of(node)

@@ -27,7 +27,7 @@ _MOVES = frozenset({"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "
 """Standard ops that move bytes as they are, and whose first input is their data; of Concat all are."""
 
 
-def write_byte_layers(model: ir.Model, *, is_saturating: bool = True) -> list[str]:
+def write_byte_layers(model: ir.Model, *, is_saturating: bool = True, is_normal: bool = False) -> list[str]:
     """Replace dialect nodes of 8 bits by integer kernels; run `expand_dialect` or `attach_functions` afterwards for the rest.
 
     Leaves: the model in its normal form, and no more than that below opset 12.
@@ -35,11 +35,13 @@ def write_byte_layers(model: ir.Model, *, is_saturating: bool = True) -> list[st
     Args:
         model: Edited in place.
         is_saturating: Whether the file must be exact on CPUs whose kernels saturate when they multiply unsigned by signed bytes.
+        is_normal: Whether the model is in normal form already.
 
     Returns:
         The dialect nodes that were replaced.
     """
-    bring_to_normal_form(model)
+    if not is_normal:
+        bring_to_normal_form(model)
     layers = _Layers(model, is_saturating)
     if opset_of(model) >= OLDEST_OPSET:
         layers.write()

@@ -20,13 +20,13 @@ from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.writer import OnnxValue
 
 
-def expand_dialect(model: ir.Model) -> Changes:
+def expand_dialect(model: ir.Model, *, is_normal: bool = False) -> Changes:
     """Interpret each dialect node's body in place, with its attributes and weights known.
 
     Leaves: only standard nodes, no functions, and no `If` where the weights are initializers. Names of tensors
-    that dialect nodes produced are kept.
+    that dialect nodes produced are kept. A model that is in normal form already is not brought to it again.
     """
-    changes = bring_to_normal_form(model)
+    changes = Changes() if is_normal else bring_to_normal_form(model)
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         expand_node(node, opset_of(model))
         changes.note(describe(node), "expanded into standard nodes")

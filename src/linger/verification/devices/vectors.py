@@ -16,6 +16,7 @@ from linger.errors import UsageError, VerificationError, listing
 from linger.files import require_free_folder, write_folder
 from linger.graph.core.walking import required_inputs
 from linger.graph.files.model_io import ModelLike
+from linger.graph.network import Network
 from linger.progress import progress
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
@@ -131,9 +132,10 @@ def _refuse_early(target: Path, *, force: bool) -> None:
 
 class _Run:
     def __init__(self, model: ModelLike) -> None:
-        session = Session(model, as_written=True)
-        self._label, self.model = label_of(model) or "the given model", session.model
-        self._compute = Reference(self.model, is_checked=True).intermediates
+        network = Network.of(model)
+        self._label, self.model = label_of(model) or "the given model", Session(network, as_written=True).model
+        self._written = Network(self.model, is_checked=True)
+        self._compute = Reference(self._written).intermediates
         self._facts = tensor_facts(self.model)
         self._constants = constants_of(self.model)
         self._outputs = {value.name for value in self.model.graph.outputs}
@@ -165,7 +167,7 @@ class _Run:
         """
         names = [value.name or "" for value in required_inputs(self.model)]
         recordings = (Recording(inputs=[feed[n] for n in names]) for feed in feeds)
-        result = verify_file(self.model, recordings, loaded=self.model)
+        result = verify_file(self._written, recordings)
         if not result.integers:
             raise UsageError(f"{self._label}: there is no quantised tensor in it. Give a quantised file.")
         if not result.ok:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
 import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, run_batch
 from linger.errors import LingerError, UnsupportedError, UsageError
 from linger.files import write_atomically, write_folders
+from linger.graph.network import Network
 from linger.onnx.exporter.export import export
 from linger.proof import verify
 from linger.quantization.diagnosis.coverage import coverage
@@ -67,6 +67,14 @@ class Work:
     command: str = ""
     notes: list[str] = field(default_factory=list)
     cautions: list[str] = field(default_factory=list)
+    network: Network | None = None
+    """The file in the folder, since it was exported last."""
+
+    @property
+    def file(self) -> Network:
+        """The file that was exported last, which all steps share."""
+        assert self.network is not None  # every step comes after an export
+        return self.network
 
     @property
     def example(self) -> Batch:
@@ -157,8 +165,7 @@ def _close(work: Work, why: str) -> None:
 
 def _branches(work: Work) -> int:
     """How many nodes of the file hold graphs: If, Loop, Scan."""
-    graph = onnx.load(work.folder / NET, load_external_data=False).graph
-    return sum(node.op_type in ("If", "Loop", "Scan") for node in graph.node)
+    return sum(node.op_type in ("If", "Loop", "Scan") for node in work.file.model.graph)
 
 
 def _export(work: Work, quantised: nn.Module) -> None:
@@ -174,11 +181,12 @@ def _export(work: Work, quantised: nn.Module) -> None:
         opset_version=settings.opset,
         allow_findings=True,
     )
+    work.network = Network(work.folder / NET)
 
 
 def _verified(work: Work, quantised: nn.Module) -> Verification:
     inputs = [piece.arguments for piece in work.proven]
-    return verify(quantised, work.folder / NET, inputs, certificate=work.folder / CERTIFICATE)
+    return verify(quantised, work.file, inputs, certificate=work.folder / CERTIFICATE)
 
 
 def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
@@ -187,7 +195,7 @@ def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
     from linger.checks.check import check
     from linger.checks.limits.memory import memory
 
-    file, target = work.folder / NET, work.settings.target
+    file, target = work.file, work.settings.target
     try:
         arena = memory_in_c(file).arena_bytes
     except LingerError:
@@ -208,9 +216,9 @@ def _as_c(work: Work, tell: Tell) -> tuple[CProof | None, Cut | None, str]:
     folder = work.folder / C
     symbol = network_name(Path(f"{work.name}.onnx"), None)
     try:
-        export_c(work.folder / NET, folder, name=symbol, certificate=work.folder / CERTIFICATE, cut=work.settings.cut)
+        export_c(work.file, folder, name=symbol, certificate=work.folder / CERTIFICATE, cut=work.settings.cut)
         with build(folder) as program:
-            return prove(program, work.folder / NET), program.folder.cut, ""
+            return prove(program, work.file), program.folder.cut, ""
     except LingerError as error:  # the rest of the run is done, and stays
         return None, None, f"{'The program in C was not proven' if folder.is_dir() else NO_C}: {error}"
 
@@ -222,7 +230,7 @@ def c_obstacle(work: Work) -> str:
     if work.settings.c is None or work.settings.cut:
         return ""
     try:
-        load_network(work.folder / NET)
+        load_network(work.file)
     except UnsupportedError as error:
         return f"{NO_C} without --cut: {error}"
     return ""

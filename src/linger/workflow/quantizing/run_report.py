@@ -42,7 +42,7 @@ def new_run(
         tuning: What was tried.
     """
     run = report(
-        work.folder / NET,
+        work.file,
         None,
         model=quantised,
         reference=None if tuning is None else work.model,
