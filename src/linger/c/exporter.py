@@ -17,22 +17,19 @@ import onnx_ir as ir
 
 from linger.c.exported_folder import FORMAT, MANIFEST, Cut, StreamOptions
 from linger.c.folder.build_files import LAYOUTS
-from linger.c.folder.check_program import check_program_text
-from linger.c.folder.golden import golden_samples
-from linger.c.folder.header_text import header_text
+from linger.c.folder.check_program import check_program_text, golden_samples
 from linger.c.folder.interface import Interface, weights_file
 from linger.c.folder.manifest import manifest_of, origin_of
 from linger.c.folder.readme_text import readme_text
 from linger.c.folder.safe_names import network_name, parameter_names
-from linger.c.layouts import Order, channels_last, picture_tensors
+from linger.c.integer_part import cut_to, find_cut
 from linger.c.network import load_network
-from linger.c.parts.integer_part import cut_to, find_cut
-from linger.c.source_files import float_text, internal_text, source_text, weights_texts
-from linger.c.steps import Plan, make_plan
+from linger.c.source_files import float_text, header_text, internal_text, source_text, weights_texts
+from linger.c.steps import Order, Plan, channels_last, make_plan, picture_tensors
 from linger.c.writer import write_source
 from linger.errors import UsageError, counted, listing, printable
 from linger.files import require_free_folder, write_folder
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
 from linger.graph.network import Network, NetworkLike, with_one_batch
 from linger.graph.passes.streaming import Streamed, streamed
 

@@ -20,7 +20,7 @@ from linger.c.writer import Source, WrittenStep, write_source
 from linger.checks.memory_use import amount
 from linger.checks.memory_use import use_of as memory_of
 from linger.errors import GraphError, LingerError, UnsupportedError, counted, printable
-from linger.graph.core.dialect_node import describe
+from linger.graph.core.nodes import describe
 from linger.graph.costs import Lifetimes, multiplications_of
 from linger.graph.network import Network, NetworkLike
 from linger.numeric.c.scope import PROOF

@@ -16,11 +16,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.c.exporter import stream_of
+from linger.c.integer_part import cut_to
 from linger.c.network import FixedNetwork, load_network, value_names
-from linger.c.parts.integer_part import cut_to
 from linger.c.program import Program
 from linger.errors import UsageError, counted, listing, printable
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
 from linger.graph.network import Network, NetworkLike, with_one_batch
 from linger.graph.passes.streaming import Streamed, StreamTensor
 from linger.runtime.reference import Reference

@@ -9,16 +9,19 @@ import onnx
 import onnx_ir as ir
 
 from linger.checks.check_result import RULES, CheckResult
-from linger.checks.findings.names import name_findings
 from linger.checks.findings.node_places import CheckedModel, model_finding
-from linger.checks.findings.open_sizes import open_size_findings, size_findings
 from linger.checks.findings.parameters import number_findings
-from linger.checks.findings.propagated import dequant_findings, propagation_findings
 from linger.checks.findings.qdq import qdq_findings, saturation_findings
-from linger.checks.findings.scales import input_range_findings, scale_findings
-from linger.checks.findings.schemas import schema_findings
-from linger.checks.findings.structure import structure_findings, tensor_findings, usage_findings
-from linger.checks.findings.verdicts import onnx_verdict, setting_findings, without_weights
+from linger.checks.findings.scales import dequant_findings, input_range_findings, propagation_findings, scale_findings
+from linger.checks.findings.schemas import onnx_verdict, schema_findings, setting_findings, without_weights
+from linger.checks.findings.structure import (
+    name_findings,
+    open_size_findings,
+    size_findings,
+    structure_findings,
+    tensor_findings,
+    usage_findings,
+)
 from linger.checks.limits.target_findings import target_findings
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.check_rules import BIAS_RANGE, BROKEN_TENSOR, NOT_CHECKED, PARAMETER_RANGE, PARAMETER_TYPE

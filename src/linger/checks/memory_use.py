@@ -16,8 +16,8 @@ import onnx_ir as ir
 from linger.analysis.result_html import bars_html
 from linger.analysis.result_table import Column, to_html, to_json, to_rich, to_text
 from linger.errors import counted, listing, printable
-from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import ERROR, NOTE, Finding
+from linger.graph.core.nodes import describe
 from linger.graph.costs import (
     Lifetime,
     Lifetimes,
@@ -29,7 +29,7 @@ from linger.graph.costs import (
     multiplications_of,
     with_states,
 )
-from linger.graph.forms.shaped import Shape, Tensors
+from linger.graph.lowering.shaped import Shape, Tensors
 from linger.graph.network import Network, open_batch_axes, with_sizes
 from linger.version import __version__
 

@@ -19,16 +19,14 @@ from linger.checks.proto_repair import repair_proto
 from linger.checks.repair_rules import RepairRule, choose_rules
 from linger.errors import GraphError, VerificationError, listing
 from linger.files import write_atomically
-from linger.graph.core.changes import Changes
-from linger.graph.core.finding import ERROR, Finding
-from linger.graph.core.walking import all_graphs
-from linger.graph.facts.propagation import Facts, OutputPolicy
+from linger.graph.core.finding import ERROR, Changes, Finding
+from linger.graph.core.nodes import all_graphs
 from linger.graph.files.model_io import ModelLike, external_tensors, load, load_own, save
+from linger.graph.formats.propagation import Formats, OutputPolicy
 from linger.graph.network import Network, NetworkLike
 from linger.graph.passes.declared_types import correct_types
 from linger.graph.passes.dequants import rescale_dequant
-from linger.graph.passes.unneeded_nodes import remove_identity
-from linger.graph.passes.well_formed import fix_versions
+from linger.graph.passes.well_formed import fix_versions, remove_identity
 from linger.targets import find_target
 from linger.version import __version__
 
@@ -259,7 +257,7 @@ class _Run:
 
     def __init__(self, model: ir.Model, outputs: OutputPolicy) -> None:
         self._model, self._outputs = model, outputs
-        self.facts = Facts(model, outputs)
+        self.facts = Formats(model, outputs)
 
     def apply(self, rules: Iterable[RepairRule]) -> list[RuleChange]:
         """Run some rules; returns what they changed."""
@@ -269,7 +267,7 @@ class _Run:
         changes = rule.apply(self._model, facts=self.facts) if rule.reads_facts else rule.apply(self._model)
         if changes:
             is_rescaled = rule.apply is rescale_dequant
-            self.facts = self.facts.after_rescaling() if is_rescaled else Facts(self._model, self._outputs)
+            self.facts = self.facts.after_rescaling() if is_rescaled else Formats(self._model, self._outputs)
         return changes
 
 

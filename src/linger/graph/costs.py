@@ -14,12 +14,11 @@ import onnx_ir as ir
 
 from linger.analysis.multiplications import product_of, products_of
 from linger.dialect import find_op, is_known
-from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.dialects import is_quantising_domain
+from linger.graph.core.nodes import GraphPlace, in_order, inner_graphs, inputs_within, is_dialect, required_inputs
+from linger.graph.core.rewiring import needed_nodes
 from linger.graph.core.tensor_types import REALS
-from linger.graph.core.unused import needed_nodes
-from linger.graph.core.walking import GraphPlace, in_order, inner_graphs, inputs_within, required_inputs
-from linger.graph.forms.shaped import Shape, Tensors
+from linger.graph.lowering.shaped import Shape, Tensors
 
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Ops whose result is the memory of their first input, read in another shape."""

@@ -15,9 +15,17 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.errors import as_graph_error
-from linger.graph.core.carriers import with_carried
-from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, is_dialect_domain, op_of
-from linger.graph.core.walking import all_nodes, callees_first, graphs_in
+from linger.graph.core.nodes import (
+    all_nodes,
+    attributes_of,
+    callees_first,
+    describe,
+    graphs_in,
+    is_dialect,
+    is_dialect_domain,
+    op_of,
+)
+from linger.graph.core.unsigned_bytes import with_carried
 from linger.graph.files.model_io import copied, exchange, in_memory
 from linger.graph.files.soundness import require_bounded
 from linger.graph.network import Network, NetworkLike

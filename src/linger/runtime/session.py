@@ -16,15 +16,13 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.dialect import is_known
 from linger.errors import GraphError, UsageError, in_one_line, listing, refuse_unknown
-from linger.graph.core.carriers import with_carried
-from linger.graph.core.dialect_node import is_dialect, op_of
-from linger.graph.core.walking import all_nodes
+from linger.graph.core.nodes import all_nodes, is_dialect, op_of
+from linger.graph.core.unsigned_bytes import with_carried
 from linger.graph.files.model_io import copied, exchange, external_tensors, in_memory
 from linger.graph.files.soundness import require_bounded
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.byte_layers import write_byte_layers
-from linger.graph.forms.expand_dialect import expand_dialect
-from linger.graph.forms.shaped import state_recurrent_shapes
+from linger.graph.lowering.bodies import attach_functions, expand_dialect
+from linger.graph.lowering.byte_layers import write_byte_layers
+from linger.graph.lowering.shaped import state_recurrent_shapes
 from linger.graph.network import Network, NetworkLike
 from linger.runtime.saturation import has_saturating_products
 

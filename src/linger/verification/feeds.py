@@ -20,7 +20,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
 from linger.verification.array_files import Array, load_arrays, pass_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from linger.errors import LingerError, UsageError, listing
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
 
 T = TypeVar("T")
 Shapes = Mapping[str, tuple[int, ...]]

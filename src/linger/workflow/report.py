@@ -262,7 +262,7 @@ def _run(file: Network, chip: Target | None, more: dict[str, Any]) -> Run:
 
 def _run_of_model(file: Network, chip: Target | None, more: dict[str, Any]) -> Run:
     try:
-        from linger.workflow.model_run import run_of_model  # needs torch, which a file alone does without
+        from linger.workflow.model_facts import run_of_model  # needs torch, which a file alone does without
     except ModuleNotFoundError as error:
         raise missing_extra("report", error) from error
     return run_of_model(file, chip, **more)

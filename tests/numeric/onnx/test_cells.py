@@ -10,8 +10,7 @@ from torch import nn
 
 import linger
 from linger.dialect import find_op
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.graph.network import Network
 from linger.numeric.fixed import limits
 from linger.ops import gru, lstm

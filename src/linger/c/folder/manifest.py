@@ -12,9 +12,8 @@ from typing import Any
 
 from linger.c.exported_folder import FORMAT, VERSION
 from linger.c.folder.interface import Interface, scale_of_edge
-from linger.c.layouts import Order
 from linger.c.source_files import state_bytes
-from linger.c.steps import Edge
+from linger.c.steps import Edge, Order
 from linger.errors import UsageError, printable
 from linger.graph.network import Network, data_files
 from linger.verification.proof.certificate import describe_model, file_sha256, read_certificate

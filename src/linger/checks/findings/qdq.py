@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from linger.checks.findings.node_places import CheckedModel, NodePlace
 from linger.graph.core import check_rules as rules
-from linger.graph.core.carriers import LARGEST, SAFE_WEIGHT, stands_for
 from linger.graph.core.finding import WARNING, Finding
-from linger.graph.core.tensor_content import constant_tensor
+from linger.graph.core.tensor_types import constant_tensor
+from linger.graph.core.unsigned_bytes import LARGEST, SAFE_WEIGHT, stands_for
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
     QUANTIZE,

@@ -14,12 +14,11 @@ from linger.checks.limits.whole_file import UNSHARED_OPTION, open_batch_option, 
 from linger.checks.memory_use import LayerMemory, MemoryUse, amount, use_of
 from linger.dialect import find_op, is_known
 from linger.errors import UsageError, listing, printable
-from linger.graph.core.dialect_node import describe, is_dialect
 from linger.graph.core.dialects import NEWER_OPS, is_newer
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.walking import all_nodes
+from linger.graph.core.nodes import all_nodes, describe, is_dialect
 from linger.graph.costs import Lifetime
-from linger.graph.forms.shaped import Shape
+from linger.graph.lowering.shaped import Shape
 from linger.graph.network import Network, NetworkLike, open_batch_axes
 from linger.targets import Target, filled, find_target, problems_of
 

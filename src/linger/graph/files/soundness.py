@@ -22,8 +22,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from linger.errors import GraphError, listing
-from linger.graph.core.dialect_node import describe
-from linger.graph.core.walking import Functions, all_graphs, find_circle, graphs_in, is_in_order, makers
+from linger.graph.core.nodes import Functions, all_graphs, describe, find_circle, graphs_in, is_in_order, makers
 
 DEEPEST = 32
 """How many graphs may lie inside each other. Protobuf reads no file with more: it stops at 100 messages, and a level takes three."""

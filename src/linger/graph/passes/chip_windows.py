@@ -17,14 +17,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
-from linger.graph.core.names import Names, tensor_names
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
+from linger.graph.core.rewiring import drop_unused
 from linger.graph.core.tensor_types import INTEGERS
-from linger.graph.core.unused import drop_unused
-from linger.graph.core.walking import all_nodes
 from linger.graph.core.window_chains import Windows, equal_chain
-from linger.graph.forms.shaped import Shape, known_tensors
+from linger.graph.lowering.shaped import Shape, known_tensors
 from linger.numeric.fixed import MOST_TRANSPOSED_TAPS
 
 Array = NDArray[Any]

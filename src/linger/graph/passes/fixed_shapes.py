@@ -12,12 +12,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import describe, opset_of
-from linger.graph.core.names import Names, tensor_names
-from linger.graph.core.unused import remove_nodes
-from linger.graph.forms.shaped import known_tensors
-from linger.graph.passes.unneeded_nodes import remove_dead_code
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import Names, describe, opset_of, tensor_names
+from linger.graph.core.rewiring import remove_nodes
+from linger.graph.lowering.shaped import known_tensors
+from linger.graph.passes.well_formed import remove_dead_code
 from linger.graph.qdq.qdq_node import constant
 
 Array = NDArray[Any]

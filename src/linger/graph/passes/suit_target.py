@@ -6,13 +6,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, ops
-from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import describe, is_dialect
 from linger.graph.core.dialects import DEQUANT, NEWER_OPS, QUANT_MODE, is_newer
-from linger.graph.core.names import tensor_names
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import all_nodes, describe, is_dialect, tensor_names
+from linger.graph.core.rewiring import is_used, remove_nodes
 from linger.graph.core.tensor_types import integer_bits
-from linger.graph.core.unused import is_used, remove_nodes
-from linger.graph.core.walking import all_nodes
 from linger.numeric.fixed import limits
 
 CHIP_ATTRIBUTES = ("platform", "quant_mode")

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from linger.errors import listing
-from linger.graph.core.dialect_node import is_dialect, opset_of
-from linger.graph.core.walking import all_nodes
-from linger.graph.facts.flow import SHAPE_OPS, can_run
+from linger.graph.core.nodes import all_nodes, is_dialect, opset_of
+from linger.graph.formats.flow import SHAPE_OPS, can_run
 
 _MOVING = frozenset(
     {

@@ -13,8 +13,8 @@ from linger.checks.limits.memory import MemoryLimits, scratch_shortage
 from linger.checks.limits.packing import PackingLimits
 from linger.checks.limits.products import ProductLimits
 from linger.checks.limits.windows import WindowLimits
-from linger.graph.core.changes import Changes
-from linger.graph.forms.shaped import known_tensors
+from linger.graph.core.finding import Changes
+from linger.graph.lowering.shaped import known_tensors
 from linger.graph.passes.chip_axes import (
     count_axes_from_the_front,
     flatten_norms,
@@ -23,8 +23,8 @@ from linger.graph.passes.chip_axes import (
     pad_more_axes,
     reserve_scratch,
     slice_parts,
+    turn_fewer_axes,
 )
-from linger.graph.passes.chip_transposes import turn_fewer_axes
 from linger.graph.passes.chip_windows import join_groups, split_max_pools, step_global_pools_by_one, widen_kernels
 from linger.graph.passes.suit_target import name_platform, own_parameters, replace_idle_clips
 from linger.targets import Target, filled

@@ -12,10 +12,9 @@ import onnx_ir as ir
 from torch._ops import OpOverload
 
 from linger.errors import UsageError
-from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import opset_of
-from linger.graph.core.walking import all_nodes
-from linger.graph.forms.attach_functions import FUNCTION_IR_VERSION
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import all_nodes, opset_of
+from linger.graph.lowering.bodies import FUNCTION_IR_VERSION
 from linger.onnx.operators.arguments import ArgumentMap
 from linger.onnx.operators.bodies import BodyLike, expand_functions
 from linger.onnx.operators.declaration import FIRST_OPSET, Declaration, declare

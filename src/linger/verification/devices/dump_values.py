@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
 from linger.verification.array_files import Array
 from linger.verification.devices.dump_folder import DumpTensor
 from linger.verification.feeds import Feed, cut, fitted, given_feeds

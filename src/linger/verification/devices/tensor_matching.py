@@ -16,7 +16,7 @@ import onnx_ir as ir
 from linger.dialect import is_known
 from linger.errors import listing
 from linger.files import file_stem
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
 from linger.verification.array_files import Array
 from linger.verification.devices.file_runner import TensorFact
 

@@ -16,11 +16,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.graph.core.carriers import POSITIVE, carried, positive_part, stands_for
-from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import is_quantising
-from linger.graph.core.unused import needed_nodes
-from linger.graph.core.walking import inputs_within, required_inputs
+from linger.graph.core.nodes import describe, inputs_within, required_inputs
+from linger.graph.core.rewiring import needed_nodes
+from linger.graph.core.unsigned_bytes import POSITIVE, carried, positive_part, stands_for
 from linger.graph.network import Network
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, fastest, make_session_options

@@ -10,10 +10,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from linger.graph.network import Network, NetworkLike
-from linger.verification.proof.causes import find_cause, find_flips
+from linger.verification.proof.causes import find_cause, find_flips, look_inside, narrow_down
 from linger.verification.proof.certificate import Evidence, file_sha256
 from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way
-from linger.verification.proof.first_divergence import look_inside, narrow_down
 from linger.verification.proof.result import Cause, Flip, Verification, fingerprint
 from linger.verification.proof.witness import Witness, require_same_model
 from linger.verification.recording import Recording

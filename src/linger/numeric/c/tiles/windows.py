@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from linger.numeric.c.accumulation import Total, Window
+from linger.numeric.c import accumulation
+from linger.numeric.c.accumulation import Accumulate, Total, Window
 from linger.numeric.c.intervals import INT32, WIDTHS
 from linger.numeric.c.nodes import Node
 from linger.numeric.c.scope import Filled, Scope
@@ -24,6 +25,7 @@ from linger.numeric.c.tiles.lines import (
     counted_loop,
     grouped,
     line_along,
+    only_total,
     pixel_loop,
     product_name,
     sum_text,
@@ -31,6 +33,7 @@ from linger.numeric.c.tiles.lines import (
     times_text,
     write_results,
 )
+from linger.numeric.c.tiles.rows import tile_matrices, tile_rows
 
 _PICTURE = 4
 _ORIGIN = ("0",) * _PICTURE
@@ -374,3 +377,23 @@ def _pool(scope: Scope, filled: Filled, total: Node, kind: str, ctype: str) -> b
         return f"{name}({sums}, {count[1]}, {x}, {_window_text(picture, taps)});"
 
     return _over_channels(scope, filled, picture, (ctype or picture.channels.buffer.ctype, (0, 0)), call)
+
+
+_WRITERS: dict[Accumulate, Callable[[Scope, Filled, Node], bool]] = {
+    accumulation.multiply_rows: tile_rows,
+    accumulation.multiply_matrices: tile_matrices,
+    accumulation.convolve: tile_convolution,
+    accumulation.convolve_transposed: tile_transposed,
+    accumulation.sum_window: tile_window_sum,
+    accumulation.largest_of_window: tile_window_largest,
+}
+
+
+def write_tiles(scope: Scope, filled: Filled) -> bool:
+    """Write the loops for nodes that the sums of one primitive are part of; False where that is not possible."""
+    total = only_total(filled)
+    if total is None:
+        return False
+    assert isinstance(total.rule, Total)
+    writer = _WRITERS.get(total.rule.accumulate)
+    return writer is not None and writer(scope, filled, total)
