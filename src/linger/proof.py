@@ -15,8 +15,7 @@ from linger.errors import GraphError, UsageError
 from linger.graph.network import Network, NetworkLike
 from linger.progress import progress
 from linger.runtime.session import Options, Session, checked_levels, make_session_options
-from linger.verification.feeds import generated_feeds, generated_shapes
-from linger.verification.other_sizes import Shapes, Sizes, SizeTrials
+from linger.verification.feeds import Shapes, Sizes, SizeTrials, generated_feeds, generated_shapes
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification
 from linger.verification.proof.verify import KEPT_BYTES, verify_file

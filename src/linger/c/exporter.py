@@ -16,11 +16,10 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.c.exported_folder import FORMAT, MANIFEST, Cut, StreamOptions
-from linger.c.folder.build_files import LAYOUTS
 from linger.c.folder.check_program import check_program_text, golden_samples
 from linger.c.folder.interface import Interface, weights_file
 from linger.c.folder.manifest import manifest_of, origin_of
-from linger.c.folder.readme_text import readme_text
+from linger.c.folder.readme_text import LAYOUTS, readme_text
 from linger.c.folder.safe_names import network_name, parameter_names
 from linger.c.integer_part import cut_to, find_cut
 from linger.c.network import load_network

@@ -14,7 +14,7 @@ from linger.graph.core.nodes import describe, is_dialect, required_inputs
 from linger.graph.core.rewiring import needed_nodes
 from linger.graph.costs import multiplications_of
 from linger.graph.editing.extraction import extract
-from linger.graph.lowering.shaped import known_tensors
+from linger.graph.lowering.bodies import known_tensors
 from linger.graph.network import Network, NetworkLike
 from linger.runtime.reference import Reference
 from linger.verification.feeds import spread_feeds

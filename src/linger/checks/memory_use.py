@@ -29,7 +29,7 @@ from linger.graph.costs import (
     multiplications_of,
     with_states,
 )
-from linger.graph.lowering.shaped import Shape, Tensors
+from linger.graph.lowering.bodies import Shape, Tensors
 from linger.graph.network import Network, open_batch_axes, with_sizes
 from linger.version import __version__
 

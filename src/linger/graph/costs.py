@@ -18,7 +18,7 @@ from linger.graph.core.dialects import is_quantising_domain
 from linger.graph.core.nodes import GraphPlace, in_order, inner_graphs, inputs_within, is_dialect, required_inputs
 from linger.graph.core.rewiring import needed_nodes
 from linger.graph.core.tensor_types import REALS
-from linger.graph.lowering.shaped import Shape, Tensors
+from linger.graph.lowering.bodies import Shape, Tensors
 
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Ops whose result is the memory of their first input, read in another shape."""

@@ -22,8 +22,8 @@ from linger.graph.core.nodes import defined_in, required_inputs
 from linger.graph.files.model_io import Content, ModelLike, copied, external_tensors, read_model, require_sound
 from linger.graph.files.soundness import LISTED, refuse
 from linger.graph.formats.propagation import Propagation, propagate
+from linger.graph.lowering.bodies import Tensors, declared_tensors, known_tensors
 from linger.graph.lowering.normal_form import bring_to_normal_form
-from linger.graph.lowering.shaped import Tensors, declared_tensors, known_tensors
 from linger.graph.passes.fixed_shapes import fix_shapes
 
 NetworkLike = Union[ModelLike, "Network"]

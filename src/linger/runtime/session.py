@@ -20,9 +20,8 @@ from linger.graph.core.nodes import all_nodes, is_dialect, op_of
 from linger.graph.core.unsigned_bytes import with_carried
 from linger.graph.files.model_io import copied, exchange, external_tensors, in_memory
 from linger.graph.files.soundness import require_bounded
-from linger.graph.lowering.bodies import attach_functions, expand_dialect
+from linger.graph.lowering.bodies import attach_functions, expand_dialect, state_recurrent_shapes
 from linger.graph.lowering.byte_layers import write_byte_layers
-from linger.graph.lowering.shaped import state_recurrent_shapes
 from linger.graph.network import Network, NetworkLike
 from linger.runtime.saturation import has_saturating_products
 

@@ -30,7 +30,7 @@ from linger.simulation.example_call import (
     repeated,
     run_once,
 )
-from linger.verification.other_sizes import Shapes, SizeTrials
+from linger.verification.feeds import Shapes, SizeTrials
 from linger.verification.recording import Recording
 
 _INTEGERS = (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)

@@ -16,7 +16,7 @@ from linger.graph.core.dialects import is_newer
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
 from linger.graph.core.nodes import describe, is_dialect
 from linger.graph.core.tensor_types import REALS, integer_bits
-from linger.graph.lowering.shaped import Shape
+from linger.graph.lowering.bodies import Shape
 from linger.targets import Target
 
 KB = 1024

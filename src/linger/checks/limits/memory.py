@@ -18,7 +18,7 @@ from linger.graph.core.dialects import NEWER_OPS, is_newer
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
 from linger.graph.core.nodes import all_nodes, describe, is_dialect
 from linger.graph.costs import Lifetime
-from linger.graph.lowering.shaped import Shape
+from linger.graph.lowering.bodies import Shape
 from linger.graph.network import Network, NetworkLike, open_batch_axes
 from linger.targets import Target, filled, find_target, problems_of
 

@@ -15,8 +15,8 @@ from linger.errors import listing, printable
 from linger.graph.core.dialects import NEWER, OLDER, is_newer
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
 from linger.graph.core.nodes import all_nodes, describe, is_dialect, platform_of
-from linger.graph.lowering.shaped import Shape
-from linger.graph.passes.suit_target import parameters_of
+from linger.graph.lowering.bodies import Shape
+from linger.graph.passes.chip_windows import parameters_of
 from linger.targets import DEFAULT_TARGET, Target
 
 _ONE_SAMPLE = "Export with one sample (args of the shape [1, …]), and join no samples along the first axis."

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
 from linger.graph.core.nodes import all_nodes, defined_in, describe, graphs_in
-from linger.graph.core.schema import default_of, find_schema
+from linger.graph.core.tensor_types import default_of, find_schema
 
 TensorLike = str | ir.Value
 NodeLike = str | ir.Node

@@ -22,8 +22,7 @@ from linger.graph.core.dialects import (
     stated_formats,
 )
 from linger.graph.core.nodes import all_nodes, inner_graphs, is_in_order
-from linger.graph.core.schema import OLDEST_OPSET, takes
-from linger.graph.core.tensor_types import INTEGERS, constant_type
+from linger.graph.core.tensor_types import INTEGERS, OLDEST_OPSET, constant_type, takes
 from linger.graph.qdq.qdq_node import COMPARE, MOVE, MOVE_BYTES, bounds_of
 
 LOOP_FORMALS = 2

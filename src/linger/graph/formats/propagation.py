@@ -17,8 +17,7 @@ from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.dialects import is_dequant, is_quantising
 from linger.graph.core.finding import ERROR
 from linger.graph.core.nodes import describe, inner_graphs
-from linger.graph.core.schema import is_standard
-from linger.graph.core.tensor_types import INTEGERS
+from linger.graph.core.tensor_types import INTEGERS, is_standard
 from linger.graph.formats.flow import CONTAINERS, LOOP_FORMALS, Flow, is_default_domain, required_integers, scan_states
 from linger.graph.formats.tensor_formats import (
     CONSTANTS,

@@ -20,8 +20,15 @@ from linger.graph.core.check_rules import (
 from linger.graph.core.dialects import StatedFormat, is_dequant, read_scale
 from linger.graph.core.finding import ERROR, WARNING, Finding
 from linger.graph.core.nodes import describe
-from linger.graph.core.schema import OLDEST_OPSET, type_variable
-from linger.graph.core.tensor_types import INTEGERS, REALS, cast_type, integer_bits, output_types
+from linger.graph.core.tensor_types import (
+    INTEGERS,
+    OLDEST_OPSET,
+    REALS,
+    cast_type,
+    integer_bits,
+    output_types,
+    type_variable,
+)
 from linger.graph.formats.flow import (
     INTEGER_OPS,
     SHAPE_OPS,

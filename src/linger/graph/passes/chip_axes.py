@@ -15,7 +15,7 @@ from linger.graph.conversion.node_rewriter import NodeRewriter, content_of
 from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
 from linger.graph.core.rewiring import drop_unused
-from linger.graph.lowering.shaped import Shape, known_tensors
+from linger.graph.lowering.bodies import Shape, known_tensors
 
 _FEW = 3
 

@@ -16,7 +16,7 @@ from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import all_graphs, describe, in_order, inner_graphs, tensor_names
 from linger.graph.core.rewiring import Effects, ValueReplacer
 from linger.graph.core.tensor_types import attributes_key, tensor_key
-from linger.graph.lowering.shaped import known_tensors
+from linger.graph.lowering.bodies import known_tensors
 from linger.graph.passes.well_formed import remove_dead_code
 from linger.graph.qdq.qdq_node import ByteFusing, is_qdq_parameter
 

@@ -25,8 +25,7 @@ from linger.graph.core.nodes import (
     is_in_order,
     named_graphs,
 )
-from linger.graph.core.schema import OLDEST_OPSET, takes
-from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
+from linger.graph.core.tensor_types import INTEGERS, OLDEST_OPSET, infer_element_types, takes, type_of
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
 from linger.graph.files.soundness import is_bounded
 from linger.graph.formats.flow import Flow

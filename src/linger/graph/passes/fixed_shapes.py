@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import Names, describe, opset_of, tensor_names
 from linger.graph.core.rewiring import remove_nodes
-from linger.graph.lowering.shaped import known_tensors
+from linger.graph.lowering.bodies import known_tensors
 from linger.graph.passes.well_formed import remove_dead_code
 from linger.graph.qdq.qdq_node import constant
 

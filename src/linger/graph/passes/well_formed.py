@@ -26,7 +26,7 @@ from linger.graph.core.nodes import (
     makers,
 )
 from linger.graph.core.rewiring import ValueReplacer, is_used, needed_nodes, remove_nodes, with_makers
-from linger.graph.core.schema import formal_input
+from linger.graph.core.tensor_types import formal_input
 from linger.graph.qdq.qdq_node import OTHER_NUMBERS, ByteFusing
 
 _BY_HAND = "Remove it by hand and compare the numbers, or leave it."

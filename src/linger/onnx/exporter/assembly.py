@@ -18,13 +18,11 @@ from linger.errors import GraphError
 from linger.files import made_folder, write_atomically
 from linger.graph.core.nodes import all_nodes
 from linger.graph.core.tensor_types import infer_element_types
-from linger.graph.lowering.bodies import attach_functions, expand_dialect
+from linger.graph.lowering.bodies import attach_functions, expand_dialect, state_recurrent_shapes
 from linger.graph.lowering.byte_layers import write_byte_layers
-from linger.graph.lowering.shaped import state_recurrent_shapes
 from linger.graph.lowering.to_qdq import to_qdq
-from linger.graph.passes.chip_windows import drop_ceil_mode
+from linger.graph.passes.chip_windows import CHIP_ATTRIBUTES, drop_ceil_mode
 from linger.graph.passes.fixed_shapes import fix_shapes
-from linger.graph.passes.suit_target import CHIP_ATTRIBUTES
 from linger.graph.passes.well_formed import remove_dead_code
 from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
 from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names

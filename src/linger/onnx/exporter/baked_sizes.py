@@ -19,7 +19,7 @@ from linger.errors import LingerError, UnsupportedError, listing
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
 from linger.onnx.exporter.tracing import DynamicAxes
 from linger.simulation.example_call import ExampleCall, repeated
-from linger.verification.other_sizes import OpenAxis, other_sizes, resized_shape
+from linger.verification.feeds import OpenAxis, other_sizes, resized_shape
 
 
 @dataclass(frozen=True)

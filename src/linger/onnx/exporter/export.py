@@ -73,7 +73,7 @@ from linger.simulation.example_call import (
     read_call,
     run_once,
 )
-from linger.verification.other_sizes import OWN_TRIALS
+from linger.verification.feeds import OWN_TRIALS
 
 Target = str | os.PathLike[str] | IO[bytes]
 

@@ -14,7 +14,7 @@ from linger.checks.limits.packing import PackingLimits
 from linger.checks.limits.products import ProductLimits
 from linger.checks.limits.windows import WindowLimits
 from linger.graph.core.finding import Changes
-from linger.graph.lowering.shaped import known_tensors
+from linger.graph.lowering.bodies import known_tensors
 from linger.graph.passes.chip_axes import (
     count_axes_from_the_front,
     flatten_norms,
@@ -25,8 +25,15 @@ from linger.graph.passes.chip_axes import (
     slice_parts,
     turn_fewer_axes,
 )
-from linger.graph.passes.chip_windows import join_groups, split_max_pools, step_global_pools_by_one, widen_kernels
-from linger.graph.passes.suit_target import name_platform, own_parameters, replace_idle_clips
+from linger.graph.passes.chip_windows import (
+    join_groups,
+    name_platform,
+    own_parameters,
+    replace_idle_clips,
+    split_max_pools,
+    step_global_pools_by_one,
+    widen_kernels,
+)
 from linger.targets import Target, filled
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,18 @@ from linger.graph.files.model_io import ModelLike
 from linger.progress import progress
 from linger.verification.array_files import Array
 from linger.verification.devices.comparison_result import FileComparison, TensorDifference
-from linger.verification.devices.dump_folder import DUMP_SUFFIXES, RAW_SUFFIXES, Dumps, DumpTensor, read_dumps
 from linger.verification.devices.dump_manifest import NAMES
-from linger.verification.devices.dump_values import FoundInputs, Matched, find_inputs, prepare
+from linger.verification.devices.dump_values import (
+    DUMP_SUFFIXES,
+    RAW_SUFFIXES,
+    Dumps,
+    DumpTensor,
+    FoundInputs,
+    Matched,
+    find_inputs,
+    prepare,
+    read_dumps,
+)
 from linger.verification.devices.file_runner import FileRunner
 from linger.verification.devices.tensor_matching import (
     OUTPUT_POSITION,
