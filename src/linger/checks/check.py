@@ -11,8 +11,14 @@ import onnx_ir as ir
 from linger.checks.check_result import RULES, CheckResult
 from linger.checks.findings.node_places import CheckedModel, model_finding
 from linger.checks.findings.parameters import number_findings
-from linger.checks.findings.qdq import qdq_findings, saturation_findings
-from linger.checks.findings.scales import dequant_findings, input_range_findings, propagation_findings, scale_findings
+from linger.checks.findings.scales import (
+    dequant_findings,
+    input_range_findings,
+    propagation_findings,
+    qdq_findings,
+    saturation_findings,
+    scale_findings,
+)
 from linger.checks.findings.schemas import onnx_verdict, schema_findings, setting_findings, without_weights
 from linger.checks.findings.structure import (
     name_findings,

@@ -35,10 +35,10 @@ class Lifetime:
     """A piece of memory: one tensor, and the tensors that are views of it.
 
     Attributes:
-        tensor: The tensor's name; of a program in C also the name of a step's scratch.
+        tensor: The tensor's name.
         bytes: Its size; None where that is not known.
-        first: The layer or step that makes it, counted from 0; 0 for an input, which is there from the start.
-        last: The last one that reads it; the last one of all for an output.
+        first: The layer that makes it, counted from 0; 0 for an input, which is there from the start.
+        last: The last layer that reads it; the last one of all for an output.
         is_float: Whether it holds real numbers.
         is_input: Whether it is an input of the network.
         is_output: Whether it, or a view of it, is an output of the network.

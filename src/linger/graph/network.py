@@ -24,7 +24,7 @@ from linger.graph.files.soundness import LISTED, refuse
 from linger.graph.formats.propagation import Propagation, propagate
 from linger.graph.lowering.bodies import Tensors, declared_tensors, known_tensors
 from linger.graph.lowering.normal_form import bring_to_normal_form
-from linger.graph.passes.fixed_shapes import fix_shapes
+from linger.graph.passes.constants import fix_shapes
 
 NetworkLike = Union[ModelLike, "Network"]
 """What every command on a file takes: a path or a model makes a network of its own."""

@@ -20,7 +20,7 @@ from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is
 from linger.graph.core.finding import ERROR, SEVERITIES, Finding
 from linger.graph.files.model_io import copied
 from linger.graph.lowering.bodies import Tensors, declared_tensors, known_tensors
-from linger.graph.passes.fixed_shapes import fix_shapes
+from linger.graph.passes.constants import fix_shapes
 from linger.targets import Target, filled, problems_of
 
 TABLES: dict[str, type] = {

@@ -336,9 +336,10 @@ def _inferred(model: ir.Model) -> ir.Model:
     copy = copied(model)
     try:
         bring_to_normal_form(copy)
-        for node in [n for n in all_nodes(copy) if is_dialect(n) and op_of(n).is_sized_by_values]:
+        sized = [n for n in all_nodes(copy) if is_dialect(n) and op_of(n).is_sized_by_values]
+        for node in sized:
             expand_node(node, opset_of(copy))  # in a function, inference does not see the values of an input
-        attach_functions(copy, is_for_shapes=True)
+        attach_functions(copy, is_for_shapes=True, is_normal=not sized)
         _put_stand_ins(copy)
         proto = ir.to_proto(copy)
         del proto.graph.value_info[:]  # half-known ones would stop the inference

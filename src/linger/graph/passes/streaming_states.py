@@ -30,7 +30,7 @@ from linger.graph.formats.propagation import propagate
 from linger.graph.lowering.bodies import Shape, known_tensors
 from linger.graph.lowering.inline_functions import inline_functions
 from linger.graph.lowering.normal_form import bring_to_normal_form
-from linger.graph.passes.fixed_shapes import fix_shapes
+from linger.graph.passes.constants import fix_shapes
 from linger.graph.passes.time_axes import Shapes, is_recurrent
 from linger.graph.passes.well_formed import remove_dead_code
 
