@@ -33,11 +33,11 @@ TARGETS = {
     "bare Any, %": 8,
     "walk forward, files": 18,  # of these five keep what a layer knows of its ranges, one what other processes saw
     "walk verify, files": 54,  # of these 6 write the graph that `linger.Session` runs, which is proven too
-    "walk export, files": 56,
+    "walk export, files": 55,
     "walk repair, files": 34,
     "walk repair and check, files": 43,
-    "walk linger c, files": 60,
-    "walk linger quantize, files": 203,
+    "walk linger c, files": 59,
+    "walk linger quantize, files": 197,
     "walk linger quantize, loads": 1,  # its own file is read, and searched for hostile content, once
 }
 
