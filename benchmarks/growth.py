@@ -27,7 +27,7 @@ from rows import Row, parser, report, spread_of
 from torch import Tensor, nn
 
 import linger
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.lowering.bodies import attach_functions
 
 TOLERANCE = 0.15
 NODES = (2_500, 5_000, 10_000, 20_000)

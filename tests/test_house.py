@@ -160,4 +160,6 @@ def test_the_walks_run_and_are_short(house):
     assert "quantization/layers/layer.py" in found.places["walk forward"]
     assert set(found.places["walk repair"]) < set(found.places["walk repair and check"])
     assert all(found.measures[f"walk {name}, hops"] > 0 for name in ("forward", "export", "verify", "repair"))
+    loads = [found.measures[f"walk {name}, loads"] for name in ("forward", "verify", "linger c", "linger quantize")]
+    assert loads == [0, 1, 1, 1]
     assert found.measures["names in linger.__all__"] == len(importlib.import_module("linger").__all__)

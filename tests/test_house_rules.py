@@ -160,7 +160,7 @@ def run_isolated(code):
 DEPLOYED = (
     "linger.runtime.session",
     "linger.runtime.reference",
-    "linger.graph.forms.attach_functions",
+    "linger.graph.lowering.bodies",
     "linger.graph",
     "linger.verification.proof.verify",
     "linger.verification.proof.recheck",

@@ -240,7 +240,7 @@ WRITES = re.compile(
 def test_no_other_file_of_the_package_writes():
     # vector_files and exporter fill a folder that files.write_folder moves; model_io writes into a file that it is given;
     # program and toolchains write into a temporary folder of their own
-    filling = {"verification/devices/vector_files.py", "c/exporter.py", "graph/files/model_io.py"}
+    filling = {"verification/devices/vectors.py", "c/exporter.py", "graph/files/model_io.py"}
     allowed = {"files.py", "c/program.py", "c/toolchains.py"} | filling
     found = {str(f.relative_to(SOURCE)) for f in SOURCE.rglob("*.py") if WRITES.search(f.read_text())}
     assert found == allowed

@@ -89,12 +89,12 @@ FAULTS = (
         "",
     ),
     Fault(
-        "a second walk for loops", "graph/facts/propagation.py", "        if book.is_settled:\n", "        if True:\n"
+        "a second walk for loops", "graph/formats/propagation.py", "        if book.is_settled:\n", "        if True:\n"
     ),
     Fault(
         "refusal of hostile models",
         "graph/files/model_io.py",
-        '        refuse(flaws(source), "the given model", allowed=allowed)\n',
+        "        refuse(found, GIVEN_MODEL, allowed=allowed)\n",
         "",
     ),
     Fault("a chip's number", "targets/venus.toml", "input_bytes = 65_536", "input_bytes = 655_360"),

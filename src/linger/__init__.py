@@ -4,7 +4,7 @@
 Names are loaded on first use, so importing linger imports nothing else. In the order of the pipeline:
 """
 
-from linger.front_door import front_door
+from linger.lazy_exports import lazy_exports
 from linger.version import __version__ as __version__
 
 _STAGES = {
@@ -28,4 +28,4 @@ _STAGES = {
 """What `dir(linger)` shows. The setters, the Normalize layers and older spellings can be imported, and are left out here."""
 
 __doc__ = "\n".join([__doc__ or "", *(f"    {stage:<14} {names}" for stage, names in _STAGES.items())])
-__getattr__, __dir__, __all__ = front_door(__name__, " ".join(_STAGES.values()).split())
+__getattr__, __dir__, __all__ = lazy_exports(__name__, " ".join(_STAGES.values()).split())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public names of linger and where each lives: read by type checkers, and by linger.front_door on import."""
+"""The public names of linger and where each lives: read by type checkers, and by linger.lazy_exports on import."""
 
 from linger import c as c
 from linger import graph as graph

@@ -401,3 +401,12 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def is_unchanged(file: Path, before: os.stat_result) -> bool:
+    """Whether a file has the size and the time that it had before."""
+    try:
+        now = file.stat()
+    except OSError:
+        return False
+    return (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)

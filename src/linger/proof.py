@@ -12,11 +12,10 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.errors import GraphError, UsageError
-from linger.graph.files.model_io import ModelLike, load_own
+from linger.graph.network import Network, NetworkLike
 from linger.progress import progress
 from linger.runtime.session import Options, Session, checked_levels, make_session_options
-from linger.verification.feeds import generated_feeds, generated_shapes, given_feeds
-from linger.verification.other_sizes import Shapes, Sizes, SizeTrials
+from linger.verification.feeds import Shapes, Sizes, SizeTrials, generated_feeds, generated_shapes, given_feeds
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification
 from linger.verification.proof.verify import KEPT_BYTES, verify_file
@@ -29,7 +28,7 @@ _EXAMPLE_SIZES = (2, 16, 64)
 
 def verify(
     model: object,
-    path: ModelLike,
+    path: NetworkLike,
     inputs: object = None,
     *,
     levels: str | Iterable[str] = ("all",),
@@ -51,7 +50,7 @@ def verify(
         model: The quantised model (it stays as it was); or a `Recording`, arrays by name, an iterable of either, the
             path of an .npz file or of a folder of them; or None, which compares the file's own computations. Arrays by name
             may be some of the tensors; a recording must have all that are integers.
-        path: The exported file, in any form.
+        path: The exported file, in any form, or a `Network` of it, which is not read again.
         inputs: For a model: what the export takes as args (a tensor, a tuple that may end in a dict of keywords, a dict),
             or an iterable of such; real numbers, also where the file takes integers. For recordings: left out, unless
             they have none. For None: arrays or an .npz file; left out, they are made up.
@@ -78,11 +77,12 @@ def verify(
     """
     way = _way(model, levels, session_options)
     witnesses = () if witness is None else as_witnesses(witness)
-    _require_path(path, certificate)
-    trials, file = SizeTrials(sizes), load_own(path)
+    network = Network.of(path)
+    _require_path(network, certificate)
+    trials, file = SizeTrials(sizes), network.model
     seeds = _seeds(model, inputs, seed, batches)
     if seeds:
-        recordings = _made_up(file, seeds, trials)
+        recordings = _made_up(network, seeds, trials)
     elif _is_torch_model(model):
         recordings = _recorded(model, inputs, kwargs, file, trials)
     else:
@@ -91,13 +91,7 @@ def verify(
     shown = progress(recordings, "verify", len(seeds) or None)
     try:
         result = verify_file(
-            path,
-            shown,
-            way=way,
-            seeds=() if sizes else seeds,
-            kept_bytes=kept_bytes,
-            loaded=file,
-            witnesses=witnesses,
+            network, shown, way=way, seeds=() if sizes else seeds, kept_bytes=kept_bytes, witnesses=witnesses
         )
     except GraphError as error:
         if not trials.tried:
@@ -109,8 +103,8 @@ def verify(
     return result
 
 
-def _require_path(path: ModelLike, certificate: str | os.PathLike[str] | None) -> None:
-    if certificate is not None and not isinstance(path, (str, os.PathLike)):
+def _require_path(network: Network, certificate: str | os.PathLike[str] | None) -> None:
+    if certificate is not None and network.path is None:
         raise UsageError("verify: a certificate is about a file. Save the model, and give its path.")
 
 
@@ -160,8 +154,8 @@ def _fed(given: Recording, file: ir.Model) -> Iterator[Recording]:
         yield Recording(list(feed.values()), input_names=tuple(feed))
 
 
-def _made_up(file: ir.Model, seeds: Sequence[int], trials: SizeTrials) -> Iterator[Recording]:
-    session = Session(file, is_checked=True, as_written=True)
+def _made_up(network: Network, seeds: Sequence[int], trials: SizeTrials) -> Iterator[Recording]:
+    session = Session(network, as_written=True)
 
     def run_at(number: int, shapes: Shapes) -> Recording:
         feeds = generated_feeds(session, seeds[-1] + 1 + number, shapes)
@@ -173,4 +167,4 @@ def _made_up(file: ir.Model, seeds: Sequence[int], trials: SizeTrials) -> Iterat
         yield Recording(list(feeds.values()), input_names=tuple(feeds))
     if trials.wanted:
         examples = [generated_shapes(session, open_size) for open_size in _EXAMPLE_SIZES]
-        yield from trials.results(run_at, file, *examples)
+        yield from trials.results(run_at, network.model, *examples)

@@ -10,10 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import linger.c.writer
-from linger.c.arena import ALIGNMENT, Arena, Block, overlaps, plan_arena
+from linger.c.arena import ALIGNMENT, Arena, plan_arena
 from linger.c.network import load_network
 from linger.c.steps import make_plan
 from linger.c.writer import Source, write_source
+from linger.graph.costs import Lifetime
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 
 NETS = sorted((Path(__file__).parent.parent / "golden" / "nets").glob("*.onnx"))
@@ -22,7 +23,20 @@ FREE = -1
 
 BLOCKS = st.lists(
     st.tuples(st.integers(0, 3000), st.integers(0, 12), st.integers(0, 6)), max_size=14
-).map(lambda rows: [Block(f"b{i}", size, first, first + more) for i, (size, first, more) in enumerate(rows)])  # fmt: skip
+).map(lambda rows: [Lifetime(f"b{i}", size, first, first + more) for i, (size, first, more) in enumerate(rows)])  # fmt: skip
+
+
+def overlaps(arena):
+    """Pairs of blocks that are needed at one time and share bytes, the lower one first; a sound plan has none."""
+    placed = sorted(((arena.offsets[b.tensor], b) for b in arena.blocks if b.bytes), key=lambda pair: pair[0])
+    found = []
+    for number, (at, block) in enumerate(placed):
+        for offset, other in placed[number + 1 :]:
+            if offset >= at + block.bytes:
+                break
+            if other.meets(block):
+                found.append((block, other))
+    return found
 
 
 def painted(arena):
@@ -30,7 +44,7 @@ def painted(arena):
     found = set()
     for step in range(max((b.last for b in arena.blocks), default=0) + 1):
         bytes_of = {
-            b.name: set(range(arena.offsets[b.name], arena.offsets[b.name] + b.size))
+            b.tensor: set(range(arena.offsets[b.tensor], arena.offsets[b.tensor] + b.bytes))
             for b in arena.blocks
             if b.first <= step <= b.last
         }
@@ -39,22 +53,26 @@ def painted(arena):
     return found
 
 
+def taken(block):
+    return -(-block.bytes // ALIGNMENT) * ALIGNMENT
+
+
 def pairs(arena):
-    return {tuple(sorted((a.name, b.name))) for a, b in overlaps(arena)}
+    return {tuple(sorted((a.tensor, b.tensor))) for a, b in overlaps(arena)}
 
 
 @given(BLOCKS)
 @example([])
-@example([Block("b0", 0, 0, 0)])
+@example([Lifetime("b0", 0, 0, 0)])
 @settings(max_examples=150)
 def test_a_plan_has_no_overlaps_and_keeps_its_bounds(blocks):
     arena = plan_arena(blocks)
     assert overlaps(arena) == []
     assert all(offset % ALIGNMENT == 0 for offset in arena.offsets.values())
-    assert arena.size == max((arena.offsets[b.name] + b.taken for b in blocks), default=0)
+    assert arena.size == max((arena.offsets[b.tensor] + taken(b) for b in blocks), default=0)
     steps = range(max((b.last for b in blocks), default=0) + 1)
-    assert arena.least == max(sum(b.taken for b in blocks if b.first <= step <= b.last) for step in steps)
-    assert arena.least <= arena.size <= sum(b.taken for b in blocks)
+    assert arena.least == max(sum(taken(b) for b in blocks if b.first <= step <= b.last) for step in steps)
+    assert arena.least <= arena.size <= sum(taken(b) for b in blocks)
 
 
 @given(BLOCKS)
@@ -69,25 +87,25 @@ def test_the_same_blocks_give_the_same_plan(blocks):
 @settings(max_examples=60)
 def test_overlaps_are_those_that_painting_finds(drawn):
     blocks, places = drawn
-    arena = Arena(tuple(blocks), {b.name: place for b, place in zip(blocks, places, strict=False)}, 9000, 0)
+    arena = Arena(tuple(blocks), {b.tensor: place for b, place in zip(blocks, places, strict=False)}, 9000, 0)
     assert pairs(arena) == painted(arena)
 
 
 def test_a_chain_takes_the_two_largest_neighbours():
     # 100 and 300 are alive together, then 300 and 200, then 200 and 50: 16-byte steps give 112, 304, 208, 64
-    arena = plan_arena([Block(f"b{i}", size, i, i + 1) for i, size in enumerate((100, 300, 200, 50))])
+    arena = plan_arena([Lifetime(f"b{i}", size, i, i + 1) for i, size in enumerate((100, 300, 200, 50))])
     assert (arena.size, arena.least) == (304 + 208, 304 + 208)
 
 
 def test_two_lifetimes_that_overlap_are_found():
-    blocks = [Block("a", 64, 0, 2), Block("b", 32, 1, 1), Block("c", 16, 2, 3)]
+    blocks = [Lifetime("a", 64, 0, 2), Lifetime("b", 32, 1, 1), Lifetime("c", 16, 2, 3)]
     arena = plan_arena(blocks)
     assert overlaps(arena) == []
     b = arena.offsets["a"] + 48
     assert overlaps(replace(arena, offsets={**arena.offsets, "b": b})) == [(blocks[0], blocks[1])]
     longer = (replace(blocks[1], last=2), blocks[0], blocks[2])
     shared = replace(arena, blocks=longer, offsets={"a": 0, "b": 64, "c": 64})
-    assert [(x.name, y.name) for x, y in overlaps(shared)] == [("b", "c")]
+    assert [(x.tensor, y.tensor) for x, y in overlaps(shared)] == [("b", "c")]
 
 
 # whole programs: an arena in which every byte knows whose it is
@@ -131,10 +149,10 @@ class _Walk:
         reads = [n for n in written.step.reads if n not in self._plan.network.constants]
         for name in reads:
             self.read(name, written.function)
-        blocks = {b.name: b for b in self._source.arena.blocks}
+        blocks = {b.tensor: b for b in self._source.arena.blocks}
         scratch = {f"{number}/{b.name}" for b in written.scratch} & blocks.keys()
         offsets = self._source.arena.offsets
-        spans = {name: slice(offsets[name], offsets[name] + blocks[name].size) for name in sorted(scratch)}
+        spans = {name: slice(offsets[name], offsets[name] + blocks[name].bytes) for name in sorted(scratch)}
         spans |= {name: self._span(name) for name in written.step.outputs}
         self._compare(written, reads, list(spans.items()))
         for name, span in spans.items():
@@ -199,7 +217,7 @@ def test_random_networks_never_read_what_is_overwritten(seed):
 def test_a_result_takes_the_place_of_an_operand_that_dies():
     source = source_of(residual())
     assert source.place("y") == source.place("p")
-    assert [block.name for block in source.arena.blocks].count("y") == 0
+    assert [block.tensor for block in source.arena.blocks].count("y") == 0
     assert overwritten(source) == []
 
 

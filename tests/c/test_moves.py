@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from linger.c.exporter import export
-from linger.c.move_text import move_function
-from linger.c.moves import parts_of
+from linger.c.moves import move_function, parts_of
 from linger.c.network import load_network
 from linger.c.program import build
 from linger.c.proof import prove

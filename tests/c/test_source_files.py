@@ -8,7 +8,7 @@ import pytest
 
 from linger.c.exporter import export
 from linger.c.program import build
-from linger.c.weights_text import array_definition
+from linger.c.writer import array_definition
 from tests.support.c_compiler import SANITIZERS, STRICT, require_compiler
 from tests.support.c_folders import (
     picture_network,

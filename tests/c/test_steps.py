@@ -7,11 +7,10 @@ import pytest
 
 from linger.c import steps
 from linger.c.exporter import export
-from linger.c.layouts import Layout, in_memory_order, order_with
 from linger.c.network import load_network
 from linger.c.program import build
 from linger.c.proof import prove
-from linger.c.steps import make_plan
+from linger.c.steps import Layout, in_memory_order, make_plan, order_with
 from linger.c.writer import write_source
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import picture_network
@@ -85,7 +84,7 @@ def test_scratch_and_a_tensor_may_have_one_name():
     next(v for node in model.graph for v in node.outputs if v.name == "q").name = "1/scratch0"
     source = write_source(make_plan(load_network(model)), "soft")
     assert source.steps[0].scratch
-    assert len({block.name for block in source.arena.blocks}) == len(source.arena.blocks)
+    assert len({block.tensor for block in source.arena.blocks}) == len(source.arena.blocks)
 
 
 @pytest.mark.parametrize(

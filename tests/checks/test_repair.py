@@ -123,7 +123,7 @@ def test_rules_can_be_chosen():
 
 def test_functions_are_kept_complete():
     whole = linger.graph.load(ir.to_proto(quantising("q = Q16(x) y = Relu(q)", outputs="float[n] y")))
-    from linger.graph.forms.attach_functions import attach_functions
+    from linger.graph.lowering.bodies import attach_functions
 
     attach_functions(whole)
     result = repair(whole)

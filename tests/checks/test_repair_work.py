@@ -86,9 +86,9 @@ def test_what_is_repaired_is_sound_and_stays_so():
 
 def test_the_facts_of_a_sound_model_are_found_once(monkeypatch):
     found = []
-    seen = linger.graph.facts.propagation.required_integers
+    seen = linger.graph.formats.propagation.required_integers
     monkeypatch.setattr(
-        "linger.graph.facts.propagation.required_integers", lambda flow: found.append(flow) or seen(flow)
+        "linger.graph.formats.propagation.required_integers", lambda flow: found.append(flow) or seen(flow)
     )
     sound = repair(damaged(2)).model
     found.clear()

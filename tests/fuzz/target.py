@@ -11,10 +11,10 @@ import linger
 from linger.checks.proto_repair import repair_proto
 from linger.checks.repair_rules import RULES
 from linger.errors import LingerError
-from linger.graph.facts.propagation import propagate
 from linger.graph.files.model_io import load
 from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
 from linger.graph.files.soundness import REPORTABLE, flaws
+from linger.graph.formats.propagation import propagate
 from linger.graph.passes.well_formed import sort_nodes
 
 SECONDS = 5

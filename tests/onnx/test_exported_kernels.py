@@ -9,7 +9,7 @@ from torch import nn
 
 import linger
 from linger.graph.files.model_io import load
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.lowering.bodies import attach_functions
 from tests.support.kernels import LEVELS, mixed_products
 
 pytestmark = pytest.mark.needs_torch

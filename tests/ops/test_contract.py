@@ -48,7 +48,7 @@ def test_onnx_runtime_equals_numpy(op, sample):
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("op", every_op(), ids=title)
 def test_function_passes_the_checker_at_every_opset(op, opset):
-    from linger.graph.forms.attach_functions import attach_functions
+    from linger.graph.lowering.bodies import attach_functions
 
     sample = op.samples[0]
     inputs = arrays(sample)

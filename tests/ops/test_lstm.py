@@ -7,7 +7,7 @@ import pytest
 
 from linger.dialect import find_op
 from linger.errors import GraphError
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.lowering.bodies import attach_functions
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.ops.lstm import float32_suffices, lstm_int
 from linger.runtime.session import Session

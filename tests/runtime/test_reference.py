@@ -8,7 +8,7 @@ import pytest
 
 from linger.errors import GraphError
 from linger.graph.files.model_io import save
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import expand_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session

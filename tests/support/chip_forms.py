@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 
 from linger.graph.files.model_io import copied
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.lowering.bodies import attach_functions
 from linger.runtime.reference import Reference
 from tests.support.onnx_text import content, parse
 from tests.support.passes import computed, interface

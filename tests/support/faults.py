@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from linger.dialect import Op
-from linger.graph.forms.attach_functions import ElementAwareKernel
+from linger.graph.lowering.bodies import ElementAwareKernel
 from linger.numeric import blocks
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.kernel import OnnxKernel
@@ -93,11 +93,9 @@ def plant(monkeypatch: Any, kernel: str, fault: str | None) -> tuple[Any, Any]:
     if kernel == "torch":
         return partial(run_torch, kernel=chosen()), partial(run_torch_file, kernel=chosen())
     if kernel == "function":
-        monkeypatch.setattr(
-            importlib.import_module("linger.graph.forms.attach_functions"), "ElementAwareKernel", chosen
-        )
+        monkeypatch.setattr(importlib.import_module("linger.graph.lowering.bodies"), "ElementAwareKernel", chosen)
         return partial(run_function, opset=12), run_session
-    monkeypatch.setattr(importlib.import_module("linger.graph.forms.expand_dialect"), "OnnxKernel", chosen)
+    monkeypatch.setattr(importlib.import_module("linger.graph.lowering.bodies"), "OnnxKernel", chosen)
     return partial(run_expanded, opset=12), run_expanded_file
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from linger.graph.files.model_io import ModelLike, load
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import expand_dialect
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from tests.support.comparison import output_mismatches

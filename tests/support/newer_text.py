@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 
 from linger.graph.files.model_io import load
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import expand_dialect
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 

@@ -5,8 +5,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from linger.graph.forms.expand_dialect import expand_dialect
-from linger.graph.forms.to_qdq import to_qdq
+from linger.graph.lowering.bodies import expand_dialect
+from linger.graph.lowering.to_qdq import to_qdq
 from tests.support.samples import joined, run_numpy, single_node_model
 
 LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")

@@ -8,8 +8,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from linger.dialect import DOMAIN, Draw, DrawReal, Op, Sample, ops
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.numeric.fixed import limits, storage_bits
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.writer import make_attribute

@@ -2,8 +2,7 @@
 
 import onnx_ir as ir
 
-from linger.graph.core.schema import find_schema, make_attributes
-from linger.graph.core.tensor_types import parse_type
+from linger.graph.core.tensor_types import find_schema, make_attributes, parse_type
 
 
 def value(name, text):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.verification.other_sizes import OpenAxis, other_sizes, resized_shape
+from linger.verification.feeds import OpenAxis, other_sizes, resized_shape
 
 
 def picture(height, width, batch=2):

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import LingerError, UsageError
-from linger.verification.other_sizes import OpenAxis, SizeTrials, open_axes_of
+from linger.verification.feeds import OpenAxis, SizeTrials, open_axes_of
 
 EXAMPLE = {"x": (2, 3, 9), "w": (1,)}
 

@@ -18,8 +18,7 @@ from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRo
 from linger.reporting.facts import LayerFacts
 from linger.tuning.one_call.result import TuneResult, TuneStep
 from linger.workflow import model_facts
-from linger.workflow.matching import LayerMatcher
-from linger.workflow.model_facts import _covered, with_results
+from linger.workflow.model_facts import LayerMatcher, _covered, with_results
 from linger.workflow.model_quality import QualityPass
 from tests.support.wired import quantise
 

@@ -17,12 +17,11 @@ from linger.reporting.facts import Quality, read_run
 from linger.reporting.verdict import verdict_of
 from linger.workflow import quantize as job
 from linger.workflow.quantizing import delivery
+from linger.workflow.quantizing.delivery import reported
 from linger.workflow.quantizing.judging import guessing_note, is_goal_met, judged
-from linger.workflow.quantizing.open_axes import edges_of
 from linger.workflow.quantizing.quantized import QuantizeSettings
 from linger.workflow.quantizing.run_file import RunFile, sha256
-from linger.workflow.quantizing.run_report import reported
-from linger.workflow.quantizing.samples import Piece, of_arrays, of_user
+from linger.workflow.quantizing.samples import Piece, edges_of, of_arrays, of_user
 
 pytestmark = pytest.mark.needs_torch
 

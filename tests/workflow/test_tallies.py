@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from linger.workflow.tallies import CHUNK, Grid, Tally
+from linger.workflow.file_layers import CHUNK, Grid, Tally
 
 
 def tally_of(grid, *arrays, **settings):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public names of linger.c and where each lives: read by type checkers, and by linger.front_door on import."""
+"""The public names of linger.c and where each lives: read by type checkers, and by linger.lazy_exports on import."""
 
 from linger.c.exporter import export as export
 from linger.c.memory_use import ArenaUse as ArenaUse

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from linger.c.arena_steps import INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
+from linger.c.arena import INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
 from linger.errors import UsageError, install_line, printable
 from linger.files import write_atomically
 

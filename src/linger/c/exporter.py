@@ -16,25 +16,20 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.c.exported_folder import FORMAT, MANIFEST, Cut, StreamOptions
-from linger.c.folder.build_files import LAYOUTS
-from linger.c.folder.check_program import check_program_text
-from linger.c.folder.golden import golden_samples
-from linger.c.folder.header_text import header_text
+from linger.c.folder.check_program import check_program_text, golden_samples
 from linger.c.folder.interface import Interface, weights_file
 from linger.c.folder.manifest import manifest_of, origin_of
-from linger.c.folder.readme_text import readme_text
+from linger.c.folder.readme_text import LAYOUTS, readme_text
 from linger.c.folder.safe_names import network_name, parameter_names
-from linger.c.layouts import Order, channels_last, picture_tensors
+from linger.c.integer_part import cut_to, find_cut
 from linger.c.network import load_network
-from linger.c.parts.integer_part import cut_to, find_cut
-from linger.c.source_files import float_text, internal_text, source_text, weights_texts
-from linger.c.steps import Plan, make_plan
+from linger.c.source_files import float_text, header_text, internal_text, source_text, weights_texts
+from linger.c.steps import Order, Plan, channels_last, make_plan, picture_tensors
 from linger.c.writer import write_source
-from linger.checks.memory_use import with_one_batch
 from linger.errors import UsageError, counted, listing, printable
 from linger.files import require_free_folder, write_folder
-from linger.graph.core.walking import required_inputs
-from linger.graph.files.model_io import ModelLike, load_own
+from linger.graph.core.nodes import required_inputs
+from linger.graph.network import Network, NetworkLike, with_one_batch
 from linger.graph.passes.streaming import Streamed, streamed
 
 ARENAS = ("static", "caller")
@@ -81,7 +76,7 @@ class FolderOptions:
 
 
 def export(
-    model: ModelLike,
+    model: NetworkLike,
     folder: str | os.PathLike[str],
     *,
     name: str | None = None,
@@ -99,7 +94,7 @@ def export(
     """Write a network as C99 without dependencies.
 
     Args:
-        model: The file, or a model in memory.
+        model: The file, a model in memory, or a `Network`.
         folder: Where to write; it must not exist, or be empty.
         name: What the network is called in C: the beginning of every symbol. None: made of the name of the file.
         arena: "static": the program has its own memory; "caller": every call is given it, so that calls may run at the same
@@ -125,7 +120,8 @@ def export(
     """
     options = FolderOptions(arena, layout, weights, framework)
     options.check()
-    target, stem = Path(folder), network_name(model, name)
+    network = Network.of(model)
+    target, stem = Path(folder), network_name(network.source, name)
     is_own = is_exported if overwrite else None
     _require_free(target, is_overwriting=overwrite)
     if stream is None and (time is not None or pairs is not None):
@@ -134,9 +130,9 @@ def export(
         raise UsageError(
             "export: cut and stream exclude each other. A stream is the whole file; leave one of them out."
         )
-    origin = origin_of(model, certificate)
+    origin = origin_of(network, certificate)
     asked = None if stream is None else StreamOptions(stream, time, pairs)
-    face = interface_of(model, stem, options, asked, find_cut(model) if cut else None)
+    face = interface_of(network, stem, options, asked, find_cut(network) if cut else None)
     contents = _contents(face, options, origin)
 
     def fill(place: Path) -> None:
@@ -187,7 +183,7 @@ def _require_free(folder: Path, *, is_overwriting: bool) -> None:
     require_free_folder(folder, is_exported)
 
 
-def stream_of(model: ModelLike, options: StreamOptions) -> Streamed:
+def stream_of(network: Network, options: StreamOptions) -> Streamed:
     """One step of a network.
 
     Raises:
@@ -199,7 +195,7 @@ def stream_of(model: ModelLike, options: StreamOptions) -> Streamed:
         raise UsageError(
             f"export: stream={printable(repr(frames))} is no number of frames. Give 1 or more, or 0 for a file that is one step."
         )
-    whole = with_one_batch(load_own(model))
+    whole = with_one_batch(network.model)
     try:
         stream = streamed(whole, frames or None, time=options.time, pairs=options.pairs)
     except UsageError as error:  # a pass calls the number of frames what its own argument is called
@@ -245,7 +241,7 @@ def _require_steps(whole: ir.Model, stream: Streamed) -> None:
 
 
 def interface_of(
-    model: ModelLike,
+    model: NetworkLike,
     name: str,
     options: FolderOptions,
     stream_options: StreamOptions | None = None,
@@ -256,8 +252,9 @@ def interface_of(
     Raises:
         UnsupportedError: Parts of the network have no C, all of them.
     """
-    stream = None if stream_options is None else stream_of(model, stream_options)
-    whole = model if stream is None else stream.model
+    network = Network.of(model)
+    stream = None if stream_options is None else stream_of(network, stream_options)
+    whole = network if stream is None else Network(stream.model)
     plan = make_plan(load_network(whole if cut is None else cut_to(whole, cut)))
     states = () if stream is None else stream.states
     carried = {edge for state in states for edge in (state.input, state.output)}

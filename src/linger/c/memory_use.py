@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from linger.c.arena import ALIGNMENT
-from linger.c.arena_steps import INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
+from linger.c.arena import ALIGNMENT, INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
 from linger.c.network import load_network
 from linger.c.steps import Edge, make_plan
 from linger.c.writer import Source, WrittenStep, write_source
-from linger.checks.memory_use import amount, memory_use
-from linger.checks.multiplications import multiplications_of
+from linger.checks.memory_use import amount
+from linger.checks.memory_use import use_of as memory_of
 from linger.errors import GraphError, LingerError, UnsupportedError, counted, printable
-from linger.graph.core.dialect_node import describe
-from linger.graph.files.model_io import ModelLike, load
+from linger.graph.core.nodes import describe
+from linger.graph.costs import Lifetimes, multiplications_of
+from linger.graph.network import Network, NetworkLike
 from linger.numeric.c.scope import PROOF
 from linger.records.html import Strip, strips_html
 from linger.records.table import Column, Summed, picked, to_json
@@ -168,28 +167,31 @@ class ArenaUse(Summed):
         return tuple(column for column in _COLUMNS if column.name not in empty)
 
 
-def memory(model: ModelLike) -> ArenaUse:
+def memory(model: NetworkLike) -> ArenaUse:
     """Plan the program in C without writing it: where each tensor lies in the arena and when, weights, multiplications.
 
     Args:
-        model: The file, or a model in memory. It is not changed.
+        model: The file, a model in memory, or a `Network`. It is not changed.
 
     Raises:
         UsageError: There is no such file.
         UnsupportedError: What has no C, every node of it, or tensors larger than any machine that C is written for.
         GraphError: The file is no complete ONNX model, or contradicts itself.
     """
-    loaded = load(model)
-    _refuse_large(loaded)
+    return Network.of(model).once(_planned)
+
+
+def _planned(network: Network) -> ArenaUse:
+    _refuse_large(network)
     try:
-        source = write_source(make_plan(load_network(loaded)), "network")
+        source = write_source(make_plan(load_network(network)), "network")
     except LingerError:
         raise
     except _WRONG_NODE as error:
         raise GraphError(
             f"a node does not fit its op ({type(error).__name__}: {error}). linger.check names the node."
         ) from error
-    return use_of(source, Path(model) if isinstance(model, (str, os.PathLike)) else None)
+    return use_of(source, network.path)
 
 
 def use_of(source: Source, path: Path | None = None) -> ArenaUse:
@@ -216,8 +218,8 @@ def table_bytes(*texts: str) -> int:
     return sum(int(bits) // 8 * int(count) for text in built for bits, count in _TABLE.findall(text))
 
 
-def _refuse_large(model: ir.Model) -> None:
-    total = sum(lifetime.bytes or 0 for lifetime in memory_use(model).lifetimes)
+def _refuse_large(network: Network) -> None:
+    total = sum(lifetime.bytes or 0 for lifetime in network.once(memory_of).lifetimes)
     if total > _MOST_BYTES:
         raise UnsupportedError(
             f"the tensors take {amount(total)} together, more than the {amount(_MOST_BYTES)} that C is planned for. "
@@ -230,7 +232,8 @@ class _Program:
 
     def __init__(self, source: Source) -> None:
         self._source, self._plan, self._network = source, source.plan, source.plan.network
-        self._blocks = {block.name: block for block in source.arena.blocks}
+        self._lifetimes = Lifetimes(source.arena.blocks, ALIGNMENT)
+        self._blocks = {block.tensor: block for block in source.arena.blocks}
         self.weights = {weights.name: int(weights.content.nbytes) for weights in source.weights}
 
     # blocks
@@ -245,7 +248,7 @@ class _Program:
         kinds |= {block_of[e.tensor]: OUTPUT for e in self._plan.outputs if e.tensor in block_of}
         for name, block in self._blocks.items():
             offset, found = self._source.arena.offsets[name], tuple(tensors[name])
-            yield PlacedBlock(name, kinds[name], offset, block.size, block.first, block.last, found)
+            yield PlacedBlock(name, kinds[name], offset, block.bytes or 0, block.first, block.last, found)
 
     def _homes(self) -> dict[str, str]:
         """The block of each tensor that has bytes, in the order in which tensors are made; then those that only view others."""
@@ -306,12 +309,13 @@ class _Program:
         return tuple(self._network.tensors[name].shape for name in names)
 
     def _live(self, number: int) -> int:
-        return sum(block.taken for block in self._blocks.values() if block.first <= number <= block.last)
+        return sum(map(self._lifetimes.taken, self._lifetimes.alive_at(number)))
 
     def _scratch(self, number: int) -> int:
         """The blocks of a step that hold no tensor."""
-        own = (b for b in self._blocks.values() if b.first == number == b.last and b.name not in self._network.tensors)
-        return sum(block.taken for block in own)
+        alive = self._lifetimes.alive_at(number)
+        own = (b for b in alive if b.first == b.last and b.tensor not in self._network.tensors)
+        return sum(map(self._lifetimes.taken, own))
 
     def _macs(self, node: ir.Node) -> int:
         tensors = self._network.tensors

@@ -16,13 +16,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.c.exporter import stream_of
-from linger.c.network import Network, load_network, value_names
-from linger.c.parts.integer_part import cut_to
+from linger.c.integer_part import cut_to
+from linger.c.network import FixedNetwork, load_network, value_names
 from linger.c.program import Program
-from linger.checks.memory_use import with_one_batch
 from linger.errors import UsageError, counted, listing, printable
-from linger.graph.core.walking import required_inputs
-from linger.graph.files.model_io import ModelLike, load_own
+from linger.graph.core.nodes import required_inputs
+from linger.graph.network import Network, NetworkLike, with_one_batch
 from linger.graph.passes.streaming import Streamed, StreamTensor
 from linger.runtime.reference import Reference
 from linger.verification.feeds import Inputs, given_feeds, spread_feeds
@@ -157,7 +156,7 @@ def _differences(got: Array, want: Array) -> tuple[int, str]:
 
 
 def prove(
-    program: Program, model: ModelLike, inputs: Inputs | None = None, *, samples: int | None = None, seed: int = 0
+    program: Program, model: NetworkLike, inputs: Inputs | None = None, *, samples: int | None = None, seed: int = 0
 ) -> CProof:
     """Run a program and the numpy reference on the same inputs, and compare every tensor by equality.
 
@@ -179,9 +178,10 @@ def prove(
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise UsageError(f"prove: samples={samples!r} is no number of inputs. Give 1 or more.")
     if program.folder.stream is not None:
-        return _prove_stream(program, model, inputs, samples, seed)
-    cut, whole = program.folder.cut, with_one_batch(load_own(model))
-    network = load_network(model if cut is None else cut_to(model, cut))
+        return _prove_stream(program, Network.of(model), inputs, samples, seed)
+    given, cut = Network.of(model), program.folder.cut
+    whole = with_one_batch(given.model)
+    network = load_network(given if cut is None else cut_to(given, cut))
     feeds = _feeds(network.model if cut is None else whole, inputs, samples or _SAMPLES, seed)
     _require_same(program, network)
     wanted = list(map(_Wanted(network.reference, Reference(whole), network.inputs).tensors, feeds))
@@ -194,7 +194,7 @@ def _feeds(model: ir.Model, inputs: Inputs | None, samples: int, seed: int) -> l
     return spread_feeds(model, seed=seed, batches=samples) if inputs is None else given_feeds(inputs, model)
 
 
-def _require_same(program: Program, network: Network, states: Iterable[str] = ()) -> None:
+def _require_same(program: Program, network: FixedNetwork, states: Iterable[str] = ()) -> None:
     """Refuse a program whose inputs and outputs have other names than those of the model."""
     hidden = set(states)
     names = [name for name in (*network.inputs, *network.outputs) if name not in hidden]
@@ -206,7 +206,7 @@ def _require_same(program: Program, network: Network, states: Iterable[str] = ()
         )
 
 
-def _missing(network: Network, rows: _Rows, stream: Streamed | None = None) -> tuple[str, ...]:
+def _missing(network: FixedNetwork, rows: _Rows, stream: Streamed | None = None) -> tuple[str, ...]:
     """Tensors that nobody has compared. What becomes a state may be converted on the way; the next step shows it."""
     made = [name for node in network.nodes for name in value_names(node.outputs)]
     carried = {state.output for state in stream.states} if stream is not None else set[str]()
@@ -215,7 +215,7 @@ def _missing(network: Network, rows: _Rows, stream: Streamed | None = None) -> t
 
 def _compare(
     program: Program,
-    network: Network,
+    network: FixedNetwork,
     streams: Sequence[Sequence[Arrays]],
     wanted: Sequence[Sequence[Arrays]],
     rows: _Rows,
@@ -244,11 +244,11 @@ def _plain_outputs(program: Program, wants: Sequence[Arrays]) -> Iterator[tuple[
             yield sample, (f"{edge.name} ({note})", got[edge.name], wants[sample][edge.tensor or edge.name])
 
 
-def _prove_stream(program: Program, model: ModelLike, inputs: Inputs | None, samples: int | None, seed: int) -> CProof:
+def _prove_stream(program: Program, given: Network, inputs: Inputs | None, samples: int | None, seed: int) -> CProof:
     """The same for a program that is called step by step."""
     options = program.folder.stream
     assert options is not None  # prove has looked
-    stream, whole = stream_of(model, options), with_one_batch(load_own(model))
+    stream, whole = stream_of(given, options), with_one_batch(given.model)
     network = load_network(stream.model)
     _require_same(program, network, [name for state in stream.states for name in (state.input, state.output)])
     rows = _Rows()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.c.exported_folder import Edge, ExportedFolder, Layout
-from linger.c.weights_text import array_definition, array_pointer
+from linger.c.writer import array_definition, array_pointer
 from linger.errors import LingerError, UsageError, listing, printable
 
 Feeds = Mapping[str, NDArray[Any]]

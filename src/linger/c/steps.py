@@ -5,32 +5,110 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.c.layouts import (
-    Layout,
-    Order,
-    channels_last,
-    in_memory_order,
-    names_of,
-    order_with,
-    picture_tensors,
-    weight_order,
-)
 from linger.c.moves import ALIASES, data_names, map_of
-from linger.c.network import Network, value_names
+from linger.c.network import FixedNetwork, value_names
 from linger.dialect import Op
 from linger.errors import UnsupportedError, listing, printable
-from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of, opset_of
+from linger.graph.core.nodes import attributes_of, describe, is_dialect, op_of, opset_of
 from linger.numeric.c.kernel import CKernel
 from linger.numeric.c.unit import Input, elementwise_inputs
 from linger.numeric.numpy_kernel import NumpyKernel
 
 Array = NDArray[Any]
+Order = tuple[int, ...] | None
+"""The axes from the outermost to the innermost in memory; None: as they come."""
+
+_FEWEST_AXES = 3
+_MOST_AXES = 5
+"""Tensors of more axes are not looked at for another order: there are too many."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one tensor lies in memory.
+
+    Attributes:
+        order: Its axes from the outermost to the innermost.
+        permutation: Where not None, element k in memory is element permutation[k] of the flattened tensor.
+    """
+
+    order: Order = None
+    permutation: Array | None = None
+
+
+def channels_last(axes: int) -> tuple[int, ...]:
+    """The order with axis 1 innermost."""
+    return (0, *range(2, axes), 1)
+
+
+def picture_tensors(network: FixedNetwork) -> set[str]:
+    """The tensors that windows go over, and those that ops with equal shapes connect with them."""
+    found: set[str] = set()
+    while True:
+        before = len(found)
+        for node in network.nodes:
+            if is_dialect(node):
+                found |= _connected(network, node, op_of(node), found)
+        if len(found) == before:
+            return found
+
+
+def _connected(network: FixedNetwork, node: ir.Node, op: Op, known: set[str]) -> set[str]:
+    names = [*value_names(node.inputs), *value_names(node.outputs)]
+    data = [name for name in names if name not in network.constants]
+    if op.window_axes:
+        return {name for name in data if len(network.tensors[name].shape) == op.window_axes + 2}
+    if op.is_recurrent or op.weight_axes is not None or not known.intersection(data):
+        return set()
+    axes = max(len(network.tensors[name].shape) for name in known.intersection(data))
+    return {name for name in data if len(network.tensors[name].shape) == axes}
+
+
+def in_memory_order(shape: Sequence[int], layout: Layout) -> Array:
+    """For each element in memory the place that it has in the flattened tensor."""
+    if layout.permutation is not None:
+        return layout.permutation
+    places = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
+    return (places if layout.order is None else places.transpose(layout.order)).reshape(-1)
+
+
+def order_with(places: Array, memory: Array) -> tuple[bool, Order]:
+    """Whether a tensor can lie in memory that is there already, and in which order then.
+
+    Args:
+        places: For each element of the tensor the place in the flattened source that it is taken from.
+        memory: For each element in memory the place in the flattened source.
+    """
+    if places.size != memory.size or places.ndim > _MOST_AXES:
+        return False, None
+    for order in permutations(range(places.ndim)):
+        if np.array_equal(places.transpose(order).reshape(-1), memory):
+            return True, None if order == tuple(range(places.ndim)) else order
+    return False, None
+
+
+def weight_order(op: Op, shape: Sequence[int], group: int) -> Order:
+    """How the weights of an op lie, so that sums go through them in one run."""
+    if not op.window_axes or len(shape) < _FEWEST_AXES:
+        return None
+    if op.is_transposed:
+        return (1, *range(2, len(shape)), 0)
+    if shape[1] == 1 and shape[0] == group > 1:
+        return (*range(2, len(shape)), 0, 1)
+    return channels_last(len(shape))
+
+
+def names_of(nodes: Iterable[ir.Node]) -> list[str]:
+    """The tensors that nodes make, in order."""
+    return [name for node in nodes for name in value_names(node.outputs)]
+
 
 _WORTH_A_TABLE = 12
 """Operations from which on a function of one byte is a table of 256."""
@@ -89,7 +167,7 @@ class Plan:
         aliases: Tensors that lie in the memory of another one: its name by theirs.
     """
 
-    network: Network
+    network: FixedNetwork
     inputs: tuple[Edge, ...]
     outputs: tuple[Edge, ...]
     steps: tuple[Step, ...]
@@ -103,7 +181,7 @@ class Plan:
         return name
 
 
-def make_plan(network: Network) -> Plan:
+def make_plan(network: FixedNetwork) -> Plan:
     """Decide edges, fused nodes, layouts and aliases.
 
     Raises:
@@ -120,7 +198,7 @@ def make_plan(network: Network) -> Plan:
     return Plan(network, inputs, outputs, tuple(steps), layouts, aliases)
 
 
-def _inputs(network: Network) -> tuple[Edge, ...]:
+def _inputs(network: FixedNetwork) -> tuple[Edge, ...]:
     readers = network.readers()
     edges = []
     for name in network.inputs:
@@ -133,7 +211,7 @@ def _inputs(network: Network) -> tuple[Edge, ...]:
     return tuple(edges)
 
 
-def _outputs(network: Network) -> tuple[Edge, ...]:
+def _outputs(network: FixedNetwork) -> tuple[Edge, ...]:
     readers, makers = network.readers(), {name: node for node in network.nodes for name in value_names(node.outputs)}
     empty = [printable(name) for name in network.outputs if name not in makers]
     if empty:
@@ -151,7 +229,7 @@ def _outputs(network: Network) -> tuple[Edge, ...]:
     return tuple(edges)
 
 
-def declared(network: Network, node: ir.Node, layouts: Mapping[str, Layout] | None = None) -> list[Input | None]:
+def declared(network: FixedNetwork, node: ir.Node, layouts: Mapping[str, Layout] | None = None) -> list[Input | None]:
     """The inputs of a dialect node, as its C function takes them."""
     op, found = op_of(node), []
     for index, value in enumerate(node.inputs):
@@ -162,7 +240,7 @@ def declared(network: Network, node: ir.Node, layouts: Mapping[str, Layout] | No
 
 
 def input_of(
-    network: Network, name: str, layouts: Mapping[str, Layout] | None, use: tuple[ir.Node, Op, int] | None = None
+    network: FixedNetwork, name: str, layouts: Mapping[str, Layout] | None, use: tuple[ir.Node, Op, int] | None = None
 ) -> Input:
     """A tensor as a C function takes it: weights in the order, and with the columns, that its reader wants."""
     tensor, known = network.tensors[name], network.constants.get(name)
@@ -183,7 +261,7 @@ def input_of(
 class _Fusion:
     """Joins nodes: a node that reads a tensor element by element runs where the tensor is made, if nobody else reads it."""
 
-    def __init__(self, network: Network, nodes: Sequence[ir.Node], kept: set[str]) -> None:
+    def __init__(self, network: FixedNetwork, nodes: Sequence[ir.Node], kept: set[str]) -> None:
         self._network, self._nodes, self._kept = network, nodes, kept
         self._readers = network.readers()
         self._problems: list[str] = []
@@ -299,7 +377,7 @@ class _Fusion:
 class _Placing:
     """Decides how each tensor lies in memory, and which need none of their own."""
 
-    def __init__(self, network: Network, inputs: Iterable[str], steps: Sequence[Step]) -> None:
+    def __init__(self, network: FixedNetwork, inputs: Iterable[str], steps: Sequence[Step]) -> None:
         self._network, self._steps = network, steps
         self._pictures = picture_tensors(network)
         self._readers = network.readers()
@@ -357,7 +435,7 @@ class _Placing:
         )
 
 
-def places_of(network: Network, node: ir.Node, opset: int) -> list[Array]:
+def places_of(network: FixedNetwork, node: ir.Node, opset: int) -> list[Array]:
     """For each output of a moving node the place in its flattened inputs, one after the other, of each element."""
     names = data_names(node)
     shapes = [network.tensors[name].shape for name in names]
@@ -367,7 +445,7 @@ def places_of(network: Network, node: ir.Node, opset: int) -> list[Array]:
     return map_of(node, shapes, network.constants, opset)
 
 
-def composed(network: Network, step: Step) -> tuple[Callable[..., Any], list[str]]:
+def composed(network: FixedNetwork, step: Step) -> tuple[Callable[..., Any], list[str]]:
     """The bodies of a step's nodes as one, and the names of its inputs: those that are not single constants."""
     names = [name for name in step.reads if not _is_scalar(network, name)]
 
@@ -397,7 +475,7 @@ def composed(network: Network, step: Step) -> tuple[Callable[..., Any], list[str
     return body, names
 
 
-def _is_scalar(network: Network, name: str) -> bool:
+def _is_scalar(network: FixedNetwork, name: str) -> bool:
     """Whether a tensor is one whole number that never changes."""
     content = network.constants.get(name)
     return content is not None and content.size == 1 and content.dtype.kind == "i" and content.dtype.itemsize <= 4

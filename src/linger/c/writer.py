@@ -13,20 +13,92 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.c.arena import Arena, Block, plan_arena
+from linger.c.arena import Arena, plan_arena
 from linger.c.exported_folder import C_TYPES
-from linger.c.layouts import Layout, Order, in_memory_order
-from linger.c.move_text import move_function
-from linger.c.moves import data_names
-from linger.c.steps import Edge, Plan, Step, composed, input_of, places_of
-from linger.c.weights_text import array_pointer
+from linger.c.moves import data_names, move_function
+from linger.c.steps import Edge, Layout, Order, Plan, Step, composed, in_memory_order, input_of, places_of
 from linger.errors import LingerError, UnsupportedError, listing
-from linger.graph.core.dialect_node import attributes_of, describe, op_of, opset_of
+from linger.graph.core.nodes import attributes_of, describe, op_of, opset_of
+from linger.graph.costs import Lifetime
 from linger.numeric.c.scope import PROOF
 from linger.numeric.c.text import Buffer
 from linger.numeric.c.unit import CFunction, Input, Unit
 
 Array = NDArray[Any]
+
+_READABLE = 4096
+"""Arrays of up to so many numbers are written as numbers; longer ones of bytes as strings, which compile ten times faster."""
+_LONGEST_STRING = 4095
+"""Bytes of one string: compilers of C99 need not take more."""
+_LINE = 110
+_SMALLEST = {"int32": -(2**31), "int64": -(2**63)}
+
+
+def array_declaration(name: str, content: Array) -> str:
+    """The declaration of an array, without `extern` and semicolon."""
+    return f"const {C_TYPES[str(content.dtype)]} {name}{_sizes(content)}"
+
+
+def array_pointer(name: str, content: Array) -> str:
+    """The address of its first element."""
+    return f"&{name}[0][0]" if _is_text(content) else name
+
+
+def array_definition(name: str, content: Array) -> str:
+    """The array with its content."""
+    body = _strings(content) if _is_text(content) else numbers_text(content)
+    return f"{array_declaration(name, content)} = {{\n{body}}};\n"
+
+
+def _is_text(content: Array) -> bool:
+    return content.dtype == np.int8 and content.size > _READABLE
+
+
+def _row(content: Array) -> int:
+    """The length of the strings of an array: as few as there must be, and all as short as they can be, so that little is wasted."""
+    return -(-content.size // -(-content.size // _LONGEST_STRING))
+
+
+def _sizes(content: Array) -> str:
+    if _is_text(content):
+        return f"[{-(-content.size // _row(content))}][{_row(content)}]"
+    return f"[{max(content.size, 1)}]"
+
+
+def numbers_text(content: Array) -> str:
+    """The elements of an array as C writes them, in lines of a bounded length."""
+    values = content.reshape(-1).tolist() or [0]
+    is_short = content.dtype in (np.int8, np.int16)
+    texts = list(map(str, values) if is_short else map(_number, values, [str(content.dtype)] * len(values)))
+    most = max(_LINE // (max(map(len, texts)) + 2), 1)
+    return "".join(f"    {', '.join(texts[start : start + most])},\n" for start in range(0, len(texts), most))
+
+
+def _number(value: int | float, dtype: str) -> str:
+    if isinstance(value, float):
+        assert np.isfinite(value)  # other networks are refused when they are loaded
+        return f"{value!r}f"
+    if value == _SMALLEST.get(dtype):
+        return f"({value + 1}{'LL' if dtype == 'int64' else ''} - 1)"
+    return f"{int(value)}LL" if dtype == "int64" else str(int(value))
+
+
+def _escapes() -> list[bytes]:
+    """How each byte stands in a string: as it is where that is safe, else as three octal digits."""
+    plain = set(range(32, 127)) - {ord(c) for c in '"\\?'}
+    return [bytes([c]) if c in plain else b"\\%03o" % c for c in range(256)]
+
+
+def _strings(content: Array) -> str:
+    table = _escapes()
+    rows = []
+    data = content.tobytes()
+    length = _row(content)
+    for start in range(0, len(data), length):
+        row = b"".join(map(table.__getitem__, data[start : start + length]))
+        rows.append(b'    "' + row + b'",\n')
+    return b"".join(rows).decode("ascii")
+
 
 _BYTES = {"uint8_t": 1, "float": 4, **{f"int{b}_t": b // 8 for b in (8, 16, 32, 64)}}
 BARRIER = """\
@@ -363,7 +435,7 @@ def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
         until[plan.root(edge.tensor)] = last
     owner = _shared(plan, steps, until)
     blocks = [
-        Block(
+        Lifetime(
             name,
             max(network.tensors[n].bytes for n in names),
             min(first[n] for n in names),
@@ -372,8 +444,8 @@ def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
         for name, names in owner.items()
     ]
     for number, written in enumerate(steps, 1):
-        blocks += [Block(scratch_key(plan, number, b), _size(b), number, number) for b in written.scratch]
-    arena = plan_arena([b for b in blocks if b.size])
+        blocks += [Lifetime(scratch_key(plan, number, b), _size(b), number, number) for b in written.scratch]
+    arena = plan_arena([b for b in blocks if b.bytes])
     offsets = dict(arena.offsets)
     for name, names in owner.items():
         offsets |= dict.fromkeys(names, offsets.get(name, 0))

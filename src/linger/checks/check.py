@@ -3,40 +3,46 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
 from linger.checks.check_result import RULES, CheckResult
-from linger.checks.findings.names import name_findings
 from linger.checks.findings.node_places import CheckedModel, model_finding
-from linger.checks.findings.open_sizes import open_size_findings, size_findings
 from linger.checks.findings.parameters import number_findings
-from linger.checks.findings.propagated import dequant_findings, propagation_findings
-from linger.checks.findings.qdq import qdq_findings, saturation_findings
-from linger.checks.findings.scales import input_range_findings, scale_findings
-from linger.checks.findings.schemas import schema_findings
-from linger.checks.findings.structure import structure_findings, tensor_findings, usage_findings
-from linger.checks.findings.verdicts import onnx_verdict, setting_findings, without_weights
+from linger.checks.findings.scales import (
+    dequant_findings,
+    input_range_findings,
+    propagation_findings,
+    qdq_findings,
+    saturation_findings,
+    scale_findings,
+)
+from linger.checks.findings.schemas import onnx_verdict, schema_findings, setting_findings, without_weights
+from linger.checks.findings.structure import (
+    name_findings,
+    open_size_findings,
+    size_findings,
+    structure_findings,
+    tensor_findings,
+    usage_findings,
+)
 from linger.checks.limits.target_findings import target_findings
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.check_rules import BIAS_RANGE, BROKEN_TENSOR, NOT_CHECKED, PARAMETER_RANGE, PARAMETER_TYPE
 from linger.graph.core.finding import ERROR, SEVERITIES, Finding
-from linger.graph.files.model_io import ModelLike, load, read_proto
-from linger.graph.files.soundness import REPORTABLE, TENSOR
+from linger.graph.network import Network, NetworkLike
 from linger.targets import Target, find_target
 
 __all__ = ["CheckResult", "check"]
 
 
-def check(path: ModelLike, target: str | Target | None = None, *, ignore: Iterable[str] = ()) -> CheckResult:
+def check(path: NetworkLike, target: str | Target | None = None, *, ignore: Iterable[str] = ()) -> CheckResult:
     """Every finding of a file: schema, structure, types, scales, overflow, Dequants, names, and the limits of a chip.
 
     Args:
-        path: The file, or a model in memory. It is not changed.
+        path: The file, a model in memory, or a `Network`. It is not changed.
         target: The chip that it is for (`"venus"`, `"arcs"`, `"venusA"`); None asks no chip.
         ignore: Ids or names of rules whose findings are left out.
 
@@ -50,13 +56,12 @@ def check(path: ModelLike, target: str | Target | None = None, *, ignore: Iterab
     """
     chip = target if target is None or isinstance(target, Target) else find_target(target)
     left_out = rule_ids(ignore)
-    where = Path(path) if isinstance(path, (str, os.PathLike)) else None
-    model = load(path, allowed=LISTED)
-    checked = CheckedModel.of(model)
-    light = without_weights(_proto(path, model))
+    network = Network.of(path)
+    checked = CheckedModel.of(network.listed)
+    light = without_weights(_proto(network))
     found = _ordered(checked, _collected(checked, light, chip))
     kept = tuple(f for f in found if f.rule not in left_out)
-    return CheckResult(kept, where, None if chip is None else chip.name)
+    return CheckResult(kept, network.path, None if chip is None else chip.name)
 
 
 def rule_ids(given: Iterable[str]) -> frozenset[str]:
@@ -75,27 +80,16 @@ def rule_ids(given: Iterable[str]) -> frozenset[str]:
     return frozenset(by_name.get(name, name) for name in wanted)
 
 
-LISTED = REPORTABLE | {TENSOR}
-"""Flaws with which a file is not refused: they become findings, beside all others."""
-
 _ONLY_NUMBERS = frozenset({PARAMETER_TYPE.id, PARAMETER_RANGE.id, BIAS_RANGE.id})
 """Errors that do not keep a chip from judging the rest of the node."""
 
 RULES_SPAN = f"{min(RULES)} … {max(RULES)}"
 
 
-def _proto(source: ModelLike, model: ir.Model) -> onnx.ModelProto:
+def _proto(network: Network) -> onnx.ModelProto:
     """The content as the file has it; onnx_ir would change some of it."""
-    if isinstance(source, onnx.ModelProto):
-        return source
-    if isinstance(source, bytes):
-        proto = onnx.ModelProto()
-        proto.ParseFromString(source)
-        return proto
-    if isinstance(source, (str, os.PathLike)):
-        return read_proto(source)
     try:
-        return ir.to_proto(model)
+        return network.proto
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
         raise GraphError(f"check: the given model cannot be written as a file ({error}). Repair it first.") from error
 

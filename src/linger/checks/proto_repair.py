@@ -19,9 +19,8 @@ from functools import partial
 import onnx
 
 from linger.errors import GraphError, listing, printable
-from linger.graph.core.changes import Changes
-from linger.graph.core.names import Names
-from linger.graph.core.walking import proto_graphs
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import Names, proto_graphs
 
 _UNKNOWN_VERSION = 0
 _ALIASES = {"ai.onnx": ""}

@@ -18,15 +18,14 @@ from linger.checks.proto_repair import repair_proto
 from linger.checks.repair_rules import RepairRule, choose_rules
 from linger.errors import GraphError, VerificationError, listing
 from linger.files import write_atomically
-from linger.graph.core.changes import Changes
-from linger.graph.core.finding import ERROR, Finding
-from linger.graph.core.walking import all_graphs
-from linger.graph.facts.propagation import Facts, OutputPolicy
+from linger.graph.core.finding import ERROR, Changes, Finding
+from linger.graph.core.nodes import all_graphs
 from linger.graph.files.model_io import ModelLike, external_tensors, load, load_own, save
+from linger.graph.formats.propagation import Formats, OutputPolicy
+from linger.graph.network import Network, NetworkLike
 from linger.graph.passes.declared_types import correct_types
 from linger.graph.passes.dequants import rescale_dequant
-from linger.graph.passes.unneeded_nodes import remove_identity
-from linger.graph.passes.well_formed import fix_versions
+from linger.graph.passes.well_formed import fix_versions, remove_identity
 from linger.records.table import Column, Shown
 from linger.targets import find_target
 from linger.version import __version__
@@ -98,7 +97,7 @@ class Repair(Shown):
 
 
 def repair(
-    model_name: ModelLike,
+    model_name: NetworkLike,
     is_check: bool = False,  # noqa: FBT001, FBT002 - the documented signature
     *,
     outputs: OutputPolicy | None = "declared",
@@ -109,7 +108,8 @@ def repair(
 
     Args:
         model_name: A file, whose repaired copy is written to `<name>_fix.onnx` beside it; or bytes, a ModelProto or an
-            onnx_ir model, which is not changed: nothing is written.
+            onnx_ir model, which is not changed: nothing is written. Of a `Network`, its file is read again, since what it
+            could not load is repaired first.
         is_check: Run the result, on generated inputs, in ONNX Runtime and with the numpy reference, before anything is written.
         outputs: Quantised outputs of the model become real numbers where the file does not declare an integer type
             ("declared"), always ("float"), or never ("integer"). None: always, unless an input takes quantised integers, too.
@@ -123,14 +123,15 @@ def repair(
     """
     if target is not None:
         find_target(target)
+    given = model_name.source if isinstance(model_name, Network) else model_name
     with uncollected():
-        model, before = load_broken(model_name)
+        model, before = load_broken(given)
         policy = _usual_outputs(model) if outputs is None else outputs
         changes, findings = apply_rules(model, outputs=policy, rules=rules, is_for_chip=target is not None)
     verdict = _checked(model) if is_check else None
     path, all_changes = None, (*before, *changes)
-    if isinstance(model_name, (str, os.PathLike)):
-        source = Path(model_name)
+    if isinstance(given, (str, os.PathLike)):
+        source = Path(given)
         path = source.with_name(f"{source.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
         if all_changes or external_tensors(model):
             save(model, path)
@@ -255,7 +256,7 @@ class _Run:
 
     def __init__(self, model: ir.Model, outputs: OutputPolicy) -> None:
         self._model, self._outputs = model, outputs
-        self.facts = Facts(model, outputs)
+        self.facts = Formats(model, outputs)
 
     def apply(self, rules: Iterable[RepairRule]) -> list[RuleChange]:
         """Run some rules; returns what they changed."""
@@ -265,7 +266,7 @@ class _Run:
         changes = rule.apply(self._model, facts=self.facts) if rule.reads_facts else rule.apply(self._model)
         if changes:
             is_rescaled = rule.apply is rescale_dequant
-            self.facts = self.facts.after_rescaling() if is_rescaled else Facts(self._model, self._outputs)
+            self.facts = self.facts.after_rescaling() if is_rescaled else Formats(self._model, self._outputs)
         return changes
 
 
@@ -308,9 +309,10 @@ def _checked(model: ir.Model) -> Verification:
     from linger.verification.proof.verify import verify_file
     from linger.verification.recording import Recording
 
-    session = Session(model, is_checked=True, as_written=True)
+    network = Network(model, is_checked=True)
+    session = Session(network, as_written=True)
     recordings = [Recording(inputs=list(generated_feeds(session, seed).values())) for seed in _SEEDS]
-    result = verify_file(model, recordings, loaded=model)
+    result = verify_file(network, recordings)
     if result.differing or result.output_differences:
         raise VerificationError(f"the repaired model: {result.summary()} Nothing was written.")
     return result

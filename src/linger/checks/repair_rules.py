@@ -11,18 +11,23 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
-from linger.graph.core.changes import Changes
 from linger.graph.core.dialects import is_quantising_domain
-from linger.graph.core.finding import Finding
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.inline_functions import inline_functions
+from linger.graph.core.finding import Changes, Finding
+from linger.graph.lowering.bodies import attach_functions
+from linger.graph.lowering.inline_functions import inline_functions
+from linger.graph.passes.chip_windows import own_parameters
+from linger.graph.passes.constants import merge_duplicates, merge_initializers
 from linger.graph.passes.declared_types import complete_types, correct_types
 from linger.graph.passes.dequants import insert_dequant, remove_dequant, rescale_dequant
-from linger.graph.passes.merge_equal import merge_duplicates, merge_initializers
 from linger.graph.passes.qdq_pairs import cancel_dq_q, fill_float_islands, pair_findings, split_shared_zero_points
-from linger.graph.passes.suit_target import own_parameters
-from linger.graph.passes.unneeded_nodes import dead_code_findings, remove_dead_code, remove_identity
-from linger.graph.passes.well_formed import fix_versions, name_nodes, sort_nodes
+from linger.graph.passes.well_formed import (
+    dead_code_findings,
+    fix_versions,
+    name_nodes,
+    remove_dead_code,
+    remove_identity,
+    sort_nodes,
+)
 from linger.graph.qdq.float_islands import island_findings
 
 

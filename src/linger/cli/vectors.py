@@ -39,8 +39,7 @@ def vectors(
         linger vectors digits.onnx --out vectors --format bin
         linger vectors digits.onnx --inputs pictures.npz --header
     """
-    from linger.verification.devices.vector_files import FORMATS
-    from linger.verification.devices.vectors import HEADER_LIMIT, write_vectors
+    from linger.verification.devices.vectors import FORMATS, HEADER_LIMIT, write_vectors
 
     if form not in (*FORMATS, "all"):
         raise UsageError(f"--format {form}: choose among {listing(FORMATS)} and all.")

@@ -57,7 +57,7 @@ def verify(
         linger verify --certificate digits.json
     """
     from linger.proof import verify as prove
-    from linger.verification.other_sizes import OWN_TRIALS
+    from linger.verification.feeds import OWN_TRIALS
     from linger.verification.proof.recheck import check_certificate
 
     if certificate is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From module to file: the one place that knows both torch and ONNX."""
 
-from linger.front_door import front_door
+from linger.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = front_door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__, ("export", "operator", "attach_bodies", "translation_table", "compare")
 )

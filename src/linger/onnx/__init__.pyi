@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public names of linger.onnx and where each lives: read by type checkers, and by linger.front_door on import."""
+"""The public names of linger.onnx and where each lives: read by type checkers, and by linger.lazy_exports on import."""
 
 from linger.onnx.comparison import compare as compare
 from linger.onnx.exporter.export import export as export

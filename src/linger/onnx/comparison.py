@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from linger.errors import UsageError, counted, listing
-from linger.graph.core.walking import all_nodes
+from linger.graph.core.nodes import all_nodes
 from linger.graph.files.model_io import ModelLike
 from linger.quantization.core.qtensor import QTensor
 from linger.records.table import aligned

@@ -15,12 +15,20 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.errors import as_graph_error
-from linger.graph.core.carriers import with_carried
-from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, is_dialect_domain, op_of
-from linger.graph.core.walking import all_nodes, callees_first, graphs_in
-from linger.graph.files.model_io import ModelLike, copied, exchange, in_memory, load, load_own
+from linger.graph.core.nodes import (
+    all_nodes,
+    attributes_of,
+    callees_first,
+    describe,
+    graphs_in,
+    is_dialect,
+    is_dialect_domain,
+    op_of,
+)
+from linger.graph.core.unsigned_bytes import with_carried
+from linger.graph.files.model_io import copied, exchange, in_memory
 from linger.graph.files.soundness import require_bounded
-from linger.graph.forms.normal_form import bring_to_normal_form
+from linger.graph.network import Network, NetworkLike
 from linger.numeric.kernel import Kernel
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference_ops import STANDARD_OPS
@@ -34,7 +42,7 @@ class Reference:
     """Interprets a dialect file with integers in numpy and keeps every tensor.
 
     Args:
-        model: The file, or a model in memory, which stays as it is.
+        model: The file, a model in memory or a `Network`, which stays as it is.
         kernel: The kernel that computes the dialect's ops; None: numpy.
         is_precise: Float ops compute in double precision, except where the file names another type itself.
         is_checked: The model is an `ir.Model` that `load` has returned: it is not checked again.
@@ -42,16 +50,16 @@ class Reference:
 
     def __init__(
         self,
-        model: ModelLike,
+        model: NetworkLike,
         *,
         kernel: Kernel[Any] | None = None,
         is_precise: bool = False,
         is_checked: bool = False,
     ) -> None:
-        copy = _without_bodies(model, is_checked=is_checked)
+        network = Network.of(model, is_checked=is_checked)
+        require_bounded(_without_bodies(network.model))
+        copy = copied(_without_bodies(network.normal))
         exchange(copy, in_memory(copy))  # the evaluator reads no data files
-        require_bounded(copy)
-        bring_to_normal_form(copy)
         _use_plain_domain(copy)
         self._is_precise = is_precise
         if is_precise:
@@ -100,13 +108,10 @@ class _Evaluator(ReferenceEvaluator):
             self.last = tuple(args[-1])
 
 
-def _without_bodies(model: ModelLike, *, is_checked: bool) -> ir.Model:
-    """A copy without the functions of dialect ops; other functions are the user's and run as they are."""
-    given = model if is_checked and isinstance(model, ir.Model) else load(model)
-    functions = [function for key, function in given.functions.items() if not is_dialect_domain(key[0])]
-    bare = ir.Model(given.graph, ir_version=given.ir_version, functions=functions)
-    # load has checked what it read from a file, but less of a model that was in memory
-    return copied(bare) if is_checked or given is not model else load_own(bare)
+def _without_bodies(model: ir.Model) -> ir.Model:
+    """The same graph without the functions of dialect ops; other functions are the user's and run as they are."""
+    functions = [function for key, function in model.functions.items() if not is_dialect_domain(key[0])]
+    return ir.Model(model.graph, ir_version=model.ir_version, functions=functions)
 
 
 def _use_plain_domain(model: ir.Model) -> None:

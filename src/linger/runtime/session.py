@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dialect file in stock ONNX Runtime, with the calls of onnxruntime.InferenceSession; its options as plain data.
+"""A dialect file in stock ONNX Runtime, as it is written or as the fastest exact graph for this CPU; options as plain data.
 
 At the end: the arrays of one pass through a file, from every form that inputs may have (page "Inputs").
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,16 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from linger.dialect import is_known
 from linger.errors import GraphError, UsageError, in_one_line, listing, refuse_unknown
-from linger.graph.core.carriers import with_carried
-from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.walking import all_nodes
-from linger.graph.files.model_io import ModelLike, copied, exchange, external_tensors, in_memory, load_own
+from linger.graph.core.nodes import all_nodes, is_dialect, op_of
+from linger.graph.core.unsigned_bytes import with_carried
+from linger.graph.files.model_io import copied, exchange, external_tensors, in_memory
 from linger.graph.files.soundness import require_bounded
-from linger.graph.forms.attach_functions import attach_functions
-from linger.runtime.fastest import Fastest, fastest
+from linger.graph.lowering.bodies import attach_functions, expand_dialect, state_recurrent_shapes
+from linger.graph.lowering.byte_layers import write_byte_layers
+from linger.graph.network import Network, NetworkLike
+from linger.runtime.saturation import has_saturating_products
 
 Array = NDArray[Any]
 Feeds = Mapping[str, NDArray[Any]]
@@ -60,8 +62,25 @@ ORT_ERRORS = tuple(
 """Every error class of ONNX Runtime's binding; they share no base class of their own."""
 
 
+_LARGEST_WEIGHTS = 1 << 30
+"""A graph of its own holds its weights itself, and a model in memory is at most 2 GB."""
+
+
 _OPTIONS = ("provider_options", "enable_fallback", "read_config_from_model", "disabled_optimizers")
 """Further arguments of onnxruntime.InferenceSession."""
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """A graph that computes what a file computes.
+
+    Attributes:
+        model: Standard nodes only.
+        description: What it uses, in a sentence.
+    """
+
+    model: ir.Model
+    description: str
 
 
 class Session:
@@ -81,38 +100,37 @@ class Session:
     [0.5, 1.0, 7.9375]
 
     Args:
-        model: The file, or a model in memory, which stays as it is.
+        model: The file, a model in memory or a `Network`, which stays as it is.
         sess_options: As for `onnxruntime.InferenceSession`, and so are `providers` and the other options.
         providers: None: the CPU.
         is_checked: The model is an `ir.Model` that `load` has returned: it is not checked again.
         as_written: Run the functions of the file, as any ONNX Runtime does, instead of the fastest exact graph for this CPU.
-        graph: That graph, where it was found already.
     """
 
     def __init__(
         self,
-        model: ModelLike,
+        model: NetworkLike,
         sess_options: ort.SessionOptions | None = None,
         providers: Sequence[str] | None = None,
         *,
         is_checked: bool = False,
         as_written: bool = False,
-        graph: Fastest | None = None,
         **options: Any,
     ) -> None:
         refuse_unknown("Session", options, _OPTIONS)
-        self._where = f"{os.fspath(model)}: " if isinstance(model, (str, os.PathLike)) else ""
-        self._model = copied(model) if is_checked and isinstance(model, ir.Model) else load_own(model)
+        network = Network.of(model, is_checked=is_checked)
+        self._where = "" if network.path is None else f"{network.path}: "
+        require_bounded(network.model)
+        self._model = copied(network.normal)
         self._data_folder = _data_folder(self._model)
-        require_bounded(self._model)
         self._arguments: dict[str, Any] = {
             "sess_options": sess_options or make_session_options(),
             "providers": list(providers) if providers else [CPU],
             **options,
         }
         is_on_cpu = self._arguments["providers"] == [CPU]
-        self._fastest = graph or (fastest(self._model) if is_on_cpu and not as_written else None)
-        attach_functions(self._model)
+        self._fastest = network.once(fastest) if is_on_cpu and not as_written else None
+        attach_functions(self._model, is_normal=True)
         self._inner = self._open(ir.to_proto(self._fastest.model if self._fastest else self._model))
         self._expected = {i.name: i.type for i in self._inner.get_inputs()}
         self._watching: ort.InferenceSession | None = None
@@ -230,6 +248,45 @@ class Session:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+def fastest(network: Network) -> Fastest | None:
+    """The fastest exact graph of a dialect file; None where that is the file as it is written.
+
+    The integers are those of the ops: a function body in the file that computes others is not looked at. `linger.verify` compares both.
+    """
+    if not any(map(_has_fast_form, network.model.graph)) or _weights(network.model) > _LARGEST_WEIGHTS:
+        return None
+    copy, is_saturating = copied(network.normal), has_saturating_products()
+    _data_folder(copy)
+    count = len(write_byte_layers(copy, is_saturating=is_saturating, is_normal=True))
+    loops = sum(is_dialect(node) and op_of(node).is_recurrent for node in copy.graph)
+    if count + loops == 0:
+        return None
+    if loops:
+        state_recurrent_shapes(copy)
+    expand_dialect(copy)
+    kind = (
+        "with weights as unsigned bytes where signed ones would saturate on this CPU"
+        if is_saturating
+        else "with signed weights"
+    )
+    layers = (
+        f"nodes in integer kernels or tables: {count}, {kind}; the others in float" if count else "all nodes in float"
+    )
+    return Fastest(copy, f"{layers}; recurrent loops written for known numbers: {loops}" if loops else layers)
+
+
+def _has_fast_form(node: ir.Node) -> bool:
+    """Whether another form may follow from a node: a product of weights, a curve or a recurrent layer."""
+    if not is_dialect(node) or not is_known(node.op_type):
+        return False
+    op = op_of(node)
+    return op.weight_axes is not None or op.is_pointwise or op.is_recurrent
+
+
+def _weights(model: ir.Model) -> int:
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _data_folder(model: ir.Model) -> str | None:

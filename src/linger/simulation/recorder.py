@@ -16,9 +16,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.dialect import Op, ops
 from linger.errors import LingerError, UsageError, listing
-from linger.graph.core.carriers import stands_for
-from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import is_dialect, required_inputs
+from linger.graph.core.unsigned_bytes import stands_for
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
@@ -32,7 +31,7 @@ from linger.simulation.example_call import (
     repeated,
     run_once,
 )
-from linger.verification.other_sizes import Shapes, SizeTrials
+from linger.verification.feeds import Shapes, SizeTrials
 from linger.verification.recording import Recording
 
 _INTEGERS = (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)

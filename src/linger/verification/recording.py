@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from linger.errors import UsageError, counted, listing
 from linger.files import write_atomically, write_folder
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
 from linger.runtime.session import pass_of
 from linger.verification.array_files import SUFFIX, Array, natural_order, npz_content, read_arrays
 

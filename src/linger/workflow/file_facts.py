@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -16,28 +17,136 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.c.memory_use import ArenaUse
+from linger.c.memory_use import memory as arena_of
 from linger.checks.check import check
 from linger.checks.check_result import CheckResult
 from linger.checks.limits.memory import memory
 from linger.checks.memory_use import MemoryUse
 from linger.errors import LingerError, UsageError, counted, printable
-from linger.graph.core.dialect_node import describe
+from linger.files import is_unchanged
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of
-from linger.graph.core.walking import required_inputs
-from linger.graph.files.model_io import load_own
+from linger.graph.core.nodes import describe, required_inputs
+from linger.graph.costs import Lifetime
+from linger.graph.network import Network, data_files
 from linger.progress import progress
 from linger.proof import verify
-from linger.reporting.facts import FindingFacts, LayerFacts, Run, TensorFacts, encodable
+from linger.reporting.facts import Block, FindingFacts, LayerFacts, MemoryFacts, Proof, Run, TensorFacts, encodable
 from linger.runtime.reference import Reference
+from linger.runtime.saturation import has_saturating_products
 from linger.runtime.session import Session
 from linger.targets import Target
 from linger.verification.feeds import spread_feeds
+from linger.verification.proof.certificate import (
+    EQUAL,
+    describe_model,
+    is_untouched,
+    read_certificate,
+    used_versions,
+)
 from linger.verification.proof.result import Verification
-from linger.verification.proof.verify import data_files
-from linger.workflow.file_layers import FLOAT, STANDARD, FileLayers, read_array
-from linger.workflow.memory_facts import memory_facts
-from linger.workflow.proofs import proof_of, proof_of_certificate, require_same_file
-from linger.workflow.tallies import MOST_BINS, Grid, Tally
+from linger.workflow.file_layers import FLOAT, MOST_BINS, STANDARD, FileLayers, Grid, Tally, read_array
+
+
+def proof_of(verification: Verification, path: Path, data_files: Sequence[Path]) -> Proof | None:
+    """A verification as a report shows it; None where there were no integers, so that nothing was proven."""
+    is_silent = not (verification.missing or verification.output_differences or verification.witnesses)
+    if not verification.integers and is_silent:
+        return None
+    described = describe_model(path, data_files)
+    evidence = verification.evidence
+    return Proof(
+        is_exact=verification.ok,
+        summary=verification.summary(),
+        compared=(*_computations(verification.expected_by), *(str(w) for w in verification.witnesses)),
+        integers=verification.integers,
+        differing=verification.differing,
+        tensors=len(verification.rows),
+        batches=verification.batches,
+        first="" if verification.first is None else str(verification.first),
+        digests=_digests(described, [] if evidence is None else evidence.fingerprints),
+        versions=used_versions(with_torch=verification.expected_by == "torch"),
+        cpu=_cpu_text(platform.machine(), saturates=has_saturating_products()),
+    )
+
+
+def require_same_file(verification: Verification, path: Path) -> None:
+    """Refuse a verification of another file, or of what the file was before it changed.
+
+    Raises:
+        UsageError: It is about something else.
+    """
+    evidence = verification.evidence
+    if evidence is None or evidence.model is None:
+        raise UsageError(
+            f"{path}: the verification is of a model in memory. Verify the file: linger.verify(model, {path.name!r}, …)."
+        )
+    if evidence.model.resolve() != path.resolve():
+        raise UsageError(f"{path}: the verification is about {evidence.model}. Give the one of this file.")
+    if not all(is_unchanged(file, before) for file, before in evidence.files.items()):
+        raise UsageError(f"{path}: the file has changed since it was verified. Verify it again.")
+
+
+def proof_of_certificate(certificate: Path, path: Path, data_files: Sequence[Path]) -> Proof | None:
+    """A certificate as a report shows it, nothing is computed again; None where nothing was proven.
+
+    Raises:
+        UsageError: There is no such certificate, it was changed by hand, or it is about another file.
+        VerificationError: It is no complete certificate.
+    """
+    content = read_certificate(certificate)
+    if not is_untouched(content):
+        raise UsageError(f"{certificate}: its seal does not fit its content. Verify the file again.")
+    described, stated = describe_model(path, data_files), content["model"]
+    if described["sha256"] != stated["sha256"]:
+        raise UsageError(
+            f"{certificate}: it is about {stated['name']} with the SHA-256 {stated['sha256'][:16]}…; {path} has "
+            f"{described['sha256'][:16]}…. Give the certificate of this file, or verify it again."
+        )
+    counts, cpu = content["counts"], content["cpu"]
+    if not counts["integers"] and not counts["output_differences"] and not content["missing"]:
+        return None
+    first = content.get("first")
+    return Proof(
+        is_exact=content["verdict"] == EQUAL,
+        summary=content["summary"],
+        compared=(
+            *_computations(content["expected_by"]),
+            *(witness["description"] for witness in content.get("witnesses", [])),
+        ),
+        integers=counts["integers"],
+        differing=counts["differing"],
+        tensors=counts["tensors"],
+        batches=counts["batches"],
+        first=str(first["text"]) if isinstance(first, Mapping) and "text" in first else "",
+        digests={
+            **_digests(described, content["inputs"]["batches"]),
+            certificate.name: hashlib.sha256(certificate.read_bytes()).hexdigest(),
+        },
+        versions={str(name): str(version) for name, version in content["versions"].items()},
+        cpu=_cpu_text(str(cpu.get("machine", "")), saturates=bool(cpu.get("u8s8_saturates"))),
+        certificate=certificate.name,
+    )
+
+
+def _computations(expected_by: str) -> tuple[str, ...]:
+    """What was held against the file as ONNX Runtime runs it."""
+    return tuple(dict.fromkeys((expected_by, "numpy", "ONNX Runtime")))
+
+
+def _digests(described: Mapping[str, Any], batches: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """SHA-256 by name: the file, its data files, and all inputs together."""
+    found = {str(described["name"]): str(described["sha256"])}
+    found |= {str(entry["name"]): str(entry["sha256"]) for entry in described["external"]}
+    if batches:
+        text = "\n".join(f"{name} {digest}" for batch in batches for name, digest in batch.items())
+        found["inputs"] = hashlib.sha256(text.encode()).hexdigest()
+    return found
+
+
+def _cpu_text(machine: str, *, saturates: bool) -> str:
+    return f"{machine}; its products of unsigned and signed bytes {'saturate' if saturates else 'do not saturate'}"
+
 
 Feeds = Mapping[str, NDArray[Any]]
 
@@ -62,7 +171,7 @@ class FileFacts:
 
     Attributes:
         path: The file.
-        model: Its content.
+        network: Its content.
         use: What it needs.
         checked: What `linger.check` found.
         layers: Its layers.
@@ -71,23 +180,31 @@ class FileFacts:
     """
 
     path: Path
-    model: ir.Model
+    network: Network
     use: MemoryUse
     checked: CheckResult
     layers: FileLayers
     tallies: dict[str, Tally] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def model(self) -> ir.Model:
+        """The file's graph."""
+        return self.network.model
+
     @classmethod
-    def of(cls, path: Path, target: Target | None) -> FileFacts:
-        """Read a file.
+    def of(cls, file: Path | Network, target: Target | None) -> FileFacts:
+        """Read a file, or take one that was loaded.
 
         Raises:
             UsageError: There is no such file.
             GraphError: It is no complete ONNX model.
         """
-        model, use = load_own(path), memory(path, target)
-        return cls(path, model, use, check(path, target), FileLayers(model, use))
+        network = Network.of(file)
+        if network.path is None:
+            raise UsageError("report: a report is about a file. Save the model, and give its path.")
+        use = memory(network, target)
+        return cls(network.path, network, use, check(network, target), FileLayers(network, use))
 
     def count(self, feeds: Iterable[Feeds]) -> None:
         """Run the file on these inputs, and count the values of every tensor."""
@@ -107,8 +224,8 @@ class FileFacts:
         """What runs the file: numpy for a dialect's file, which it need not translate; ONNX Runtime for other files."""
         is_dialect = has_nodes_of(self.model, OLDER) or has_nodes_of(self.model, NEWER)
         if is_dialect:
-            return Reference(self.model, is_checked=True)
-        return Session(self.model, is_checked=True, as_written=True)
+            return Reference(self.network)
+        return Session(self.network, as_written=True)
 
     def count_weights(self) -> None:
         """Count the values of the constants."""
@@ -149,7 +266,7 @@ class FileFacts:
             float_weight_bytes=self.layers.float_weight_bytes(),
             integer_share=_integer_share(layers, macs, in_float),
             findings=tuple(self._findings()),
-            memory=memory_facts(self.path, self.use),
+            memory=memory_facts(self.network, self.use),
             notes=tuple(map(printable, dict.fromkeys([*self.layers.notes, *self.notes]))),
         )
 
@@ -284,7 +401,7 @@ def require_verification(given: object) -> None:
 def _verified(facts: FileFacts, feeds: Sequence[Feeds]) -> Verification | None:
     """The file's own computations held against each other; None, with a note, where it cannot run."""
     try:
-        return verify(None, facts.path, list(feeds))
+        return verify(None, facts.network, list(feeds))
     except LingerError as error:
         facts.notes.append(f"The file could not be verified: {error}")
         return None
@@ -322,6 +439,50 @@ def _about_batches(count: int) -> list[str]:
     if count <= MOST_BATCHES:
         return []
     return [f"What the tensors hold is of the first {counted(MOST_BATCHES, 'batch')} of {count}."]
+
+
+def memory_facts(network: Network, use: MemoryUse) -> MemoryFacts:
+    """The arena over the steps of the program in C; for a chip, and where there is no C, the tensors alive over the layers."""
+    arena, note = _arena(network)
+    if arena is not None and use.target is None:
+        return MemoryFacts(
+            is_arena=True,
+            steps=tuple(step.title for step in arena.steps),
+            blocks=tuple(
+                Block(block.name, block.bytes, block.first, block.last, block.offset, block.kind)
+                for block in arena.blocks
+            ),
+            peak_bytes=arena.least_bytes,
+            arena_bytes=arena.arena_bytes,
+            note=note,
+        )
+    totals = _by_name(use.summary(), network.path) if use.is_lower_bound or use.batch_axes else ""
+    return MemoryFacts(
+        steps=tuple(layer.node for layer in use.layers),
+        blocks=tuple(_block(lifetime) for lifetime in use.lifetimes),
+        peak_bytes=use.peak_bytes,
+        arena_bytes=None if arena is None else arena.arena_bytes,
+        limit_bytes=use.tensor_bytes,
+        note=f"{note} {totals}".strip(),
+    )
+
+
+def _arena(network: Network) -> tuple[ArenaUse | None, str]:
+    """What the program in C needs, or the sentence that says why there is none."""
+    try:
+        return arena_of(network), ""
+    except LingerError as error:
+        return None, _by_name(printable(f"There is no program in C: {error}"), network.path)
+
+
+def _by_name(text: str, path: Path | None) -> str:
+    """A text with the file's name alone: a page is read elsewhere, and the folder may be a temporary one."""
+    return text if path is None else text.replace(printable(str(path)), printable(path.name))
+
+
+def _block(lifetime: Lifetime) -> Block:
+    kind = "input" if lifetime.is_input else "output" if lifetime.is_output else "tensor"
+    return Block(lifetime.tensor, lifetime.bytes or 0, lifetime.first, lifetime.last, kind=kind)
 
 
 def _integer_share(layers: Sequence[LayerFacts], macs: int, in_float: int) -> float:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,8 @@ from linger.analysis.batches import Batch, fresh, rows_of_batch, run_batch, valu
 from linger.constraint.advising import advise
 from linger.constraint.conv_bn import EmptyBatchNorm
 from linger.errors import LingerError, UsageError, printable
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
+from linger.graph.network import Network
 from linger.progress import progress
 from linger.proof import verify
 from linger.quantization.core.qtensor import unwrap
@@ -44,13 +47,74 @@ from linger.reporting.facts import (
     Tuning,
 )
 from linger.simulation.recorder import record
+from linger.targets import Target
 from linger.tuning.one_call.result import TuneResult
 from linger.tuning.widths.goals import checked_metric, metric_name
 from linger.verification.proof.result import Verification
-from linger.workflow.file_facts import MOST_BATCHES, FileFacts
-from linger.workflow.matching import LayerMatcher
+from linger.workflow.file_facts import MOST_BATCHES, FileFacts, complete_run
+from linger.workflow.file_layers import CHUNK, Grid, Tally, origin_of
 from linger.workflow.model_quality import DATA, SIGNAL, QualityPass, output_name
-from linger.workflow.tallies import CHUNK, Grid, Tally
+
+if TYPE_CHECKING:
+    from linger.verification.proof.result import Verification
+
+_FORMATS = ("Quant", "Dequant", "Requant")
+"""Nodes that change the format of a module's input or output: a row about the module means its other nodes."""
+
+_NUMBER = re.compile(r"_(\d+)$")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One simulated op: where its result is made, and how it is called."""
+
+    number: int
+    path: str
+    op: str
+    call: int
+
+
+class LayerMatcher:
+    """Finds layers by the names of modules, functions and calls."""
+
+    def __init__(self, layers: Sequence[LayerFacts]) -> None:
+        found: dict[str, _Place] = {}
+        for number, layer in enumerate(layers):
+            origin = origin_of(layer.name)
+            if origin is not None and layer.path:
+                found[origin.name] = _Place(
+                    number, layer.path, origin.op, origin.call
+                )  # its last node makes the result
+            else:
+                counted = _NUMBER.search(layer.name)
+                found[layer.name] = _Place(number, layer.path, layer.op, int(counted[1]) if counted else 0)
+        self._places = list(found.values())
+        self._numbers = {layer.name.partition("/")[0]: number for number, layer in enumerate(layers)}
+
+    def of_call(self, path: str, call: int, op: str) -> int | None:
+        """The layer that makes the result of a module's call; None for a call whose result the file does not have."""
+        own = [p for p in self._places if p.path == path and p.op not in _FORMATS]
+        exact = [p for p in own if p.op == op and p.call == call]
+        same_call = [p for p in own if p.call == call]
+        inside = [p for p in self._places if path and p.path.startswith(f"{path}.") and p.op not in _FORMATS]
+        for candidates in (exact, same_call, inside if call == 0 else []):
+            if candidates:
+                return candidates[-1].number
+        return None
+
+    def of_function(self, name: str) -> int | None:
+        """The layer that makes the result of a function's call, whose name is that of its node."""
+        return self._numbers.get(name)
+
+    def of_name(self, name: str) -> list[int]:
+        """Every layer of a module, or of a function whose name ends in its op."""
+        exact = [p.number for p in self._places if f"{p.path}.{p.op}".lstrip(".") == name]
+        return exact or [p.number for p in self._places if p.path == name and p.op not in _FORMATS]
+
+    def of_op(self, path: str, op: str) -> list[int]:
+        """Every layer of a module that runs an op."""
+        return [p.number for p in self._places if p.path == path and p.op == op]
+
 
 _ADVISED_BATCHES = 4
 
@@ -113,7 +177,7 @@ class ModelFacts:
         if not self.kept:
             return None
         try:
-            return verify(self.model, facts.path, _fitted(self.kept, facts))
+            return verify(self.model, facts.network, _fitted(self.kept, facts))
         except LingerError as error:
             self.notes.append(f"The file could not be compared with the model on the data: {error}")
             return None
@@ -387,3 +451,53 @@ def tuning_facts(result: TuneResult) -> Tuning:
     )
     problems = tuple(f"{p.name} ({p.role}, {p.bits} bits, {p.born_db:.1f} dB): {p.advice}" for p in result.problems)
     return Tuning(result.summary(), steps, (*result.notes, *problems))
+
+
+def run_of_model(
+    file: Path | Network,
+    chip: Target | None,
+    *,
+    model: nn.Module | None,
+    reference: nn.Module | None,
+    data: object,
+    labels: object,
+    metric: Callable[[nn.Module], float] | None,
+    tuning: TuneResult | None,
+    sensitivity: Sensitivity | None,
+    verification: Verification | str | None,
+    held_out: bool | None,
+    name: str | None,
+) -> Run:
+    """What `linger.report` says of a file and its models; the arguments are the same.
+
+    Raises:
+        UsageError: Arguments that do not fit.
+    """
+    _require_kinds(tuning, sensitivity)
+    if model is None:
+        without = {"reference": reference, "data": data, "labels": labels, "metric": metric, "held_out": held_out}
+        wrong = [key for key, value in without.items() if value is not None]
+        if wrong:
+            raise UsageError(f"report: {', '.join(wrong)} needs the quantised model. Give model= too.")
+        return with_results(complete_run(FileFacts.of(file, chip), name, None, verification), tuning, sensitivity)
+    if labels is not None and data is None:
+        raise UsageError("report: labels need the data that they belong to. Give data= too.")
+    of = HELD_OUT if held_out else DATA
+    found = ModelFacts.of(
+        model, reference, data, metric=metric, labels=labels, of=of
+    )  # wrong usage is said before the work
+    facts = FileFacts.of(file, chip)
+    feeds = None if verification is None else found.feeds(facts)
+    run = complete_run(facts, name, feeds, verification or found.verified(facts))
+    return found.added_to(run, facts, tuning, sensitivity)
+
+
+def _require_kinds(tuning: object, sensitivity: object) -> None:
+    if tuning is not None and not isinstance(tuning, TuneResult):
+        raise UsageError(
+            f"report: tuning is a {type(tuning).__name__}. Give the second of what linger.tune returns, a TuneResult."
+        )
+    if sensitivity is not None and not isinstance(sensitivity, Sensitivity):
+        raise UsageError(
+            f"report: sensitivity is a {type(sensitivity).__name__}. Give what linger.sensitivity returns."
+        )

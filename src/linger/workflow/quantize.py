@@ -23,22 +23,33 @@ from linger.tuning.one_call.tune import INTERRUPTED, tune
 from linger.tuning.widths.goals import checked_metric, metric_name
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
-from linger.workflow.quantizing.delivery import Tell, Work, c_obstacle, delivered, exported, float_bytes, placed
-from linger.workflow.quantizing.effort import batch_size, usual_budget
+from linger.workflow.quantizing.delivery import (
+    Tell,
+    Work,
+    c_obstacle,
+    command_of,
+    delivered,
+    exported,
+    float_bytes,
+    former_run,
+    new_run,
+    placed,
+    reported,
+)
 from linger.workflow.quantizing.judging import (
+    batch_size,
     coarse_notes,
     data_cautions,
     guessing_note,
     judged,
     require_decisions,
     unhelpful_notes,
+    usual_budget,
     with_fitting_labels,
 )
-from linger.workflow.quantizing.open_axes import Edges, edges_of
 from linger.workflow.quantizing.quantized import DATA, Quantized, QuantizeSettings, require_free
 from linger.workflow.quantizing.run_file import RunFile, load_weights, read_run_file
-from linger.workflow.quantizing.run_report import command_of, former_run, new_run, reported
-from linger.workflow.quantizing.samples import Piece, Samples, require_alike, rows_of, seen_before
+from linger.workflow.quantizing.samples import Edges, Piece, Samples, edges_of, require_alike, rows_of, seen_before
 
 if TYPE_CHECKING:
     from linger.tuning.one_call.result import TuneResult

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from linger.errors import UsageError, listing, missing_extra, printable
 from linger.files import write_atomically
+from linger.graph.network import Network
 from linger.records.table import written
 from linger.reporting.facts import Run, encodable, read_run
 from linger.reporting.page import inline_frame, render_page
@@ -83,7 +84,7 @@ def _lines(run: Run, *, is_alone: bool) -> Iterator[str]:
 
 
 def report(
-    file: Place | Run | Report | Sequence[Place | Run | Report],
+    file: Place | Network | Run | Report | Sequence[Place | Network | Run | Report],
     path: Place | None = "report.html",
     *,
     model: nn.Module | None = None,
@@ -107,7 +108,7 @@ def report(
     where error is born, agreement and advice.
 
     Args:
-        file: An ONNX file; the data of an earlier report (a .json file, a `Report`); or a list of these, side by side: then
+        file: An ONNX file, or a `Network` of one; the data of an earlier report (a .json file, a `Report`); or a list of these, side by side: then
             only `path` and `target` may be given too.
         path: The page; None writes none.
         model: The quantised model that the file was exported from; it stays as it is.
@@ -149,7 +150,7 @@ def report(
     given = [key for key, value in more.items() if value is not None]
     chip = target if target is None or isinstance(target, Target) else find_target(target)
     sources = _sources(file)
-    if len(sources) == 1 and isinstance(sources[0], Path) and sources[0].suffix != _DATA:
+    if len(sources) == 1 and isinstance(sources[0], Network):
         runs = [_run(sources[0], chip, more)]
     elif given:
         raise UsageError(
@@ -188,26 +189,26 @@ def page_place(path: Place) -> Path:
     return place
 
 
-def _sources(file: object) -> list[Path | Run | Report]:
+def _sources(file: object) -> list[Path | Network | Run | Report]:
     given: list[Any] = list(file) if isinstance(file, (list, tuple)) else [file]
     if not given:
         raise UsageError("report: there is nothing to report. Give at least one file.")
-    wrong = [type(one).__name__ for one in given if not isinstance(one, (str, os.PathLike, Run, Report))]
+    wrong = [type(one).__name__ for one in given if not isinstance(one, (str, os.PathLike, Network, Run, Report))]
     if wrong:
         raise UsageError(
             f"report: {listing(wrong)} is nothing that can be reported. Give ONNX files, .json files of earlier reports, "
             "or reports; a torch model goes into model=, beside the file that was exported from it."
         )
-    made = [one if isinstance(one, (Run, Report)) else Path(one) for one in given]
+    made = [one if isinstance(one, (Network, Run, Report)) else Path(one) for one in given]
     paths = [one for one in made if isinstance(one, Path)]
     missing = [f"{p} ({'a folder' if p.is_dir() else 'not there'})" for p in paths if not p.is_file()]
     if missing:
         raise UsageError(f"report: files that cannot be read: {listing(missing)}. Give ONNX files or .json files.")
-    return made
+    return [Network(one) if isinstance(one, Path) and one.suffix != _DATA else one for one in made]
 
 
-def _runs_of(source: Path | Run | Report, chip: Target | None) -> Iterable[Run]:
-    if isinstance(source, Path) and source.suffix != _DATA:
+def _runs_of(source: Path | Network | Run | Report, chip: Target | None) -> Iterable[Run]:
+    if isinstance(source, Network):
         return [complete_run(FileFacts.of(source, chip))]
     runs = [source] if isinstance(source, Run) else source.runs if isinstance(source, Report) else _read_data(source)
     without = [printable(run.name) for run in runs if chip is not None and run.target != chip.name]
@@ -245,7 +246,7 @@ def _told_apart(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(made)
 
 
-def _run(file: Path, chip: Target | None, more: dict[str, Any]) -> Run:
+def _run(file: Network, chip: Target | None, more: dict[str, Any]) -> Run:
     """The run of one ONNX file, with whatever else is known of it."""
     if more["verification"] is not None and not isinstance(more["verification"], (str, os.PathLike)):
         require_verification(more["verification"])
@@ -259,9 +260,9 @@ def _run(file: Path, chip: Target | None, more: dict[str, Any]) -> Run:
     return complete_run(facts, more["name"], feeds, more["verification"])
 
 
-def _run_of_model(file: Path, chip: Target | None, more: dict[str, Any]) -> Run:
+def _run_of_model(file: Network, chip: Target | None, more: dict[str, Any]) -> Run:
     try:
-        from linger.workflow.model_run import run_of_model  # needs torch, which a file alone does without
+        from linger.workflow.model_facts import run_of_model  # needs torch, which a file alone does without
     except ModuleNotFoundError as error:
         raise missing_extra("report", error) from error
     return run_of_model(file, chip, **more)

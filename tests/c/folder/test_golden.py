@@ -3,7 +3,7 @@
 import numpy as np
 
 from linger.c.exporter import FolderOptions, interface_of
-from linger.c.folder.golden import GRID, golden_samples
+from linger.c.folder.check_program import GRID, golden_samples
 from tests.support.c_folders import picture_network, sequence_network
 from tests.support.streams import dialect, network
 

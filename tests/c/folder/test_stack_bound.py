@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from linger.c.exporter import export
-from linger.c.folder.stack_bound import HEADERS, stack_bound
+from linger.c.folder.readme_text import HEADERS, stack_bound
 from linger.c.program import build
 from linger.c.toolchains import toolchain
 from tests.support.c_folders import picture_network

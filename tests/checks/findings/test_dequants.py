@@ -5,7 +5,7 @@ import pytest
 
 import linger
 from linger.checks.findings.node_places import CheckedModel
-from linger.checks.findings.propagated import dequant_findings
+from linger.checks.findings.scales import dequant_findings
 from tests.support.check_cases import QUANT, text_model
 
 BRANCHES = """{before} [c] c = Constant<value = bool {{1}}>()

@@ -3,9 +3,8 @@
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.names import name_findings
 from linger.checks.findings.node_places import CheckedModel
-from linger.checks.findings.open_sizes import size_findings
+from linger.checks.findings.structure import name_findings, size_findings
 from tests.support.check_cases import DEQUANT, QUANT, text_model
 
 

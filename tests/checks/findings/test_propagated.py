@@ -3,8 +3,8 @@
 import onnx_ir as ir
 
 from linger.checks.findings.node_places import CheckedModel
-from linger.checks.findings.propagated import propagation_findings
-from linger.checks.findings.verdicts import without_weights
+from linger.checks.findings.scales import propagation_findings
+from linger.checks.findings.schemas import without_weights
 from tests.support.check_cases import DEQUANT, FUNCTION, PARAMETERS, QUANT, linear, text_model
 
 

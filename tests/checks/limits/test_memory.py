@@ -22,7 +22,7 @@ from linger.checks.memory_use import memory_use
 from linger.errors import UsageError
 from linger.graph.conversion.convert import convert_dialect
 from linger.graph.files.model_io import save
-from linger.graph.forms.shaped import known_tensors
+from linger.graph.lowering.bodies import known_tensors
 from linger.targets import TARGETS, read_target
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 

@@ -4,8 +4,13 @@ import onnx_ir as ir
 import pytest
 
 from linger.dialect import find_op
-from linger.graph.conversion.attributes import newer_attributes, plan_as_newer, width_of
-from linger.graph.conversion.plan import NoEquivalent, made_attributes
+from linger.graph.conversion.node_rewriter import (
+    NoEquivalent,
+    made_attributes,
+    newer_attributes,
+    plan_as_newer,
+    width_of,
+)
 from linger.graph.core.dialects import NEWER_OPS
 from tests.support.newer_text import parse
 

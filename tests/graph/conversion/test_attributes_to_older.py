@@ -3,8 +3,14 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.conversion.attributes import older_attributes, older_op, plan_as_older, platform_named
-from linger.graph.conversion.plan import NoEquivalent, made_attributes
+from linger.graph.conversion.node_rewriter import (
+    NoEquivalent,
+    made_attributes,
+    older_attributes,
+    older_op,
+    plan_as_older,
+    platform_named,
+)
 from linger.graph.core.dialects import NEWER_OPS
 
 LINEAR = {"x_bits": 8, "w_bits": 4, "o_bits": 8, "scale_x": 16.0, "scale_w": 64.0, "scale_o": 8.0}

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="the samples are also those of the torch ker
 
 import linger
 from linger.graph.conversion.convert import convert_dialect
-from linger.graph.core.dialect_node import attributes_of, is_dialect, op_of
+from linger.graph.core.nodes import attributes_of, is_dialect, op_of
 from linger.graph.files.model_io import load
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session

@@ -13,8 +13,7 @@ import linger
 from linger.dialect import find_op
 from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.conversion.convert import convert_dialect
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from tests.support.newer_text import VENUS, by_numpy, computed, described, parse, types

@@ -12,7 +12,7 @@ from linger.graph.conversion.node_rewriter import (
     rewrite,
     sizes_of,
 )
-from linger.graph.core.names import Names
+from linger.graph.core.nodes import Names
 from tests.support.onnx_text import parse, printed
 
 

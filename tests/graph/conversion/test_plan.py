@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.dialect import find_op
-from linger.graph.conversion.plan import (
+from linger.graph.conversion.node_rewriter import (
     NoEquivalent,
     known,
     known_ints,

@@ -8,7 +8,8 @@ import pytest
 
 from linger.dialect import find_op
 from linger.errors import GraphError
-from linger.graph.core.dialect_node import (
+from linger.graph.core.nodes import (
+    all_nodes,
     attributes_of,
     describe,
     is_dialect,
@@ -16,7 +17,6 @@ from linger.graph.core.dialect_node import (
     opset_of,
     platform_of,
 )
-from linger.graph.core.walking import all_nodes
 from tests.support.hostile import dialect
 
 

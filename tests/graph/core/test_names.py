@@ -1,6 +1,6 @@
 """Names that are still free."""
 
-from linger.graph.core.names import Names
+from linger.graph.core.nodes import Names
 
 
 def test_a_wish_is_granted_or_numbered():

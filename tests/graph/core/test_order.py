@@ -3,7 +3,7 @@
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.core.walking import all_graphs, called_functions, callees, callees_first, in_order
+from linger.graph.core.nodes import all_graphs, called_functions, callees, callees_first, in_order
 from tests.support.onnx_text import parse
 from tests.support.passes import parsed
 

@@ -1,6 +1,6 @@
 """A tensor takes the place of another one, or refuses to."""
 
-from linger.graph.core.replace_value import ValueReplacer, become_identity, learn_type
+from linger.graph.core.rewiring import ValueReplacer, become_identity, learn_type
 from tests.support.onnx_text import parse, printed
 
 

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.core.schema import (
+from linger.graph.core.tensor_types import (
     check_node,
     default_of,
     find_schema,

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.graph.core.tensor_content import attributes_key, tensor_key
+from linger.graph.core.tensor_types import attributes_key, tensor_key
 
 
 @pytest.mark.parametrize("size", [3, 1000])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.graph.core.unused import Effects, drop_unused, makers, needed_nodes, release_inputs, with_makers
+from linger.graph.core.rewiring import Effects, drop_unused, makers, needed_nodes, release_inputs, with_makers
 from tests.support.onnx_text import BRANCH, parse, printed
 from tests.support.passes import parsed
 

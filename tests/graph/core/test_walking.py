@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from linger.graph.core.walking import (
+from linger.graph.core.nodes import (
     all_graphs,
     all_nodes,
     defined_in,

@@ -8,7 +8,7 @@ import pytest
 from linger.errors import GraphError, UsageError
 from linger.graph import extract, load
 from linger.graph.core.tensor_types import type_of
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.lowering.bodies import attach_functions
 from linger.runtime.session import Session
 from tests.support.onnx_text import BRANCH, checked, content, parse, printed, run
 

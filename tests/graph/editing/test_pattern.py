@@ -3,7 +3,7 @@
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.editing.pattern import Pattern, matches
+from linger.graph.editing.search import Pattern, matches
 from tests.support.onnx_text import BRANCH, parse
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from linger.errors import UsageError
 from linger.graph import find
-from linger.graph.core.walking import inner_graphs
+from linger.graph.core.nodes import inner_graphs
 from linger.graph.editing.search import Scopes
 from tests.support.onnx_text import BRANCH, parse
 

@@ -3,11 +3,10 @@
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.core.replace_value import redirect, replace_outputs
-from linger.graph.core.unused import drop_unused, remove_nodes
-from linger.graph.core.walking import all_nodes, inner_graphs
+from linger.graph.core.nodes import all_nodes, inner_graphs
+from linger.graph.core.rewiring import drop_unused, redirect, remove_nodes, replace_outputs
+from linger.graph.editing.edit import Transaction
 from linger.graph.editing.search import find
-from linger.graph.editing.transaction import Transaction
 from tests.support.onnx_text import BRANCH, content, parse, printed
 
 

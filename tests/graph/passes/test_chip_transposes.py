@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from linger.graph.passes.chip_transposes import merge_axes, turn_fewer_axes
+from linger.graph.passes.chip_axes import merge_axes, turn_fewer_axes
 from linger.runtime.reference import Reference
 from tests.support.onnx_text import parse
 

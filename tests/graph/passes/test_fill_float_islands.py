@@ -5,7 +5,7 @@ import pytest
 
 import linger
 from linger.graph.passes.qdq_pairs import fill_float_islands
-from linger.graph.passes.unneeded_nodes import remove_identity
+from linger.graph.passes.well_formed import remove_identity
 from linger.runtime.reference import Reference
 from tests.support.onnx_text import parse, printed
 from tests.support.other_tools import EVERY, between

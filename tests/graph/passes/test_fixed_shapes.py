@@ -4,7 +4,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.passes.fixed_shapes import fix_shapes
+from linger.graph.passes.constants import fix_shapes
 
 
 def fixed(text):
@@ -83,7 +83,7 @@ def test_a_name_that_is_taken_is_not_taken_again():
 
 
 def test_a_chain_of_reshapes_needs_one_inference(monkeypatch):
-    from linger.graph.passes import fixed_shapes
+    from linger.graph.passes import constants as fixed_shapes
 
     asked = []
     known = fixed_shapes.known_tensors

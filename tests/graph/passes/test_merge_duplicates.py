@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.passes.merge_equal import merge_duplicates
+from linger.graph.passes.constants import merge_duplicates
 from tests.support.onnx_text import parse, printed
 from tests.support.passes import applied, parsed
 

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.passes.merge_equal import merge_initializers
+from linger.graph.passes.constants import merge_initializers
 from tests.support.onnx_text import parse, printed
 from tests.support.passes import applied
 

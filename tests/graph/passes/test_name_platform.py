@@ -1,6 +1,6 @@
 """The chip's name in the nodes of a file."""
 
-from linger.graph.passes.suit_target import name_platform
+from linger.graph.passes.chip_windows import name_platform
 from tests.support.chip import model_of
 
 BODY = """q = thinker.Quant<data_bits=8, scale_x=16.0>(x)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linger.graph.passes.unneeded_nodes import remove_dead_code
+from linger.graph.passes.well_formed import remove_dead_code
 from tests.support.onnx_text import parse, printed
 from tests.support.passes import applied, body_of, parsed
 

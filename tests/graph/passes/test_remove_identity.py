@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.passes.unneeded_nodes import remove_identity
+from linger.graph.passes.well_formed import remove_identity
 from tests.support.onnx_text import checked, parse, printed
 from tests.support.passes import applied, body_of, parsed
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linger.graph.core.tensor_types import infer_element_types
-from linger.graph.passes.suit_target import replace_idle_clips
+from linger.graph.passes.chip_windows import replace_idle_clips
 from tests.support.chip import model_of
 from tests.support.onnx_text import printed
 

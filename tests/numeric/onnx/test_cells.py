@@ -10,11 +10,11 @@ from torch import nn
 
 import linger
 from linger.dialect import find_op
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import attach_functions, expand_dialect
+from linger.graph.network import Network
 from linger.numeric.fixed import limits
 from linger.ops import gru, lstm
-from linger.runtime.fastest import fastest
+from linger.runtime.session import fastest
 from tests.support.comparison import assert_same
 from tests.support.samples import run_expanded, run_function, run_numpy, single_node_model
 
@@ -132,7 +132,9 @@ def test_an_export_knows_its_batch(name, batch, tmp_path):
     linger.onnx.export(model, (x,), tmp_path / "dialect.onnx")
     standard, dialect = ir.load(tmp_path / "standard.onnx"), ir.load(tmp_path / "dialect.onnx")
     assert ("Reshape" in steps_of(standard)) is (batch > 1)
-    assert steps_of(fastest(dialect).model) == steps_of(standard)  # a session writes a dialect file the same way
+    assert steps_of(fastest(Network(dialect)).model) == steps_of(
+        standard
+    )  # a session writes a dialect file the same way
     for name in ("standard", "dialect"):
         assert linger.verify(model, tmp_path / f"{name}.onnx", (x,)).ok
 

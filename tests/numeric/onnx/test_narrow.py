@@ -13,8 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from linger.dialect import find_op
 from linger.graph.files.model_io import load
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.numeric import blocks
 from linger.numeric.fixed import limits
 from tests.support.comparison import assert_same

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.graph.core.tensor_content import constant_tensor
+from linger.graph.core.tensor_types import constant_tensor
 from linger.numeric import fixed
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.writer import AttributeRef, OnnxValue, integer_type, low_part, make_attribute

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.onnx.exporter.shapes import forget_sizes_from_values
+from linger.onnx.exporter.assembly import forget_sizes_from_values
 
 
 class Enlarge(torch.autograd.Function):

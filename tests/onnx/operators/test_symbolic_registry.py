@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.onnx.operators.symbolic_registry import RegistrySlot, SlotOwners, SymbolicSlot
+from linger.onnx.operators.operator import RegistrySlot, SlotOwners, SymbolicSlot
 from tests.support.custom_ops import Doubling, registry
 
 

@@ -10,8 +10,7 @@ import pytest
 
 import linger
 from linger.errors import GraphError, UsageError
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.expand_dialect import expand_dialect
+from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.verification.devices.compare import compare as compare_tensors
 from tests.support.onnx_text import BRANCH, content, parse
 from tests.support.small_dialect import X, model

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.devices.dump_folder import read_dumps
+from linger.verification.devices.dump_values import read_dumps
 
 Q = np.int8([[1, -2, 3]])
 

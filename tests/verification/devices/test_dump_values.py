@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from linger.errors import UsageError
-from linger.verification.devices.dump_folder import DumpTensor
-from linger.verification.devices.dump_values import prepare
+from linger.verification.devices.dump_values import DumpTensor, prepare
 
 Q = np.int8([[16, -8, 32]])
 

@@ -4,8 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.verification.devices.dump_folder import DumpTensor
-from linger.verification.devices.dump_values import find_inputs
+from linger.verification.devices.dump_values import DumpTensor, find_inputs
 from tests.support.onnx_text import parse
 from tests.support.small_dialect import Q, X, model
 

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.core.walking import required_inputs
+from linger.graph.core.nodes import required_inputs
 from linger.verification.devices.file_runner import inner_tensor_count, tensor_facts
 from tests.support.onnx_text import BRANCH, parse
 from tests.support.small_dialect import model

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linger.verification.devices.tensor_matching import Side, match_tensors
+from linger.verification.devices.compare import Side, match_tensors
 from tests.support.onnx_text import parse
 
 SHAPE = (1, 3)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from linger.verification.devices.compare import NameMatch, NameMatcher
 from linger.verification.devices.file_runner import TensorFact
-from linger.verification.devices.tensor_matching import NameMatch, NameMatcher
 
 TENSORS = {
     "x": "",

@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from linger.verification.devices.vector_files import CHeader, Vector, is_vector_folder, write_vector_files
+from linger.verification.devices.vectors import CHeader, Vector, is_vector_folder, write_vector_files
 
 
 def vector(array, *, name="t", scale=None, bits=None, batch=0, order=1):

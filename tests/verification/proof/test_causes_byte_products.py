@@ -3,8 +3,7 @@
 import pytest
 
 from linger.graph.core.tensor_types import infer_element_types
-from linger.verification.proof.causes import byte_products_before
-from linger.verification.proof.first_divergence import ancestors
+from linger.verification.proof.causes import ancestors, byte_products_before
 from tests.support.onnx_text import parse
 
 

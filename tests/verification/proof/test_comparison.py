@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError, UsageError
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.lowering.bodies import attach_functions
 from linger.verification.proof.comparison import RecordingComparison, Way
 from linger.verification.recording import Recording
 from tests.support.recorded import TEXT, Q, R, X, Y

@@ -6,8 +6,8 @@ import onnx_ir as ir
 import pytest
 
 from linger.verification.proof import comparison
+from linger.verification.proof.causes import narrow_down
 from linger.verification.proof.comparison import RecordingComparison, Way
-from linger.verification.proof.first_divergence import narrow_down
 from linger.verification.recording import Recording
 from tests.support.saturating import ImitatedSession
 

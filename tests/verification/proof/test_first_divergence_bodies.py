@@ -6,9 +6,9 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.core.walking import all_nodes
+from linger.graph.core.nodes import all_nodes
 from linger.graph.files.model_io import load, save
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.lowering.bodies import attach_functions
 from linger.verification.proof.verify import verify_file
 from linger.verification.recording import Recording
 

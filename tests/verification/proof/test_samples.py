@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linger.errors import GraphError, UsageError
-from linger.verification.proof.samples import Join, cut_to
+from linger.verification.proof.witness import Join, cut_to
 
 X = np.arange(24, dtype=np.int8).reshape(4, 2, 3)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.workflow.quantizing.effort import batch_size, usual_budget
+from linger.workflow.quantizing.judging import batch_size, usual_budget
 
 pytestmark = pytest.mark.needs_torch
 

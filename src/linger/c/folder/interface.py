@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from linger.c.arena import ALIGNMENT
 from linger.c.exported_folder import C_TYPES, Cut, StreamOptions
-from linger.c.layouts import Order
 from linger.c.network import Tensor
-from linger.c.steps import Edge
+from linger.c.steps import Edge, Order
 from linger.c.writer import Source, WrittenEdge
-from linger.graph.core.dialect_node import attributes_of, op_of
+from linger.graph.core.nodes import attributes_of, op_of
 from linger.graph.passes.streaming import Streamed, StreamTensor
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from linger.c.exported_folder import FORMAT, VERSION
 from linger.c.folder.interface import Interface, scale_of_edge
-from linger.c.layouts import Order
 from linger.c.source_files import state_bytes
-from linger.c.steps import Edge
+from linger.c.steps import Edge, Order
 from linger.errors import UsageError, printable
-from linger.graph.files.model_io import ModelLike, external_tensors, load
+from linger.graph.network import Network, data_files
 from linger.verification.proof.certificate import describe_model, file_sha256, read_certificate
 from linger.version import __version__
 
@@ -120,17 +119,17 @@ def _stream(face: Interface) -> Entry | None:
     }
 
 
-def origin_of(model: ModelLike, certificate: str | os.PathLike[str] | None) -> Entry:
+def origin_of(network: Network, certificate: str | os.PathLike[str] | None) -> Entry:
     """The entries that tie a folder to the file it was made from, and to a certificate about that file.
 
     Raises:
-        UsageError: The certificate is about another file, or the model is no file.
+        UsageError: The certificate is about another file, the model is no file, or the file has changed since it was loaded.
         VerificationError: The certificate is damaged.
     """
     described = None
-    if isinstance(model, (str, os.PathLike)):
-        data = {Path(tensor.path) for tensor in external_tensors(load(model))}
-        described = describe_model(Path(model), sorted(data))
+    if network.path is not None:
+        described = describe_model(network.path, data_files(network.model))
+        network.require_unchanged()
     return {"model": described, "certificate": None if certificate is None else _certificate(certificate, described)}
 
 

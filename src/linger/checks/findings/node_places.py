@@ -11,7 +11,7 @@ import onnx_ir as ir
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import is_quantising, is_quantising_domain
 from linger.graph.core.finding import Finding
-from linger.graph.core.walking import all_nodes, named_graphs
+from linger.graph.core.nodes import all_nodes, named_graphs
 
 
 @dataclass(frozen=True)

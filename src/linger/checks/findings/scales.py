@@ -1,21 +1,167 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales of dialect nodes, each by itself: numbers, powers of two, shifts to the right, and inputs beyond the device's format."""
+"""Scales and types: what each node states, QDQ nodes included, and where nodes do not fit together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import CheckedModel, NodePlace
+from linger.checks.findings.node_places import CheckedModel, NodePlace, model_finding
 from linger.dialect import Op, find_op, is_known
+from linger.errors import GraphError
 from linger.graph.core import check_rules as rules
-from linger.graph.core.dialect_node import is_dialect, op_of
-from linger.graph.core.dialects import NEWER_OPS, is_newer, is_quantising
-from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.tensor_types import integer_bits
+from linger.graph.core.dialects import NEWER_OPS, is_dequant, is_newer, is_quantising, read_scale
+from linger.graph.core.finding import NOTE, WARNING, Finding
+from linger.graph.core.nodes import describe, is_dialect, op_of
+from linger.graph.core.tensor_types import constant_tensor, integer_bits
+from linger.graph.core.unsigned_bytes import LARGEST, SAFE_WEIGHT, stands_for
+from linger.graph.formats.propagation import Propagation, Use, propagate
+from linger.graph.qdq.qdq_node import (
+    DEQUANTIZE,
+    QUANTIZE,
+    constant,
+    data_inputs,
+    is_between_pair,
+    is_moving,
+    is_qdq,
+    quantization_of,
+)
 from linger.numeric.fixed import is_power_of_two
+
+_SUM_LIFT = 1.0 + 2.0**-12  # the factor that the scales of a sum may have besides a power of two
+_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_SCALE, _ZERO_POINT = 1, 2
+_QUANTISE = "Quantise the float model with linger for a fixed-point device."
+_OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
+_FLOAT = frozenset({"Conv", "Gemm", "MatMul"})
+_REMEDY = (
+    "Quantise with unsigned weights or with weights of 7 bits (reduce_range), or set session.disable_quant_qdq (Q/DQ files)"
+    " or session.x64quantprecision to 1 in ONNX Runtime."
+)
+
+
+def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
+    """Zero points and scales that fixed point does not have; warnings in a file of the dialect, notes in any other."""
+    severity = WARNING if checked.has_dialect else None
+    for place in checked.places:
+        is_pair = place.node.op_type in _PAIR and not place.node.domain
+        if is_pair and str(place) not in skip and not _is_of_carrier(place.node):
+            yield from _pair_findings(place, severity)
+
+
+def _is_of_carrier(node: ir.Node) -> bool:
+    """Whether a node makes or reads integers that linger carries as unsigned bytes, which is exact."""
+    values = (value for value in (*node.inputs[:1], *node.outputs) if value is not None)
+    is_unit = all(is_power_of_two(scale) or is_power_of_two(scale / _SUM_LIFT) for scale in _content(node, _SCALE))
+    return is_unit and any(v.dtype == ir.DataType.UINT8 and v.name and stands_for(v.name) != v.name for v in values)
+
+
+def _pair_findings(place: NodePlace, severity: str | None) -> Iterator[Finding]:
+    odd = [scale for scale in _content(place.node, _SCALE) if not is_power_of_two(scale)]
+    shifted = [zero for zero in _content(place.node, _ZERO_POINT) if zero]
+    if odd:
+        reason = f"its scale {odd[0]:.9g} is no power of two"
+        yield place.finding(rules.ODD_QDQ_SCALE, reason, _QUANTISE, severity=severity)
+    if shifted:
+        yield place.finding(rules.ZERO_POINT, f"its zero point is {shifted[0]:g}", _QUANTISE, severity=severity)
+
+
+def _content(node: ir.Node, index: int) -> list[float]:
+    """The different numbers of a constant input, in order."""
+    tensor = constant_tensor(node.inputs[index] if index < len(node.inputs) else None)
+    return [] if tensor is None else [float(number) for number in np.unique(tensor.numpy().astype(np.float64))]
+
+
+def saturation_findings(checked: CheckedModel) -> Iterator[Finding]:
+    """Every node whose products of unsigned data and signed weights beyond ±64 may saturate."""
+    for place in checked.places:
+        data, weight = _bytes(place.node)
+        if data != ir.DataType.UINT8 or weight is None or not _is_large(weight) or _has_small_data(place.node):
+            continue
+        yield place.finding(
+            rules.SATURATING_PRODUCT,
+            "ONNX Runtime multiplies unsigned by signed bytes here, and its sums saturate in 16 bits on x64 CPUs without "
+            "VNNI: there the file computes other numbers",
+            _REMEDY,
+        )
+
+
+def _has_small_data(node: ir.Node) -> bool:
+    """Whether the data of an integer op is at most 127, so that no pair of products leaves 16 bits: 2·127·128 = 32512."""
+    op_type = "" if node.domain else node.op_type
+    waiting = [node.inputs[0]] if op_type in _OPERANDS else [None]
+    for value in waiting:  # the list grows while it is walked
+        maker = None if value is None else value.producer()
+        ends = _upper_end(maker)
+        if ends is not None and ends <= LARGEST:
+            continue
+        if maker is None or not is_moving(maker) or maker.op_type == "Pad":
+            return False
+        waiting += [maker.inputs[index] for index in data_inputs(maker) if maker.inputs[index] not in waiting]
+    return True
+
+
+def _upper_end(maker: ir.Node | None) -> int | None:
+    """The largest number that a Clip with a constant end, or a table, gives; None where that is not known."""
+    index = {"Clip": 2, "GatherElements": 0}.get("" if maker is None or maker.domain else maker.op_type)
+    if maker is None or index is None or index >= len(maker.inputs):
+        return None
+    tensor = constant_tensor(maker.inputs[index])
+    return None if tensor is None or tensor.size == 0 else int(tensor.numpy().max())
+
+
+def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
+    """The type of the data as ONNX Runtime multiplies it, and the integer weights; None where it does not."""
+    op_type = "" if node.domain else node.op_type
+    if op_type in _OPERANDS:
+        data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[op_type])
+        return None if data is None else data.dtype, weight
+    return _dequantised_bytes(node) if op_type in _FLOAT and len(node.inputs) > 1 else (None, None)
+
+
+def _dequantised_bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
+    """The same for a float op between DequantizeLinear and QuantizeLinear, which ONNX Runtime computes with bytes."""
+    before, weights = (_dequantiser(value) for value in node.inputs[:2])
+    if before is None or weights is None or before.inputs[0] is None:
+        return None, None
+    return _type_in_use(before, node), weights.inputs[0]
+
+
+def _type_in_use(before: ir.Node, node: ir.Node) -> ir.DataType | None:
+    """The type with which ONNX Runtime computes: unsigned also for signed data that it makes unsigned before and behind the op."""
+    found = quantization_of(before)
+    if found is None or found.element != ir.DataType.INT8:
+        return None if found is None else found.element
+    behind = [use.node.outputs[0] for use in node.outputs[0].uses() if is_qdq(use.node, QUANTIZE)]
+    turns = all(value is not None and _becomes_unsigned(value) for value in (before.inputs[0], *behind))
+    return ir.DataType.UINT8 if turns else found.element
+
+
+def _becomes_unsigned(value: ir.Value) -> bool:
+    maker = value.producer()
+    if maker is None or not is_between_pair(value):
+        return False
+    (use,) = value.uses()
+    return quantization_of(maker) == quantization_of(use.node)
+
+
+def _dequantiser(value: ir.Value | None) -> ir.Node | None:
+    maker = None if value is None else value.producer()
+    return maker if maker is not None and is_qdq(maker, DEQUANTIZE) else None
+
+
+def _is_large(weight: ir.Value) -> bool:
+    """Whether weights are signed bytes that may lie beyond ±64."""
+    tensor = constant(weight)
+    if tensor is None:
+        return weight.dtype == ir.DataType.INT8 and not isinstance(weight.const_value, ir.ExternalTensor)
+    return tensor.dtype == ir.DataType.INT8 and bool((np.abs(tensor.numpy().astype(np.int16)) > SAFE_WEIGHT).any())
+
 
 _FACTORS = ("scale_x", "scale_w", "scale_y")
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
@@ -201,3 +347,149 @@ def _scale(node: ir.Node, name: str) -> float | None:
         return None
     scale = found.as_float()
     return scale if math.isfinite(scale) and scale > 0 else None
+
+
+_REPAIR = "linger.repair does so."
+
+
+def propagation_findings(checked: CheckedModel, light: onnx.ModelProto) -> Iterator[Finding]:
+    """Contradictions between producers and consumers, and Dequants that are missing, wrong or in the wrong place.
+
+    Args:
+        checked: The model.
+        light: The same, which may lack its weights (`linger.checks.findings.schemas.without_weights`), to be sorted if need be.
+    """
+    try:
+        found, places = propagate(checked.model), _Places(checked)
+    except GraphError:
+        copy = CheckedModel.of(ir.from_proto(light))
+        try:
+            copy.model.graph.sort()
+            found, places = propagate(copy.model), _Places(copy)
+        except (GraphError, ValueError) as error:
+            yield model_finding(
+                rules.CYCLE,
+                f"types and scales cannot be followed: {str(error).rstrip('.')}",
+                "Break the circle.",
+            )
+            return
+    yield from _contradictions(found, places)
+    yield from _dequants(found, places)
+    yield from _declarations(found, places)
+
+
+class _Places:
+    """Looks up the places of nodes that propagation names."""
+
+    def __init__(self, checked: CheckedModel) -> None:
+        self.checked = checked
+        self._by_node = {place.node: place for place in checked.places}
+        self._by_text: dict[str, NodePlace | None] = {}
+        for place in checked.places:
+            text = describe(place.node)
+            self._by_text[text] = None if text in self._by_text else place
+
+    def of(self, node: ir.Node) -> NodePlace:
+        return self._by_node.get(node) or NodePlace(node)  # nodes of functions have no place in the graph
+
+    def named(self, text: str) -> str:
+        """The node that a text names, with its path where only one node can be meant."""
+        place = self._by_text.get(text)
+        return text if place is None else str(place)
+
+    def knows(self, text: str) -> bool:
+        return text in self._by_text
+
+
+def _contradictions(found: Propagation, places: _Places) -> Iterator[Finding]:
+    for finding in found.findings:
+        if finding.rule == rules.MISSING_ATTRIBUTE.id:
+            continue  # the schema says so
+        if places.knows(finding.node):
+            yield replace(finding, node=places.named(finding.node))
+        else:  # an input or an output of a graph
+            yield replace(finding, node="", reason=f"{finding.node}: {finding.reason}", tensor=_quoted(finding.node))
+
+
+def _quoted(text: str) -> str:
+    """The name between quotation marks."""
+    return text.partition("'")[2].rpartition("'")[0]
+
+
+def _dequants(found: Propagation, places: _Places) -> Iterator[Finding]:
+    for use in found.missing:
+        yield from _missing(found, places, use)
+    for use in found.integer_uses:
+        name = use.value.name or ""
+        reason = f"it takes integers, and {name!r} is what a Dequant made of them"
+        yield _at(
+            places, use, rules.MISPLACED_DEQUANT, reason, f"Connect it to the tensor before the Dequant; {_REPAIR}"
+        )
+    for node, scale in found.wrong_scales:
+        own, tensor = read_scale(node, "scale_o"), node.inputs[0]
+        yield places.of(node).finding(
+            rules.DEQUANT_SCALE,
+            f"its scale_o is {'not valid' if own is None else f'{own:g}'}, and its tensor has the scale {scale:g}",
+            f"Set scale_o to {scale:g}; {_REPAIR}",
+            tensor="" if tensor is None else tensor.name or "",
+        )
+    for node in found.of_reals:
+        yield places.of(node).finding(
+            rules.DEQUANT_OF_FLOAT, "its tensor holds real numbers already", f"Remove it; {_REPAIR}"
+        )
+
+
+def _missing(found: Propagation, places: _Places, use: Use) -> Iterator[Finding]:
+    name, fact = use.value.name or "", found.fact(use.value)
+    reason = f"it needs real numbers, and {name!r} is {fact}"
+    yield _at(
+        places, use, rules.MISSING_DEQUANT, reason, f"Put a Dequant with the scale {fact.scale:g} between; {_REPAIR}"
+    )
+
+
+def _at(places: _Places, use: Use, rule: rules.CheckRule, reason: str, remedy: str) -> Finding:
+    name = use.value.name or ""
+    if isinstance(use.owner, ir.Node):
+        return places.of(use.owner).finding(rule, reason, remedy, tensor=name)
+    return model_finding(rule, f"output {name!r}: {reason}", remedy, tensor=name)
+
+
+def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
+    """Tensors that are declared as something else; outputs that only lack a Dequant were named already."""
+    told = {use.value for use in found.missing if not isinstance(use.owner, ir.Node)}
+    for place in places.checked.places:
+        for value in place.node.outputs:
+            element = found.element(value)
+            if element is None or value.dtype is None or value.dtype == element or value in told:
+                continue
+            yield place.finding(
+                rules.DECLARED_TYPE,
+                f"{value.name!r} is declared as {value.dtype.name.lower()}, and it computes {element.name.lower()}",
+                f"Correct or remove the declaration; {_REPAIR}",
+                tensor=value.name or "",
+            )
+
+
+def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
+    """Every further Dequant of a tensor that could use the first one's result instead: each output of a graph has its own."""
+    first: dict[ir.Value, NodePlace] = {}
+    for place in checked.places:
+        node = place.node
+        tensor = node.inputs[0] if is_dequant(node) and node.inputs else None
+        if tensor is None:
+            continue
+        earlier = first.setdefault(tensor, place)
+        graph = earlier.node.graph
+        if _is_output(node) and (graph is not node.graph or _is_output(earlier.node)):
+            continue
+        if earlier is not place and isinstance(graph, ir.Graph) and place.within(graph) is not None:
+            yield place.finding(
+                rules.DUPLICATE_DEQUANT,
+                f"{tensor.name!r} is dequantised by {earlier} already",
+                "Let all consumers share one Dequant; linger.repair does.",
+                tensor=tensor.name or "",
+            )
+
+
+def _is_output(node: ir.Node) -> bool:
+    return any(value.is_graph_output() for value in node.outputs)

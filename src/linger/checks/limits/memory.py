@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import onnx_ir as ir
 
 from linger.analysis.multiplications import product_of
 from linger.checks.limits.limit import NO_EXACT_FORM, OPEN_SIZE, limit_rule
 from linger.checks.limits.whole_file import UNSHARED_OPTION, open_batch_option, sharing_nodes
-from linger.checks.memory_use import Lifetime, MemoryUse, amount, memory_use, open_batch_axes, with_sizes
+from linger.checks.memory_use import MemoryUse, amount, use_of
 from linger.errors import listing, printable
-from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import packed_name
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.walking import all_nodes
-from linger.graph.files.model_io import ModelLike, load
-from linger.graph.forms.shaped import Shape
+from linger.graph.core.nodes import all_nodes, describe
+from linger.graph.costs import Lifetime
+from linger.graph.lowering.bodies import Shape
+from linger.graph.network import Network, NetworkLike, open_batch_axes
 from linger.targets import Target, find_target
 
 _SHOWN = 3
@@ -55,11 +53,11 @@ PRODUCT_MEMORY = limit_rule(
 SCRATCH = limit_rule(928, "scratch", "The packer reserves as much scratch as the engine writes.")
 
 
-def memory(path: ModelLike, target: str | Target | None = None) -> MemoryUse:
+def memory(path: NetworkLike, target: str | Target | None = None) -> MemoryUse:
     """What a network needs, layer by layer: memory for tensors and weights, multiplications, and whether a chip has that.
 
     Args:
-        path: The file, or a model in memory. It is not changed.
+        path: The file, a model in memory, or a `Network`. It is not changed.
         target: The chip that it is for (`"venus"`, `"arcs"`, `"venusA"`); None asks no chip.
 
     Returns:
@@ -71,18 +69,18 @@ def memory(path: ModelLike, target: str | Target | None = None) -> MemoryUse:
     """
     chip = target if target is None or isinstance(target, Target) else find_target(target)
     limits = None if chip is None else chip.table("memory", MemoryLimits)
-    model = load(path)
-    use = replace(memory_use(model), path=Path(path) if isinstance(path, (str, os.PathLike)) else None)
+    network = Network.of(path)
+    use = network.once(use_of)
     if chip is None or limits is None:
         return use
-    sized, tensors = with_sizes(model)
+    sized, tensors = network.sized
     use = with_scratch(use, sized, tensors.shapes, limits)
     return replace(
         use,
         target=chip.name,
         tensor_bytes=limits.tensor_bytes,
         findings=tuple(memory_findings(use, chip, limits)),
-        packer_line=packer_line(packer_options(model, limits), limits),
+        packer_line=packer_line(packer_options(network.model, limits), limits),
     )
 
 

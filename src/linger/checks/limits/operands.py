@@ -12,7 +12,7 @@ import onnx_ir as ir
 from linger.checks.limits.limit import NO_EXACT_FORM, Site, limit
 from linger.dialect import ops
 from linger.graph.core.finding import Finding
-from linger.graph.forms.shaped import Shape
+from linger.graph.lowering.bodies import Shape
 from linger.numeric.fixed import is_power_of_two
 from linger.targets import Status
 

@@ -11,7 +11,7 @@ from linger.analysis.multiplications import product_of
 from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, limit
 from linger.errors import listing
 from linger.graph.core.finding import WARNING, Finding
-from linger.graph.forms.shaped import Shape
+from linger.graph.lowering.bodies import Shape
 
 _CONSTANT_SHAPE = "Export without dynamic_axes or with target=…, so that every size is fixed and the shape a constant."
 

@@ -19,8 +19,8 @@ from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer
 from linger.graph.core.finding import ERROR, SEVERITIES, Finding
 from linger.graph.files.model_io import copied
-from linger.graph.forms.shaped import Tensors, declared_tensors, known_tensors
-from linger.graph.passes.fixed_shapes import fix_shapes
+from linger.graph.lowering.bodies import Tensors, declared_tensors, known_tensors
+from linger.graph.passes.constants import fix_shapes
 from linger.records.reading import read_with_problems
 from linger.targets import COMPARE, Target
 

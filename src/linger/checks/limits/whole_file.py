@@ -12,12 +12,11 @@ import onnx_ir as ir
 from linger.checks.limits.limit import KB, limit_rule
 from linger.dialect import ops
 from linger.errors import listing, printable
-from linger.graph.core.dialect_node import describe, is_dialect, platform_of
 from linger.graph.core.dialects import NEWER, OLDER, is_newer
 from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.walking import all_nodes
-from linger.graph.forms.shaped import Shape
-from linger.graph.passes.suit_target import parameters_of
+from linger.graph.core.nodes import all_nodes, describe, is_dialect, platform_of
+from linger.graph.lowering.bodies import Shape
+from linger.graph.passes.chip_windows import parameters_of
 from linger.targets import DEFAULT_TARGET, Target
 
 _ONE_BLOCK = "the packer copies weight and bias of a node as one block, so the engine reads other numbers"

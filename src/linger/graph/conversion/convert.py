@@ -13,17 +13,14 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN_VERSION
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
-from linger.graph.conversion.node_rewriter import NodeRewriter
-from linger.graph.conversion.plan import NoEquivalent, Plan
+from linger.graph.conversion.node_rewriter import NodeRewriter, NoEquivalent, Plan
 from linger.graph.conversion.to_newer import plan_newer
 from linger.graph.conversion.to_older import plan_older
-from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import describe, is_dialect_domain
 from linger.graph.core.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER, is_node_of, scope_nodes, user_scopes
-from linger.graph.core.finding import ERROR, WARNING, Finding
-from linger.graph.core.names import Names
-from linger.graph.facts.propagation import propagate
+from linger.graph.core.finding import ERROR, WARNING, Changes, Finding
+from linger.graph.core.nodes import Names, describe, is_dialect_domain
 from linger.graph.files.model_io import ModelLike, load_own, save
+from linger.graph.formats.propagation import propagate
 
 _VERSIONS = {OLDER: DOMAIN_VERSION, NEWER: NEWER_VERSION}
 _PLANNERS: Mapping[str, Callable[[ir.Node, NodeRewriter], Plan]] = {OLDER: plan_older, NEWER: plan_newer}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits for converting one node: new nodes and constants around it, its type, its inputs; and facts of its tensors."""
+"""How a node is converted: the plan, the nodes that replace it, and its attributes, for both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -11,9 +12,140 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.graph.core.names import Names
-from linger.graph.core.tensor_content import constant_tensor
-from linger.graph.core.unused import drop_unused
+from linger.dialect import Op, find_op, is_known
+from linger.errors import UnsupportedError, listing
+from linger.graph.core.dialects import (
+    DEFAULT_PLATFORM,
+    NEWER,
+    NEWER_OPS,
+    OLDER,
+    QUANT_MODE,
+    NewerOp,
+    is_newer,
+    unknown_arithmetic,
+)
+from linger.graph.core.nodes import Names, is_dialect
+from linger.graph.core.rewiring import drop_unused
+from linger.graph.core.tensor_types import constant_tensor
+from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, make_attribute
+
+_WIDEST = 32
+EXPORT_AGAIN = "Export the file again, or repair it."
+
+
+class NoEquivalent(UnsupportedError):  # noqa: N818 - not an error by itself: it becomes a finding
+    """A node has no counterpart in the other dialect."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}. {remedy}")
+        self.reason, self.remedy = reason, remedy
+
+
+Doubts = tuple[tuple[str, str], ...]
+"""What a user should know although it works: reasons, each with what to do."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to convert a node: nothing is changed until `edit` is called.
+
+    Attributes:
+        edit: Makes the change.
+        what: What it does, for the list of changes.
+        doubts: Warnings for the user about a conversion that works.
+    """
+
+    edit: Callable[[], object]
+    what: str
+    doubts: Doubts = ()
+
+
+def renamed(attribute: ir.Attr, name: str) -> ir.Attr:
+    """Return an attribute under another name; a reference to a parameter of a function stays a reference."""
+    if attribute.ref_attr_name is not None:
+        return ir.RefAttr(name, attribute.ref_attr_name, attribute.type)
+    return ir.Attr(name, attribute.type, attribute.value)
+
+
+def known(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The value of an attribute, lists as tuples.
+
+    Raises:
+        NoEquivalent: It is a parameter of the function that contains the node.
+    """
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    if found.is_ref():
+        raise NoEquivalent(
+            f"its attribute {name!r} is a parameter of the function around it", "Inline the function first."
+        )
+    return tuple(found.value) if isinstance(found.value, (list, tuple)) else found.value
+
+
+def known_ints(node: ir.Node, name: str, count: int | None = None) -> tuple[int, ...]:
+    """The value of an attribute that is a list of integers, of `count` of them where that is given.
+
+    Raises:
+        NoEquivalent: It is something else, or missing.
+    """
+    found = known(node, name)
+    if found is None:
+        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
+    is_list = isinstance(found, tuple) and all(isinstance(n, int) for n in found)
+    if not is_list or count not in (None, len(found)):
+        wanted = "integers" if count is None else f"{count} integers"
+        raise NoEquivalent(f"its attribute {name!r} is {found!r}, not {wanted}", EXPORT_AGAIN)
+    return tuple(found)
+
+
+def known_number(node: ir.Node, name: str, default: float | None = None) -> float:
+    """The value of an attribute that is a number.
+
+    Raises:
+        NoEquivalent: It is something else, or missing.
+    """
+    found = known(node, name, default)
+    if found is None:
+        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
+    if isinstance(found, (int, float)):
+        return float(found)
+    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a number", EXPORT_AGAIN)
+
+
+def known_width(node: ir.Node, name: str) -> int:
+    """The value of an attribute that is a width.
+
+    Raises:
+        NoEquivalent: It is something else, or missing.
+    """
+    found = known(node, name)
+    if isinstance(found, int) and 0 < found <= _WIDEST:
+        return found
+    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a width from 1 to {_WIDEST}", EXPORT_AGAIN)
+
+
+def require_standard(node: ir.Node, op: Op, attributes: Mapping[str, ir.Attr]) -> None:
+    """Refuse attributes and inputs with which the node would not be valid in standard ONNX.
+
+    Raises:
+        NoEquivalent: An attribute is missing or of another kind than the op's, or there is no first input.
+    """
+    if not node.inputs or node.inputs[0] is None:
+        raise NoEquivalent("its first input is missing", "Connect it.")
+    for wanted in op.attributes:
+        given, kind = attributes.get(wanted.name), ATTRIBUTE_TYPES[wanted.kind]
+        if given is None and wanted.is_required:
+            raise NoEquivalent(f"it lacks {wanted.name}", EXPORT_AGAIN)
+        if given is not None and given.type != kind:
+            kinds = f"{given.type.name.lower()}, not {kind.name.lower()}"
+            raise NoEquivalent(f"its attribute {wanted.name!r} is of kind {kinds}", EXPORT_AGAIN)
+
+
+def made_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:
+    """Python values as attributes."""
+    return {name: make_attribute(name, value) for name, value in values.items()}
+
 
 AXES_ARE_AN_INPUT = 13
 """The opset from which Squeeze and Unsqueeze take their axes as an input."""
@@ -161,3 +293,191 @@ def sizes_of(value: ir.Value | None) -> tuple[int | None, ...] | None:
     if value is None or value.shape is None:
         return None
     return tuple(size if isinstance(size, int) else None for size in value.shape)
+
+
+_USUAL_BITS = 8
+_EVERYWHERE = frozenset({"platform", "quant_mode"})
+_ALWAYS_WRITTEN = frozenset({"ceil_mode", "data_bits", "num_layers", "dropout"})
+"""Attributes with a default that older files write nevertheless, as they do those of text (`castor_mode`, …)."""
+
+_FAR = 64
+"""How many Relus, pools and the like are looked through for a width."""
+
+_MOVES = frozenset(
+    {"Clip", "Expand", "Flatten", "Identity", "MaxPool", "Pad", "Relu", "Reshape", "Slice", "Split", "Squeeze", "Tile"}
+) | {"Transpose", "Unsqueeze"}
+"""Standard ops whose output has the width of their first input."""
+
+
+def platform_named(node: ir.Node) -> str:
+    """The chip of a node of either dialect."""
+    named = known(node, "platform", DEFAULT_PLATFORM)
+    return named if isinstance(named, str) else DEFAULT_PLATFORM
+
+
+def older_op(node: ir.Node, name: str) -> Op:
+    """The op of the older dialect with the arithmetic of the node's chip.
+
+    Raises:
+        NoEquivalent: The op computes differently on different chips, and this one's arithmetic is not known; or the node
+            rounds in a way that no op of the older dialect does.
+    """
+    mode = known(node, "quant_mode", QUANT_MODE)
+    if mode != QUANT_MODE:
+        raise NoEquivalent(
+            f"it rounds by {mode!r}; the domain thinker rounds by ⌊v + ½⌋ only, which is {QUANT_MODE!r}",
+            f"Export it again with round_mode: {QUANT_MODE}.",
+        )
+    platform = platform_named(node)
+    op = find_op(name)
+    if op.variants and platform not in (DEFAULT_PLATFORM, *op.variants):
+        raise NoEquivalent(
+            f"what {op.name} computes on {platform!r} is not known",
+            f"Export it for {listing((DEFAULT_PLATFORM, *op.variants))}.",
+        )
+    return op.for_platform(platform)
+
+
+def older_attributes(
+    node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None
+) -> dict[str, ir.Attr]:
+    """Return the node's attributes under their older names; the newer dialect's gaps get the customary values.
+
+    Args:
+        node: A node of the newer dialect.
+        newer: Its op.
+        op: The older op.
+        more: Values to add, or to write instead of those of the node, by their older names.
+
+    Raises:
+        NoEquivalent: Attributes are missing.
+    """
+    given = {newer.renamed.get(n, n): a for n, a in [*node.attributes.items()][::-1] if n not in _EVERYWHERE}
+    written = {name: renamed(attribute, name) for name, attribute in given.items() if op.has_attribute(name)}
+    written |= made_attributes(more or {})
+    _require(op, written, newer.older_names)
+    written = made_attributes(_customary(op)) | written
+    if op.name.startswith("iq") and _is_usual_width(written.get("o_bits")):
+        del written["o_bits"]  # older files leave it out
+    if platform_named(node) != DEFAULT_PLATFORM and op.has_integer_output:
+        written |= made_attributes({"platform": platform_named(node), "quant_mode": QUANT_MODE})
+    return written
+
+
+def _require(op: Op, given: Mapping[str, ir.Attr], names: Mapping[str, str]) -> None:
+    """Refuse a node without an attribute that its op must have; `names` are what its own dialect calls them."""
+    missing = [names.get(a.name, a.name) for a in op.attributes if a.is_required and a.name not in given]
+    if missing:
+        raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
+
+
+def _customary(op: Op) -> dict[str, Any]:
+    """The defaults that older files write."""
+    optional = [a for a in op.attributes if not a.is_required and a.name not in _EVERYWHERE]
+    return {a.name: a.default for a in optional if a.kind == "str" or a.name in _ALWAYS_WRITTEN}
+
+
+def plan_as_older(node: ir.Node, newer: NewerOp, more: Mapping[str, Any] | None = None, *, doubts: Doubts = ()) -> Plan:
+    """The plan for a node that gets its older name and attributes, and nothing else."""
+    op = older_op(node, newer.older or "")
+    attributes = older_attributes(node, newer, op, more)
+    dropped = _unknown_attributes(node, newer, op)
+    what = f"became {op.name}" + (f", without {listing(dropped)}" if dropped else "")
+    return Plan(lambda: rewrite(node, OLDER, op.name, attributes), what, doubts)
+
+
+def _unknown_attributes(node: ir.Node, newer: NewerOp, op: Op) -> list[str]:
+    """Attributes that neither dialect knows; they are left out."""
+    names = [n for n in node.attributes if n not in newer.own | _EVERYWHERE and not _is_width_of_part(n)]
+    return [n for n in names if not op.has_attribute(newer.renamed.get(n, n))]
+
+
+def _is_usual_width(attribute: ir.Attr | None) -> bool:
+    return attribute is not None and not attribute.is_ref() and attribute.value == _USUAL_BITS
+
+
+def _is_width_of_part(name: str) -> bool:
+    """Whether a name is x_0_bits, x_1_bits, … of QCat."""
+    return name.startswith("x_") and name.endswith("_bits") and name[2:-5].isdigit()
+
+
+def newer_attributes(
+    node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None
+) -> dict[str, ir.Attr]:
+    """The node's attributes under their newer names, with those that only the newer op has.
+
+    Args:
+        node: A node of the older dialect.
+        newer: The newer op.
+        op: Its own op.
+        more: Values to add, or to write instead of those of the node, by their newer names.
+
+    Raises:
+        NoEquivalent: Attributes are missing, or ask for another arithmetic than linger's.
+    """
+    unknown = unknown_arithmetic(node)
+    if unknown:
+        raise NoEquivalent(listing(unknown), EXPORT_AGAIN)
+    _require(op, node.attributes, {})
+    written = made_attributes({**newer.fixed, **(more or {})})
+    for attribute in op.attributes:
+        name = newer.older_names.get(attribute.name, attribute.name)
+        if attribute.kind == "str" or name in written:
+            continue  # platform_quant, castor_mode, mode, and the chip, which is written below
+        given = node.attributes.get(attribute.name)
+        written |= made_attributes({name: attribute.default}) if given is None else {name: renamed(given, name)}
+    written |= {name: a for name, a in node.attributes.items() if op.is_variadic_attribute(name)}
+    return written | made_attributes(_chip_and_rounding(node, newer, op))
+
+
+def _chip_and_rounding(node: ir.Node, newer: NewerOp, op: Op) -> dict[str, str]:
+    """Return the attributes in which newer nodes state their chip and rounding."""
+    chip = {"platform": platform_named(node)} if op.has_integer_output else {}
+    return chip | ({"quant_mode": QUANT_MODE} if newer.declared.has_rounding else {})
+
+
+def plan_as_newer(node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None) -> Plan:
+    """The plan for a node that gets its newer name and attributes, and nothing else."""
+    attributes = newer_attributes(node, newer, op, more)
+    return Plan(lambda: rewrite(node, NEWER, newer.name, attributes), f"became {newer.name}")
+
+
+def width_of(value: ir.Value | None) -> int:
+    """Return the width of an integer tensor: as its producer states it, else that of its storage, else 8.
+
+    Raises:
+        NoEquivalent: It holds no numbers.
+    """
+    for _ in range(_FAR):
+        maker = None if value is None else value.producer()
+        if maker is None:
+            break
+        stated = _stated_width(maker)
+        if stated is not None:
+            return stated
+        if not _is_move(maker):
+            break
+        value = maker.inputs[0]
+    if value is None or value.dtype in (None, ir.DataType.UNDEFINED):
+        return _USUAL_BITS
+    if value.dtype == ir.DataType.STRING:
+        raise NoEquivalent(f"{value.name!r} holds texts, not integers", EXPORT_AGAIN)
+    return int(value.dtype.itemsize * 8)
+
+
+def _stated_width(node: ir.Node) -> int | None:
+    """The width of a node's first output, where an attribute or its default states it."""
+    newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
+    name, default = newer.result.bits if newer is not None and newer.result is not None else None, None
+    if is_dialect(node) and is_known(node.op_type):
+        op = find_op(node.op_type)
+        name, default = op.output_bits, op.default(op.output_bits)
+    given = node.attributes.get(str(name))
+    bits = default if given is None or given.is_ref() else given.value
+    return bits if isinstance(bits, int) else None
+
+
+def _is_move(node: ir.Node) -> bool:
+    """Whether a node's output has the width of its first input; the node may be of any domain."""
+    is_known_move = node.op_type in _MOVES or (is_dialect(node) and is_known(node.op_type))
+    return bool(node.inputs) and is_known_move

@@ -14,28 +14,29 @@ import onnx_ir as ir
 
 from linger.dialect import Newer, Op, find_op, is_known
 from linger.errors import listing
-from linger.graph.conversion.attributes import newer_attributes, plan_as_newer, platform_named, width_of
 from linger.graph.conversion.node_rewriter import (
-    NodeRewriter,
-    axes_of,
-    content_of,
-    replace_inputs,
-    rewrite,
-    sizes_of,
-)
-from linger.graph.conversion.plan import (
     EXPORT_AGAIN,
+    NodeRewriter,
     NoEquivalent,
     Plan,
+    axes_of,
+    content_of,
     known,
     known_number,
     known_width,
     made_attributes,
+    newer_attributes,
+    plan_as_newer,
+    platform_named,
+    replace_inputs,
     require_standard,
+    rewrite,
+    sizes_of,
+    width_of,
 )
-from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.dialects import CELL_BITS, CELL_SCALE, NEWER, NEWER_OPS, REQUANT, NewerOp
-from linger.graph.core.unused import drop_unused
+from linger.graph.core.nodes import is_dialect
+from linger.graph.core.rewiring import drop_unused
 from linger.numeric.onnx.writer import integer_type
 
 _WEIGHTS = 4

@@ -14,19 +14,26 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.dialect import Op, find_op, is_known
-from linger.graph.conversion.attributes import older_op, plan_as_older, platform_named
-from linger.graph.conversion.node_rewriter import NodeRewriter, axes_of, content_of, replace_inputs, rewrite, sizes_of
-from linger.graph.conversion.plan import (
+from linger.graph.conversion.node_rewriter import (
     EXPORT_AGAIN,
     Doubts,
+    NodeRewriter,
     NoEquivalent,
     Plan,
+    axes_of,
+    content_of,
     known,
     known_ints,
     known_number,
     made_attributes,
+    older_op,
+    plan_as_older,
+    platform_named,
     renamed,
+    replace_inputs,
     require_standard,
+    rewrite,
+    sizes_of,
 )
 from linger.graph.core.dialects import (
     CELL_BITS,

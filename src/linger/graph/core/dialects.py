@@ -20,8 +20,7 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN, PLATFORM_QUANT, Newer, Op, find_op, is_known, ops
 from linger.errors import UsageError, listing
-from linger.graph.core.dialect_node import is_dialect, is_dialect_domain
-from linger.graph.core.walking import all_nodes, inner_graphs
+from linger.graph.core.nodes import all_nodes, inner_graphs, is_dialect, is_dialect_domain
 from linger.targets import DEFAULT_TARGET
 
 OLDER = DOMAIN

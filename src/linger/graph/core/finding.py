@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finding: one problem that a check reports about a node or a model."""
+"""What a check finds in a model, and what a pass changes in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -38,3 +40,31 @@ class Finding:
     def __str__(self) -> str:
         where = f"{self.node}: " if self.node else ""
         return f"{where}{self.reason}. {self.remedy}"
+
+
+class Change(NamedTuple):
+    """One edit: where and what."""
+
+    where: str
+    what: str
+
+
+@dataclass
+class Changes:
+    """Edits in the order they were made; empty means that nothing changed."""
+
+    entries: list[Change] = field(default_factory=list)
+
+    def note(self, where: str, what: str) -> None:
+        """Add one edit."""
+        self.entries.append(Change(where, what))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The edits as (where, what)."""
+        return [(c.where, c.what) for c in self.entries]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Change]:
+        return iter(self.entries)

@@ -11,9 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
-from linger.graph.core.names import Names
-from linger.graph.core.schema import check_node, find_schema, make_attributes, number_type
-from linger.graph.core.tensor_types import infer_outputs, parse_types, type_of
+from linger.graph.core.nodes import Names
+from linger.graph.core.tensor_types import (
+    check_node,
+    find_schema,
+    infer_outputs,
+    make_attributes,
+    number_type,
+    parse_types,
+    type_of,
+)
 
 Build = Callable[..., Any]
 """`build(g, *tensors)`: makes nodes with the builder `g` and returns the resulting tensor, or a tuple of them."""

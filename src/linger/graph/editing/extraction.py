@@ -1,23 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extract a part of a model as a new model."""
+"""A part of a model as a model of its own, and two models as one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
 import onnx
 import onnx_ir as ir
+from onnx import version_converter
 
-from linger.errors import GraphError, LingerError, UsageError, listing
-from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.dialects import is_newer
-from linger.graph.core.replace_value import learn_type
-from linger.graph.core.walking import all_nodes, called_functions, defined_in, inputs_within, nodes_within
+from linger.errors import GraphError, LingerError, UsageError, in_one_line, listing
+from linger.graph.core.dialects import is_newer, is_quantising_domain
+from linger.graph.core.nodes import (
+    Names,
+    all_graphs,
+    all_nodes,
+    called_functions,
+    defined_in,
+    inputs_within,
+    is_dialect,
+    nodes_within,
+    tensor_names,
+)
+from linger.graph.core.rewiring import learn_type
+from linger.graph.editing.build import ir_version_for
 from linger.graph.editing.search import Scopes, TensorLike
-from linger.graph.files.model_io import copied, own_types
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.files.model_io import copied, exchanged, in_memory, own_types
+from linger.graph.lowering.bodies import attach_functions
 
 _LARGEST_KNOWN = 1024
 """Weights beyond this many elements never decide a shape."""
@@ -167,3 +178,144 @@ def _inferred(model: ir.Model) -> ir.Graph:
         return ir.from_proto(proto).graph
     except (onnx.shape_inference.InferenceError, ir.serde.SerdeError, ValueError):
         return model.graph
+
+
+def merge(first: ir.Model, second: ir.Model, connect: Mapping[str, str], *, prefix: str = "") -> ir.Model:
+    """One model of two, in which outputs of the first feed inputs of the second; the given ones stay, and weights are shared.
+
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Exp(x) }'
+    >>> one = ir.from_onnx_text(text)
+    >>> model = merge(one, ir.from_onnx_text(text), {"y": "x"}, prefix="b_")
+    >>> [node.op_type for node in model.graph], [v.name for v in (*model.graph.inputs, *model.graph.outputs)]
+    (['Exp', 'Exp'], ['x', 'b_y'])
+
+    Args:
+        first: The model that comes first. Its outputs that are not connected stay outputs, before those of the second.
+        second: The model that comes after it. Its inputs that are not connected stay inputs.
+        connect: Name of an output of the first → name of an input of the second.
+        prefix: Put before every name of the second. Without it, inner tensors and nodes whose name is taken get a number.
+
+    Raises:
+        UsageError: Names, types, opsets or functions that do not fit; all of them are named.
+    """
+    one, two = copied(first), copied(second)
+    sources = {value.name: value for value in one.graph.outputs}
+    sinks = {value.name: value for value in two.graph.inputs}
+    wrong = [*_unknown(connect, sources, sinks), *_contradictions(one, two)]
+    pairs = [(sources[a], sinks[b]) for a, b in connect.items() if a in sources and b in sinks]
+    wrong += [f"{a.name} is {_kind(a)}, {b.name} is {_kind(b)}" for a, b in pairs if not _fit(a, b)]
+    joined = [sink for _, sink in pairs]
+    wrong += _rename(one, two, joined, prefix)
+    if wrong:
+        raise UsageError(f"merge: {'; '.join(wrong)}.")
+    for source, sink in pairs:
+        sink.replace_all_uses_with(source, replace_graph_outputs=True)
+    _move(one, two, joined, connect)
+    return one
+
+
+def _unknown(
+    connect: Mapping[str, str], sources: Mapping[str | None, object], sinks: Mapping[str | None, object]
+) -> list[str]:
+    wrong = [f"the first model has no output {name!r}" for name in connect if name not in sources]
+    wrong += [f"the second model has no input {name!r}" for name in connect.values() if name not in sinks]
+    targets = list(connect.values())
+    return wrong + [f"{name!r} is connected twice" for name in dict.fromkeys(targets) if targets.count(name) > 1]
+
+
+def _contradictions(one: ir.Model, two: ir.Model) -> list[str]:
+    """Domains and functions that both models have, and that differ."""
+    mine, theirs = one.graph.opset_imports, two.graph.opset_imports
+    wrong = [
+        f"opset {mine[domain]} of {domain or 'ai.onnx'} meets opset {version} (bring one to the other with change_opset)"
+        for domain, version in theirs.items()
+        if mine.get(domain, version) != version
+    ]
+    shared = [(key, function, two.functions[key]) for key, function in one.functions.items() if key in two.functions]
+    differing = [f"{key[0]}::{key[1]}" for key, a, b in shared if ir.to_proto(a) != ir.to_proto(b)]
+    return wrong + [f"the functions {listing(differing)} differ"] * bool(differing)
+
+
+def _kind(value: ir.Value) -> str:
+    return f"{value.dtype.name.lower() if value.dtype is not None else '?'}{list(value.shape) if value.shape is not None else ''}"
+
+
+def _fit(a: ir.Value, b: ir.Value) -> bool:
+    if None not in (a.dtype, b.dtype) and a.dtype != b.dtype:
+        return False
+    if a.shape is None or b.shape is None:
+        return True
+    sizes = zip(a.shape, b.shape, strict=False)
+    return len(a.shape) == len(b.shape) and all(m == n or not {type(m), type(n)} <= {int} for m, n in sizes)
+
+
+def _rename(one: ir.Model, two: ir.Model, joined: list[ir.Value], prefix: str) -> list[str]:
+    """Give everything of the second model a name of its own; returns what would clash and may not be renamed."""
+    taken, nodes = tensor_names(one), Names(node.name for node in all_nodes(one) if node.name)
+    ends = {*two.graph.inputs, *two.graph.outputs} - set(joined)
+    clashes = [f"{v.name}: both models have it (give a prefix)" for v in ends if f"{prefix}{v.name}" in taken]
+    for value in ends:
+        value.name = f"{prefix}{value.name}"
+        taken.claim(value.name)
+    for place in all_graphs(two):
+        if place.function is None:
+            for value in defined_in(place.graph):
+                if value not in ends and value.name:
+                    value.name = taken.choose(f"{prefix}{value.name}")
+    for node in all_nodes(two):
+        node.name = nodes.choose(f"{prefix}{node.name}") if node.name else node.name
+    return sorted(clashes)
+
+
+def _move(one: ir.Model, two: ir.Model, joined: list[ir.Value], connect: Mapping[str, str]) -> None:
+    """Put what the second model has into the first."""
+    graph, other = one.graph, two.graph
+    outputs = [value for value in graph.outputs if value.name not in connect] + list(other.outputs)
+    inputs = [value for value in other.inputs if value not in joined]
+    weights, nodes = list(other.initializers.values()), list(other)
+    other.outputs.clear()
+    other.inputs.clear()
+    other.initializers.clear()
+    other.remove(nodes)
+    graph.outputs.clear()
+    graph.inputs.extend(inputs)
+    graph.extend(nodes)
+    graph.outputs.extend(outputs)
+    for value in weights:
+        graph.register_initializer(value)
+    one.functions.update({key: function for key, function in two.functions.items() if key not in one.functions})
+    graph.opset_imports.update(two.graph.opset_imports)
+    one.ir_version = max(one.ir_version, two.ir_version)
+
+
+def change_opset(model: ir.Model, opset: int) -> ir.Model:
+    """The model in another version of the standard opset, by onnx's version converter; the given model stays.
+
+    Nodes of the dialect stay as they are, and their function bodies are written anew for the opset.
+
+    Raises:
+        UsageError: There is no such opset, or the model has functions of its own, which onnx's converter would lose.
+        GraphError: onnx cannot convert a node.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opset <= newest:
+        raise UsageError(f"change_opset: there is no opset {opset}. onnx {onnx.__version__} knows 1 to {newest}.")
+    own = [f"{f.domain}::{f.name}" for f in model.functions.values() if not is_quantising_domain(f.domain)]
+    if own:
+        raise UsageError(
+            f"change_opset: the functions {listing(own)} would be lost. Inline them first: "
+            "linger.repair(model, rules=['inline_functions'])."
+        )
+    bare = copied(model)
+    bare.functions.clear()
+    try:
+        with exchanged(bare, in_memory(bare)):
+            made = ir.from_proto(version_converter.convert_version(ir.to_proto(bare), opset))
+    except (RuntimeError, ValueError) as error:
+        raise GraphError(
+            f"change_opset: onnx cannot bring this model to opset {opset}: {in_one_line(error)}"
+        ) from error
+    if model.functions:
+        attach_functions(made)
+    made.ir_version = max(made.ir_version, ir_version_for(opset))
+    return made

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding nodes and tensors in a model, its sub-graphs included."""
+"""Find nodes, alone or as a pattern."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.graph.core.dialect_node import describe
-from linger.graph.core.walking import all_nodes, defined_in, graphs_in
+from linger.graph.core.nodes import all_nodes, defined_in, describe, graphs_in
+from linger.graph.core.tensor_types import default_of, find_schema
 
 TensorLike = str | ir.Value
 NodeLike = str | ir.Node
@@ -156,3 +159,224 @@ def _not_one(name: str, count: int, kind: str, known: list[str]) -> str:
     near = get_close_matches(name, known, n=3)
     hint = f"Is {' or '.join(near)} meant?" if near else f"Known are {listing(known, limit=8)}."
     return f"{name}: there is no {kind} of this name in the model. {hint}"
+
+
+_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"})
+_PAIR = 2
+_LARGEST_CONSTANT = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """A tensor of a pattern: output `index` of a node, or (without one) a parameter, which stands for any tensor."""
+
+    node: WantedNode | None = None
+    index: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class WantedNode:
+    """A node of a pattern; attributes that are not named may have any value."""
+
+    op_type: str
+    domain: str
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+
+
+class PatternBuilder:
+    """The `g` of a pattern function: it takes the calls of a builder and remembers what they ask for."""
+
+    def __init__(self) -> None:
+        self.nodes: list[WantedNode] = []
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if not op_type[:1].isupper():
+            raise AttributeError(f"{op_type}: op types begin with a capital; for others write g.op({op_type!r}, …)")
+        return lambda *inputs, **attributes: self.op(op_type, *inputs, **attributes)
+
+    def op(self, op_type: str, *inputs: Any, _domain: str = "", _outputs: int = 1, **attributes: Any) -> Any:
+        """A node that must be there; several outputs come as a tuple."""
+        wanted = WantedNode(op_type, "" if _domain == "ai.onnx" else _domain, inputs, attributes)
+        self.nodes.append(wanted)
+        return Wanted(wanted) if _outputs == 1 else tuple(Wanted(wanted, i) for i in range(_outputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """A pattern function, called once: its parameters, nodes and results."""
+
+    name: str
+    parameters: tuple[Wanted, ...]
+    nodes: tuple[WantedNode, ...]
+    outputs: tuple[Wanted, ...]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Pattern:
+        """Read a pattern function `pattern(g, *tensors)`.
+
+        Raises:
+            UsageError: It returns no tensor of its nodes, or has nodes that its first result does not need.
+        """
+        name = getattr(function, "__name__", "pattern")
+        g = PatternBuilder()
+        parameters = tuple(Wanted() for _ in list(inspect.signature(function).parameters)[1:])
+        results = function(g, *parameters)
+        outputs = tuple(results) if isinstance(results, (list, tuple)) else (results,)
+        if not outputs or any(getattr(output, "node", None) is None for output in outputs):
+            raise UsageError(f"{name}: the pattern must return the tensors that its nodes make.")
+        needed = set(_upstream(outputs[0].node))
+        spare = [node.op_type for node in g.nodes if node not in needed]
+        if spare:
+            raise UsageError(
+                f"{name}: the first result of the pattern does not depend on {', '.join(spare)}. Return the last tensor first."
+            )
+        return cls(name, parameters, tuple(g.nodes), outputs)
+
+
+def _upstream(node: WantedNode | None) -> Iterator[WantedNode]:
+    if node is not None:
+        yield node
+        for value in node.inputs:
+            if isinstance(value, Wanted):
+                yield from _upstream(value.node)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A place where a pattern occurs: its tensors and nodes, in the order of the pattern's parameters and calls."""
+
+    inputs: tuple[ir.Value | None, ...]
+    nodes: tuple[ir.Node, ...]
+    outputs: tuple[ir.Value, ...]
+
+
+Binding = dict[Any, Any]
+"""What each Wanted (a tensor) and WantedNode (a node) of a pattern stands for."""
+
+
+def matches(model: ir.Model, pattern: Pattern, where: Callable[[Match], bool] | None = None) -> Iterator[Match]:
+    """Every place where a pattern occurs and could be cut out: no tensor inside is used elsewhere, no node is shared."""
+    taken: set[ir.Node] = set()
+    for node in list(all_nodes(model)):
+        for binding in _bind_node(pattern.outputs[0].node, node, {}, model):
+            found = Match(
+                tuple(binding.get(p) for p in pattern.parameters),
+                tuple(binding[n] for n in pattern.nodes),
+                tuple(binding[o.node].outputs[o.index] for o in pattern.outputs),
+            )
+            is_free = not taken.intersection(found.nodes) and _can_be_cut_out(found)
+            if is_free and (where is None or where(found)):
+                taken.update(found.nodes)
+                yield found
+                break
+
+
+def _can_be_cut_out(match: Match) -> bool:
+    inside = set(match.nodes)
+    hidden = [o for node in match.nodes for o in node.outputs if o not in match.outputs]
+    return (
+        len(inside) == len(match.nodes)
+        and len({node.graph for node in inside}) == 1
+        and not any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for v in hidden)
+    )
+
+
+def _bind_node(wanted: WantedNode | None, node: ir.Node | None, binding: Binding, model: ir.Model) -> Iterator[Binding]:
+    if wanted is None or node is None:
+        return
+    if wanted in binding:
+        if binding[wanted] is node:
+            yield binding
+        return
+    if (node.op_type, node.domain) != (wanted.op_type, wanted.domain) or not _fits(wanted.attributes, node, model):
+        return
+    for order in _input_orders(wanted):
+        yield from _bind_inputs(order, _trimmed(node.inputs), {**binding, wanted: node}, model)
+
+
+def _input_orders(wanted: WantedNode) -> list[Sequence[Any]]:
+    """The inputs of a node of a pattern, in both orders where the op does not mind."""
+    is_symmetric = not wanted.domain and wanted.op_type in _COMMUTATIVE and len(wanted.inputs) == _PAIR
+    return [wanted.inputs, wanted.inputs[::-1]] if is_symmetric else [wanted.inputs]
+
+
+def _trimmed(values: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+    """Inputs without the empty ones at the end, which mean nothing."""
+    kept = list(values)
+    while kept and kept[-1] is None:
+        kept.pop()
+    return kept
+
+
+def _bind_inputs(
+    wanted: Sequence[Any], values: Sequence[ir.Value | None], binding: Binding, model: ir.Model
+) -> Iterator[Binding]:
+    if not wanted and not values:
+        yield binding
+    if not wanted or (not values and not _may_be_missing(wanted[0])):
+        return
+    value = values[0] if values else None
+    for bound in _bind_value(wanted[0], value, binding, model):
+        yield from _bind_inputs(wanted[1:], values[1:], bound, model)
+
+
+def _may_be_missing(wanted: Any) -> bool:
+    return wanted is None or (isinstance(wanted, Wanted) and wanted.node is None)
+
+
+def _bind_value(wanted: Any, value: ir.Value | None, binding: Binding, model: ir.Model) -> Iterator[Binding]:
+    if not isinstance(wanted, Wanted):
+        if _is_constant(value, wanted):
+            yield binding
+    elif wanted.node is None:
+        if wanted not in binding or binding[wanted] is value:
+            yield {**binding, wanted: value}
+    elif value is not None and value.index() == wanted.index:
+        yield from _bind_node(wanted.node, value.producer(), binding, model)
+
+
+def _is_constant(value: ir.Value | None, number: Any) -> bool:
+    """Whether a tensor is known to be a number (a scalar or one element) or a list of numbers; None: whether it is left out."""
+    if value is None or number is None:
+        return value is number
+    wanted = np.asarray(number)
+    known = _constant_of(value)
+    if known is None or known.size != wanted.size or known.dtype.kind not in "biuf":
+        return False
+    return bool(np.array_equal(known.reshape(wanted.shape), wanted.astype(known.dtype)))
+
+
+def _constant_of(value: ir.Value) -> NDArray[Any] | None:
+    """The content of an initializer or of a Constant node; an initializer that may be overridden is none."""
+    if value.is_initializer() and value.const_value is not None:
+        large = value.is_graph_input() or value.const_value.size > _LARGEST_CONSTANT
+        return None if large else value.const_value.numpy()
+    producer = value.producer()
+    if producer is None or (producer.domain, producer.op_type) != ("", "Constant"):
+        return None
+    content = next(iter(producer.attributes.values())).value
+    if isinstance(content, ir.TensorProtocol):
+        return content.numpy()
+    known = np.asarray(content)
+    return known.astype(np.float32) if known.dtype.kind == "f" else known
+
+
+def _fits(wanted: Mapping[str, Any], node: ir.Node, model: ir.Model) -> bool:
+    if not wanted:
+        return True
+    try:
+        schema = find_schema(node.op_type, node.domain, model.graph.opset_imports.get(node.domain))
+    except UsageError:  # an op that this version of onnx does not know has no defaults
+        schema = None
+    return all(_has_attribute(node, name, value, default_of(schema, name)) for name, value in wanted.items())
+
+
+def _has_attribute(node: ir.Node, name: str, wanted: Any, default: Any) -> bool:
+    present = node.attributes.get(name)
+    value = default if present is None else present.value
+    if isinstance(wanted, str) or isinstance(value, str) or value is None:
+        return bool(value == wanted)
+    if isinstance(wanted, float):
+        return bool(np.float32(wanted) == value)
+    return bool(np.array_equal(np.asarray(value), np.asarray(wanted)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -18,12 +18,13 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from linger.errors import GraphError, UsageError, listing, printable
 from linger.files import places_beside, write_atomically, write_together
-from linger.graph.core.walking import GraphPlace, all_graphs, defined_in
+from linger.graph.core.nodes import GraphPlace, all_graphs, defined_in
 from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
-from linger.graph.files.soundness import DEEPEST, flaws, node_flaws, refuse
+from linger.graph.files.soundness import DEEPEST, Flaw, flaws, node_flaws, refuse
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
+GIVEN_MODEL = "the given model"
 _GIVEN = {bytes: "the given bytes", onnx.ModelProto: "the given ModelProto"}
 _SHOWN_LETTERS = 200
 _LARGEST_FILE = 2**31 - 1
@@ -68,9 +69,37 @@ def load(
             that nothing makes or whose data does not fit), or its external data is missing, outside its folder,
             or cannot be found because the model was not given as a path.
     """
+    return read_model(source, prepare=prepare, allowed=allowed).model
+
+
+@dataclass(frozen=True)
+class Content:
+    """A model that was read and searched for flaws.
+
+    Attributes:
+        model: The model.
+        flaws: Its flaws, of allowed categories only.
+        where: What messages call it.
+        proto: The content as the file has it; None for a model in memory.
+    """
+
+    model: ir.Model
+    flaws: Sequence[Flaw]
+    where: str
+    proto: onnx.ModelProto | None = None
+
+
+def read_model(
+    source: ModelLike,
+    *,
+    prepare: Callable[[onnx.ModelProto], bool] | None = None,
+    allowed: Collection[str] = (),
+) -> Content:
+    """What `load` does, with everything that was found on the way."""
     if isinstance(source, ir.Model):
-        refuse(flaws(source), "the given model", allowed=allowed)
-        return source
+        found = flaws(source)
+        refuse(found, GIVEN_MODEL, allowed=allowed)
+        return Content(source, found, GIVEN_MODEL)
     where, folder = _GIVEN.get(type(source)) or str(source), None  # a model as text takes a second
     if isinstance(source, onnx.ModelProto):
         proto = source
@@ -85,9 +114,10 @@ def load(
     _complete(proto, where)
     refuse(found, where, allowed=allowed)
     model = _from_proto(proto, where)
-    refuse([*flaws(model), *node_flaws(model)], where, allowed=allowed)
+    found = [*found, *flaws(model), *node_flaws(model)]
+    refuse(found, where, allowed=allowed)
     resolve_external_data(model, folder, where)
-    return model
+    return Content(model, found, where, proto)
 
 
 def load_own(source: ModelLike) -> ir.Model:
@@ -100,9 +130,18 @@ def load_own(source: ModelLike) -> ir.Model:
     model = load(source)
     if model is not source:
         return model
-    refuse(node_flaws(model), "the given model")
-    require_external_data(model, "the given model")
+    require_sound(model)
     return copied(model)
+
+
+def require_sound(model: ir.Model) -> None:
+    """Refuse a model in memory whose nodes are no nodes of their ops, or whose external data is gone.
+
+    Raises:
+        GraphError: As for `load`, which leaves this out.
+    """
+    refuse(node_flaws(model), GIVEN_MODEL)
+    require_external_data(model, GIVEN_MODEL)
 
 
 def copied(model: ir.Model) -> ir.Model:

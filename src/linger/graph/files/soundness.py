@@ -22,8 +22,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from linger.errors import GraphError, listing
-from linger.graph.core.dialect_node import describe
-from linger.graph.core.walking import Functions, all_graphs, find_circle, graphs_in, is_in_order, makers
+from linger.graph.core.nodes import Functions, all_graphs, describe, find_circle, graphs_in, is_in_order, makers
 
 DEEPEST = 32
 """How many graphs may lie inside each other. Protobuf reads no file with more: it stops at 100 messages, and a level takes three."""
@@ -42,6 +41,9 @@ NAME, NODE, TENSOR, SHAPE, OPSET, SPARSE = "name", "node", "tensor", "shape", "o
 ATTRIBUTE, OPERAND = "attribute", "operand"
 REPORTABLE = frozenset({CYCLE, UNDEFINED, ATTRIBUTE, OPERAND})
 """Flaws that a check can list beside others: such a model can at least be looked at."""
+
+LISTED = REPORTABLE | {TENSOR}
+"""Flaws with which a file is not refused by a check: they become findings, beside all others."""
 
 _STANDARD = ("", "ai.onnx")
 _OLDEST_OPSET = 7

@@ -13,17 +13,24 @@ import onnx
 import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError
-from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import is_dialect_domain
 from linger.graph.core.dialects import is_quantising
-from linger.graph.core.schema import OLDEST_OPSET, takes
-from linger.graph.core.tensor_types import INTEGERS, infer_element_types, type_of
-from linger.graph.core.walking import GraphPlace, all_graphs, all_nodes, graphs_in, in_order, is_in_order, named_graphs
-from linger.graph.facts.flow import Flow
-from linger.graph.facts.propagation import Facts, Propagation, propagate
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import (
+    GraphPlace,
+    all_graphs,
+    all_nodes,
+    graphs_in,
+    in_order,
+    is_dialect_domain,
+    is_in_order,
+    named_graphs,
+)
+from linger.graph.core.tensor_types import INTEGERS, OLDEST_OPSET, infer_element_types, takes, type_of
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
 from linger.graph.files.soundness import is_bounded
-from linger.graph.forms.attach_functions import attach_functions
+from linger.graph.formats.flow import Flow
+from linger.graph.formats.propagation import Formats, Propagation, propagate
+from linger.graph.lowering.bodies import attach_functions
 
 _MOST_ROUNDS = 4
 """Types that are declared in a branch or a body may let another run of the inference find more outside it."""
@@ -173,7 +180,7 @@ def _size(declared: int | ir.SymbolicDim, found: int | ir.SymbolicDim, *, is_out
     return found
 
 
-def correct_types(model: ir.Model, facts: Facts | None = None) -> Changes:
+def correct_types(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Correct declared element types that contradict the nodes; of tensors without one, only outputs get a type.
 
     Inputs of the model and initializers are left as they are declared. Requires: sorted nodes.
@@ -183,7 +190,7 @@ def correct_types(model: ir.Model, facts: Facts | None = None) -> Changes:
         facts: What is known of the model as it is now, where that is known already.
     """
     changes = Changes()
-    facts = Facts(model) if facts is None else facts
+    facts = Formats(model) if facts is None else facts
     found, open_ends = facts.found, _outputs_of_functions(facts.flow)
     for value in _computed(facts.flow):
         is_open = value.dtype is None and (value in open_ends or not value.is_graph_output())

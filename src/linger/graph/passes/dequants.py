@@ -6,19 +6,16 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import DEQUANT, NEWER, is_dequant, is_quantising, read_scale
-from linger.graph.core.names import Names
-from linger.graph.core.replace_value import ValueReplacer
-from linger.graph.core.unused import is_used
-from linger.graph.core.walking import defined_in
-from linger.graph.facts.fact import Propagation, Use
-from linger.graph.facts.flow import Flow, home_of
-from linger.graph.facts.propagation import Facts, OutputPolicy
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import Names, defined_in, describe
+from linger.graph.core.rewiring import ValueReplacer, is_used
+from linger.graph.formats.flow import Flow, home_of
+from linger.graph.formats.propagation import Formats, OutputPolicy
+from linger.graph.formats.tensor_formats import Propagation, Use
 
 
-def rescale_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
+def rescale_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Set `scale_o` of every Dequant to the scale of its tensor, where that is known from another node.
 
     Requires: sorted nodes. Leaves: Dequants with another scale only of tensors whose scale is not known, or is contradicted.
@@ -28,7 +25,7 @@ def rescale_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
         facts: What is known of the model as it is now, where that is known already.
     """
     changes = Changes()
-    for node, scale in (facts or Facts(model)).found.wrong_scales:
+    for node, scale in (facts or Formats(model)).found.wrong_scales:
         old = read_scale(node, "scale_o")
         node.attributes["scale_o"] = ir.AttrFloat32("scale_o", scale)
         was = "it had none" if old is None else f"it was {old:g}"
@@ -38,7 +35,7 @@ def rescale_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
     return changes
 
 
-def remove_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
+def remove_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Let ops that take integers have them; drop Dequants of real numbers, second ones of a tensor, and unused ones.
 
     Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and graph. Ops
@@ -49,7 +46,7 @@ def remove_dequant(model: ir.Model, facts: Facts | None = None) -> Changes:
         facts: As for `rescale_dequant`.
     """
     changes = Changes()
-    facts = Facts(model) if facts is None else facts
+    facts = Formats(model) if facts is None else facts
     found, flow = facts.found, facts.flow
     kept = [use for use in found.kept_real if not is_dequant(use.value.producer())]
     _remove_from_reals(model, found.of_reals, changes)
@@ -196,7 +193,7 @@ def _name(value: ir.Value | None) -> str:
     return repr(None if value is None else value.name)
 
 
-def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: Facts | None = None) -> Changes:
+def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: Formats | None = None) -> Changes:
     """Insert one Dequant per quantised tensor, shared by all that need its real numbers.
 
     A tensor that is an output of the model and shall be real hands its name on to the Dequant's result and is then called
@@ -210,7 +207,7 @@ def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: F
         facts: As for `rescale_dequant`; they were found with these outputs.
     """
     changes = Changes()
-    facts = Facts(model, outputs) if facts is None else facts
+    facts = Formats(model, outputs) if facts is None else facts
     found, flow = facts.found, facts.flow
     missing = found.missing
     if missing:

@@ -11,14 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import LingerError
-from linger.graph.core.changes import Changes
-from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
 from linger.graph.core.dialects import DEQUANT, QUANT
-from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.names import Names, tensor_names
-from linger.graph.core.replace_value import ValueReplacer
-from linger.graph.core.walking import all_graphs
-from linger.graph.facts.propagation import Propagation, propagate
+from linger.graph.core.finding import NOTE, Changes, Finding
+from linger.graph.core.nodes import Names, all_graphs, attributes_of, describe, is_dialect, op_of, tensor_names
+from linger.graph.core.rewiring import ValueReplacer
+from linger.graph.formats.propagation import Propagation, propagate
 from linger.graph.qdq.float_islands import Island, float_islands
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,

@@ -24,13 +24,11 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UnsupportedError, UsageError, listing, printable
-from linger.graph.core.dialect_node import op_of
-from linger.graph.core.walking import required_inputs
-from linger.graph.passes.streaming_preparation import fixed_sizes, is_constant, prepared
+from linger.graph.core.nodes import op_of, required_inputs
 from linger.graph.passes.streaming_rules import Latest, Stepper, Unusable
-from linger.graph.passes.streaming_states import State, StateBook, Timed
+from linger.graph.passes.streaming_states import State, StateBook, Timed, fixed_sizes, is_constant, prepared
 from linger.graph.passes.time_axes import Shapes, find_time, is_recurrent
-from linger.graph.passes.unneeded_nodes import remove_dead_code, remove_identity
+from linger.graph.passes.well_formed import remove_dead_code, remove_identity
 
 Ports = set[tuple[ir.Node, str]]
 """States of recurrent layers: the node, and the name of its input or output."""

@@ -14,9 +14,8 @@ import onnx_ir as ir
 
 from linger.errors import UnsupportedError, UsageError, printable
 from linger.graph.conversion.node_rewriter import content_of, replace_inputs
-from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
-from linger.graph.core.replace_value import become_identity
-from linger.graph.core.walking import inner_graphs, inputs_within
+from linger.graph.core.nodes import attributes_of, describe, inner_graphs, inputs_within, is_dialect, op_of
+from linger.graph.core.rewiring import become_identity
 from linger.graph.passes.streaming_states import StateBook, Timed
 from linger.graph.passes.time_axes import WINDOWS, Shapes, carried_axis, find_rule, whole_numbers
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.graph.core.dialect_node import attributes_of, is_dialect, op_of
-from linger.graph.core.tensor_content import constant_tensor
+from linger.graph.core.nodes import attributes_of, is_dialect, op_of
+from linger.graph.core.tensor_types import constant_tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The sizes of every tensor of a model, by name."""

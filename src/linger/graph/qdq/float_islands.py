@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from linger.graph.core.dialect_node import describe
 from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.schema import takes
-from linger.graph.core.unused import needed_nodes
-from linger.graph.core.walking import all_graphs
+from linger.graph.core.nodes import all_graphs, describe
+from linger.graph.core.rewiring import needed_nodes
+from linger.graph.core.tensor_types import takes
 from linger.graph.qdq.qdq_node import (
     COMPARE,
     DEQUANTIZE,

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.graph.core.tensor_content import tensor_key
-from linger.graph.core.walking import all_graphs
+from linger.graph.core.nodes import all_graphs
+from linger.graph.core.tensor_types import tensor_key
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DOMAINS = frozenset({"", "com.microsoft"})

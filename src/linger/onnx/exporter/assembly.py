@@ -5,39 +5,271 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from linger.checks.limits.memory import MemoryLimits, scratch_shortage
+from linger.checks.limits.packing import PackingLimits
+from linger.checks.limits.products import ProductLimits
+from linger.checks.limits.windows import WindowLimits
 from linger.dialect import DOMAIN, find_op
-from linger.errors import GraphError
+from linger.errors import GraphError, listing
 from linger.files import made_folder, write_atomically
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import all_nodes, is_dialect, opset_of
 from linger.graph.core.tensor_types import infer_element_types
-from linger.graph.core.walking import all_nodes
-from linger.graph.forms.attach_functions import attach_functions
-from linger.graph.forms.byte_layers import write_byte_layers
-from linger.graph.forms.expand_dialect import expand_dialect
-from linger.graph.forms.shaped import state_recurrent_shapes
-from linger.graph.forms.to_qdq import to_qdq
+from linger.graph.formats.flow import SHAPE_OPS, can_run
+from linger.graph.lowering.bodies import attach_functions, expand_dialect, known_tensors, state_recurrent_shapes
+from linger.graph.lowering.byte_layers import write_byte_layers
+from linger.graph.lowering.to_qdq import to_qdq
 from linger.graph.passes import well_formed
-from linger.graph.passes.chip_windows import drop_ceil_mode
+from linger.graph.passes.chip_axes import (
+    count_axes_from_the_front,
+    flatten_norms,
+    flatten_products,
+    give_transposed_biases,
+    pad_more_axes,
+    reserve_scratch,
+    slice_parts,
+    turn_fewer_axes,
+)
+from linger.graph.passes.chip_windows import (
+    CHIP_ATTRIBUTES,
+    drop_ceil_mode,
+    join_groups,
+    name_platform,
+    own_parameters,
+    replace_idle_clips,
+    split_max_pools,
+    step_global_pools_by_one,
+    widen_kernels,
+)
+from linger.graph.passes.constants import fix_shapes
 from linger.graph.passes.declared_types import complete_types
-from linger.graph.passes.fixed_shapes import fix_shapes
-from linger.graph.passes.suit_target import CHIP_ATTRIBUTES
-from linger.graph.passes.unneeded_nodes import remove_dead_code
-from linger.onnx.exporter.boundary import keep_integers_at_the_ends, remove_dequants
+from linger.graph.passes.well_formed import remove_dead_code
 from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
-from linger.onnx.exporter.shapes import forget_sizes_from_values
-from linger.onnx.exporter.suiting import suit
 from linger.onnx.exporter.tracing import TraceOptions
-from linger.targets import find_target
+from linger.targets import Target, find_target
 from linger.version import __version__
 
+_SIZES_FROM = {
+    **dict.fromkeys(("Expand", "OneHot", "Pad", "Reshape", "Split", "Tile", "TopK", "Upsample"), (1,)),
+    "ConstantOfShape": (0,),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+}
+"""The inputs of an op whose values decide the size of its result."""
+
+_SIZES_FROM_CONTENT = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+_ASKS_FOR_SIZES = frozenset({"Shape", "Size"})
+
+
+def forget_sizes_from_values(model: ir.Model) -> None:
+    """Leave open the sizes of outputs that depend on values of inputs.
+
+    The trace has the sizes that follow from the example's values. Sizes that can be inferred are inferred again.
+    """
+    by_value = set(model.graph.inputs) - set(model.graph.initializers.values())
+    sized_by_value: set[ir.Value] = set()
+    for node in model.graph:
+        is_sized = not sized_by_value.isdisjoint(node.inputs) or _is_sized_by(node, by_value)
+        has_values = node.op_type not in _ASKS_FOR_SIZES and not by_value.isdisjoint(node.inputs)
+        if is_sized:
+            sized_by_value |= set(node.outputs)
+        if has_values or is_sized:
+            by_value |= set(node.outputs)
+    for output in model.graph.outputs:
+        if output in sized_by_value and output.shape is not None:
+            output.shape = ir.Shape([None] * len(output.shape))
+
+
+def _is_sized_by(node: ir.Node, by_value: set[ir.Value]) -> bool:
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    if node.op_type in _SIZES_FROM_CONTENT:
+        return not by_value.isdisjoint(node.inputs)
+    return any(node.inputs[i] in by_value for i in _SIZES_FROM.get(node.op_type, ()) if i < len(node.inputs))
+
+
+_MOVING = frozenset(
+    {
+        "Identity",
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Slice",
+        "Gather",
+        "Expand",
+        "Tile",
+        "Split",
+    }
+)
+"""Ops that may stand between an input and its Quant: they move integers as they move real numbers."""
+
+
+def keep_integers_at_the_ends(model: ir.Model) -> dict[str, str]:
+    """Make graph inputs and outputs integers: remove the Quant behind an input and the Dequant before an output.
+
+    Device integrators feed and read the integers themselves. A Quant may stand behind ops that only move numbers.
+
+    Returns:
+        The inputs that stay float, each with the reason.
+    """
+    refused = {}
+    for source in model.graph.inputs:
+        if source.dtype == ir.DataType.FLOAT:
+            reason = _take_integers(source, opset_of(model))
+            if reason:
+                refused[source.name or ""] = reason
+    for node in [n for n in model.graph if _is(n, "Dequant")]:
+        if node.outputs[0].is_graph_output():
+            _bypass(node)
+    return refused
+
+
+def remove_dequants(model: ir.Model) -> int:
+    """Take every Dequant out and connect its consumers to the integers: a file to look at, not to run."""
+    found = [n for n in all_nodes(model) if _is(n, "Dequant")]
+    for node in found:
+        _bypass(node)
+    return len(found)
+
+
+def _take_integers(source: ir.Value, opset: int) -> str:
+    """Make an input take integers; return the reason if that is not possible, else an empty text."""
+    quants: list[ir.Node] = []
+    moving: list[ir.Node] = []
+    waiting = [source]
+    while waiting:
+        for use in waiting.pop().uses():
+            node = use.node
+            if _is(node, "Quant"):
+                quants.append(node)
+            elif use.idx == 0 and _only_moves(node):
+                moving.append(node)
+                waiting += node.outputs
+            elif node.op_type not in SHAPE_OPS:
+                return f"{_label(node)} reads its real values"
+    if any(value.is_graph_output() for value in _outputs(moving)):
+        return "it is an output as well"
+    return _quantise_outside(source, quants, moving, opset) if quants else ""
+
+
+def _quantise_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.Node], opset: int) -> str:
+    """Remove the Quants of an input, so that the nodes before them move integers; return the reason if they cannot."""
+    formats = sorted({(n.attributes["scale_x"].as_float(), n.outputs[0].dtype) for n in quants}, key=str)
+    if len(formats) > 1:
+        return f"it is quantised with the scales {listing(f'{scale:g}' for scale, _ in formats)}"
+    kind = quants[0].outputs[0].dtype
+    assert kind is not None  # `assemble` has inferred the types
+    bits = quants[0].attributes["data_bits"].as_int()
+    stuck = next((n for n in moving if not can_run(n, kind, bits, opset)), None)
+    if stuck is not None:
+        return f"{_label(stuck)} takes no integers of {bits} bits"
+    for value in (source, *_outputs(moving)):
+        value.dtype = kind
+    for node in quants:
+        _bypass_quant(node)
+    return ""
+
+
+def _bypass_quant(node: ir.Node) -> None:
+    """Remove a Quant; if its input is the result of a moving op, that tensor gets the name of the integers."""
+    name, moved = node.outputs[0].name, node.inputs[0]
+    _bypass(node)
+    if moved is not None and not moved.is_graph_input():
+        moved.name = name
+
+
+def _bypass(node: ir.Node) -> None:
+    """Remove a node with one input; where its result is a graph output, the input gets the output's name."""
+    source, result = node.inputs[0], node.outputs[0]
+    assert source is not None and node.graph is not None  # noqa: PT018 - both hold for any node of a sorted graph
+    name = result.name
+    is_output = result.is_graph_output()
+    result.replace_all_uses_with(source, replace_graph_outputs=True)
+    node.graph.remove(node, safe=True)
+    if is_output and not source.is_graph_input():
+        source.name, source.shape = name, result.shape  # not every op's shape can be inferred
+
+
+def _is(node: ir.Node, op_type: str) -> bool:
+    return is_dialect(node) and node.op_type == op_type
+
+
+def _only_moves(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in _MOVING
+
+
+def _outputs(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    return [value for node in nodes for value in node.outputs]
+
+
+def _label(node: ir.Node) -> str:
+    return f"{node.name or 'a node'} ({node.op_type})"
+
+
 logger = logging.getLogger(__name__)
+
+Pass = Callable[[ir.Model], Changes]
+
+
+def suit(model: ir.Model, target: Target) -> Changes:
+    """Make the changes that a chip wants and that change no integer of any tensor.
+
+    What a chip computes otherwise and no change of form can mend (ReLU6, subtraction) is decided by `linger.init(target=)`, so
+    that the simulation follows.
+    """
+    changes = Changes()
+    for each in _passes(target):
+        changes.entries += each(model).entries
+    return changes
+
+
+def _passes(target: Target) -> list[Pass]:
+    windows = target.table("windows", WindowLimits)
+    products = target.table("products", ProductLimits)
+    packing = target.table("packing", PackingLimits)
+    passes: list[Pass] = [
+        count_axes_from_the_front,
+        slice_parts,
+        widen_kernels,
+        partial(join_groups, reaches_kernel=windows.groups_reach_kernel, most_groups=windows.groups),
+        give_transposed_biases,
+        partial(_reserve, target=target),  # before layers are flattened: what it adds is named after their results
+        partial(flatten_products, most_axes=products.axes),
+        partial(flatten_norms, fewest_axes=products.layer_norm_axes),
+        turn_fewer_axes,
+        partial(pad_more_axes, rank=packing.padded_rank),
+        *([] if windows.has_global_stride else [step_global_pools_by_one]),
+    ]
+    if windows.largest_max_pool is not None:
+        passes.append(partial(split_max_pools, largest=windows.largest_max_pool))
+    if not target.takes("Clip"):
+        passes.append(replace_idle_clips)
+    passes.append(own_parameters)  # behind every pass that makes or shares some
+    if not target.is_default:
+        passes.append(partial(name_platform, platform=target.name))
+    return passes
+
+
+def _reserve(model: ir.Model, *, target: Target) -> Changes:
+    """Let the packer reserve the scratch that the engine writes. This costs something, so it is said."""
+    limits = target.table("memory", MemoryLimits)
+    missing = scratch_shortage(model, known_tensors(model).shapes, limits) if limits.scratch_written else {}
+    changes = reserve_scratch(model, missing, per_number=limits.scratch_reserved["LinearInt"]) if missing else Changes()
+    for change in changes:
+        logger.warning("export for %s: %s: %s.", target.name, change.where, change.what)
+    return changes
 
 
 @dataclass(frozen=True)

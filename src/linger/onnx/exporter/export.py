@@ -28,8 +28,7 @@ from linger.files import write_atomically
 from linger.graph.files.model_io import save
 from linger.graph.passes.qdq_pairs import cancel_dq_q
 from linger.onnx.exporter.assembly import assemble
-from linger.onnx.exporter.baked_sizes import Example, require_open
-from linger.onnx.exporter.decisions import DecisionWatch
+from linger.onnx.exporter.baked_sizes import DecisionWatch, Example, require_open
 from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter, WrapperTrace
 from linger.onnx.exporter.finishing import list_initializers, require_suitable
 from linger.onnx.exporter.finishing import simplify as simplify_model
@@ -73,7 +72,7 @@ from linger.simulation.example_call import (
     read_call,
     run_once,
 )
-from linger.verification.other_sizes import OWN_TRIALS
+from linger.verification.feeds import OWN_TRIALS
 
 Target = str | os.PathLike[str] | IO[bytes]
 

@@ -20,9 +20,8 @@ from linger.checks.limits.limit import BY_EXPORT, NO_EXACT_FORM
 from linger.checks.limits.target_findings import target_findings
 from linger.checks.limits.whole_file import PLATFORM
 from linger.errors import GraphError, UnsupportedError, UsageError, install_line
-from linger.graph.core.dialect_node import is_dialect
 from linger.graph.core.finding import ERROR, NOTE
-from linger.graph.core.walking import all_nodes
+from linger.graph.core.nodes import all_nodes, is_dialect
 from linger.numeric.fixed import limits
 from linger.onnx.exporter.naming import keep_scalars_as_nodes
 from linger.runtime.session import ORT_ERRORS

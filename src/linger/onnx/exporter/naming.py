@@ -10,10 +10,9 @@ from itertools import chain, count
 import onnx_ir as ir
 
 from linger.dialect import find_op
-from linger.graph.core.dialect_node import is_dialect
-from linger.graph.core.tensor_content import constant_tensor
-from linger.graph.core.unused import drop_unused
-from linger.graph.core.walking import all_nodes
+from linger.graph.core.nodes import all_nodes, is_dialect
+from linger.graph.core.rewiring import drop_unused
+from linger.graph.core.tensor_types import constant_tensor
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
 from linger.simulation.example_call import WRAPPED
 

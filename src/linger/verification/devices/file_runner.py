@@ -12,12 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
-from linger.graph.core.carriers import POSITIVE, carried, stands_for
 from linger.graph.core.dialects import is_dequant
-from linger.graph.core.walking import graphs_in, required_inputs
-from linger.graph.facts.propagation import Propagation, propagate
-from linger.graph.files.model_io import ModelLike, load_own
-from linger.graph.forms.normal_form import bring_to_normal_form
+from linger.graph.core.nodes import graphs_in, required_inputs
+from linger.graph.core.unsigned_bytes import POSITIVE, carried, stands_for
+from linger.graph.files.model_io import ModelLike
+from linger.graph.formats.propagation import Propagation, propagate
+from linger.graph.network import Network
 from linger.runtime.reference import Reference
 from linger.runtime.session import Feeds, Session
 from linger.verification.array_files import Array
@@ -42,13 +42,12 @@ class FileRunner:
             raise UsageError(f"engine {engine!r} is none of {listing(ENGINES)}.")
         self.label = label_of(model) or label
         self._computed: Callable[[Feeds], dict[str, Array]]
+        network = Network.of(model)
         if engine == "onnxruntime":
-            session = Session(model, as_written=True)
+            session = Session(network, as_written=True)
             self.model, self._computed = session.model, session.intermediates
         else:
-            self.model = load_own(model)
-            bring_to_normal_form(self.model)
-            self._computed = Reference(self.model, is_checked=True).intermediates
+            self.model, self._computed = network.normal, Reference(network).intermediates
         self.facts = tensor_facts(self.model)
         self.inputs = [value.name or "" for value in required_inputs(self.model)]
         self.outputs = [value.name or "" for value in self.model.graph.outputs]

@@ -1,34 +1,281 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two reasons why integers differ: kernels that saturate on this CPU, and float ops that differ in their last bits.
-
-A value between two integers may round to one of them in one computation and to the other in the next, if the float ops
-before it differ in their last bits; everything computed from it then differs too. Two observations show that no integer is
-computed wrongly. First, with the expected integers put in behind every float op, the rest of the file computes what was expected.
-Second, these expected integers are what Quant makes of a number within float rounding of the exact one (of torch's own
-number, where that was recorded).
-"""
+"""Where a divergence begins, down to a branch or an iteration, and what causes it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import GraphError, LingerError
-from linger.graph.core.carriers import SAFE_WEIGHT
-from linger.graph.core.dialect_node import attributes_of, describe, is_dialect, op_of
-from linger.graph.files.model_io import copied
+from linger.graph.core.dialects import is_quantising
+from linger.graph.core.nodes import (
+    attributes_of,
+    defined_in,
+    describe,
+    graphs_in,
+    inner_graphs,
+    inputs_within,
+    is_dialect,
+    op_of,
+)
+from linger.graph.core.unsigned_bytes import SAFE_WEIGHT
+from linger.graph.files.model_io import copied, exchanged, in_memory, load
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime import saturation
 from linger.runtime.reference import Reference
+from linger.runtime.session import Session
 from linger.verification.array_files import Array
-from linger.verification.proof.comparison import PLAIN, Arrays, Batch, RecordingComparison, Way, unequal
-from linger.verification.proof.first_divergence import ancestors, nodes_before
-from linger.verification.proof.result import Cause, Flip, FloatRow, TensorRow
+from linger.verification.proof.comparison import (
+    PLAIN,
+    Arrays,
+    Batch,
+    RecordingComparison,
+    Way,
+    far_apart,
+    first_index,
+    unequal,
+)
+from linger.verification.proof.result import Cause, Divergence, Flip, FloatRow, TensorRow
 from linger.verification.recording import Recording
+
+MOST_ITERATIONS = 256
+"""How far a loop is followed."""
+
+
+def narrow_down(comparison: RecordingComparison) -> Divergence | None:
+    """The first difference; one that only a plain run shows is followed to the layer where it begins.
+
+    The search halves the layers before the output: it finds a layer whose output differs while the output of the layer before
+    it, in the order of computation, does not.
+    """
+    first, batch = comparison.first, comparison.first_batch
+    if first is None or batch is None or not first.found_by.endswith(PLAIN):
+        return first
+    session = comparison.sessions.get(first.found_by.removesuffix(PLAIN))
+    if session is None:  # a witness, which cannot be cut
+        return first
+    cut = _CutFile(session, batch)
+    before = ancestors(comparison.model.graph, first.tensor)
+    ends = _layer_ends([node for node in comparison.model.graph if node in before], first.tensor)
+    low, high = -1, len(ends) - 1  # the last one is known to differ
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if cut.differs(ends[middle]) else (middle, high)
+    return cut.divergence(ends[high], first)
+
+
+def _layer_ends(nodes: list[ir.Node], last: str) -> list[str]:
+    """Tensors behind which a file can be cut without separating fused nodes: DQ behind Q; all, where there are none."""
+    joints = [node for node in nodes if node.op_type == "DequantizeLinear" and _quantizer(node) is not None]
+    names = [node.outputs[0].name for node in joints or nodes if node.outputs]
+    return [*(name for name in names if name and name != last), last]
+
+
+def _quantizer(node: ir.Node) -> ir.Node | None:
+    producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    return producer if producer is not None and producer.op_type == "QuantizeLinear" else None
+
+
+@dataclass(frozen=True)
+class _CutFile:
+    """The file, cut off behind one tensor or another, on one batch."""
+
+    session: Session
+    batch: Batch
+
+    def differs(self, name: str) -> bool:
+        return bool(self._run_up_to(name)[0].any())
+
+    def _run_up_to(self, name: str) -> tuple[NDArray[np.bool_], Array]:
+        """Where a tensor differs when the file ends with it, and its values."""
+        want, have = self.batch.reference[name], self.session.run_up_to(name, self.batch.feeds)
+        producer = _producer(self.session.model.graph, name)
+        is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_quantising(producer)
+        return (unequal if is_exact else far_apart)(want, have), have
+
+    def divergence(self, name: str, first: Divergence) -> Divergence:
+        """The difference in a tensor, which is that of `first` or comes before it."""
+        made = first
+        if name != first.tensor:
+            differs, have = self._run_up_to(name)
+            index, expected, found = first_index(differs, self.batch.reference[name], have)
+            made = replace(first, tensor=name, index=index, expected_by="numpy", expected=expected, found=found)
+        node = _layer(_producer(self.session.model.graph, name))
+        varying = [v.name for v in node.inputs if v is not None and v.name and _varies(v)]
+        inputs = {name: not self.differs(name) for name in varying}
+        return replace(made, node=describe(node), op_type=node.op_type, inputs=inputs)
+
+
+def _producer(graph: ir.Graph, name: str) -> ir.Node:
+    return next(node for node in graph if any(o.name == name for o in node.outputs))
+
+
+def _layer(node: ir.Node) -> ir.Node:
+    """The node whose result a DQ behind a Q returns."""
+    quantizer = _quantizer(node)
+    if quantizer is None:
+        return node
+    computed = quantizer.inputs[0]
+    return (None if computed is None else computed.producer()) or quantizer
+
+
+def _varies(value: ir.Value) -> bool:
+    """Whether a tensor is computed from the inputs: weights are not, nor are dequantised weights."""
+    node = value.producer()
+    if node is None or node.op_type == "Constant":
+        return False
+    source = node.inputs[0] if node.op_type == "DequantizeLinear" and node.inputs else None
+    return source is None or source.const_value is None
+
+
+def ancestors(graph: ir.Graph, tensor: str) -> set[ir.Node]:
+    """The nodes of a graph that a tensor depends on."""
+    return nodes_before(graph, [o for node in graph for o in node.outputs if o.name == tensor])
+
+
+def nodes_before(
+    graph: ir.Graph | None, values: Iterable[ir.Value | None], is_end: Callable[[ir.Node], bool] = lambda _: False
+) -> set[ir.Node]:
+    """The nodes of a graph that some tensors depend on, back to the nodes that are an end, which are left out."""
+    waiting, found = list(values), set()
+    while waiting:
+        value = waiting.pop()
+        node = None if value is None else value.producer()
+        if node is not None and node not in found and node.graph is graph and not is_end(node):
+            found.add(node)
+            waiting += inputs_within(node)
+    return found
+
+
+def look_inside(comparison: RecordingComparison) -> Divergence | None:
+    """The first difference; if a node with a body computes it from inputs that agree, with the place in the body.
+
+    The body runs on its own, on the inputs that numpy has, iteration by iteration, until numpy and ONNX Runtime differ.
+    Where it cannot be run on its own the difference stays as it is.
+    """
+    first, batch = comparison.first, comparison.first_batch
+    levels = {comparison.way.label(level): level for level in comparison.way.levels}
+    if first is None or batch is None or first.found_by not in levels or first.inputs_agree is False:
+        return first
+    node = _producer(comparison.model.graph, first.tensor)
+    if not inner_graphs(node):
+        return first
+    way = replace(comparison.way, levels=(levels[first.found_by],))
+    try:
+        inside = _run_body(node, comparison.model, batch, way)
+    except (LingerError, StopIteration):
+        return first
+    return replace(first, inside=inside)
+
+
+def _run_body(node: ir.Node, model: ir.Model, batch: Batch, way: Way) -> Divergence | None:
+    values = {**batch.reference, **batch.feeds}
+    runs = _runs(node, values)
+    if runs is None:
+        return None
+    captured = {name: values[name] for name in _captured(runs.body) if name in values}
+    inner: RecordingComparison | None = None
+    outcome: dict[str, Array] = {}
+    for feeds in islice(runs.feeds(outcome), MOST_ITERATIONS):
+        given = {**feeds, **captured}
+        inner = inner or RecordingComparison(_as_model(runs.body, model, given), way)
+        outcome.update(inner.add(Recording(list(given.values()), input_names=tuple(given))).reference)
+        if inner.first is not None:
+            found = look_inside(inner)
+            unit = "branch" if node.op_type == "If" else "iteration"
+            return None if found is None else replace(found, unit=unit)
+    return None
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The body that a node runs, and a function that yields the inputs of each run from the results of the run before."""
+
+    body: ir.Graph
+    feeds: Callable[[Arrays], Iterator[dict[str, Array]]]
+
+
+def _runs(node: ir.Node, values: Arrays) -> _Runs | None:
+    """How a node runs its body; None where that cannot be repeated outside the node."""
+    if node.op_type == "If":
+        return _branch(node, values)
+    inputs = _known_inputs(node, values)
+    if inputs is None or "body" not in node.attributes:
+        return None
+    body = node.attributes["body"].as_graph()
+    if node.op_type == "Loop":
+        return _Runs(body, lambda last: _loop(body, inputs, last))
+    if node.op_type == "Scan" and not {"scan_input_axes", "scan_input_directions"} & set(node.attributes):
+        count = node.attributes["num_scan_inputs"].as_int()
+        return _Runs(body, lambda last: _scan(body, inputs, count, last))
+    return None
+
+
+def _known_inputs(node: ir.Node, values: Arrays) -> list[Any] | None:
+    """The inputs of a node, None for one that is left out; None where one is not known."""
+    if any(v is not None and v.name not in values for v in node.inputs):
+        return None
+    return [None if v is None else values[v.name or ""] for v in node.inputs]
+
+
+def _branch(node: ir.Node, values: Arrays) -> _Runs | None:
+    condition = None if node.inputs[0] is None else values.get(node.inputs[0].name or "")
+    if condition is None:
+        return None
+    branch = node.attributes["then_branch" if _is_true(condition) else "else_branch"]
+    return _Runs(branch.as_graph(), lambda _: iter([{}]))
+
+
+def _loop(body: ir.Graph, inputs: list[Any], last: Arrays) -> Iterator[dict[str, Array]]:
+    count, goes_on, *state = inputs
+    names = [v.name or "" for v in body.inputs]
+    goes_on = np.ones((), bool) if goes_on is None else goes_on
+    number = 0
+    while _is_true(goes_on) and (count is None or number < int(np.asarray(count).reshape(()))):
+        yield dict(zip(names, [np.array(number, np.int64), np.asarray(goes_on).reshape(()), *state], strict=True))
+        goes_on, *state = (last[v.name or ""] for v in body.outputs[: len(names) - 1])
+        number += 1
+
+
+def _is_true(condition: Array) -> bool:
+    return bool(np.asarray(condition).reshape(()))
+
+
+def _scan(body: ir.Graph, inputs: list[Any], count: int, last: Arrays) -> Iterator[dict[str, Array]]:
+    state, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+    names = [v.name or "" for v in body.inputs]
+    for number in range(sequences[0].shape[0]):
+        yield dict(zip(names, [*state, *(s[number] for s in sequences)], strict=True))
+        state = [last[v.name or ""] for v in body.outputs[: len(state)]]
+
+
+def _captured(body: ir.Graph) -> list[str]:
+    """Tensors of the graphs around a body that it uses, or that are outputs of it."""
+    inside = {value for place in graphs_in(body) for value in defined_in(place.graph)}
+    used = [v for n in body for v in inputs_within(n)] + list(body.outputs)
+    return list(dict.fromkeys(v.name for v in used if v not in inside and v.name))
+
+
+def _as_model(body: ir.Graph, model: ir.Model, feeds: Arrays) -> ir.Model:
+    """A body as a model of its own, with the tensors that it captures as further inputs."""
+    with exchanged(model, in_memory(model)):  # a model on its own has no folder with data files
+        proto = onnx.ModelProto(ir_version=model.ir_version, graph=ir.to_proto(body))
+        proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
+    for domain, version in model.graph.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    del proto.graph.input[:]
+    for name, array in feeds.items():
+        described = proto.graph.input.add(name=name)
+        described.type.tensor_type.elem_type = int(ir.DataType.from_numpy(array.dtype))
+    return load(proto)  # a new model: nobody has checked that the body is complete without the graphs around it
+
 
 SWITCHES = ("session.qdqisint8allowed", "session.disable_quant_qdq", "session.x64quantprecision")
 """Config entries with which ONNX Runtime avoids u8×s8: int8 kernels, float ops as written, u8×u8 kernels."""

@@ -27,7 +27,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, VerificationError
-from linger.files import places_beside, write_atomically, write_together
+from linger.files import is_unchanged, places_beside, write_atomically, write_together
 from linger.records.reading import Count, FileName, Is, Sha256, parse_json, read, refuse_fields
 from linger.runtime.saturation import has_saturating_products
 from linger.runtime.session import LEVELS
@@ -224,15 +224,6 @@ def write_certificate(path: Path, evidence: Evidence | None, findings: Mapping[s
         return
     place, inputs_file = places_beside(path, lambda _: beside)
     write_together({inputs_file: lambda file: file.write(stored), place: lambda file: file.write(text.encode())})
-
-
-def is_unchanged(file: Path, before: os.stat_result) -> bool:
-    """Whether a file has the size and the time that it had before."""
-    try:
-        now = file.stat()
-    except OSError:
-        return False
-    return (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
 def describe_model(path: Path, data_files: Sequence[Path]) -> dict[str, Any]:

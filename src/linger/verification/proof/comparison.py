@@ -16,14 +16,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.graph.core.carriers import POSITIVE, carried, positive_part, stands_for
-from linger.graph.core.dialect_node import describe
 from linger.graph.core.dialects import is_quantising
-from linger.graph.core.unused import needed_nodes
-from linger.graph.core.walking import inputs_within, required_inputs
-from linger.runtime.fastest import fastest
+from linger.graph.core.nodes import describe, inputs_within, required_inputs
+from linger.graph.core.rewiring import needed_nodes
+from linger.graph.core.unsigned_bytes import POSITIVE, carried, positive_part, stands_for
+from linger.graph.network import Network
 from linger.runtime.reference import Reference
-from linger.runtime.session import Options, Session, as_expected, make_session_options
+from linger.runtime.session import Options, Session, as_expected, fastest, make_session_options
 from linger.verification.array_files import Array
 from linger.verification.proof.result import Divergence, FloatRow, TensorRow
 from linger.verification.proof.witness import Statement, Witness, WitnessStand, make_stands
@@ -93,19 +92,19 @@ class RecordingComparison:
         witnesses: Further computations of it.
     """
 
-    def __init__(self, model: ir.Model, way: Way, witnesses: Sequence[Witness] = ()) -> None:
-        self.way = way
+    def __init__(self, model: ir.Model | Network, way: Way, witnesses: Sequence[Witness] = ()) -> None:
+        self.way, network = way, Network.of(model, is_checked=True)
         self.sessions = {
-            way.label(level): Session(model, make_session_options(level, way.options), is_checked=True, as_written=True)
+            way.label(level): Session(network, make_session_options(level, way.options), as_written=True)
             for level in way.levels
         }
-        self._fastest = _fastest_session(model, way)
+        self._fastest = _fastest_session(network, way)
         session = next(iter(self.sessions.values()))
         self.model = session.model  # in the order of computation
-        self._reference = Reference(model, is_checked=True)
+        self._reference = Reference(network)
         self._inputs = {i.name: i.type for i in session.get_inputs()}
         self._outputs = [o.name for o in session.get_outputs()]
-        self._exact = _dequantized_outputs(model)
+        self._exact = _dequantized_outputs(network.model)
         self._producers = {
             name: node
             for node in self.model.graph
@@ -347,13 +346,12 @@ def _limited(arrays: Arrays) -> dict[str, Array]:
     return {name: positive_part(array) if name.endswith(POSITIVE) else array for name, array in arrays.items()}
 
 
-def _fastest_session(model: ir.Model, way: Way) -> Session | None:
+def _fastest_session(network: Network, way: Way) -> Session | None:
     """The file as `linger.Session` runs it, where that is another graph than the file's."""
-    graph = fastest(model)
-    if graph is None:
+    if network.once(fastest) is None:
         return None
     level = "all" if "all" in way.levels else way.levels[-1]
-    return Session(model, make_session_options(level, way.options), is_checked=True, graph=graph)
+    return Session(network, make_session_options(level, way.options))
 
 
 def _own(batch: Batch, name: str, expected: Array) -> Array:

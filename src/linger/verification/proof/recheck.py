@@ -12,10 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from linger.errors import LingerError, UsageError, VerificationError, listing
-from linger.graph.files.model_io import load
+from linger.graph.network import Network, data_files
 from linger.progress import progress
 from linger.runtime.session import Session, checked_levels
 from linger.verification.array_files import UNREADABLE, Array, arrays_in
@@ -31,7 +29,7 @@ from linger.verification.proof.certificate import (
 )
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import Verification, fingerprint
-from linger.verification.proof.verify import data_files, verify_file
+from linger.verification.proof.verify import verify_file
 from linger.verification.proof.witness import Witness, Witnesses, as_witnesses, require_same_model
 from linger.verification.recording import Recording
 
@@ -69,15 +67,16 @@ def check_certificate(
     content = read_certificate(certificate)
     chosen, witnesses = None if levels is None else checked_levels(levels), as_witnesses(witness)
     file = certificate.parent / str(content["model"]["name"]) if model is None else Path(model)
-    loaded = load(file)
+    network = Network(file)
+    data = data_files(network.model)
     wrong = [] if is_untouched(content) else ["it was changed after it was written (the seal does not fit)"]
     if content["verdict"] != EQUAL:
         wrong.append(f"it says itself that the computations differ ({content['summary']})")
-    found_wrong = [*_model_problems(content["model"], describe_model(file, data_files(loaded)), file)]
+    found_wrong = [*_model_problems(content["model"], describe_model(file, data), file)]
     if not found_wrong:
         require_same_model(witnesses, lambda: file_sha256(file), str(file))
         found_wrong += _contradictions(content)
-        result = _again(content, certificate, file, loaded, (chosen, witnesses), found_wrong)
+        result = _again(content, certificate, network, (chosen, witnesses), found_wrong)
         if result is not None and not wrong and not found_wrong:
             return result
     raise VerificationError(f"{certificate}: this certificate does not hold: {'; '.join([*wrong, *found_wrong])}.")
@@ -128,14 +127,13 @@ def _witness_contradictions(content: Mapping[str, Any]) -> Iterator[str]:
 def _again(
     content: Mapping[str, Any],
     certificate: Path,
-    file: Path,
-    loaded: ir.Model,
+    network: Network,
     chosen: tuple[tuple[str, ...] | None, tuple[Witness, ...]],
     wrong: list[str],
 ) -> Verification | None:
     """Run the file on the certificate's inputs; a sentence for everything that does not agree is added to `wrong`."""
     try:
-        batches = list(_inputs(content["inputs"], certificate, loaded))
+        batches = list(_inputs(content["inputs"], certificate, network))
     except _InputsError as error:
         wrong.append(str(error))
         return None
@@ -148,7 +146,7 @@ def _again(
     recordings = (Recording(list(feeds.values()), input_names=tuple(feeds)) for feeds in batches)
     try:
         shown = progress(recordings, "verify", len(batches))
-        result = verify_file(file, shown, way=way, loaded=loaded, witnesses=witnesses)
+        result = verify_file(network, shown, way=way, witnesses=witnesses)
     except LingerError as error:
         wrong.append(f"it cannot be computed again on the certificate's inputs: {error}")
         return None
@@ -192,9 +190,9 @@ class _InputsError(Exception):
     """The certificate's inputs cannot be read or generated any more."""
 
 
-def _inputs(said: Mapping[str, Any], certificate: Path, loaded: ir.Model) -> Iterator[Feeds]:
+def _inputs(said: Mapping[str, Any], certificate: Path, network: Network) -> Iterator[Feeds]:
     if said["kind"] == GENERATED:
-        session = Session(loaded, is_checked=True, as_written=True)
+        session = Session(network, as_written=True)
         yield from (generated_feeds(session, seed) for seed in said["seeds"])
         return
     arrays = _arrays(_stored(said, certificate))

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 
-from linger.graph.files.model_io import ModelLike, external_tensors, load_own
-from linger.verification.proof.causes import find_cause, find_flips
+from linger.graph.network import Network, NetworkLike
+from linger.verification.proof.causes import find_cause, find_flips, look_inside, narrow_down
 from linger.verification.proof.certificate import Evidence, file_sha256
 from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way
-from linger.verification.proof.first_divergence import look_inside, narrow_down
 from linger.verification.proof.result import Cause, Flip, Verification, fingerprint
 from linger.verification.proof.witness import Witness, require_same_model
 from linger.verification.recording import Recording
@@ -24,13 +22,12 @@ KEPT_BYTES = 1 << 28
 
 
 def verify_file(
-    model: ModelLike,
+    model: NetworkLike,
     recordings: Iterable[Recording],
     *,
     way: Way | None = None,
     seeds: Sequence[int] = (),
     kept_bytes: int = KEPT_BYTES,
-    loaded: ir.Model | None = None,
     witnesses: Sequence[Witness] = (),
 ) -> Verification:
     """Run the file on each recording's inputs and compare every integer with equality.
@@ -38,12 +35,11 @@ def verify_file(
     For a recording without integers (inputs only) the computations of the file are compared with each other.
 
     Args:
-        model: The file.
+        model: The file, a model in memory, or a `Network`.
         recordings: One per batch.
         way: Levels and options of ONNX Runtime; None: its defaults.
         seeds: The seeds that generated the inputs, if any.
         kept_bytes: Inputs up to this size are kept for a certificate.
-        loaded: The content of the file as `load` has returned it: it is neither read nor checked again.
         witnesses: Further computations of the file, which must agree in every tensor.
 
     Raises:
@@ -51,18 +47,17 @@ def verify_file(
         LingerError: A witness crashed.
     """
     way = way or Way()
-    path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    loaded = loaded or load_own(model)
-    files = {} if path is None else {file: file.stat() for file in (path, *data_files(loaded))}
+    network = Network.of(model)
+    path, files = network.path, network.files
     _require_same_model(witnesses, path)
-    comparison = RecordingComparison(loaded, way, witnesses)
+    comparison = RecordingComparison(network, way, witnesses)
     kept = _KeptInputs(0 if seeds else kept_bytes)  # a seed is enough
     flips = _Flips()
     for recording in recordings:
         batch = comparison.add(recording)
         flips.add(comparison, batch)
         kept.add(batch.feeds)
-    cause = _explain(loaded, comparison)
+    cause = _explain(network.model, comparison)
     return _result(
         comparison,
         way,
@@ -96,11 +91,6 @@ def _result(
         evidence=evidence,
         witnesses=[stand.row for stand in comparison.witnesses.values()],
     )
-
-
-def data_files(model: ir.Model) -> list[Path]:
-    """The files that hold a model's external data."""
-    return sorted({Path(tensor.path) for tensor in external_tensors(model)})
 
 
 def _explain(model: ir.Model, comparison: RecordingComparison) -> Cause | None:

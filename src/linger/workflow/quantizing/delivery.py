@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,32 +12,39 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
 import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, joined_rows, keywords_of, rows_of_batch, run_batch, values_of
 from linger.errors import LingerError, UnsupportedError, UsageError
 from linger.files import write_atomically, write_folders
+from linger.graph.network import Network
 from linger.onnx.exporter.export import export
 from linger.proof import verify
 from linger.quantization.diagnosis.coverage import coverage
+from linger.reporting.facts import FindingFacts, Run, read_run
+from linger.reporting.verdict import verdict_of
+from linger.tuning.one_call.result import TuneResult
 from linger.verification.array_files import npz_content
 from linger.version import __version__
-from linger.workflow.quantizing.open_axes import Edges
+from linger.workflow.file_facts import proof_of_certificate
+from linger.workflow.quantizing.judging import is_goal_met
 from linger.workflow.quantizing.quantized import (
     CERTIFICATE,
     CONFIG,
+    DATA,
     FILES,
     INPUTS,
     NET,
+    PAGE,
     WEIGHTS,
     Quantized,
     QuantizeSettings,
     is_former_run,
 )
 from linger.workflow.quantizing.run_file import RunFile, config_text, sha256, weights_content
-from linger.workflow.quantizing.samples import Piece, Samples, rows_of
+from linger.workflow.quantizing.samples import Edges, Piece, Samples, rows_of
+from linger.workflow.report import Report, report
 
 if TYPE_CHECKING:
     from linger.c.exported_folder import Cut
@@ -67,6 +75,14 @@ class Work:
     command: str = ""
     notes: list[str] = field(default_factory=list)
     cautions: list[str] = field(default_factory=list)
+    network: Network | None = None
+    """The file in the folder, since it was exported last."""
+
+    @property
+    def file(self) -> Network:
+        """The file that was exported last, which all steps share."""
+        assert self.network is not None  # every step comes after an export
+        return self.network
 
     @property
     def example(self) -> Batch:
@@ -157,8 +173,7 @@ def _close(work: Work, why: str) -> None:
 
 def _branches(work: Work) -> int:
     """How many nodes of the file hold graphs: If, Loop, Scan."""
-    graph = onnx.load(work.folder / NET, load_external_data=False).graph
-    return sum(node.op_type in ("If", "Loop", "Scan") for node in graph.node)
+    return sum(node.op_type in ("If", "Loop", "Scan") for node in work.file.model.graph)
 
 
 def _export(work: Work, quantised: nn.Module) -> None:
@@ -174,11 +189,12 @@ def _export(work: Work, quantised: nn.Module) -> None:
         opset_version=settings.opset,
         allow_findings=True,
     )
+    work.network = Network(work.folder / NET)
 
 
 def _verified(work: Work, quantised: nn.Module) -> Verification:
     inputs = [piece.arguments for piece in work.proven]
-    return verify(quantised, work.folder / NET, inputs, certificate=work.folder / CERTIFICATE)
+    return verify(quantised, work.file, inputs, certificate=work.folder / CERTIFICATE)
 
 
 def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
@@ -187,7 +203,7 @@ def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
     from linger.checks.check import check
     from linger.checks.limits.memory import memory
 
-    file, target = work.folder / NET, work.settings.target
+    file, target = work.file, work.settings.target
     try:
         arena = memory_in_c(file).arena_bytes
     except LingerError:
@@ -208,9 +224,9 @@ def _as_c(work: Work, tell: Tell) -> tuple[CProof | None, Cut | None, str]:
     folder = work.folder / C
     symbol = network_name(Path(f"{work.name}.onnx"), None)
     try:
-        export_c(work.folder / NET, folder, name=symbol, certificate=work.folder / CERTIFICATE, cut=work.settings.cut)
+        export_c(work.file, folder, name=symbol, certificate=work.folder / CERTIFICATE, cut=work.settings.cut)
         with build(folder) as program:
-            return prove(program, work.folder / NET), program.folder.cut, ""
+            return prove(program, work.file), program.folder.cut, ""
     except LingerError as error:  # the rest of the run is done, and stays
         return None, None, f"{'The program in C was not proven' if folder.is_dir() else NO_C}: {error}"
 
@@ -222,7 +238,7 @@ def c_obstacle(work: Work) -> str:
     if work.settings.c is None or work.settings.cut:
         return ""
     try:
-        load_network(work.folder / NET)
+        load_network(work.file)
     except UnsupportedError as error:
         return f"{NO_C} without --cut: {error}"
     return ""
@@ -280,7 +296,7 @@ def placed(made: Quantized, work: Work, out: Path) -> Quantized:
 
 def _has_integer_part(file: Path) -> bool:
     """Whether a file without a program in C has a part that `--cut` would write."""
-    from linger.c.parts.integer_part import find_cut
+    from linger.c.integer_part import find_cut
 
     try:
         return find_cut(file) is not None
@@ -298,3 +314,95 @@ def float_bytes(model: nn.Module) -> int:
     """The weights in float, batch norms included."""
     tensors: list[Tensor] = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
     return sum(4 * t.numel() for t in tensors)
+
+
+_C_DIFFERS = "c-differs"
+
+_REPEAT = f"linger quantize --config {CONFIG} --out again"
+"""The line that gives the same file again, in the folder of the run: the search itself may end elsewhere on another machine."""
+
+
+def new_run(
+    work: Work,
+    made: Quantized,
+    quantised: nn.Module,
+    tuning: TuneResult | None = None,
+) -> Run:
+    """Everything that can be told of the file in the working folder.
+
+    Args:
+        work: The run on its way.
+        made: What it has made so far.
+        quantised: The model that the file was exported from.
+        tuning: What was tried.
+    """
+    run = report(
+        work.file,
+        None,
+        model=quantised,
+        reference=None if tuning is None else work.model,
+        data=[piece.arguments for piece in work.proven],
+        tuning=tuning,
+        verification=work.folder / CERTIFICATE,
+        target=work.settings.target,
+        name=work.name,
+    ).runs[0]
+    return replace(run, float_weight_bytes=made.float_bytes, notes=(*run.notes, *made.notes))
+
+
+def former_run(work: Work, path: Path, made: Quantized) -> Run | None:
+    """What a former run told of the same file, with today's proof; None where it told nothing, or something of another file."""
+    try:
+        run = read_run(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, UsageError):
+        return None
+    is_same = run.proof is not None and run.proof.digests.get(NET) == made.sha256
+    return (
+        replace(run, proof=proof_of_certificate(work.folder / CERTIFICATE, work.folder / NET, ())) if is_same else None
+    )
+
+
+def reported(work: Work, made: Quantized, run: Run) -> Quantized:
+    """Write the page and its data into the working folder; the verdict of the report becomes that of the run."""
+    text = (work.folder / CONFIG).read_text(encoding="utf-8")
+    goal = work.settings.goal_text
+    run = replace(
+        run,
+        name=work.name,
+        quality=made.quality,
+        cautions=tuple(work.cautions),
+        findings=(*_about_c(made), *(finding for finding in run.findings if finding.rule != _C_DIFFERS)),
+        command=_REPEAT if work.command else "",
+        notes=_with_origin(run.notes, work.command),
+        config=text,
+        goal=goal,
+        is_goal_met=is_goal_met(goal, made.quality),
+    )
+    page = Report((run,))
+    write_atomically(work.folder / PAGE, page.to_html().encode())
+    write_atomically(work.folder / DATA, page.to_json().encode())
+    return replace(made, decision=verdict_of(run))
+
+
+def _with_origin(notes: tuple[str, ...], command: str) -> tuple[str, ...]:
+    """Notes that say, once, which command made the run."""
+    note = f"Made by: {command}"
+    return notes if not command or note in notes else (*notes, note)
+
+
+def _about_c(made: Quantized) -> tuple[FindingFacts, ...]:
+    """What forbids a program in C that computes something else."""
+    if made.c_proof is None or made.c_proof.ok:
+        return ()
+    reason = f"{made.c_proof.differing:,} of {made.c_proof.elements:,} numbers of the program in C are not those of the file."
+    return (
+        FindingFacts("error", _C_DIFFERS, where="program in C", reason=reason, remedy="Use the file, and tell us."),
+    )
+
+
+def command_of(run: RunFile) -> str:
+    """The line that made a run; empty where no command did."""
+    words = ["linger", "quantize", run.model]
+    for name, value in run.options.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words) if run.model else ""

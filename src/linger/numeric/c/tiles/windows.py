@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from linger.numeric.c.accumulation import Total, Window
+from linger.numeric.c import accumulation
+from linger.numeric.c.accumulation import Accumulate, Total, Window
 from linger.numeric.c.intervals import INT32, WIDTHS
 from linger.numeric.c.nodes import Node
 from linger.numeric.c.scope import Filled, Scope
@@ -24,6 +25,7 @@ from linger.numeric.c.tiles.lines import (
     counted_loop,
     grouped,
     line_along,
+    only_total,
     pixel_loop,
     product_name,
     sum_text,
@@ -31,6 +33,101 @@ from linger.numeric.c.tiles.lines import (
     times_text,
     write_results,
 )
+
+
+def tile_rows(scope: Scope, filled: Filled, total: Node) -> bool:
+    """x·wᵀ + b: a row of x with a block of rows of w."""
+    w = total.args[1]
+    rows, row = line_along(scope, w, ("0", "0"), 0), line_along(scope, w, ("0", "0"), 1)
+    if rows is None or row is None or not are_narrow(row) or row.step > 1:
+        return False
+    return _dots(scope, filled, total, row, rows.step)
+
+
+def tile_matrices(scope: Scope, filled: Filled, total: Node) -> bool:
+    """x·y: rows of x with columns of y, which lie side by side or, where y is transposed, one after the other."""
+    y = total.args[1]
+    zero = ("0",) * len(y.shape)
+    down, along = line_along(scope, y, zero, len(zero) - 2), line_along(scope, y, zero, len(zero) - 1)
+    if down is None or along is None or not are_narrow(down):
+        return False
+    if along.step <= 1:
+        return _columns(scope, filled, total)
+    return down.step <= 1 and _dots(scope, filled, total, down, along.step)
+
+
+def _lead(stack: ExitStack, scope: Scope, total: Node, count: int) -> tuple[Scope, tuple[str, ...]]:
+    """Loops over the first axes."""
+    names = []
+    for size in total.shape[:count]:
+        scope, name = stack.enter_context(scope.loop(size))
+        names.append(name)
+    return scope, tuple(names)
+
+
+def _right(scope: Scope, total: Node, lead: tuple[str, ...]) -> Line | None:
+    """The right operand at the leading axes."""
+    node = total.args[1]
+    if isinstance(total.rule, Total) and len(node.shape) == 2:
+        return line_along(scope, node, ("0", "0"), 1)
+    return line_along(scope, node, (*lead, "0", "0"), len(node.shape) - 1)
+
+
+def _left(scope: Scope, x: Node, lead: tuple[str, ...], axis: int) -> Line | None:
+    index = (*lead, "0")
+    return line_along(scope, x, index[len(index) - len(x.shape) :], len(x.shape) + axis)
+
+
+def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bool:
+    x, axes = total.args[0], len(total.shape)
+    zero = ("0",) * (axes - 1)
+    along = _left(scope, x, zero, -1)
+    down = _left(scope, x, zero, -2) if axes > 1 and len(x.shape) > 1 else None
+    if along is None or not are_narrow(along) or along.step > 1:
+        return False
+    ctype, name = product_name(scope, "dots", total, along, w)
+    bias, length = bias_of(scope, total)[1], x.shape[-1]
+    with ExitStack() as stack:
+        place, lead = _lead(stack, scope, total, axes - 2)
+        rows = total.shape[-2] if axes > 1 else 1
+        place, row, pixels = stack.enter_context(pixel_loop(place, rows, (0, rows if down is not None else 0)))
+        place, first, block = blocks(stack, place, total.shape[-1], BLOCK)
+        index = (*lead, row) if axes > 1 else ()
+        found, right = _left(place, x, index, -1), _right(place, total, lead)
+        assert found is not None
+        assert right is not None
+        sums = sums_array(place, ctype, block, pixels, BLOCK)
+        begin = right.at(times_text(first, str(w_step)))
+        step = 0 if down is None else down.step
+        run = f"1, 0, {length}, {begin}, {w_step}, 0, {bias_text(bias, first)}"
+        place.line(f"{name}({sums}, {pixels}, {block}, {found.at()}, {step}, {run});")
+
+        def element(p: str, j: str) -> tuple[str, ...]:
+            return (*index[:-1], *((grouped(sum_text(row, p)),) if index else ()), grouped(sum_text(first, j)))
+
+        write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
+    return True
+
+
+def _columns(scope: Scope, filled: Filled, total: Node) -> bool:
+    (x, y), axes = total.args, len(total.shape)
+    along = _left(scope, x, ("0",) * (axes - 1), -1)
+    down = line_along(scope, y, ("0",) * len(y.shape), len(y.shape) - 2)
+    if along is None or down is None or not are_narrow(along) or along.step > 1:
+        return False
+    ctype, name = product_name(scope, "columns", total, along, down)
+    with ExitStack() as stack:
+        place, lead = _lead(stack, scope, total, axes - 1)
+        place, first, block = blocks(stack, place, total.shape[-1], LONG_BLOCK)
+        found, right = _left(place, x, lead, -1), _right(place, total, lead[:-1])
+        assert found is not None
+        assert right is not None
+        sums = sums_array(place, ctype, block, "1", LONG_BLOCK)
+        place.line(f"{name}({sums}, {block}, {found.at()}, {x.shape[-1]}, {right.at(first)}, {down.step});")
+        tile = Tile(sums, "1", block, lambda _, j: (*lead, grouped(sum_text(first, j))))
+        write_results(place, filled, total, ctype, tile)
+    return True
+
 
 _PICTURE = 4
 _ORIGIN = ("0",) * _PICTURE
@@ -374,3 +471,23 @@ def _pool(scope: Scope, filled: Filled, total: Node, kind: str, ctype: str) -> b
         return f"{name}({sums}, {count[1]}, {x}, {_window_text(picture, taps)});"
 
     return _over_channels(scope, filled, picture, (ctype or picture.channels.buffer.ctype, (0, 0)), call)
+
+
+_WRITERS: dict[Accumulate, Callable[[Scope, Filled, Node], bool]] = {
+    accumulation.multiply_rows: tile_rows,
+    accumulation.multiply_matrices: tile_matrices,
+    accumulation.convolve: tile_convolution,
+    accumulation.convolve_transposed: tile_transposed,
+    accumulation.sum_window: tile_window_sum,
+    accumulation.largest_of_window: tile_window_largest,
+}
+
+
+def write_tiles(scope: Scope, filled: Filled) -> bool:
+    """Write the loops for nodes that the sums of one primitive are part of; False where that is not possible."""
+    total = only_total(filled)
+    if total is None:
+        return False
+    assert isinstance(total.rule, Total)
+    writer = _WRITERS.get(total.rule.accumulate)
+    return writer is not None and writer(scope, filled, total)

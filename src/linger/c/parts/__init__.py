@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Parts of a file that become programs of their own."""

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes and graphs of a model: what a dialect node says, the one way to walk, the order of computation, free names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
+from typing import Any, TypeVar
+
+import onnx
+import onnx_ir as ir
+
+from linger.dialect import DOMAIN, AttributeKind, Op, find_op
+from linger.errors import GraphError, UsageError, listing, printable
+from linger.numeric.onnx.writer import ATTRIBUTE_TYPES
+
+_WIDEST = 32
+_INSIDE = f"{DOMAIN}."
+
+
+def is_dialect(node: ir.Node) -> bool:
+    """Whether a node belongs to the dialect, in its plain domain or in a sub-domain of a function variant."""
+    return is_dialect_domain(node.domain)
+
+
+def is_dialect_domain(domain: str) -> bool:
+    """Whether a domain is the dialect's or one of its sub-domains."""
+    return domain == DOMAIN or domain.startswith(_INSIDE)
+
+
+def describe(node: ir.Node) -> str:
+    """The name and the type of a node, for a message."""
+    return printable(f"{node.name or (node.outputs[0].name if node.outputs else '?')} ({node.op_type})")
+
+
+def platform_of(node: ir.Node) -> str | None:
+    """The chip that a node names."""
+    found = node.attributes.data.get("platform")
+    return found.value if found is not None and isinstance(found.value, str) else None
+
+
+def op_of(node: ir.Node) -> Op:
+    """The op of a dialect node, with the arithmetic of the chip that the node names."""
+    return find_op(node.op_type, platform_of(node))
+
+
+def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
+    """The op's attributes as Python values, defaults filled in; attributes the schema does not know are left out.
+
+    Raises:
+        GraphError: A required attribute is missing, one is of another kind than the op's, or a scale is no scale.
+    """
+    kinds = _kinds(op)
+    wrong: list[str] = []
+    given: dict[str, Any] = {}
+    for name, attribute in node.attributes.data.items():
+        kind = kinds.get(name) or ("float" if op.is_variadic_attribute(name) else None)
+        if kind is None:
+            continue
+        value = given[name] = attribute.value
+        if isinstance(value, list):
+            given[name] = tuple(value)
+        problem = None if attribute.is_ref() else _problem(attribute, ATTRIBUTE_TYPES[kind])
+        wrong += [] if problem is None else [problem]
+    if wrong:
+        raise GraphError(f"{describe(node)}: {listing(wrong)}. Export the layer again, or set it by hand.")
+    try:
+        return op.complete(given)
+    except UsageError as error:
+        raise GraphError(f"{describe(node)}: {error}") from error
+
+
+@cache
+def _kinds(op: Op) -> Mapping[str, AttributeKind]:
+    return {attribute.name: attribute.kind for attribute in op.attributes}
+
+
+def _problem(attribute: ir.Attr, kind: ir.AttributeType) -> str | None:
+    """Why an op does not accept an attribute, or None."""
+    name, value = attribute.name, attribute.value
+    if attribute.type != kind:
+        return f"{name} is of kind {attribute.type.name.lower()}, not {kind.name.lower()}"
+    if name.startswith("scale") and not (math.isfinite(value) and value > 0):
+        return f"{name} = {value:g} is no scale, which is a number above 0"
+    if name.endswith("bits") and not 1 < value <= _WIDEST:
+        return f"{name} = {value} is no width, which is 2 to {_WIDEST}"
+    return None
+
+
+def opset_of(model: ir.Model) -> int:
+    """Version of the standard opset a model is written for."""
+    version = model.graph.opset_imports.get("")
+    if version is None:
+        raise GraphError("the model imports no standard opset. Add an opset_import for the domain ''.")
+    return version
+
+
+Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+_Thing = TypeVar("_Thing", bound=Hashable)
+
+_SHOWN = 12
+"""Nodes of a circle that a message names."""
+
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
+
+def named_graphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
+    """The branches and bodies of a node (If, Loop, Scan, …), each with the name of its attribute, `branches[1]` in a list."""
+    found: list[tuple[str, ir.Graph]] = []
+    for name, attribute in node.attributes.data.items():  # four times as fast as without data
+        kind = attribute.type
+        if (kind is not _GRAPH and kind is not _GRAPHS) or attribute.is_ref():
+            continue
+        if kind is _GRAPH:
+            found.append((name, attribute.as_graph()))
+        else:
+            found += [(f"{name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs())]
+    return found
+
+
+def inner_graphs(node: ir.Node) -> list[ir.Graph]:
+    """The branches and bodies of a node."""
+    for attribute in node.attributes.data.values():  # every walk asks this of every node, and most have none
+        kind = attribute.type
+        if kind is _GRAPH or kind is _GRAPHS:
+            return [graph for _, graph in named_graphs(node)]
+    return []
+
+
+def proto_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The branches and bodies of a node of a file that has not become a graph yet."""
+    found: list[onnx.GraphProto] = []
+    for attribute in node.attribute:
+        found += [attribute.g] if attribute.HasField("g") else []
+        found += attribute.graphs
+    return found
+
+
+def all_nodes(
+    where: ir.Model | ir.Graph | ir.Function, owners: dict[ir.Graph, ir.Node] | None = None
+) -> Iterator[ir.Node]:
+    """Every node of a graph and of the graphs inside it: branches and bodies follow the node that holds them.
+
+    Of a model this is the main graph; the bodies of its functions are not entered. Deep nesting needs no recursion.
+
+    Args:
+        where: Where to walk.
+        owners: Receives the node that holds each of the graphs inside, where that is wanted.
+    """
+    waiting = [iter(where.graph if isinstance(where, ir.Model) else where)]
+    while waiting:
+        for node in waiting[-1]:
+            yield node
+            if inner := inner_graphs(node):
+                if owners is not None:
+                    owners.update(dict.fromkeys(inner, node))
+                waiting += [iter(graph) for graph in reversed(inner)]
+                break
+        else:
+            waiting.pop()
+
+
+def nodes_within(node: ir.Node) -> Iterator[ir.Node]:
+    """A node and every node of the graphs inside it."""
+    yield node
+    for graph in inner_graphs(node):
+        yield from all_nodes(graph)
+
+
+def inputs_within(node: ir.Node) -> list[ir.Value]:
+    """The tensors that a node reads, in its branches and bodies too."""
+    users = nodes_within(node) if inner_graphs(node) else (node,)
+    return [value for user in users for value in user.inputs if value is not None]
+
+
+def makers(values: Iterable[ir.Value | None]) -> list[ir.Node]:
+    """The nodes that make some tensors."""
+    nodes = (value.producer() for value in values if value is not None)
+    return [maker for maker in nodes if maker is not None]
+
+
+@dataclass(frozen=True)
+class GraphPlace:
+    """A graph, the node that holds it (None: the main graph or a function's) and the function it belongs to."""
+
+    graph: ir.Graph
+    owner: ir.Node | None
+    function: ir.Function | None
+
+    @property
+    def name(self) -> str:
+        """The name of the graph in messages."""
+        if self.function is not None and self.owner is None:
+            return f"function {self.function.domain}::{self.function.name}"
+        return self.graph.name or (
+            "graph" if self.owner is None else f"body of {self.owner.name or self.owner.op_type}"
+        )
+
+
+def all_graphs(model: ir.Model) -> list[GraphPlace]:
+    """The main graph, those of the functions, and every graph inside them, outer ones before inner ones."""
+    functions = (place for function in model.functions.values() for place in graphs_in(function))
+    return [*graphs_in(model.graph), *functions]
+
+
+def graphs_in(where: ir.Graph | ir.Function) -> list[GraphPlace]:
+    """A graph and every graph inside it, outer ones before inner ones. Deep nesting needs no recursion."""
+    function = where if isinstance(where, ir.Function) else None
+    found = [GraphPlace(where if isinstance(where, ir.Graph) else where.graph, None, function)]
+    for place in found:  # the list grows while it is walked
+        holders = [(node, inner) for node in place.graph if (inner := inner_graphs(node))]
+        found += [GraphPlace(graph, node, function) for node, inner in holders for graph in inner]
+    return found
+
+
+def defined_in(graph: ir.Graph) -> dict[ir.Value, None]:
+    """The tensors that a graph defines: inputs, initializers, results of nodes, in this order."""
+    defined = dict.fromkeys([*graph.inputs, *graph.initializers.values()])
+    for node in graph:
+        defined.update(dict.fromkeys(node.outputs))
+    return defined
+
+
+def required_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that a caller has to give: those without a default content."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+
+
+def is_in_order(graph: ir.Graph) -> bool:
+    """Whether every node stands behind those whose results it reads, and reads no results from graphs around it."""
+    seen: set[ir.Node | None] = {None}
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and value.producer() not in seen:
+                return False
+        seen.add(node)
+    return True
+
+
+def in_order(place: GraphPlace) -> list[ir.Node]:
+    """Return the nodes of one graph, each after those it needs, otherwise in their order. The graph stays as it is.
+
+    Raises:
+        GraphError: Nodes depend on each other in a circle; those of one circle are named.
+    """
+    nodes = list(place.graph)
+    position = {node: index for index, node in enumerate(nodes)}
+    needs = [_needed_positions(node, position) for node in nodes]
+    if all(index > max(needed, default=-1) for index, needed in enumerate(needs)):
+        return nodes
+    found = _positions_in_order(needs)
+    if len(found) < len(nodes):
+        circle = [describe(nodes[index]) for index in find_circle(dict(enumerate(needs)))]
+        raise GraphError(
+            f"{place.name}: nodes depend on each other in a circle: "
+            f"{listing([*circle, circle[0]], limit=_SHOWN)}. No order can run them; break the circle or export again."
+        )
+    return [nodes[index] for index in found]
+
+
+def _positions_in_order(needs: Sequence[Collection[int]]) -> list[int]:
+    """Return positions, each after those it needs, otherwise rising; those that depend on a circle are left out."""
+    users: list[list[int]] = [[] for _ in needs]
+    for index, needed in enumerate(needs):
+        for maker in needed:
+            users[maker].append(index)
+    open_needs = [len(needed) for needed in needs]
+    ready = [index for index, count in enumerate(open_needs) if not count]  # rising, so it is a heap
+    found = []
+    while ready:
+        found.append(heappop(ready))
+        for user in users[found[-1]]:
+            open_needs[user] -= 1
+            if not open_needs[user]:
+                heappush(ready, user)
+    return found
+
+
+def _needed_positions(node: ir.Node, position: dict[ir.Node, int]) -> set[int]:
+    return {position[maker] for maker in makers(inputs_within(node)) if maker in position}
+
+
+def find_circle(needs: Mapping[_Thing, Iterable[_Thing]]) -> list[_Thing]:
+    """One circle of things that need each other, each before one that needs it, the first of the mapping first.
+
+    >>> find_circle({"a": ["c"], "b": ["a"], "c": ["b"]}), find_circle({"a": ["b"], "b": []})
+    (['a', 'b', 'c'], [])
+    """
+    position = {thing: index for index, thing in enumerate(needs)}
+    known = [[position[needed] for needed in others if needed in position] for others in needs.values()]
+    if len(_positions_in_order(known)) == len(known):
+        return []  # the search for a circle takes three times as long
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        circle: list[_Thing] = error.args[1][1:]
+        first = min(range(len(circle)), key=lambda index: position[circle[index]])
+        return circle[first:] + circle[:first]
+    return []
+
+
+def callees_first(functions: Functions) -> list[ir.OperatorIdentifier]:
+    """The functions of a model, each after those that it calls.
+
+    Raises:
+        GraphError: A function calls itself, by way of others or directly; those of one circle are named.
+    """
+    needs = {identifier: dict.fromkeys(callees(function, functions)) for identifier, function in functions.items()}
+    if circle := find_circle(needs)[::-1]:
+        names = [f"{domain}::{name}" for domain, name, _ in [circle[-1], *circle]]
+        raise GraphError(
+            f"the function {names[0]} calls itself: {' → '.join(names)}. Such a model cannot run; export again."
+        )
+    return list(TopologicalSorter(needs).static_order())
+
+
+def callees(function: ir.Function, functions: Functions) -> list[ir.OperatorIdentifier]:
+    """The functions that a function calls, once for every call."""
+    return [identifier for node in all_nodes(function) if (identifier := node.op_identifier()) in functions]
+
+
+def called_functions(nodes: Iterable[ir.Node], functions: Functions) -> set[ir.OperatorIdentifier]:
+    """The functions that nodes call, and those that these call in turn."""
+    found: set[ir.OperatorIdentifier] = set()
+    waiting = [nodes]
+    while waiting:
+        called = {node.op_identifier() for node in waiting.pop()} & functions.keys() - found
+        found |= called
+        waiting += [all_nodes(functions[identifier]) for identifier in called]
+    return found
+
+
+class Names:
+    """Knows the names in use, and chooses new ones that are still free."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._counts: dict[str, int] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._taken
+
+    def claim(self, name: str) -> None:
+        """Reserve a name exactly as it is."""
+        self._taken.add(name)
+
+    def choose(self, preferred_name: str) -> str:
+        """Return the preferred name, with the first free number behind it if it is taken; reserve the result.
+
+        >>> names = Names(["x"])
+        >>> names.choose("x"), names.choose("x"), names.choose("y")
+        ('x_1', 'x_2', 'y')
+        """
+        name, count = preferred_name, self._counts.get(preferred_name, 0)
+        while name in self._taken:
+            count += 1
+            name = f"{preferred_name}_{count}"
+        self._counts[preferred_name] = count  # a name is never released, so lower numbers stay taken
+        self._taken.add(name)
+        return name
+
+
+def tensor_names(model: ir.Model) -> Names:
+    """The names of all tensors of a model, in every graph and function."""
+    return Names(value.name for place in all_graphs(model) for value in defined_in(place.graph) if value.name)

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The body of an op as standard nodes: a function that dialect nodes call, or nodes in the place of one; shapes through bodies.
+
+A function leaves the attributes open; in place, attributes and weights are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.dialect import DOMAIN, DOMAIN_VERSION, AttributeKind, Op
+from linger.errors import LingerError
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import (
+    Names,
+    all_nodes,
+    attributes_of,
+    describe,
+    is_dialect,
+    is_dialect_domain,
+    op_of,
+    opset_of,
+)
+from linger.graph.core.rewiring import remove_nodes
+from linger.graph.files.model_io import copied
+from linger.graph.lowering.normal_form import bring_to_normal_form, element_bits_of, is_narrow_exact
+from linger.numeric.onnx.kernel import OnnxKernel
+from linger.numeric.onnx.writer import (
+    ATTRIBUTE_TYPES,
+    AttributeRef,
+    Derived,
+    OnnxValue,
+    integer_type,
+    make_attribute,
+)
+
+
+@dataclass
+class FormWriter:
+    """Collects the nodes and initializers that stand for one node."""
+
+    node: ir.Node
+    attributes: Mapping[str, Any]
+    names: Names | None = field(default=None, kw_only=True)
+    """The names of the model, where new ones must differ from them."""
+    nodes: list[ir.Node] = field(default_factory=list, init=False)
+    initializers: list[ir.Value] = field(default_factory=list, init=False)
+
+    def input(self, index: int) -> ir.Value:
+        """An input of the dialect node; in normal form none is missing."""
+        value = self.node.inputs[index]
+        assert value is not None
+        return value
+
+    def known(self, index: int) -> NDArray[Any] | None:
+        """The content of an input that cannot change: an initializer or a Constant."""
+        value = self.input(index)
+        tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+        return None if tensor is None else tensor.numpy()
+
+    def emit(self, op_type: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
+        """Add one standard node and return its output."""
+        name = self._free(
+            f"{self.node.outputs[0].name}/{op_type}_{len(self.nodes)}"
+        )  # nodes may have no name of their own
+        made = ir.Value(name=name)
+        attrs = [make_attribute(key, value) for key, value in attributes.items()]
+        self.nodes.append(ir.Node("", op_type, inputs, attributes=attrs, outputs=[made], name=name))
+        return made
+
+    def initializer(self, content: Any, dtype: type[np.generic], role: str) -> ir.Value:
+        """A constant of this node's own: runtimes edit the scale and zero point of a Q or DQ node in place."""
+        name = self._free(f"{self.node.outputs[0].name}/{role}_{len(self.initializers)}")
+        array = np.asarray(content, dtype)
+        tensor = ir.tensor(array, name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+        self.initializers.append(value)
+        return value
+
+    def _free(self, name: str) -> str:
+        return name if self.names is None else self.names.choose(name)
+
+    def put(self, model: ir.Model) -> None:
+        """Insert what was written in front of the node."""
+        graph = self.node.graph
+        assert graph is not None  # the node came from a graph
+        for value in self.initializers:
+            model.graph.register_initializer(value)
+        graph.insert_before(self.node, self.nodes)
+
+
+FUNCTION_IR_VERSION = 8
+"""The IR version that introduced model-local functions; older runtimes refuse newer ones."""
+
+_PLAIN_ARITY = 2
+_PLAIN_ELEMENT_BITS = 8
+_BIASES = ("b", "b_ih", "b_hh")
+
+
+def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal: bool = False) -> Changes:
+    """Attach one function per op type and signature used.
+
+    Args:
+        model: Edited in place.
+        is_for_shapes: Whether only shapes are inferred through the bodies; then they are short, and slow to run.
+        is_normal: Whether the model is in normal form already.
+
+    Leaves: every dialect node (integer Relu, MaxPool and Clip of the standard domain included) in a domain for which
+    the model has a function, with every optional input and attribute present.
+
+    Raises:
+        UnsupportedError: Nodes whose op linger does not know, all of them named.
+    """
+    changes = Changes() if is_normal else bring_to_normal_form(model)
+    library: dict[tuple[str, str | None, int, int, bool], DialectFunction] = {}
+    for node in [n for n in all_nodes(model) if is_dialect(n) and n.op_identifier() not in model.functions]:
+        op = op_of(node)
+        arity, element_bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
+        key = (op.name, op.platform, arity, element_bits, is_narrow)
+        if key not in library:
+            library[key] = build_function(
+                op,
+                opset=opset_of(model),
+                arity=arity,
+                element_bits=element_bits,
+                is_narrow_exact=is_narrow,
+                is_for_shapes=is_for_shapes,
+            )
+        _call(node, op, library[key])
+        changes.note(describe(node), f"runs as {library[key].domain}::{op.name}")
+    for chosen in library.values():
+        model.functions.setdefault(chosen.function.identifier(), chosen.function)
+        model.graph.opset_imports.setdefault(chosen.domain, DOMAIN_VERSION)
+    if library:
+        model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
+    return changes
+
+
+def _call(node: ir.Node, op: Op, chosen: DialectFunction) -> None:
+    """Let a node call a function: its domain, and every attribute that the function reads."""
+    attributes = attributes_of(node, op)
+    node.domain = chosen.domain
+    for name, value in attributes.items():
+        if name not in node.attributes:
+            node.attributes[name] = make_attribute(name, value)
+    for name, derived in chosen.derived.items():
+        value = derived.compute(*(attributes[source.name] for source in derived.sources))
+        node.attributes[name] = make_attribute(name, value)
+
+
+@dataclass(frozen=True)
+class DialectFunction:
+    """A function and the attributes that must be added to each node that calls it."""
+
+    function: ir.Function
+    derived: Mapping[str, Derived]
+
+    @property
+    def domain(self) -> str:
+        """Domain of the calling nodes."""
+        return self.function.domain
+
+
+def build_function(
+    op: Op,
+    *,
+    opset: int,
+    arity: int,
+    element_bits: int,
+    is_narrow_exact: bool = True,
+    is_for_shapes: bool = False,
+) -> DialectFunction:
+    """Interpret an op's body into a model-local function.
+
+    One function has one signature, so variants (another chip's arithmetic, another number of inputs, wider integers where
+    the body cares) live in sub-domains: `thinker.arcs::iqSigmoid`, `thinker.n3::iqCat`, `thinker.i16::Relu`, and
+    `thinker.f64::LSTMInt` where float32 would round.
+    """
+    kernel = ElementAwareKernel(opset=opset, element_bits=element_bits)
+    kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
+    names, kinds = _signature(op, arity)
+    inputs = {name: ir.Value(name=name) for name in names}
+    references = {name: AttributeRef(name, kind) for name, kind in kinds.items()}
+    arguments = [OnnxValue(_input_type(op, name, element_bits), value) for name, value in inputs.items()]
+    results = op.body(kernel, *op.arrange(arguments), **references)
+    outputs = [kernel.materialise(r) for r in (results if len(op.outputs) > 1 else [results])]
+    graph = ir.Graph(list(inputs.values()), outputs, nodes=kernel.nodes, opset_imports={"": opset})
+    for node in reversed(kernel.nodes):  # steps of a body that this form of the op does without
+        if not any(value in outputs or value.uses() for value in node.outputs):
+            remove_nodes([node])
+    read = references | kernel.derived
+    parameters = [ir.Attr(name, ATTRIBUTE_TYPES[each.kind], None) for name, each in read.items()]
+    domain = _domain(op, arity, is_narrow_exact=is_narrow_exact)
+    if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
+        domain += f".i{element_bits}"
+    return DialectFunction(ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived)
+
+
+def _signature(op: Op, arity: int) -> tuple[tuple[str, ...], dict[str, AttributeKind]]:
+    """The inputs and attributes of an op with so many inputs."""
+    kinds = {a.name: a.kind for a in op.attributes}
+    if not op.is_variadic:
+        return op.form(arity), kinds
+    return tuple(f"x{i}" for i in range(arity)), kinds | {f"scale_x_{i}": "float" for i in range(arity)}
+
+
+def _domain(op: Op, arity: int, *, is_narrow_exact: bool) -> str:
+    """The domain of an op's function: a sub-domain for a chip, for an unusual number of inputs, for float64."""
+    usual = _PLAIN_ARITY if op.is_variadic else len(op.forms[0]) if op.forms else arity
+    parts = [DOMAIN, op.platform, None if arity == usual else f"n{arity}", None if is_narrow_exact else "f64"]
+    return ".".join(part for part in parts if part is not None)
+
+
+class ElementAwareKernel(OnnxKernel):
+    """An OnnxKernel that remembers whether the body asked for the width of its elements."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.depends_on_element = False
+        super().__init__(**arguments)
+
+    @property
+    def element_bits(self) -> int:
+        """Storage width of the op's integer inputs."""
+        self.depends_on_element = True
+        return self._element_bits
+
+    @element_bits.setter
+    def element_bits(self, bits: int) -> None:
+        self._element_bits = bits
+
+
+def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:
+    """Types inside a function are open; these steer only where the kernel inserts casts."""
+    if name in op.real_inputs:
+        return ir.DataType.FLOAT
+    if name == "lengths":
+        return ir.DataType.INT64
+    return integer_type(32) if name in _BIASES else integer_type(element_bits)
+
+
+def expand_dialect(model: ir.Model, *, is_normal: bool = False) -> Changes:
+    """Interpret each dialect node's body in place, with its attributes and weights known.
+
+    Leaves: only standard nodes, no functions, and no `If` where the weights are initializers. Names of tensors
+    that dialect nodes produced are kept. A model that is in normal form already is not brought to it again.
+    """
+    changes = Changes() if is_normal else bring_to_normal_form(model)
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        expand_node(node, opset_of(model))
+        changes.note(describe(node), "expanded into standard nodes")
+    for identifier in [i for i in model.functions if is_dialect_domain(i[0])]:
+        del model.functions[identifier]
+    for domain in [d for d in model.graph.opset_imports if is_dialect_domain(d)]:
+        del model.graph.opset_imports[domain]
+    return changes
+
+
+def expand_node(node: ir.Node, opset: int) -> None:
+    """Interpret the body of one node in place, in a model in its normal form."""
+    op = op_of(node)
+    output = node.outputs[0]
+    kernel = OnnxKernel(opset=opset, element_bits=element_bits_of(node), prefix=f"{output.name}/")
+    arguments = [None if value is None else _argument(value) for value in node.inputs]
+    kernel.is_narrow_exact = is_narrow_exact(node, op)
+    results = op.body(kernel, *op.arrange(arguments), **attributes_of(node, op))
+    made = [kernel.materialise(r) for r in (results if len(op.outputs) > 1 else [results])]
+    for index, new in enumerate(kernel.nodes):
+        new.name = f"{node.name or output.name}/{new.op_type}_{index}"
+    graph = node.graph
+    assert graph is not None  # the node came from a graph
+    for new_value, old in zip(made, node.outputs, strict=False):
+        new_value.shape = old.shape
+    kept = made[: len(node.outputs)]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], kernel.nodes, node.outputs, kept)
+
+
+def _argument(value: ir.Value) -> OnnxValue:
+    known = value.const_value.numpy() if value.const_value is not None else None
+    return OnnxValue(value.dtype or ir.DataType.FLOAT, value, known)
+
+
+Shape = tuple[int | None, ...]
+
+_LARGEST_SIZE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What is known of the tensors of a model.
+
+    Attributes:
+        shapes: Shapes by name; None stands for an open size.
+        types: Element types by name.
+    """
+
+    shapes: dict[str, Shape]
+    types: dict[str, ir.DataType]
+
+
+def known_tensors(model: ir.Model) -> Tensors:
+    """Shapes and types by name, as far as inference gets; only those that the file declares where linger lacks an op."""
+    return declared_tensors(_inferred(model))
+
+
+def state_recurrent_shapes(model: ir.Model) -> None:
+    """Give the inputs of recurrent nodes their shapes: with a known batch they become fewer standard nodes."""
+    nodes = [node for node in all_nodes(model) if is_dialect(node) and op_of(node).is_recurrent]
+    unknown = [x for x in (node.inputs[0] for node in nodes) if x is not None and x.shape is None]
+    shapes = known_tensors(model).shapes if unknown else {}
+    for x in unknown:
+        if x.name in shapes:
+            x.shape = ir.Shape(shapes[x.name])
+
+
+def declared_tensors(model: ir.Model) -> Tensors:
+    """Shapes and types that a model states itself."""
+    shapes: dict[str, Shape] = {}
+    types: dict[str, ir.DataType] = {}
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    values += [value for node in all_nodes(model) for value in node.outputs]
+    for value in values:
+        if value.name is None:
+            continue
+        if value.shape is not None:
+            shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape)
+        if value.dtype is not None:
+            types[value.name] = value.dtype
+    return Tensors(shapes, types)
+
+
+def _inferred(model: ir.Model) -> ir.Model:
+    """A copy with inferred types and shapes, as far as inference gets."""
+    copy = copied(model)
+    try:
+        bring_to_normal_form(copy)
+        sized = [n for n in all_nodes(copy) if is_dialect(n) and op_of(n).is_sized_by_values]
+        for node in sized:
+            expand_node(node, opset_of(copy))  # in a function, inference does not see the values of an input
+        attach_functions(copy, is_for_shapes=True, is_normal=not sized)
+        _put_stand_ins(copy)
+        proto = ir.to_proto(copy)
+        del proto.graph.value_info[:]  # half-known ones would stop the inference
+        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=_has_small_sizes(proto)))
+    except (LingerError, onnx.shape_inference.InferenceError, MemoryError, ValueError):  # ValueError: absurd sizes
+        return copy
+
+
+def _has_small_sizes(proto: onnx.ModelProto) -> bool:
+    """Whether sizes are small: where contents are followed, a vector of n elements is written out as n sizes."""
+    inputs = (value.type.tensor_type.shape.dim for value in proto.graph.input)
+    return all(size.dim_value <= _LARGEST_SIZE for dims in inputs for size in dims)
+
+
+def _put_stand_ins(model: ir.Model) -> None:
+    """Give the readers of some nodes a tensor of the same shape instead: bodies that reshape by computed sizes stop the inference."""
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        op, x, y = op_of(node), node.inputs[0] if node.inputs else None, node.outputs[0]
+        if x is None or y.name is None or y.dtype is None or not (op.keeps_shape or op.is_recurrent):
+            continue
+        nodes = _of_states(node, x) if op.is_recurrent else []
+        nodes.append(_cast(nodes[-1].outputs[0] if nodes else x, y.dtype))
+        assert node.graph is not None  # it came from one
+        node.graph.insert_before(node, nodes)
+        made = nodes[-1].outputs[0]
+        y.replace_all_uses_with(made, replace_graph_outputs=True)
+        y.name, made.name = f"{y.name}/replaced", y.name
+
+
+def _of_states(node: ir.Node, x: ir.Value) -> list[ir.Node]:
+    """The first number of each step, as often as the state has numbers."""
+    shape = [1, 1, node.attributes["hidden_size"].as_int()]
+    places = [ir.node("Constant", [], {"value": ir.tensor(np.array(content, np.int64))}) for content in ([0], shape)]
+    first = ir.node("Gather", [x, places[0].outputs[0]], {"axis": 2})
+    return [*places, first, ir.node("Expand", [first.outputs[0], places[1].outputs[0]])]
+
+
+def _cast(x: ir.Value, dtype: ir.DataType) -> ir.Node:
+    return ir.node("Cast", [x], {"to": int(dtype)})

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replace calls of model-local functions by the nodes of their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+
+import onnx
+import onnx_ir as ir
+
+from linger.errors import GraphError
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import (
+    Functions,
+    GraphPlace,
+    Names,
+    all_graphs,
+    all_nodes,
+    called_functions,
+    callees,
+    callees_first,
+    defined_in,
+    describe,
+    is_dialect_domain,
+    nodes_within,
+)
+from linger.graph.core.rewiring import ValueReplacer
+
+_MOST_NODES = 2_000_000
+"""Functions that call functions can grow without limit; a model beyond this could not be used."""
+
+
+def inline_functions(model: ir.Model, *, dialect: bool = False) -> Changes:
+    """Write out the users' own functions in the main graph, in its branches and bodies, however deep they call each other.
+
+    Args:
+        model: Edited in place.
+        dialect: Whether the functions of dialect nodes are written out too. They stay otherwise: a device knows the nodes.
+
+    Leaves: outputs under their names; functions that were written for another version of an op than the model imports, and
+    those that they call.
+
+    Raises:
+        GraphError: A function calls itself, or the calls would become too many nodes; nothing is changed.
+    """
+    changes = Changes()
+    wanted = _wanted(model, dialect=dialect)
+    found = [place for place in all_graphs(model) if place.function is None]
+    calls = [node for place in found for node in place.graph if node.op_identifier() in wanted]
+    require_bounded(model.functions, (node.op_identifier() for node in calls))
+    for call in calls:
+        changes.note(describe(call), f"written out: it called {call.domain}::{call.op_type}")
+    if calls:
+        _inline(model, found, calls, wanted)
+    return changes
+
+
+def _wanted(model: ir.Model, *, dialect: bool) -> Functions:
+    return {
+        identifier: function
+        for identifier, function in model.functions.items()
+        if (dialect or not is_dialect_domain(function.domain)) and _means_the_same(function, model)
+    }
+
+
+def _means_the_same(function: ir.Function, model: ir.Model) -> bool:
+    """Whether every op of a body is the same op under the versions that the model imports."""
+    ours = model.graph.opset_imports
+    other = {d: v for d, v in function.opset_imports.items() if ours.get(d, v) != v}
+    if not other:
+        return True
+    nodes = [node for node in all_nodes(function) if node.domain in other]
+    return all(_since(n, ours[n.domain]) == _since(n, other[n.domain]) is not None for n in nodes)
+
+
+def _since(node: ir.Node, version: int) -> int | None:
+    try:
+        return int(onnx.defs.get_schema(node.op_type, version, node.domain).since_version)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _inline(model: ir.Model, places: list[GraphPlace], calls: list[ir.Node], wanted: Functions) -> None:
+    graphs = [place.graph for place in places]
+    tensors = Names(value.name or "" for graph in graphs for value in defined_in(graph))
+    nodes = Names(node.name or "" for graph in graphs for node in graph)
+    replacer = ValueReplacer(model)
+    used: dict[ir.OperatorIdentifier, None] = {}  # in the order of the calls, as the imports are to be
+    waiting = calls[::-1]
+    while waiting:
+        call = waiting.pop()
+        used[call.op_identifier()] = None
+        copy = Copy(wanted[call.op_identifier()], call, tensors, nodes)
+        _put(copy, replacer)
+        waiting += copy.calls(wanted)
+    replacer.finish()
+    for identifier in used:
+        model.graph.opset_imports.update(model.functions[identifier].opset_imports | model.graph.opset_imports)
+    _drop(model, set(used))
+
+
+def _put(copy: Copy, replacer: ValueReplacer) -> None:
+    """Replace a call by its nodes."""
+    call, results = copy.call, copy.write()
+    graph = call.graph
+    assert graph is not None  # the call came from a graph
+    graph.insert_before(call, copy.made)
+    for old, new in zip(call.outputs, results, strict=False):
+        replacer.stand_in(old, new)
+    replacer.discard(call)
+
+
+def _drop(model: ir.Model, used: set[ir.OperatorIdentifier]) -> None:
+    """Remove the functions that were written out and that no function that stays calls."""
+    staying = (all_nodes(function) for key, function in model.functions.items() if key not in used)
+    for identifier in used - called_functions(chain.from_iterable(staying), model.functions):
+        del model.functions[identifier]
+
+
+def require_bounded(functions: Functions, calls: Iterable[ir.OperatorIdentifier]) -> None:
+    """Refuse calls that would become more nodes than any model has.
+
+    Raises:
+        GraphError: A function calls itself, or the calls, written out, are too many nodes.
+    """
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    for identifier in callees_first(functions):
+        function = functions[identifier]
+        own = sum(1 for _ in all_nodes(function))
+        sizes[identifier] = own + sum(sizes[callee] for callee in callees(function, functions))
+    total = sum(sizes[call] for call in calls)
+    if total > _MOST_NODES:
+        raise GraphError(
+            f"the model's functions, written out, have {total} nodes; at most {_MOST_NODES} are taken. Keep them as functions."
+        )
+
+
+@dataclass
+class Copy:
+    """The body of a function for one call: attributes filled in, tensors and nodes under names that are free."""
+
+    function: ir.Function
+    call: ir.Node
+    tensors: Names
+    nodes: Names
+    made: list[ir.Node] = field(default_factory=list)
+    _values: dict[ir.Value, ir.Value | None] = field(default_factory=dict)
+
+    @property
+    def _prefix(self) -> str:
+        first = next((output.name for output in self.call.outputs if output.name), self.call.op_type)
+        return self.call.name or first or self.call.op_type
+
+    def write(self) -> list[ir.Value]:
+        """Make the nodes; returns what stands for the function's outputs, each a tensor of its own."""
+        graph = self.function.graph
+        given = [*self.call.inputs, *[None] * len(graph.inputs)]
+        self._values.update(zip(graph.inputs, given, strict=False))
+        self.made = self._copies(graph)
+        outputs: list[ir.Value] = []
+        for output in graph.outputs:
+            value = self._values.get(output)
+            if value is None or output.producer() is None or value in outputs:
+                value = self._identity(value)
+            outputs.append(value)
+        return outputs
+
+    def calls(self, functions: Functions) -> list[ir.Node]:
+        """The nodes that were made and call functions in their turn."""
+        nodes = (node for each in self.made for node in nodes_within(each))
+        return [node for node in nodes if node.op_identifier() in functions]
+
+    def _identity(self, value: ir.Value | None) -> ir.Value:
+        name = self.tensors.choose(f"{self._prefix}/passed")
+        node = ir.Node("", "Identity", [value], outputs=[ir.Value(name=name)], name=self.nodes.choose(name))
+        self.made.append(node)
+        return node.outputs[0]
+
+    def _copies(self, graph: ir.Graph) -> list[ir.Node]:
+        for node in graph:
+            for output in node.outputs:
+                self._values[output] = self._fresh(output)
+        return [self._node(node) for node in graph]
+
+    def _fresh(self, value: ir.Value) -> ir.Value:
+        name = self.tensors.choose(f"{self._prefix}/{value.name}") if value.name else ""
+        return ir.Value(name=name, type=value.type, shape=value.shape)
+
+    def _node(self, node: ir.Node) -> ir.Node:
+        inputs = [None if value is None else self._values.get(value, value) for value in node.inputs]
+        outputs = [made for output in node.outputs if (made := self._values[output]) is not None]
+        attributes = [kept for a in node.attributes.values() if (kept := self._attribute(a)) is not None]
+        name = self.nodes.choose(f"{self._prefix}/{node.name or node.op_type}")
+        return ir.Node(
+            node.domain, node.op_type, inputs, attributes, overload=node.overload, outputs=outputs, name=name
+        )
+
+    def _attribute(self, attribute: ir.Attr) -> ir.Attr | None:
+        if attribute.is_ref():
+            wanted = attribute.ref_attr_name or ""
+            given = self.call.attributes.get(wanted) or self.function.attributes.get(wanted)
+            if given is None or (given.value is None and not given.is_ref()):
+                return None  # left out by the caller, without a default
+            return ir.Attr(attribute.name, given.type, given.value, ref_attr_name=given.ref_attr_name)
+        if attribute.type == ir.AttributeType.GRAPH:
+            return ir.AttrGraph(attribute.name, self._graph(attribute.as_graph()))
+        if attribute.type == ir.AttributeType.GRAPHS:
+            return ir.AttrGraphs(attribute.name, [self._graph(graph) for graph in attribute.as_graphs()])
+        return attribute
+
+    def _graph(self, graph: ir.Graph) -> ir.Graph:
+        inputs = [self._fresh(value) for value in graph.inputs]
+        self._values.update(zip(graph.inputs, inputs, strict=True))
+        initializers = []
+        for value in graph.initializers.values():
+            if value not in self._values:
+                self._values[value] = self._fresh(value)
+            made = self._values[value]
+            assert made is not None  # it was just made
+            made.const_value = value.const_value
+            initializers.append(made)
+        nodes = self._copies(graph)
+        outputs = [made for output in graph.outputs if (made := self._values.get(output, output)) is not None]
+        return ir.Graph(inputs, outputs, nodes=nodes, initializers=initializers, name=graph.name)

@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write dialect nodes as standard float ops between DequantizeLinear and QuantizeLinear.
+
+For toolchains that look for that pattern (ONNX Runtime's integer kernels, OpenVINO, TensorRT). The integers between
+Q and DQ are the dialect's own, under the same names; steps are the inverse power-of-two scales, and every Q or DQ node
+has a step and a zero point of its own. `qdq_forms` says how each op keeps half-up rounding. What has no QDQ form
+(16 bits, scales that are no powers of two, weights that are not constant, ops without a float twin) stays in the
+dialect for `expand_dialect`, which writes it as explicit nodes and exactly.
+
+An error is counted in LSB of the node's output, its inputs being right, in one of three ways to run the file:
+
+- `error`: node by node as written: ONNX Runtime with ORT_DISABLE_ALL or with `session.disable_quant_qdq=1`;
+- `error_fused`: pattern by pattern in integer kernels; ONNX Runtime's default fuses what it can, so all three bound it;
+- `error_saturated`: the same where a kernel adds two products u8×s8 in 16 bits, as ONNX Runtime does with weights
+  beyond ±64 on x64 CPUs without VNNI, because it turns int8 data into uint8 unless `session.qdqisint8allowed=1`.
+
+Zero points other than 0 keep ONNX Runtime's default from making uint8 of a layer: it stays exact, and float. Integer
+kernels take it with `session.qdqisint8allowed=1`, as exactly. Where nothing keeps it from that, weights beyond ±64 are
+written as unsigned bytes, so that only symmetric files saturate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from linger.dialect import Op
+from linger.errors import listing
+from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import all_nodes, attributes_of, describe, is_dialect, op_of
+from linger.graph.core.unsigned_bytes import SAFE_WEIGHT
+from linger.graph.lowering.bodies import FormWriter
+from linger.graph.lowering.normal_form import bring_to_normal_form
+from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two, limits, storage_bits, window_reciprocal
+from linger.numeric.onnx.products import by_output
+
+_LARGEST_ERROR = 255  # LSB: the whole range of int8
+_TIE = 1
+_LARGEST_LIFTED_SHIFT = 14
+_LARGEST_DENOMINATOR = 2**12
+_LIFT, _AVERAGE_NUDGE = 2.0**-23, 2.0**-21
+_MIDDLE = 128
+_BYTE, _INT16_MAX, _INT32_END = 255, 32767, 2**31
+_GEMM_RANK = 2
+_BYTE_BITS = 8
+_ZERO_TYPES: Mapping[ir.DataType | None, type[np.generic]] = {ir.DataType.INT32: np.int32, ir.DataType.UINT8: np.uint8}
+
+
+@dataclass(frozen=True)
+class Written:
+    """The output of a form and its largest errors in LSB; `to_qdq` says what the three mean."""
+
+    value: ir.Value
+    error: int = 0
+    error_fused: int = 0
+    error_saturated: int = 0
+    reason: str = ""
+
+
+@dataclass
+class QdqWriter(FormWriter):
+    """Writes a node between DequantizeLinear and QuantizeLinear.
+
+    `scale_of` gives the scale of an integer tensor, for ops that have no scale attribute; `is_symmetric` asks for
+    zero points of 0 and real biases.
+    """
+
+    scale_of: Callable[[ir.Value], float]
+    is_symmetric: bool = False
+
+    def dequantize(self, q: ir.Value, scale: float, *, zero_point: int = 0) -> ir.Value:
+        """(q − zero_point) / scale."""
+        dtype = _ZERO_TYPES.get(q.dtype, np.int8)
+        step, zero = (
+            self.initializer(1.0 / scale, np.float32, "scale"),
+            self.initializer(zero_point, dtype, "zero_point"),
+        )
+        return self.emit("DequantizeLinear", [q, step, zero])
+
+    def quantize(
+        self, real: ir.Value, scale: float, *, bits: int = 8, zero_point: int = 0, nudge: float = 0.0
+    ) -> ir.Value:
+        """real·scale/(1 − nudge) rounded half to even, plus zero_point, saturated; a Clip does that below 8 bits."""
+        if bits < _BYTE_BITS:
+            ends = [self.initializer((end - zero_point) / scale, np.float32, "limit") for end in limits(bits)]
+            real = self.emit("Clip", [real, *ends])
+        step = self.initializer((1.0 - nudge) / scale, np.float32, "scale")
+        return self.emit("QuantizeLinear", [real, step, self.initializer(zero_point, np.int8, "zero_point")])
+
+    def plus(self, real: ir.Value, number: float) -> ir.Value:
+        """real + number."""
+        return self.emit("Add", [real, self.initializer(number, np.float32, "half")])
+
+    def part(self, q: ir.Value, *, source: float, target: float) -> ir.Value:
+        """q / source for a QuantizeLinear at scale `target`: half a unit more where that will round."""
+        real = self.dequantize(q, source)
+        return self.plus(real, 0.5 / source) if source > target else real
+
+
+Form = Callable[[QdqWriter], "Written | str"]
+"""Writes the nodes; or says why the op has no QDQ form here."""
+
+
+def quant(w: QdqWriter) -> Written | str:
+    """Mul, Add ½, Floor, Mul, then a QuantizeLinear that has nothing to round: the device rounds the sum to float32."""
+    scale = w.attributes["scale_x"]
+    scaled = w.emit("Mul", [w.input(0), w.initializer(scale, np.float32, "factor")])
+    whole = w.emit("Floor", [w.plus(scaled, 0.5)])
+    real = w.emit("Mul", [whole, w.initializer(1.0 / scale, np.float32, "factor")])
+    return Written(w.quantize(real, scale, bits=w.attributes["data_bits"]))
+
+
+def dequant(w: QdqWriter) -> Written | str:
+    """One DequantizeLinear."""
+    return Written(w.dequantize(w.input(0), w.attributes["scale_o"]))
+
+
+def requant(w: QdqWriter) -> Written | str:
+    """DQ, half unit, Q."""
+    source, target = w.attributes["scale_x"], w.attributes["scale_o"]
+    if source <= target:
+        return "runtimes merge a DequantizeLinear that meets a QuantizeLinear"
+    real = w.part(w.input(0), source=source, target=target)
+    return Written(w.quantize(real, target, bits=w.attributes["o_bits"]))
+
+
+def add(w: QdqWriter) -> Written | str:
+    """DQ + DQ, Q; where both operands are rounded, one is quantised to the output's scale first."""
+    a, target = w.attributes, w.attributes["scale_o"]
+    left = w.part(w.input(0), source=a["scale_x"], target=target)
+    if min(a["scale_x"], a["scale_y"]) > target:
+        left = w.dequantize(w.quantize(left, target), target)
+    right = w.part(w.input(1), source=a["scale_y"], target=target)
+    return Written(w.quantize(w.emit("Add", [left, right]), target, bits=a["o_bits"]))
+
+
+def mul(w: QdqWriter) -> Written | str:
+    """DQ · DQ, half unit, Q."""
+    a, unit = w.attributes, w.attributes["scale_x"] * w.attributes["scale_y"]
+    product = w.emit("Mul", [w.dequantize(w.input(0), a["scale_x"]), w.dequantize(w.input(1), a["scale_y"])])
+    real = w.plus(product, 0.5 / unit) if unit > a["scale_o"] else product
+    return Written(w.quantize(real, a["scale_o"], bits=a["o_bits"]))
+
+
+def cat(w: QdqWriter) -> Written | str:
+    """DQ of each part, half a unit where it is rounded, Concat, Q."""
+    a, target = w.attributes, w.attributes["scale_o"]
+    sources = [a[f"scale_x_{i}"] for i in range(len(w.node.inputs))]
+    if len(sources) == 1 and sources[0] <= target:
+        return "runtimes drop the Concat of one tensor and merge what is around it"
+    parts = [w.part(w.input(i), source=source, target=target) for i, source in enumerate(sources)]
+    return Written(w.quantize(w.emit("Concat", parts, axis=a["dim"]), target, bits=a["o_bits"]))
+
+
+def relu(w: QdqWriter) -> Written | str:
+    """DQ, Relu, Q, all at one scale."""
+    scale = w.scale_of(w.input(0))
+    return Written(w.quantize(w.emit("Relu", [w.dequantize(w.input(0), scale)]), scale))
+
+
+def clip(w: QdqWriter) -> Written | str:
+    """DQ, Clip at the real thresholds, Q, all at one scale."""
+    low, high, scale = w.known(1), w.known(2), w.scale_of(w.input(0))
+    if low is None or high is None:
+        return "its thresholds are not constant"
+    ends = [w.initializer(float(end) / scale, np.float32, "limit") for end in (low, high)]
+    return Written(w.quantize(w.emit("Clip", [w.dequantize(w.input(0), scale), *ends]), scale))
+
+
+def max_pool(w: QdqWriter) -> Written | str:
+    """DQ, MaxPool, Q, all at one scale."""
+    scale = w.scale_of(w.input(0))
+    return Written(w.quantize(w.emit("MaxPool", [w.dequantize(w.input(0), scale)], **w.attributes), scale))
+
+
+def average_pool(w: QdqWriter) -> Written | str:
+    """DQ, AveragePool, Q; ties by half a unit (area a power of two) or by a nudge."""
+    a, source, target = w.attributes, w.attributes["scale_x"], w.attributes["scale_o"]
+    area = math.prod(a["kernel_shape"])
+    denominator = area * Fraction(source) / Fraction(target)
+    if max(denominator, area) > _LARGEST_DENOMINATOR:
+        return f"float32 cannot keep means with a denominator above {_LARGEST_DENOMINATOR} apart from ties"
+    geometry = {name: a[name] for name in ("kernel_shape", "strides", "pads")}
+    real = w.emit("AveragePool", [w.dequantize(w.input(0), source)], count_include_pad=1, **geometry)
+    is_power_of_two, nudge = area & (area - 1) == 0, 0.0
+    if is_power_of_two and denominator > 1:
+        real = w.plus(real, 0.5 / (area * source))
+    elif not is_power_of_two and (denominator / 2).denominator == 1:  # else no sum of integers is a tie
+        goes_away_from_zero = Fraction(window_reciprocal(a["kernel_shape"])) > Fraction(1, area)
+        nudge = _AVERAGE_NUDGE if goes_away_from_zero else -_AVERAGE_NUDGE
+    value = w.quantize(real, target, bits=a["o_bits"], nudge=nudge)
+    reason = "an integer kernel may lose the nudge that decides ties"
+    return Written(value, error_fused=_TIE, reason=reason) if nudge else Written(value)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """How a sum of products is biased and rounded, and what that costs."""
+
+    weight: NDArray[Any]
+    bias: NDArray[Any]
+    zero_point: int
+    errors: tuple[int, int, int]
+    reason: str
+
+    def real_weight(self, w: QdqWriter, *, is_one_node: bool = True) -> ir.Value:
+        """The weights behind a DequantizeLinear, turned round for a MatMul.
+
+        Where ONNX Runtime could multiply unsigned data by signed weights in 16 bits, the weights are unsigned bytes around
+        128, whose products no kernel cuts off; but never when zero points must be 0.
+        """
+        scale, weight = w.attributes["scale_w"], self.weight if is_one_node else self.weight.T
+        if self._saturated(is_one_node=is_one_node) and not w.is_symmetric:
+            unsigned = w.initializer(weight.astype(np.int16) + _MIDDLE, np.uint8, "weight")
+            return w.dequantize(unsigned, scale, zero_point=_MIDDLE)
+        return w.dequantize(w.input(1) if is_one_node else w.initializer(weight, np.int8, "weight"), scale)
+
+    def _saturated(self, *, is_one_node: bool) -> int:
+        """What signed weights would lose.
+
+        ONNX Runtime makes uint8 only of a Q and a DQ whose zero points agree, and fuses only data of one type; but between
+        MatMul and Add it may set a pair of its own.
+        """
+        return 0 if self.zero_point and is_one_node else self.errors[2]
+
+    def real_bias(self, w: QdqWriter) -> ir.Value:
+        """Behind a DequantizeLinear as int32, or itself real where half a unit is in it."""
+        unit = w.attributes["scale_x"] * w.attributes["scale_w"]
+        if self.bias.dtype == np.int32:
+            return w.dequantize(w.initializer(self.bias, np.int32, "bias"), unit)
+        return w.initializer(self.bias / unit, np.float32, "bias")
+
+    def finish(self, w: QdqWriter, total: ir.Value, *, is_one_node: bool = True) -> Written:
+        """The sum, quantised."""
+        a, nudge = w.attributes, _LIFT if self.zero_point else 0.0
+        value = w.quantize(total, a["scale_o"], bits=a["o_bits"], zero_point=self.zero_point, nudge=nudge)
+        saturated = self._saturated(is_one_node=is_one_node) if w.is_symmetric else 0
+        return Written(value, *self.errors[:2], saturated, self.reason)
+
+
+def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | str:
+    a, weight, bias = w.attributes, w.known(1), w.known(2)
+    if weight is None or bias is None:
+        return "its weights are not constant, so the sum has no known bound"
+    rows = by_output(np.abs(weight.astype(np.int16)), a["group"] if is_transposed else None)
+    shift = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1
+    chosen, zero_point = _rounding_bias(bias, shift, is_symmetric=w.is_symmetric)
+    has_half, reasons = shift > 0 and not zero_point, []
+    if has_half:
+        reasons.append("an integer kernel rounds the half unit in the bias away, and ties go to even")
+    reach = rows.sum(axis=1, dtype=np.float64) * 2.0 ** (a["data_bits"] - 1)
+    total = float((reach + np.abs(chosen.astype(np.float64))).max(initial=0.0))
+    if total >= _INT32_END:
+        return "its sum may exceed int32"
+    error = 0
+    if (1 + has_half) * total >= FLOAT32_EXACT:
+        error = _in_lsb(_relative_rounding(rows.shape[1]) * total, shift)
+        reasons.append(f"its sum may reach {total:.3g}, beyond what float32 adds exactly")
+    saturated = _in_lsb(_saturation(rows), shift) if rows.max(initial=0) > SAFE_WEIGHT else 0
+    return _Product(weight, chosen, zero_point, (error, _TIE if has_half else 0, saturated), "; ".join(reasons))
+
+
+def _rounding_bias(bias: NDArray[Any], shift: int, *, is_symmetric: bool) -> tuple[NDArray[Any], int]:
+    """The bias with what makes ties round up, and the zero point that takes it off again."""
+    if shift <= 0:
+        return bias.astype(np.float64 if is_symmetric else np.int32), 0
+    lifted = bias.astype(np.int64) + (_MIDDLE << min(shift, _LARGEST_LIFTED_SHIFT))
+    if shift > _LARGEST_LIFTED_SHIFT or is_symmetric or lifted.max(initial=0) >= _INT32_END:
+        return bias.astype(np.float64) + 0.5, 0
+    return lifted.astype(np.int32), -_MIDDLE
+
+
+def _relative_rounding(terms: int) -> float:
+    """Error of a float32 sum in any order, k·u/(1 − k·u) with u = 2^-24; the bias and its own rounding count too."""
+    k = (terms + 2) * 2.0**-24
+    return k / (1.0 - k)
+
+
+def _saturation(rows: NDArray[Any]) -> float:
+    """Largest loss where pairs of u8×s8 products are added in 16 bits: Σ max(0, 255·(|w1| + |w2|) − 32767).
+
+    The summand is convex, so pairing the largest with the next largest bounds every pairing.
+    """
+    ordered = np.pad(np.sort(rows, axis=1), ((0, 0), (rows.shape[1] % 2, 0))).astype(np.int32)
+    return float(np.maximum(_BYTE * (ordered[:, ::2] + ordered[:, 1::2]) - _INT16_MAX, 0).sum(axis=1).max())
+
+
+def _in_lsb(error_of_sum: float, shift: int) -> int:
+    """An error of the sum after the shift, and one more, because it may cross a tie."""
+    return min(_LARGEST_ERROR, math.floor(error_of_sum * 2.0**-shift) + 1)
+
+
+def convolution(w: QdqWriter) -> Written | str:
+    """DQ of data, weights and bias, Conv over one or two axes, Q."""
+    a, plan = w.attributes, _plan_product(w)
+    if isinstance(plan, str):
+        return plan
+    geometry = {name: a[name] for name in ("dilations", "group", "kernel_shape", "pads", "strides")}
+    factors = [w.dequantize(w.input(0), a["scale_x"]), plan.real_weight(w)]
+    return plan.finish(w, w.emit("Conv", [*factors, plan.real_bias(w)], **geometry))
+
+
+def transposed_convolution(w: QdqWriter) -> Written | str:
+    """DQ of data, weights and bias, ConvTranspose, Q."""
+    a, plan = w.attributes, _plan_product(w, is_transposed=True)
+    if isinstance(plan, str):
+        return plan
+    names = ("dilations", "group", "kernel_shape", "output_padding", "pads", "strides")
+    factors = [w.dequantize(w.input(0), a["scale_x"]), plan.real_weight(w)]
+    return plan.finish(w, w.emit("ConvTranspose", [*factors, plan.real_bias(w)], **{name: a[name] for name in names}))
+
+
+def linear(w: QdqWriter) -> Written | str:
+    """DQ of data, weights and bias, Gemm (data of two axes) or MatMul and Add, Q."""
+    a, plan = w.attributes, _plan_product(w)
+    if isinstance(plan, str):
+        return plan
+    data, shape = w.dequantize(w.input(0), a["scale_x"]), w.input(0).shape
+    if shape is not None and shape.rank() == _GEMM_RANK:
+        factors = [data, plan.real_weight(w)]
+        return plan.finish(w, w.emit("Gemm", [*factors, plan.real_bias(w)], transB=1))
+    product = w.emit("MatMul", [data, plan.real_weight(w, is_one_node=False)])
+    return plan.finish(w, w.emit("Add", [product, plan.real_bias(w)]), is_one_node=False)
+
+
+FORMS: Mapping[str, Form] = {
+    "QuantizeLinear": quant,
+    "DequantizeLinear": dequant,
+    "Identity": requant,
+    "Conv": convolution,
+    "ConvTranspose": transposed_convolution,
+    "Gemm": linear,
+    "Add": add,
+    "Mul": mul,
+    "Concat": cat,
+    "AveragePool": average_pool,
+    "MaxPool": max_pool,
+    "Relu": relu,
+    "Clip": clip,
+}
+"""By the standard op that computes a dialect op on real numbers (`float_op`); ops without one become explicit nodes."""
+
+
+_UNKNOWN_SCALE = 1.0
+
+
+@dataclass(frozen=True)
+class QdqNode:
+    """One dialect node: written in QDQ form or left to be explicit, and its largest errors in LSB."""
+
+    name: str
+    is_explicit: bool
+    error: int = 0
+    error_fused: int = 0
+    error_saturated: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class QdqReport:
+    """What `to_qdq` did with every dialect node, in the order of execution."""
+
+    changes: Changes
+    nodes: tuple[QdqNode, ...]
+
+    @property
+    def inexact(self) -> tuple[QdqNode, ...]:
+        """Nodes that may be off by rounding, as written or fused, on any CPU."""
+        return tuple(n for n in self.nodes if n.error or n.error_fused)
+
+    @property
+    def explicit(self) -> tuple[QdqNode, ...]:
+        """Nodes without a QDQ form: exact, but no pattern for an integer kernel."""
+        return tuple(n for n in self.nodes if n.is_explicit)
+
+    @property
+    def saturating(self) -> tuple[QdqNode, ...]:
+        """Nodes that u8×s8 in 16 bits would spoil."""
+        return tuple(n for n in self.nodes if n.error_saturated)
+
+    def rows(self) -> list[tuple[str, str, int, int, int, str]]:
+        """Each node as (name, form, error, error_fused, error_saturated, reason)."""
+        return [
+            (n.name, "explicit" if n.is_explicit else "qdq", n.error, n.error_fused, n.error_saturated, n.reason)
+            for n in self.nodes
+        ]
+
+    def summary(self) -> str:
+        """What a user of the file must know, in one paragraph; empty where everything is exact everywhere."""
+        said = []
+        if self.inexact:
+            said.append(f"not exact: {_listed(self.inexact)}.")
+        if self.explicit:
+            said.append(f"written as explicit nodes, exactly: {_listed(self.explicit)}.")
+        if self.saturating:
+            worst = max(n.error_saturated for n in self.saturating)
+            said.append(
+                f"On x64 CPUs without VNNI, ONNX Runtime's defaults saturate u8×s8 (up to {worst} LSB) in "
+                f"{listing(n.name for n in self.saturating)}: set session.qdqisint8allowed or "
+                "session.disable_quant_qdq to 1."
+            )
+        return " ".join(said)
+
+
+def _listed(nodes: Iterable[QdqNode]) -> str:
+    groups: dict[str, list[str]] = {}
+    for n in nodes:
+        sizes = "" if n.is_explicit else f"{n.error} LSB as written, {n.error_fused} fused: "
+        groups.setdefault(sizes + n.reason, []).append(n.name)
+    return "; ".join(f"{listing(names)} ({why})" for why, names in groups.items())
+
+
+def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> QdqReport:
+    """Replace every dialect node that has a QDQ form; run `expand_dialect` afterwards for the rest.
+
+    Leaves: standard nodes for all that has a form, the other nodes as they were; names of integer tensors are kept.
+
+    Args:
+        model: Edited in place.
+        is_symmetric: All zero points 0 and biases real, as TensorRT demands. Convolutions and linear layers are then
+            exact as written, and off by one at ties where an integer kernel rounds their bias.
+    """
+    changes = bring_to_normal_form(model)
+    scales = _scales(model)
+    found = []
+    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+        op = op_of(node)
+        attributes = attributes_of(node, op)
+        writer = QdqWriter(node, attributes, lambda v: scales.get(v.name, _UNKNOWN_SCALE), is_symmetric=is_symmetric)
+        written = _obstacle(node, op, attributes) or FORMS[op.float_op or ""](writer)
+        if isinstance(written, str):
+            found.append(QdqNode(describe(node), is_explicit=True, reason=written))
+            continue
+        _replace(model, writer, written)
+        changes.note(describe(node), "written between DequantizeLinear and QuantizeLinear")
+        found.append(
+            QdqNode(
+                describe(node),
+                is_explicit=False,
+                error=written.error,
+                error_fused=written.error_fused,
+                error_saturated=written.error_saturated,
+                reason=written.reason,
+            )
+        )
+    return QdqReport(changes, tuple(found))
+
+
+def _scales(model: ir.Model) -> dict[str | None, float]:
+    """The scale of every integer tensor by name: its producer's, or its source's where numbers are only moved."""
+    scales: dict[str | None, float] = {}
+    for node in all_nodes(model):
+        source = node.inputs[0] if node.inputs else None
+        scale = _UNKNOWN_SCALE if source is None else scales.get(source.name, _UNKNOWN_SCALE)
+        if is_dialect(node):
+            attributes = attributes_of(node, op_of(node))
+            scale = attributes.get("scale_o", attributes.get("scale_x", scale))
+        scales.update({output.name: scale for output in node.outputs})
+    return scales
+
+
+def _obstacle(node: ir.Node, op: Op, attributes: dict[str, Any]) -> str | None:
+    """Why no QDQ form can be tried."""
+    if op.float_op is None:
+        return f"{node.op_type} has no QDQ form"
+    odd = _odd_scale(attributes)
+    if odd is not None:
+        return f"scale {odd} is no power of two"
+    width = _BYTE_BITS if op.output_bits is None else storage_bits(attributes[op.output_bits])
+    # of a product, the third input is the int32 bias; of a Clip, both are of the first one's type
+    data = node.inputs if op.is_variadic else node.inputs[:2]
+    is_fitting = all(value is not None and value.dtype in _input_types(op) for value in data)
+    return None if width <= _BYTE_BITS and is_fitting else "QuantizeLinear knows only 8-bit integers before opset 21"
+
+
+def _odd_scale(attributes: Mapping[str, Any]) -> float | None:
+    """The first scale that is no power of two."""
+    scales = (value for name, value in attributes.items() if name.startswith("scale_"))
+    return next((scale for scale in scales if not is_power_of_two(scale)), None)
+
+
+def _input_types(op: Op) -> tuple[ir.DataType, ...]:
+    """The types of data that a QDQ form takes; DequantizeLinear also takes int32."""
+    if op.real_inputs:
+        return (ir.DataType.FLOAT,)
+    return (ir.DataType.INT8,) if op.has_integer_output else (ir.DataType.INT8, ir.DataType.INT32)
+
+
+def _replace(model: ir.Model, writer: QdqWriter, written: Written) -> None:
+    node, graph = writer.node, writer.node.graph
+    inputs = {value for value in node.inputs if value is not None}
+    assert graph is not None  # the node came from a graph
+    for value in writer.initializers:
+        model.graph.register_initializer(value)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], writer.nodes, node.outputs, [written.value])
+    for value in inputs:
+        if value.is_initializer() and not value.uses() and not value.is_graph_output():
+            model.graph.initializers.pop(value.name or "", None)

@@ -1,0 +1,33 @@
+"""Who calls whom, and what a call would become."""
+
+import pytest
+
+from linger.errors import GraphError
+from linger.graph.core.nodes import Names
+from linger.graph.lowering.inline_functions import Copy, require_bounded
+from tests.support.passes import parsed
+
+TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x) => (float[n] y) { y = f.top(x) }
+<domain: "f", opset_import: ["": 17, "f": 1]> top (x) => (y) { a = f.mid(x)  b = f.low(a)  y = f.mid(b) }
+<domain: "f", opset_import: ["": 17, "f": 1]> mid (x) => (y) { a = f.low(x)  y = Neg(a) }
+<domain: "f", opset_import: ["": 17]> low (x) => (y) { y = Abs(x) }"""
+
+
+def test_calls_are_counted_before_they_are_made():
+    functions = parsed(TEXT).functions
+    # low has 1 node, mid 2 + 1, top 3 + 3 + 1 + 3
+    require_bounded(functions, [("f", "top", "")] * 200_000)
+    with pytest.raises(GraphError, match="2000010 nodes"):
+        require_bounded(functions, [("f", "top", "")] * 200_001)
+
+
+def test_a_copy_is_written_under_free_names():
+    model = parsed(TEXT)
+    call = model.graph.node(0)
+    copy = Copy(model.functions["f", "mid", ""], call, Names(["y/a"]), Names())
+    (result,) = copy.write()
+    assert [(n.op_type, n.inputs[0].name, n.outputs[0].name) for n in copy.made] == [
+        ("low", "x", "y/a_1"),
+        ("Neg", "y/a_1", "y/y"),
+    ]
+    assert result is copy.made[1].outputs[0]
