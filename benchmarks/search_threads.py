@@ -16,7 +16,7 @@ from torch import nn
 
 import linger
 
-CHOICE = "linger.tuning.one_call.tune.fitting_threads"
+CHOICE = "linger.tuning.autotune.tune.fitting_threads"
 ALL, CHOSEN = "all threads", "chosen"
 
 

@@ -101,25 +101,25 @@ FAULTS = (
     Fault("half-written files", "files.py", "        stack.callback(_remove, staged)\n", ""),
     Fault(
         "tuning: factors inverted",
-        "tuning/channels/weights.py",
+        "tuning/equalization/weights.py",
         "rows, columns = factors_of(layer.rows, factors), factors_of(layer.columns, factors)",
         "columns, rows = factors_of(layer.rows, factors), factors_of(layer.columns, factors)",
     ),
     Fault(
         "tuning: biases not scaled",
-        "tuning/channels/weights.py",
+        "tuning/equalization/weights.py",
         "                _multiply(state[name], rows)\n",
         "                pass\n",
     ),
     Fault(
         "tuning: sign of a bias",
-        "tuning/biases.py",
+        "tuning/bias_correction/correction.py",
         "_Shift()).add(call, expected.mean - found.mean, found.count)",
         "_Shift()).add(call, found.mean - expected.mean, found.count)",
     ),
     Fault(
         "tuning: held-out data leaked into tuning",
-        "tuning/one_call/splitting.py",
+        "tuning/autotune/splitting.py",
         "return Parts(tuple(_grouped(rows[:kept])), tuple(_grouped(rows[kept:])))",
         "return Parts(tuple(_grouped(rows)), tuple(_grouped(rows[kept:])))",
     ),
@@ -131,7 +131,7 @@ FAULTS = (
     ),
     Fault(
         "tuning: a step kept that hurts",
-        "tuning/one_call/judging.py",
+        "tuning/autotune/judging.py",
         "    return found.error < best.error\n",
         "    return True\n",
     ),

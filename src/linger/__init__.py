@@ -9,23 +9,23 @@ from linger.version import __version__ as __version__
 
 _STAGES = {
     "all in one": "quantize",
-    "analyse": "wb_analyse Analysis advise Advice Dumper plot_tensors",
+    "analyse": "wb_analyse advise Dumper plot_tensors",
     "constrain": "trace_layers normalize_layers normalize_module disable_normalize",
     "quantise": "init Switches QuantMode quant_module quant_function disable_quant quant_tensor calibration choose_ranges save_statistics merge_statistics save_config QTensor FixedPoint",
     "train": "learn_scales Schedule",
-    "tune": "tune TuneResult equalize correct_biases choose_exponents round_weights distill find_bits",
-    "diagnose": "coverage compare_layers LayerComparison sensitivity Sensitivity plot_layers",
+    "tune": "tune equalize correct_biases choose_exponents round_weights distill find_bits",
+    "diagnose": "coverage compare_layers sensitivity plot_layers",
     "export": "onnx redirect restore",
     "edit": "graph convert_dialect",
-    "check, repair": "check CheckResult memory MemoryUse repair Repair",
-    "verify": "record Recording save_recordings load_recordings verify Verification check_certificate",
+    "check, repair": "check memory repair",
+    "verify": "record Recording save_recordings load_recordings verify check_certificate",
     "run": "Session",
     "compare": "compare write_vectors",
     "deploy": "c",
     "decide": "report",
     "errors": "LingerError UsageError UnsupportedError GraphError VerificationError",
 }
-"""What `dir(linger)` shows. The setters, the Normalize layers and older spellings can be imported, and are left out here."""
+"""What `dir(linger)` shows. Classes of results, setters, Normalize layers and older spellings can be imported, and are left out here."""
 
 __doc__ = "\n".join([__doc__ or "", *(f"    {stage:<14} {names}" for stage, names in _STAGES.items())])
 __getattr__, __dir__, __all__ = lazy_exports(__name__, " ".join(_STAGES.values()).split())

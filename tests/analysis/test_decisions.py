@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from linger.analysis.decisions import class_axis
-from linger.tuning.widths.goals import Agreement
+from linger.tuning.mixed_precision.goals import Agreement
 
 pytestmark = pytest.mark.needs_torch
 

@@ -280,7 +280,7 @@ def test_a_metric_of_the_user_is_shown_and_kept_in_the_run(folder):
     assert "--metric user_net.py:two is not what out/net.yaml says" in other.stderr
 
 
-@pytest.mark.parametrize("step", ["tuning.one_call.session.Session.run", "workflow.quantize.delivered"])
+@pytest.mark.parametrize("step", ["tuning.autotune.search.Search.run", "workflow.quantize.delivered"])
 def test_ctrl_c_is_one_line_and_leaves_nothing(folder, step):
     before = listed(folder)
     with mock.patch(f"linger.{step}", side_effect=lambda *_, **__: signal.raise_signal(signal.SIGINT)):

@@ -16,7 +16,7 @@ from linger.errors import UsageError
 from linger.quantization.diagnosis.coverage import CoverageRow
 from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
 from linger.reporting.facts import LayerFacts
-from linger.tuning.one_call.result import TuneResult, TuneStep
+from linger.tuning.autotune.result import TuneResult, TuneStep
 from linger.workflow import model_facts
 from linger.workflow.model_facts import LayerMatcher, _covered, with_results
 from linger.workflow.model_quality import QualityPass

@@ -16,12 +16,12 @@ import linger
 from linger.reporting.facts import Quality, read_run
 from linger.reporting.verdict import verdict_of
 from linger.workflow import quantize as job
-from linger.workflow.quantizing import delivery
-from linger.workflow.quantizing.delivery import reported
-from linger.workflow.quantizing.judging import guessing_note, is_goal_met, judged
-from linger.workflow.quantizing.quantized import QuantizeSettings
-from linger.workflow.quantizing.run_file import RunFile, sha256
-from linger.workflow.quantizing.samples import Piece, edges_of, of_arrays, of_user
+from linger.workflow.quantize_job import delivery
+from linger.workflow.quantize_job.delivery import reported
+from linger.workflow.quantize_job.judging import guessing_note, is_goal_met, judged
+from linger.workflow.quantize_job.quantized import QuantizeSettings
+from linger.workflow.quantize_job.run_file import RunFile, sha256
+from linger.workflow.quantize_job.samples import Piece, edges_of, of_arrays, of_user
 
 pytestmark = pytest.mark.needs_torch
 
@@ -211,7 +211,7 @@ def test_an_interruption_while_files_are_moved_leaves_nothing(made, tmp_path):
 
 
 def test_tuning_that_was_interrupted_ends_the_run(tmp_path):
-    from linger.tuning.one_call.session import Session
+    from linger.tuning.autotune.search import Session
 
     with mock.patch.object(Session, "run", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         job.quantize(make_net(), make_data(5), tmp_path / "out", QUICK)

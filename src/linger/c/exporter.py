@@ -16,13 +16,13 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.c.exported_folder import FORMAT, MANIFEST, Cut, StreamOptions
-from linger.c.folder.check_program import check_program_text, golden_samples
-from linger.c.folder.interface import Interface, weights_file
-from linger.c.folder.manifest import manifest_of, origin_of
-from linger.c.folder.readme_text import LAYOUTS, readme_text
-from linger.c.folder.safe_names import network_name, parameter_names
 from linger.c.integer_part import cut_to, find_cut
 from linger.c.network import load_network
+from linger.c.project.check_program import check_program_text, golden_samples
+from linger.c.project.interface import Interface, weights_file
+from linger.c.project.manifest import manifest_of, origin_of
+from linger.c.project.readme_text import LAYOUTS, readme_text
+from linger.c.project.safe_names import network_name, parameter_names
 from linger.c.source_files import float_text, header_text, internal_text, source_text, weights_texts
 from linger.c.steps import Order, Plan, channels_last, make_plan, picture_tensors
 from linger.c.writer import write_source

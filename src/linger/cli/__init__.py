@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from linger.cli.program.interruption import EXIT_CODE, Interruption
-from linger.cli.program.registration import add_command
+from linger.cli.app.interruption import EXIT_CODE, Interruption
+from linger.cli.app.registration import add_command
 from linger.cli.terminal import say, use_readable_signs
 from linger.errors import LingerError, UsageError, missing_extra, printable
 from linger.version import __version__

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy without labels: equalise, correct, choose, round, distil, widen; and one call that does all of it."""
+"""Accuracy without labels, one package per technique, under the names that papers use; `autotune` orders them all."""

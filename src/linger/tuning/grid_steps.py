@@ -13,7 +13,7 @@ from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.tuning.weights.folded_weights import affine_of
+from linger.tuning.learned_rounding.folded_weights import affine_of
 
 _USUAL_BITS = 8
 _NEGLIGIBLE = 1e-8

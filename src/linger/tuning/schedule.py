@@ -19,8 +19,8 @@ from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer
+from linger.tuning.mixed_precision.stages import Stages, Wish, read_wishes
 from linger.tuning.plateau import PLATEAU, Plateau
-from linger.tuning.widths.stages import Stages, Wish, read_wishes
 
 logger = logging.getLogger(__name__)
 

@@ -48,8 +48,8 @@ from linger.reporting.facts import (
 )
 from linger.simulation.recorder import record
 from linger.targets import Target
-from linger.tuning.one_call.result import TuneResult
-from linger.tuning.widths.goals import checked_metric, metric_name
+from linger.tuning.autotune.result import TuneResult
+from linger.tuning.mixed_precision.goals import checked_metric, metric_name
 from linger.verification.proof.result import Verification
 from linger.workflow.file_facts import MOST_BATCHES, FileFacts, complete_run
 from linger.workflow.file_layers import CHUNK, Grid, Tally, origin_of

@@ -24,8 +24,8 @@ from linger.reporting.facts import Quality, read_run
 from linger.reporting.verdict import Verdict
 from linger.verification.proof.result import Verification
 from linger.workflow import quantize as job
-from linger.workflow.quantizing.quantized import CERTIFICATE, CERTIFIED_INPUTS, DATA, NET, Quantized, QuantizeSettings
-from linger.workflow.quantizing.samples import Samples, checked_arguments, of_user
+from linger.workflow.quantize_job.quantized import CERTIFICATE, CERTIFIED_INPUTS, DATA, NET, Quantized, QuantizeSettings
+from linger.workflow.quantize_job.samples import Samples, checked_arguments, of_user
 from linger.workflow.report import Place, Report, report
 
 if TYPE_CHECKING:

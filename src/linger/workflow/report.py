@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from linger.quantization.diagnosis.sensitivity import Sensitivity
-    from linger.tuning.one_call.result import TuneResult
+    from linger.tuning.autotune.result import TuneResult
     from linger.verification.proof.result import Verification
 
 _SUFFIXES = (".html", ".htm")

@@ -286,7 +286,7 @@ def _circular(needs: Needs) -> set[ir.Node]:
 
 
 def _peeled(nodes: set[ir.Node], before: Needs, after: Needs) -> set[ir.Node]:
-    """Remove the nodes that no remaining node comes before, until none is left that can be removed."""
+    """Remove the nodes that no remaining node comes before, until none is left, as Kahn's topological sorting does."""
     waits = {node: len(before.get(node, set()) & nodes) for node in nodes}
     ready = [node for node, count in waits.items() if not count]
     left = set(nodes)

@@ -15,7 +15,7 @@ from linger.cli.arguments.model import as_tensor, call_named, load_named
 from linger.cli.arguments.paths import ARRAYS, DATA_FORMS, require_data
 from linger.errors import UsageError, listing
 from linger.verification.array_files import load_arrays, natural_order
-from linger.workflow.quantizing.samples import (
+from linger.workflow.quantize_job.samples import (
     LABELS,
     Samples,
     checked_arguments,

@@ -43,7 +43,7 @@ def load_metric(text: str) -> Callable[[nn.Module], float]:
     Raises:
         UsageError: There is no such thing, or it cannot be called with a model.
     """
-    from linger.tuning.widths.goals import checked_metric
+    from linger.tuning.mixed_precision.goals import checked_metric
 
     require_code(text, "metric", METRIC)
     found = cast(Callable[[nn.Module], float], load_named(text))

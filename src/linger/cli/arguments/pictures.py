@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from linger.cli.arguments.folders import PictureOptions, Scale
 from linger.errors import UsageError, listing
 from linger.progress import progress
-from linger.workflow.quantizing.samples import Samples, of_arrays, spread
+from linger.workflow.quantize_job.samples import Samples, of_arrays, spread
 
 if TYPE_CHECKING:
     from PIL.Image import Image

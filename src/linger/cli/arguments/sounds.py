@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from linger.cli.arguments.folders import SoundOptions
 from linger.errors import UsageError, listing
 from linger.progress import progress
-from linger.workflow.quantizing.samples import Samples, of_arrays, spread
+from linger.workflow.quantize_job.samples import Samples, of_arrays, spread
 
 _MAX_WIDTH = 4
 """Bytes of a sample."""

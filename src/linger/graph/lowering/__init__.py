@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms of a file: dialect nodes with function bodies, standard nodes, QuantizeLinear/DequantizeLinear."""
+"""Lowering to the forms of a file: dialect nodes with function bodies, standard nodes, QuantizeLinear/DequantizeLinear."""

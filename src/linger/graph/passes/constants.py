@@ -209,7 +209,7 @@ def _make_constant(value: ir.Value, content: Array, names: Names) -> None:
 
 
 def merge_duplicates(model: ir.Model) -> Changes:
-    """Merge nodes of one graph that have the same op, inputs and attributes; the first one in order stays.
+    """Common subexpression elimination: nodes of one graph with the same op, inputs and attributes; the first in order stays.
 
     Not merged: nodes with branches or bodies, nodes that draw random numbers, ops of unknown domains, nodes that decide
     which kernels ONNX Runtime chooses for Q/DQ files (`ByteFusing`). Of two equal nodes whose results are both outputs,

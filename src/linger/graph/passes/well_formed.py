@@ -33,7 +33,7 @@ _BY_HAND = "Remove it by hand and compare the numbers, or leave it."
 
 
 def remove_dead_code(model: ir.Model) -> Changes:
-    """Remove nodes whose results nobody needs, then initializers that no node uses and functions that no node calls.
+    """Dead code elimination: nodes whose results nobody needs, then initializers that no node uses and functions that no node calls.
 
     A node with several outputs is needed as soon as one of them is. Nodes of unknown domains stay, since they may do more than
     compute; so do nodes that decide which kernels ONNX Runtime chooses for those whose results they read

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from linger.numeric.fixed import FLOAT32_EXACT
 from linger.numeric.kernel import Steps, TransposedSteps
-from linger.numeric.onnx.narrow import OnnxNarrow, is_number
+from linger.numeric.onnx.float32_products import OnnxNarrow, is_number
 from linger.numeric.onnx.writer import DOUBLE, FLOAT, INT32, UINT8, AttributeRef, OnnxValue
 
 

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of steps: what is cheap and helps most first, each on the best that there is so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from linger.quantization.core.quantized import ranges_of
+from linger.tuning.autotune.result import Step
+from linger.tuning.autotune.search import PLAIN, Search
+
+Plan = Callable[[Search], Iterator[Step]]
+"""Gives the steps one after the other, each after the one before was judged."""
+
+EQUALISED = "equalised"
+"""The branch that begins with equalisation."""
+
+_PASSES: Mapping[str, float] = {
+    "fuse": 4.0,
+    "choose_ranges": 1.0,
+    "equalize": 20.0,
+    "correct_biases": 8.0,
+    "find_bits": 60.0,
+    "round_weights": 30.0,
+    "choose_exponents": 10.0,
+    "distill": 20.0,
+    "headroom": 2.0,
+}
+"""What a step costs at least, in passes over the tuning data, before it was measured."""
+
+ALWAYS = ("fuse", "choose_ranges")
+"""Steps so cheap that no estimate, which begins with one cold pass, may leave them out while time is left."""
+
+_METHODS: tuple[Mapping[str, str], ...] = (
+    {"weights": "mse"},
+    {"outputs": "mse"},
+    {"outputs": "topk"},
+    {"outputs": "percentile:99.9"},
+    {"inputs": "mse"},
+)
+"""Methods of calibration, tried one after the other on top of what helped."""
+
+_WIDE_LAYERS = 6
+"""At most so many layers get 16-bit weights at first."""
+
+_GAIN_DB = 10.0
+"""What wider tensors should gain where no goal is given."""
+
+_TRIALS_EACH = 3
+_SEARCH_SHARE = 0.2
+"""Trials of a search for each range, and the part of the time left that they may take."""
+
+_TRAININGS: tuple[Mapping[str, float | bool], ...] = ({}, {"learning_rate": 0.01}, {"learn_ranges": True})
+"""Ways to train, one after the other on top of what helped."""
+
+_FASTEST = 1e-4
+
+_STEP_COST = 5.0
+"""A step of training costs about as much as so many forward passes of its batch."""
+
+_SHARE = 0.6
+"""Of the time left that training may take."""
+
+_MOST_STEPS, _LEAST_STEPS = 400, 20
+
+
+def usual_plan(session: Search) -> Iterator[Step]:
+    """Two branches, with and without equalisation; then wider tensors, if wished; the best of all is rounded and trained."""
+    yield Step("fuse", PLAIN, PLAIN)
+    yield Step("equalize", EQUALISED, PLAIN)
+    yield from _mixed(session) if session.wish.is_mixed else _narrow(session)
+    best = session.best_branch
+    for name in ("round_weights", "correct_biases"):
+        yield Step(name, best, best)
+    for settings in _TRAININGS:
+        steps = training_steps(session)
+        if steps >= _LEAST_STEPS:
+            yield Step("distill", best, best, {"steps": steps, **settings})
+    yield Step("correct_biases", best, best)
+
+
+def _narrow(session: Search) -> Iterator[Step]:
+    """Every branch at 8 bits: ranges, exponents, biases."""
+    for branch in list(session.branches):
+        yield from _ranges(branch)
+        yield from _searched(session, branch)
+        yield Step("correct_biases", branch, branch)
+
+
+def _mixed(session: Search) -> Iterator[Step]:
+    """Wider tensors first: scales and biases that were fitted to narrow ones would hide what wide ones gain."""
+    for branch in list(session.branches):
+        yield from _ranges(branch)
+    goal = session.wish.goal if session.wish.goal is not None else round(session.best.score.db + _GAIN_DB, 1)
+    for branch in list(session.branches):
+        if branch == PLAIN or _leaves_time(session, branch, "find_bits", "correct_biases"):
+            yield from _widened(session, branch, goal)
+            yield Step("headroom", branch, branch, {"bits": 2})
+            yield Step("correct_biases", branch, branch)
+    best = session.best_branch
+    if _leaves_time(session, best, "choose_exponents", "correct_biases"):
+        yield from _searched(session, best)
+        yield Step("correct_biases", best, best)
+
+
+def _ranges(branch: str) -> Iterator[Step]:
+    for methods in _METHODS:
+        yield Step("choose_ranges", branch, branch, methods)
+
+
+def _searched(session: Search, branch: str) -> Iterator[Step]:
+    """Exponents by the error at the output, where the time allows a trial of every range at least."""
+    count = len(ranges_of(session.branches[branch].trial.model))
+    batches, trials = affordable(session, _TRIALS_EACH * count)
+    if trials >= count:
+        yield Step("choose_exponents", branch, branch, {"max_trials": trials, "batches": batches})
+
+
+def _widened(session: Search, branch: str, goal: float | str) -> Iterator[Step]:
+    """16-bit weights of a few layers; where that is not enough, any activation, too."""
+    wish, before = session.wish, session.branches[branch]
+    batches, trials = affordable(session, _TRIALS_EACH * len(ranges_of(before.trial.model)))
+    settings = {
+        "goal": goal,
+        "is_of_metric": wish.goal is not None and session.metric is not None,
+        "max_wide_layers": _WIDE_LAYERS,
+        "max_trials": trials,
+        "batches": batches,
+    }
+    yield Step("find_bits", branch, branch, settings | {"widen": ["weights"]})
+    after = session.branches[branch]
+    is_enough = wish.is_reached(after) if wish.is_reached is not None else after.score.db >= float(goal)
+    if not is_enough and _leaves_time(session, branch, "find_bits", "correct_biases"):
+        yield Step("find_bits", branch, branch, settings)
+
+
+def _leaves_time(session: Search, branch: str, *names: str) -> bool:
+    """Whether steps can be run and weights still be rounded after them."""
+    steps = [Step(name, branch, branch) for name in (*names, "round_weights")]
+    return sum(expected_seconds(session, step) for step in steps) <= session.budget.seconds_left
+
+
+def affordable(session: Search, wanted: int) -> tuple[int, int]:
+    """Batches and trials of a search: as many trials as wanted, on fewer batches where all of them would take too long."""
+    allowed = session.budget.seconds_left * _SEARCH_SHARE / max(session.batch_seconds, _FASTEST)  # passes of one batch
+    batches = int(max(1, min(len(session.parts.tuning), allowed / wanted)))
+    return batches, int(max(1, min(wanted, allowed / batches, session.budget.trials_left)))
+
+
+def training_steps(session: Search) -> int:
+    """As many steps as fit into a part of the time that is left."""
+    left = session.budget.seconds_left * _SHARE
+    before = [
+        step.seconds / step.settings["steps"] for step in session.steps if step.name == "distill" and step.seconds
+    ]
+    each = max(before, default=_STEP_COST * max(session.batch_seconds, _FASTEST))
+    return int(min(_MOST_STEPS, left / each))
+
+
+def expected_seconds(session: Search, step: Step) -> float:
+    """What a step will cost: as much as before, or a number of passes."""
+    if step.name == "distill":
+        return 0.0  # its number of steps was chosen by the time, and it keeps what it has when the clock ends it
+    one_pass = session.batch_seconds * len(session.parts.tuning)
+    return session.costs.get(step.name, _PASSES.get(step.name, 1.0) * one_pass)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of tuning: run a step on a copy, judge it on held-out data, keep it or drop it, remember both."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from linger.analysis.batches import fresh, run_batch
+from linger.errors import LingerError
+from linger.tuning.autotune.budget import Budget
+from linger.tuning.autotune.judging import Judge, Score, is_better
+from linger.tuning.autotune.result import Settings, Step, TuneStep
+from linger.tuning.autotune.splitting import Parts
+from linger.tuning.mixed_precision.goals import Metric
+
+_PASSES_AT_THE_END = 15.0
+"""Passes of a batch that finding the remaining problems takes, about."""
+
+PLAIN = "direct"
+"""The branch that begins with plain calibration."""
+
+
+class NothingToDoError(LingerError):
+    """A step found nothing to change."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model that a step made.
+
+    Attributes:
+        model: Quantised, in evaluation mode.
+        reference: The float model that it stands for, layer by layer: traced and equalised as it is.
+        trials: Models that were measured on the way.
+    """
+
+    model: nn.Module
+    reference: nn.Module
+    trials: int = 1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The best model of a branch, and its score."""
+
+    trial: Trial
+    score: Score
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user wants.
+
+    Attributes:
+        is_mixed: Whether tensors may have 16 bits.
+        goal: What is enough: decibels, a share of decisions, or a value of the metric; None: as good as possible.
+        is_reached: Tells a model that is good enough.
+    """
+
+    is_mixed: bool = False
+    goal: float | str | None = None
+    is_reached: Callable[[Candidate], bool] | None = None
+
+
+@dataclass
+class Search:
+    """Everything that steps share.
+
+    Attributes:
+        parts: The data; steps may see the tuning part, and the judge has the other.
+        judge: Measures models on the held-out part.
+        target: The chip.
+        seed: Of everything random.
+        metric: The user's figure, if there is one.
+        wish: Widths and goal.
+        batch_seconds: CPU time of one forward pass of a tuning batch.
+        budget: What is left.
+        known: The steps that there are.
+        branches: The best of each line of attempts so far.
+        steps: What was tried.
+        costs: The most CPU seconds that each step has taken.
+        plain: The score of plain calibration.
+    """
+
+    parts: Parts
+    judge: Judge
+    budget: Budget
+    known: Mapping[str, StepFunction]
+    target: str | None = None
+    seed: int = 0
+    metric: Metric | None = None
+    wish: Wish = field(default_factory=Wish)
+    batch_seconds: float = 0.0
+    branches: dict[str, Candidate] = field(default_factory=dict)
+    steps: list[TuneStep] = field(default_factory=list)
+    costs: dict[str, float] = field(default_factory=dict)
+    plain: Score = field(default_factory=lambda: Score(math.inf))
+
+    def begin(self, trial: Trial) -> None:
+        """Judge plain calibration, with which everything is compared."""
+        self.plain = self.judge(trial.model)
+        self.branches[PLAIN] = Candidate(trial, self.plain)
+        begun = self.budget.spent
+        with torch.no_grad():
+            run_batch(trial.model, fresh(self.parts.tuning[0]))
+        self.batch_seconds = self.budget.spent - begun
+        self.budget.reserve(_PASSES_AT_THE_END * self.batch_seconds)
+
+    @property
+    def is_good_enough(self) -> bool:
+        """Whether the goal is reached."""
+        return self.wish.is_reached is not None and self.wish.is_reached(self.best)
+
+    @property
+    def tuning(self) -> list[tuple[object, ...]]:
+        """What remedies see."""
+        return list(self.parts.tuning)
+
+    @property
+    def best_branch(self) -> str:
+        """The branch that is best now; the older one where two are equal."""
+        best = PLAIN
+        for name, candidate in self.branches.items():
+            if is_better(candidate.score, self.branches[best].score):
+                best = name
+        return best
+
+    @property
+    def best(self) -> Candidate:
+        """The best of all branches."""
+        return self.branches[self.best_branch]
+
+    def run(self, step: Step) -> None:
+        """Try a step. What it makes is kept in its branch if it is better there, and always where it begins a branch."""
+        begun = self.budget.spent
+        rival = self.branches.get(step.branch)
+        compared = (rival or self.branches[step.source]).score
+        trial, why = self._tried(step, self.branches[step.source].trial)
+        if trial is None:
+            self._note(step, compared, why, self.budget.spent - begun)
+            return
+        found = self.judge(trial.model)
+        self.budget.use(trial.trials)
+        is_kept = rival is None or is_better(found, compared)
+        if is_kept:
+            self.branches[step.branch] = Candidate(trial, found)
+        seconds = self.budget.spent - begun
+        self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
+        self._note(step, compared, _verdict(found, compared), seconds, found, trial.trials, is_kept=is_kept)
+
+    def _note(
+        self,
+        step: Step,
+        before: Score,
+        why: str,
+        seconds: float = 0.0,
+        after: Score | None = None,
+        trials: int = 0,
+        *,
+        is_kept: bool = False,
+    ) -> None:
+        """Remember a step."""
+        self.steps.append(
+            TuneStep(
+                name=step.name,
+                settings=dict(step.settings),
+                branch=step.branch,
+                source=step.source,
+                before_db=before.db,
+                after_db=None if after is None else after.db,
+                before_metric=before.metric,
+                after_metric=None if after is None else after.metric,
+                seconds=seconds,
+                trials=trials,
+                is_complete=after is not None,
+                is_kept=is_kept,
+                why=why,
+            )
+        )
+
+    def _tried(self, step: Step, start: Trial) -> tuple[Trial | None, str]:
+        """What a step makes of a copy; None and the reason where it makes nothing."""
+        try:
+            with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+                warnings.simplefilter("ignore")  # what there is to say about the result is said at the end
+                torch.manual_seed(self.seed)
+                return self.known[step.name](self, start, step.settings), ""
+        except NothingToDoError as error:
+            return None, f"nothing to do: {error}"
+        except LingerError as error:
+            return None, str(error)
+        except Exception as error:  # noqa: BLE001 - a model's code may raise anything, and the other steps go on
+            return None, f"it failed: {type(error).__name__}: {error}"
+
+    def skip(self, step: Step, why: str) -> None:
+        """Remember a step that was not tried."""
+        self._note(step, self.branches[step.source].score, why)
+
+    def settled(self) -> tuple[TuneStep, ...]:
+        """The steps, with those that the best model does not have marked as dropped."""
+        best, until = self.best_branch, len(self.steps)
+        found: dict[int, TuneStep] = {}
+        branch = best
+        while True:
+            own = [i for i, step in enumerate(self.steps[:until]) if step.branch == branch]
+            found |= {i: self.steps[i] for i in own}
+            if not own or self.steps[own[0]].source == branch:
+                break
+            until, branch = own[0], self.steps[own[0]].source
+        note = f", but the branch {best} ended better"
+        return tuple(
+            step if i in found or not step.is_kept else replace(step, is_kept=False, why=step.why + note)
+            for i, step in enumerate(self.steps)
+        )
+
+    def copied(self, trial: Trial) -> nn.Module:
+        """A copy of a quantised model that a step may change."""
+        return copy.deepcopy(trial.model)
+
+
+StepFunction = Callable[[Search, Trial, Settings], Trial]
+"""Makes a model from another, which stays as it is."""
+
+
+def _verdict(found: Score, before: Score) -> str:
+    if found.metric is not None and before.metric is not None and found.metric != before.metric:
+        return "the metric rises" if found.metric > before.metric else "the metric falls"
+    if found.error == before.error:
+        return "the error stays"
+    return "the error falls" if found.error < before.error else "the error rises"
+
+
+def repeatable(steps: Sequence[TuneStep]) -> list[Step]:
+    """The steps that ran to their end, to be tried again."""
+    return [Step(s.name, s.branch, s.source, dict(s.settings)) for s in steps if s.is_complete]

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of tuning: each makes a quantised model from another, on the tuning part of the data alone."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from linger.analysis.batches import Batch, fresh, run_batch
+from linger.constraint.limits import AHEAD_RELU
+from linger.constraint.marks import FUSED
+from linger.constraint.tracing import trace_layers
+from linger.quantization.core.calibrate import choose_ranges, local_calibration
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.stored import Kind
+from linger.quantization.setup.initialize import init
+from linger.tuning.autotune.result import Settings
+from linger.tuning.autotune.search import NothingToDoError, Search, StepFunction, Trial
+from linger.tuning.bias_correction.correction import correct_biases
+from linger.tuning.distillation import distill
+from linger.tuning.equalization.equalize import equalize
+from linger.tuning.exponents import choose_exponents
+from linger.tuning.learned_rounding.rounding import round_weights
+from linger.tuning.mixed_precision.find_bits import find_bits
+from linger.tuning.remedy import Remedy
+
+_SAFE = 0.9
+"""The share of the time left that a step may take which keeps what it has when the clock ends it."""
+
+_WIDE = 16
+
+
+def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
+    """A copy of a float model, quantised and calibrated on these batches."""
+    made = init(copy.deepcopy(reference), target=target).eval()
+    calibrate(made, batches)
+    return made
+
+
+def calibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
+    """Set the scales of a quantised model."""
+    with torch.no_grad(), local_calibration():
+        for batch in batches:
+            run_batch(model, fresh(batch))
+
+
+def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
+    """Fold batch norms into their convolutions, and mark what ReLU follows."""
+    del settings
+    reference = _float_model(start)
+    before = _marked(reference)
+    trace_layers(reference, fresh(session.parts.tuning[0]))
+    if _marked(reference) == before:
+        raise NothingToDoError("no batch norm follows a convolution, and no ReLU a layer")
+    return Trial(quantized(reference, session.parts.tuning, session.target), reference)
+
+
+def _float_model(start: Trial) -> nn.Module:
+    if runtime_of(start.reference) is not None:
+        raise NothingToDoError("the model was quantised already, and this needs the float model")
+    return copy.deepcopy(start.reference)
+
+
+def _marked(model: nn.Module) -> int:
+    return sum(FUSED.of(m) is not None or getattr(m, AHEAD_RELU, False) for m in model.modules())
+
+
+def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.equalize`, on the float model."""
+    reference = _float_model(start)
+    with session.budget.watching(reference):
+        found = equalize(reference, session.tuning, target=session.target, **settings)
+    if not found.changes or found.after_db <= found.before_db:
+        raise NothingToDoError("no factors are better than none on the data that it saw")
+    return Trial(quantized(reference, session.parts.tuning, session.target), reference, found.trials)
+
+
+def methods(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.choose_ranges`: other methods of calibration, from what was counted."""
+    model = session.copied(start)
+    before = {key: one.save() for key, one in ranges_of(model).items()}
+    choose_ranges(model, **settings)
+    if all(one.save() == before.get(key) for key, one in ranges_of(model).items()):
+        raise NothingToDoError("every range is the same by this method")
+    return Trial(model, start.reference)
+
+
+def bias_correction(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.correct_biases`."""
+    model = session.copied(start)
+    with session.budget.watching(model):
+        return _done(correct_biases(model, start.reference, session.tuning, **settings), model, start)
+
+
+def rounding(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.round_weights`."""
+    model = session.copied(start)
+    with session.budget.watching(model):
+        found = round_weights(model, start.reference, session.tuning, seed=session.seed, **settings)
+    return _done(found, model, start)
+
+
+def exponents(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.choose_exponents`, on some of the batches where all would take too long."""
+    model, some = session.copied(start), session.tuning[: settings["batches"]]
+    with session.budget.watching(model):
+        found = choose_exponents(model, start.reference, some, max_trials=settings["max_trials"])
+    return _done(found, model, start)
+
+
+def distillation(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.distill`; the clock ends it where its steps take longer than expected."""
+    model = session.copied(start)
+    left = session.budget.seconds_left
+    limit = None if math.isinf(left) else left * _SAFE
+    found = distill(model, start.reference, session.tuning, seed=session.seed, budget=limit, **settings)
+    return _done(found, model, start)
+
+
+def widening(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.find_bits`: 16 bits for a few tensors."""
+    model = session.copied(start)
+    goal: dict[str, Any] = {"goal": settings["goal"]}
+    if session.metric is not None and settings["is_of_metric"]:
+        goal = {"goal": session.metric, "at_least": settings["goal"]}
+    own = ("goal", "is_of_metric", "batches")
+    options = {name: value for name, value in settings.items() if name not in own}
+    some = session.tuning[: settings["batches"]]
+    with session.budget.watching(model):
+        found = find_bits(model, start.reference, some, target=session.target, bits=(8, 16), **goal, **options)
+    if not any(row.after != row.before for row in found.rows):
+        raise NothingToDoError("no tensor had to be wider")
+    return Trial(model, start.reference, max(1, found.trials))
+
+
+def headroom(session: Search, start: Trial, settings: Settings) -> Trial:
+    """Coarser scales for wide activations: other data may go beyond what was seen, and 16 bits can spare a few."""
+    model = session.copied(start)
+    wide = [r for r in ranges_of(model).values() if r.kind is not Kind.WEIGHT and r.bits >= _WIDE and r.scale]
+    if not wide:
+        raise NothingToDoError("no activation is wider than 8 bits")
+    for one in wide:
+        one.choose(one.scale / 2.0 ** settings["bits"])
+    return Trial(model, start.reference)
+
+
+def _done(found: Remedy, model: nn.Module, start: Trial) -> Trial:
+    """What a remedy made; it has judged itself on the tuning data, and may have undone everything.
+
+    Raises:
+        NothingToDoError: It has changed nothing.
+    """
+    if not found.changes or found.after_db == found.before_db:
+        raise NothingToDoError(f"{found.name} found nothing better on the data that it saw")
+    return Trial(model, start.reference, max(1, found.trials))
+
+
+STEPS: Mapping[str, StepFunction] = {
+    "fuse": fuse,
+    "equalize": equalization,
+    "choose_ranges": methods,
+    "correct_biases": bias_correction,
+    "round_weights": rounding,
+    "choose_exponents": exponents,
+    "distill": distillation,
+    "find_bits": widening,
+    "headroom": headroom,
+}
+"""Every step by its name."""

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""linger.tune: a float model in, the best quantised model that a budget allows out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from linger.errors import LingerError, UsageError
+from linger.notation import Widths, read_bits
+from linger.progress import progress
+from linger.quantization.setup.function_bits import choose_widths
+from linger.tuning.autotune.budget import Budget, read_budget
+from linger.tuning.autotune.finetuning import TrainStep, finetuned
+from linger.tuning.autotune.judging import Judge, is_better
+from linger.tuning.autotune.plan import ALWAYS, Plan, expected_seconds, usual_plan
+from linger.tuning.autotune.problems import problems_of, wide_shares
+from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
+from linger.tuning.autotune.search import Candidate, Search, Trial, Wish, repeatable
+from linger.tuning.autotune.splitting import Parts, split
+from linger.tuning.autotune.starting import Start, is_calibrated, start_of
+from linger.tuning.autotune.steps import STEPS
+from linger.tuning.autotune.threads import fitting_threads, on_threads
+from linger.tuning.measure import OutputError
+from linger.tuning.mixed_precision.goals import Metric, read_goal
+from linger.tuning.remedy import checked_data
+
+GIVEN = "as given"
+"""The branch of a model that was calibrated before."""
+
+INTERRUPTED = "Interrupted: this is the best model until then."
+"""The note of a result after Ctrl-C."""
+
+_TOO_LONG = "it would not end within the budget"
+
+
+def tune(
+    model: nn.Module,
+    data: object,
+    *,
+    metric: Metric | None = None,
+    budget: str | float = "2 min",
+    bits: int | str = 8,
+    goal: float | str | None = None,
+    target: str | None = None,
+    finetune: TrainStep | None = None,
+    seed: int = 0,
+    steps: Sequence[TuneStep] | None = None,
+) -> tuple[nn.Module, TuneResult]:
+    """Quantise a model as well as a budget allows, without labels.
+
+    A part of the data is held out: one batch in four, of a single batch the last quarter of its rows. Every step runs on a copy,
+    sees the rest of the data only, and is kept if the error at the outputs falls on the held-out part (or `metric` rises;
+    where it stays equal, the error decides). So the result is never worse there than plain calibration.
+
+    The model that is given is not changed.
+
+    Args:
+        model: The float model; or one after `linger.init`, calibrated or not, whose reference then is the model itself
+            in real numbers. Fusing and equalising need the float model.
+        data: Typical inputs in any form of the page "Inputs"; all of it is kept in memory.
+        metric: A figure of a quantised model, the larger the better, on data of your own; without it the error at the
+            outputs against the float model decides.
+        budget: CPU time of the thread that searches ("2 min", "90 s", "1 h", or seconds), or a number of measured models
+            ("20 trials").
+        bits: 8: every tensor keeps 8 bits. "mixed": a few get 16, weights first. For a float model also 16, or weights and
+            activations as in "w4a8"; what `quant_module` marked keeps its widths.
+        goal: What is enough: decibels at the output (`30`, `"30 dB"`), agreement with the float model's decisions
+            (`"99 %"`), or a value of the metric; the search ends there. Without one wider tensors are to gain 10 dB.
+        target: The chip: steps stay within what it has.
+        finetune: `train_step(model) -> loss or None`, for those with labels: the float model is analysed, limited where
+            `linger.advise` says so and given to this function, again and again until nothing is left to limit; then it is
+            tuned as above, and it is its own reference.
+        seed: Of everything random. The same seed and the same completed steps give the same model.
+        steps: Repeat the steps of an earlier result, without a budget.
+
+    Returns:
+        The tuned model, quantised and in evaluation mode, and what was tried. Ctrl-C ends the search: the best model so
+        far is returned, and the result says so.
+
+    Raises:
+        UsageError: No data, data that the model does not accept or that are not finite, a metric that fails or returns
+            no number, a budget that leaves nothing, a model that cannot be quantised. The model is as it was.
+    """
+    left = read_budget(budget)
+    widths = read_bits(bits, "tune")
+    start = start_of(model, target)
+    if widths != Widths() and not widths.is_mixed:
+        if start.given is not None:
+            raise UsageError(
+                f"tune: bits={bits!r} is for a float model. Give the model before linger.init, or use 8 or mixed."
+            )
+        choose_widths(start.reference, widths, "tune")
+    parts = split(start.reference, checked_data("tune", start.reference, data))
+    threads = fitting_threads(start.reference, parts.tuning[0])
+    with on_threads(threads):
+        session, notes = _begun(start, parts, metric, left, seed)
+    rounds: tuple[Round, ...] = ()
+    first = session
+    if finetune is not None:
+        session, rounds, notes = _trained(first, start, finetune, threads)
+    if steps is not None:
+        left.lift()
+    with on_threads(threads):
+        session.wish = _wish(session, goal, is_mixed=widths.is_mixed)
+        notes += _searched(session, usual_plan if steps is None else _repetition(repeatable(steps)))
+        return _finished(first, session, rounds, notes)
+
+
+def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, seed: int) -> tuple[Search, list[str]]:
+    """Plain calibration, judged: what everything else is compared with."""
+    judge = Judge(start.reference, parts.held_out, metric)
+    session = Search(parts, judge, budget, STEPS, start.target, seed, metric)
+    made, said = start.plain(parts.tuning)
+    session.begin(Trial(made, start.reference))
+    if start.given is not None and is_calibrated(start.given):
+        session.branches[GIVEN] = Candidate(Trial(start.given, start.reference), judge(start.given))
+    return session, [note for note in (parts.note, *said) if note]
+
+
+def _trained(
+    first: Search, start: Start, finetune: TrainStep, threads: int
+) -> tuple[Search, tuple[Round, ...], list[str]]:
+    """A session that begins with the model after fine-tuning, which is the user's and has the threads of the process.
+
+    Raises:
+        UsageError: The model is quantised already, or training fails.
+    """
+    if start.given is not None:
+        raise UsageError("tune: finetune works on the float model. Give the model before linger.init.")
+    trained, rounds = finetuned(copy.deepcopy(start.reference), finetune, first.parts.tuning, first.budget)
+    made = Start(trained, start.target)
+    with on_threads(threads):
+        session, notes = _begun(made, first.parts, first.metric, first.budget, first.seed)
+    notes.append(
+        "After fine-tuning the reference is the fine-tuned model in float; plain calibration is that of the model given."
+    )
+    return session, rounds, notes
+
+
+def _wish(session: Search, goal: float | str | None, *, is_mixed: bool) -> Wish:
+    """Widths and goal, the latter measured on held-out data.
+
+    Raises:
+        UsageError: The goal is none.
+    """
+    if goal is None:
+        return Wish(is_mixed)
+    if session.metric is not None:
+        if isinstance(goal, bool) or not isinstance(goal, (int, float)):
+            raise UsageError(f"tune: goal={goal!r} is no value of the metric. Give a number.")
+        least = float(goal)
+        return Wish(is_mixed, least, lambda found: found.score.metric is not None and found.score.metric >= least)
+    reference, held_out = session.best.trial.reference, session.parts.held_out
+    wanted = read_goal("tune", goal, None, reference, held_out, OutputError(reference, held_out))
+    return Wish(is_mixed, goal, lambda found: wanted.measure(found.trial.model) >= wanted.value)
+
+
+def _repetition(steps: list[Step]) -> Plan:
+    def plan(session: Search) -> Iterator[Step]:
+        del session
+        yield from steps
+
+    return plan
+
+
+def _searched(session: Search, plan: Plan) -> list[str]:
+    """Run the plan; returns what has to be said about its end."""
+    try:
+        for step in progress(plan(session), "tune"):
+            if session.is_good_enough:
+                return [f"The goal of {session.wish.goal} is reached."]
+            if session.budget.is_spent:
+                return [f"The budget of {session.budget.text} ended before the last step."]
+            if step.name not in ALWAYS and expected_seconds(session, step) > session.budget.seconds_left:
+                session.skip(step, _TOO_LONG)
+            else:
+                session.run(step)
+    except KeyboardInterrupt:
+        return [INTERRUPTED]
+    return []
+
+
+def _finished(
+    first: Search, session: Search, rounds: tuple[Round, ...], notes: list[str]
+) -> tuple[nn.Module, TuneResult]:
+    """The best model, which after fine-tuning may still be that of plain calibration, if a metric says so."""
+    plain = first.plain
+    if first is not session and first.metric is not None and is_better(first.best.score, session.best.score):
+        notes.append("Fine-tuning did not help by the metric, so this is the model without it.")
+        session = first
+    best = session.best
+    model = best.trial.model.eval()
+    weights, others = wide_shares(model)
+    steps = session.settled()
+    left_out = list(dict.fromkeys(step.name for step in steps if step.why == _TOO_LONG))
+    if left_out:
+        notes.append(
+            f"Left out, for it would not end within {session.budget.text}: {', '.join(left_out)}. Raise the budget."
+        )
+    return model, TuneResult(
+        plain_db=plain.db,
+        after_db=best.score.db,
+        steps=steps,
+        branch=session.best_branch,
+        plain_metric=plain.metric,
+        after_metric=best.score.metric,
+        problems=_problems(session, notes),
+        wide_weights=weights,
+        wide_activations=others,
+        seconds=session.budget.spent,
+        budget=session.budget.text,
+        seed=session.seed,
+        rounds=rounds,
+        notes=tuple(notes),
+        reference=best.trial.reference,
+    )
+
+
+def _problems(session: Search, notes: list[str]) -> tuple[Problem, ...]:
+    """What stays the problem; the search is over, so a failure here is only a note."""
+    trial = session.best.trial
+    try:
+        return problems_of(trial.model, trial.reference, session.parts.held_out[0])
+    except LingerError as error:
+        notes.append(f"The remaining problems were not found: {error}")
+        return ()

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""correct_biases, bias correction: rounding must not shift what a layer returns on average.
+
+Rounded weights shift the mean of a channel by (w_q − w)·mean(x), for every input alike; the bias takes that back. Layers are
+corrected in the order in which they run, each on what the corrected layers before it deliver.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
+from linger.constraint.limits import clamp, limits_of
+from linger.dialect import Op
+from linger.numeric.torch.quantize import fake_quantize
+from linger.ops.fast.twin import accumulate, product_twin
+from linger.progress import progress
+from linger.quantization.core.frozen import Frozen, round_bias
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.runtime import Operands, runtime_of
+from linger.quantization.functions.products import PRODUCTS
+from linger.quantization.layers.layer import QuantLayer
+from linger.quantization.layers.recurrent import QuantRecurrent
+from linger.tuning.bias_correction.channel_means import Call, ChannelMeans
+from linger.tuning.bias_correction.float_means import Found, Wanted, float_means, projections
+from linger.tuning.bias_correction.gate_means import Start, quantised_gates
+from linger.tuning.measure import OutputError, error_db
+from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
+
+_WHERE = "correct_biases"
+
+_MOST_SWEEPS = 4
+"""Passes over the data at most: one, another where a layer runs several times, and one for each recurrent layer."""
+
+
+def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Remedy:
+    """Correct the biases of a quantised model so that each layer returns, on average, what the float model's does.
+
+    For every layer in the order of execution, the mean over all positions of the float output minus the quantised one is
+    added to the bias, channel by channel, while the layers before are corrected already. Compared is the sum that a layer
+    computes, before it is rounded and limited: a ReLU or ReLU6 behind it does not count. A layer that runs several times, in
+    several batches or in one, gets the mean m over all its runs, lowered to m·m²/(m² + s²) where s² is the variance of that
+    mean: what differs from batch to batch is no lasting shift. The data then pass twice, so that all runs see the same
+    corrections. A product without a bias gets one. With a folded batch norm β is corrected. Functions in a user's own
+    forward (F.linear, F.conv2d) are corrected where their bias is a parameter. Of recurrent layers and cells, `bias_ih` is
+    corrected by the mean of the sums in the gates; the data pass once more for each of them.
+
+    The correction is undone where the error at the outputs rises on the data.
+
+    Args:
+        model: Quantised and calibrated; changed in place.
+        reference: The float model that was quantised, before or after `trace_layers`, or a quantised one in real numbers
+            (`real_copy`). Where layers were equalised, the equalised one.
+        data: Typical inputs in any form of the page "Inputs".
+
+    Returns:
+        Before and after on these data, and of each layer the largest change of its bias in standard deviations of the
+        layer's float output.
+
+    Raises:
+        UsageError: The data are empty or not finite, the model is not calibrated, or the reference is not its float model.
+            The model is as it was.
+    """
+    batches = checked_data(_WHERE, model, data)
+    require_pair(_WHERE, model, reference)
+    with undone_on_error(_WHERE, model):
+        error = OutputError(reference, batches)
+        before = error(model)
+        saved = {key: value.detach().clone() for key, value in model.state_dict().items()}
+        changes = _correct(model, reference, batches)
+        after = error(model)
+        if after > before:
+            model.load_state_dict(saved)
+            undone = Change("all layers", "undone: the error rises (dB)", error_db(before), error_db(after))
+            return Remedy(_WHERE, error_db(before), error_db(before), (undone,))
+    return Remedy(_WHERE, error_db(before), error_db(after), tuple(changes))
+
+
+@dataclass
+class _Shift:
+    """What must be added to the output of one layer, by its calls."""
+
+    needs: dict[Call, tuple[Tensor, int]] = field(default_factory=dict)
+
+    def add(self, call: Call, need: Tensor, count: int) -> Tensor:
+        """Let one call count; returns the shift by all calls that are known by now."""
+        self.needs[call] = (need, count)
+        return self.mean
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean m over the calls, each with the weight of its positions, as far as it is certain: m·m²/(m² + s²).
+
+        s² is the variance of the mean of several calls. A shift that comes and goes with the data is not the rounding's, and
+        would be wrong on other data.
+        """
+        total = sum(count for _, count in self.needs.values())
+        needs = torch.stack([need for need, _ in self.needs.values()])
+        weights = torch.tensor(
+            [count / total for _, count in self.needs.values()], dtype=needs.dtype, device=needs.device
+        )
+        mean = weights @ needs
+        if len(needs) == 1:
+            return mean
+        uncertainty = weights @ (needs - mean).square() / (len(needs) - 1)
+        power = mean.square()
+        return mean * (power / (power + uncertainty)).nan_to_num(0.0)
+
+
+def _correct(model: nn.Module, reference: nn.Module, batches: Sequence[Batch]) -> list[Change]:
+    modules = dict(model.named_modules())
+    recurrent = {path: m for path, m in modules.items() if isinstance(m, QuantRecurrent)}
+    biased = [path for path, layer in recurrent.items() if layer.bias]
+    attention = [path for path, m in modules.items() if isinstance(m, nn.MultiheadAttention)]
+    wanted = Wanted(_products(model), biased, attention, _function_biases(model))
+    sweep = _Sweep(model, reference, float_means(reference, batches, wanted))
+    sweep.run(batches)
+    more = max([sum(recurrent[path].num_layers for path in biased), int(sweep.is_repeated)])
+    for _ in range(min(more, _MOST_SWEEPS - 1)):
+        sweep.run(batches)
+    return sweep.apply() + _left_alone(recurrent, biased)
+
+
+def _left_alone(recurrent: Iterable[str], biased: Sequence[str]) -> list[Change]:
+    return [Change(path, "left alone: it has no bias") for path in recurrent if path not in biased]
+
+
+def _products(model: nn.Module) -> dict[str, bool]:
+    """Paths of the layers that can be corrected, and whether a batch norm is folded into each."""
+    layers = ((path, layer) for path, layer in model.named_modules() if isinstance(layer, QuantLayer))
+    return {path: layer.bn is not None for path, layer in layers if layer.can_shift}
+
+
+def _function_biases(model: nn.Module) -> list[str]:
+    """Keys of the parameters that may be the bias of a function in a user's own forward."""
+    owned = {id(p) for layer in model.modules() if isinstance(layer, QuantizedBase) for p in layer.parameters()}
+    return [name for name, p in model.named_parameters() if p.dim() == 1 and id(p) not in owned]
+
+
+class _Sweep(TorchFunctionMode):
+    """Passes of the quantised model in which every layer returns what it will return when it is corrected.
+
+    The bias of a recurrent layer, which acts inside its loop, is corrected after each pass.
+    """
+
+    def __init__(self, model: nn.Module, reference: nn.Module, expected: Found) -> None:
+        super().__init__()
+        self.shifts: dict[str, _Shift] = {}
+        self._model, self._expected = model, expected
+        self._modules = dict(model.named_modules())
+        self._limits = {path: limits_of(module).output for path, module in reference.named_modules()}
+        self._named: dict[str, Tensor] = dict(model.named_parameters())
+        self._biases = {id(p): name for name, p in self._named.items() if name in expected}
+        self._projections: dict[str, list[str]] = {}
+        for path, module in self._modules.items():
+            if isinstance(module, nn.MultiheadAttention):
+                parts = {f"{path}.in_proj_bias, {name}".lstrip("."): bias for name, _, bias in projections(module)}
+                self._projections[path] = list(parts)
+                self._named |= {key: bias for key, bias in parts.items() if bias is not None}
+        self._added: dict[str, Tensor] = {}  # to the biases of recurrent layers, so far
+        self._function_bias: str | None = None
+        self._starts: dict[str, Start] = {}
+        self._nodes: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._batch = 0
+
+    def run(self, batches: Sequence[Batch]) -> None:
+        """All batches, one after the other."""
+        runtime = runtime_of(self._model)
+        assert runtime is not None  # require_pair has asked
+        with ExitStack() as stack:
+            stack.enter_context(evaluating(self._model))
+            stack.enter_context(torch.no_grad())
+            for module in self._modules.values():
+                if isinstance(module, QuantRecurrent):
+                    stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+            runtime.observers.append(self._observe)
+            stack.callback(runtime.observers.remove, self._observe)
+            stack.enter_context(self)
+            for self._batch, batch in enumerate(progress(batches, _WHERE)):
+                self._counts.clear()
+                self._nodes.clear()
+                run_batch(self._model, fresh(batch))
+        for key in self.shifts:
+            if self._is_recurrent(key):
+                self._add(key, self.shifts[key].mean - self._added.get(key, 0.0))
+                self._added[key] = self.shifts[key].mean
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a layer runs more than once, in several batches or in one."""
+        return any(len(shift.needs) > 1 for shift in self.shifts.values())
+
+    def _is_recurrent(self, key: str) -> bool:
+        return isinstance(self._modules.get(key.rpartition(".")[0]), QuantRecurrent) and key in self._named
+
+    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
+        kwargs = kwargs or {}
+        if func not in PRODUCTS:
+            return func(*args, **kwargs)
+        bias = args[2] if len(args) > 2 else kwargs.get("bias")
+        outer, self._function_bias = self._function_bias, self._biases.get(id(bias))
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._function_bias = outer
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A recurrent layer begins."""
+        assert isinstance(module, QuantRecurrent)
+        self._starts[module.path] = Start.of(module, args, kwargs)
+        self._nodes[module.path] = 0
+
+    def _next_call(self, key: str) -> Call:
+        self._counts[key] += 1
+        return self._batch, self._counts[key] - 1
+
+    def _observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], result: QTensor) -> None:
+        """An op was computed: if it has a bias, see what the bias must take back."""
+        path, x = name.rpartition(".")[0], operands[0]
+        module = self._modules.get(path)
+        if isinstance(module, QuantRecurrent):
+            if op.is_recurrent and isinstance(x, QTensor):
+                self._see_gates(module, x, result, attributes)
+        elif isinstance(operands[-1], Frozen) and isinstance(x, QTensor) and not op.normalises:
+            key = self._key_of(path, module)
+            if key is not None:
+                self._see_product(key, op, x, operands[-1], attributes, result)
+
+    def _key_of(self, path: str, module: nn.Module | None) -> str | None:
+        """The layer that a product belongs to, or the bias that it adds."""
+        if isinstance(module, QuantizedBase):
+            return path
+        if not isinstance(module, nn.MultiheadAttention):
+            return self._function_bias
+        self._nodes[path] += 1  # query, key and value come in this order
+        return self._projections[path][(self._nodes[path] - 1) % 3]
+
+    def _see_gates(self, module: QuantRecurrent, x: QTensor, out: QTensor, attributes: Mapping[str, Any]) -> None:
+        path = module.path
+        number = self._nodes[path]
+        self._nodes[path] += 1
+        name, found = quantised_gates(module, self._starts[path], number, x, out, attributes)
+        key = f"{path}.{name}".lstrip(".")
+        call = self._next_call(key)
+        expected = self._expected.get(key, {}).get(call)
+        if expected is not None:
+            need = expected.mean - found.mean + self._added.get(key, 0.0)
+            self.shifts.setdefault(key, _Shift()).add(call, need, found.count)
+
+    def _see_product(
+        self, key: str, op: Op, x: QTensor, frozen: Frozen, attributes: Mapping[str, Any], result: QTensor
+    ) -> None:
+        """Let a product return what it would with a corrected bias."""
+        call = self._next_call(key)
+        expected = self._expected.get(key, {}).get(call)
+        if expected is None:
+            return
+        axis = product_twin(op).channel_axis
+        product = accumulate(op, attributes, x.content, frozen.weight, None)
+        bias = self._real_bias(key, product.new_zeros(product.shape[axis])).double()
+        shape = [-1 if i == product.dim() + axis else 1 for i in range(product.dim())]
+        y = product + bias.to(product.dtype).reshape(shape)
+        found = ChannelMeans.of(clamp(y, self._limits.get(key)), axis)
+        shift = self.shifts.setdefault(key, _Shift()).add(call, expected.mean - found.mean, found.count)
+        rounded = round_bias(bias + shift, x.scale * frozen.scale_w)
+        shifted = product + rounded.to(product.dtype).reshape(shape)
+        result.content.copy_(fake_quantize(shifted, result.scale, result.bits))
+        result.accept_write()
+
+    def _real_bias(self, key: str, zeros: Tensor) -> Tensor:
+        """What a layer or function adds, before it is rounded; zeros where it has no bias."""
+        layer = self._modules.get(key)
+        bias = layer.real_bias if isinstance(layer, QuantLayer) else self._named[key].detach()
+        return zeros if bias is None else bias
+
+    def _add(self, key: str, shift: Tensor) -> None:
+        """Add to a layer's bias, or to a parameter."""
+        layer = self._modules.get(key)
+        with torch.no_grad():
+            if isinstance(layer, QuantLayer):
+                layer.shift_output(shift)
+            else:
+                self._named[key].add_(shift.to(self._named[key]))
+
+    def apply(self) -> list[Change]:
+        """Add what was found to the biases of the model."""
+        changes: list[Change] = []
+        for key, shift in self.shifts.items():
+            if key not in self._added:
+                self._add(key, shift.mean)
+            largest = float(shift.mean.abs().max()) / self._spread(key)
+            changes.append(Change(key, "bias, largest shift in σ of the output", None, largest))
+        return changes
+
+    def _spread(self, key: str) -> float:
+        """The standard deviation of a layer's float output, over all channels and positions; 1 where it is constant."""
+        calls = self._expected[key].values()
+        total = sum(call.count for call in calls)
+        mean = sum(float(call.mean.mean()) * call.count for call in calls) / total
+        variance = sum(call.power * call.count for call in calls) / total - mean**2
+        return variance**0.5 if variance > 0 else 1.0

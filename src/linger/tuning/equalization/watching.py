@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A watched forward pass: which layers make and read each channel, and what stands between them.
+
+Every torch function that the model calls is seen, with the tensors that it takes. One that commutes with positive factors
+carries the labels of its input on (`rules`); one that is not known keeps the channels of its inputs as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
+from linger.constraint.batch_norm import as_batch_norm
+from linger.constraint.conv_bn import ConvBN
+from linger.constraint.limits import limits_of
+from linger.tuning.equalization.flow import Channels, Form, Layer, Norm, Numbers
+
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+_LAYERS = frozenset(
+    {"linear", "batch_norm", "prelu"} | {f"conv{kind}{n}d" for n in "123" for kind in ("", "_transpose")}
+)
+"""Functions that take parameters after their input. What any other function makes of a parameter would miss its factors."""
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes that every module has."""
+
+_LOOKS = frozenset(
+    {
+        "__get__",
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "stride",
+        "is_contiguous",
+        "element_size",
+        "get_device",
+    }
+    | {"is_floating_point", "is_complex", "storage_offset", "__len__", "is_same_size", "__hash__", "__repr__"}
+)
+"""Functions that do not look at numbers, where they return no tensor."""
+
+
+@dataclass
+class Clip:
+    """A call of ReLU6 or of another function that limits to 0 … `limit`, right after a layer.
+
+    Attributes:
+        module: Path of the module whose output it limits; None if no module returned it.
+        numbers: The channels of that output.
+        limit: The largest result.
+        uses: Counts the functions that take the output.
+        is_in_place: Whether the output was overwritten, so that later functions take the limited numbers.
+        axis: The axis of the channels, counted from the end.
+    """
+
+    module: str | None
+    numbers: Numbers
+    limit: float
+    uses: list[int]
+    is_in_place: bool
+    axis: int
+
+
+class Watch:
+    """What watched passes of a model found.
+
+    Attributes:
+        channels: All channels.
+        layers: Weights and batch norms by name.
+        clips: Calls that limit the output of a layer.
+        calls: How often each module ran, by path.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.channels = Channels()
+        self.layers: dict[str, Layer] = {}
+        self.clips: list[Clip] = []
+        self.calls: Counter[str] = Counter()
+        self.paths = {module: path for path, module in model.named_modules()}
+        state = [*model.named_parameters(remove_duplicate=True), *model.named_buffers(remove_duplicate=True)]
+        self._names = {id(tensor): name for name, tensor in state}
+        self._kept_state = _sharing_memory(dict(state))
+        self._bias_rows: dict[str, Numbers] = {}
+        self._makers = WeakTensorKeyDictionary()
+        self._uses = WeakTensorKeyDictionary()
+        self._returned_by = WeakTensorKeyDictionary()
+
+    # state of the model
+    def name_of(self, tensor: object) -> str | None:
+        """The name of a parameter or buffer; None for any other tensor."""
+        return self._names.get(id(tensor))
+
+    def keep_state(self, tensor: Tensor) -> None:
+        """Let a parameter or buffer keep its numbers."""
+        name = self.name_of(tensor)
+        if name is not None:
+            self._kept_state.add(name)
+
+    def finish(self) -> None:
+        """Pin the channels of all state that is used in other ways than as a layer's."""
+        for layer in self.layers.values():
+            own = {layer.weight, *layer.biases} | (set() if layer.norm is None else set(vars(layer.norm).values()))
+            if own & self._kept_state:
+                self.channels.pin(layer.rows)
+                self.channels.pin(layer.columns)
+
+    # tensors
+    def use(self, tensor: Tensor) -> list[int]:
+        """Count a function that takes a tensor; returns the counter."""
+        found: list[int] = self._uses.setdefault(tensor, [0])
+        found[0] += 1
+        return found
+
+    def uses_of(self, tensor: Tensor) -> list[int]:
+        """The counter of a tensor."""
+        found: list[int] = self._uses.setdefault(tensor, [0])
+        return found
+
+    def maker(self, tensor: Tensor) -> tuple[Layer, int] | None:
+        """The layer whose very output a tensor is, and the axis of its channels."""
+        found: tuple[Layer, int] | None = self._makers.get(tensor)
+        return found
+
+    def module_of(self, tensor: Tensor) -> str | None:
+        """Path of the innermost module that returned a tensor."""
+        found: str | None = self._returned_by.get(tensor)
+        return found
+
+    def note_returned(self, module: nn.Module, output: object) -> None:
+        """Note a module's call, and its result if that is what one layer made."""
+        path = self.paths[module]
+        self.calls[path] += 1
+        if isinstance(output, Tensor) and output in self._makers and output not in self._returned_by:
+            self._returned_by[output] = path
+
+    def observe_made(self, tensor: Tensor) -> None:
+        """Note the magnitudes of a layer's output that is used as it is, not only where it is positive."""
+        found = self.maker(tensor)
+        if found is not None:
+            layer, axis = found
+            self.channels.observe(tensor, axis, layer.rows)
+
+    # layers
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, form: Form, axis: int) -> Layer | None:
+        """Note that a weight reads the channels of x; None where it is no parameter, or has other forms elsewhere.
+
+        Args:
+            x: The input.
+            weight: The weight.
+            bias: What is added.
+            form: How the weight lies in memory.
+            axis: The axis of the channels, counted from the end.
+        """
+        name = self.name_of(weight)
+        offset = None if bias is None else self.name_of(bias)
+        if name is None or (bias is not None and offset is None):
+            return None
+        layer = self.layers.get(name)
+        if layer is None:
+            rows, columns = self.channels.new(form.rows(weight.shape)), self.channels.new(form.columns(weight.shape))
+            layer = self.layers[name] = Layer(name, rows, columns, name, form)
+        elif layer.form != form:
+            return None
+        if offset is not None:
+            layer.biases.add(offset)
+            self.channels.join(self._bias_rows.setdefault(offset, layer.rows), layer.rows)
+        self.read(x, layer, axis)
+        return layer
+
+    def read(self, x: Tensor, layer: Layer, axis: int) -> None:
+        """Join the channels of x with those that a layer reads, and observe their magnitudes."""
+        labels = self.channels.labels(x)
+        if labels is None:
+            self.channels.pin(layer.columns)
+        else:
+            numbers = self.channels.along(labels, axis)
+            self.channels.join(numbers, layer.columns)
+            self.channels.observe(x, axis, layer.columns)
+        others = [d for d in range(x.dim()) if d != axis % x.dim()]
+        power = x.detach().double().square()
+        found = (power.mean(others) if others else power).cpu().numpy()
+        layer.input_power = found if layer.input_power is None else np.maximum(found, layer.input_power)
+
+    def made(self, output: Tensor, layer: Layer, axis: int) -> None:
+        """Note the output of a layer."""
+        self.channels.label_axis(output, axis, layer.rows)
+        self._makers[output] = (layer, axis % output.dim() - output.dim())
+        layer.output_power = max(layer.output_power, float(output.detach().double().square().mean()))
+        _note_heights(layer, output.detach().double().movedim(axis, 0).flatten(1).cpu().numpy())
+
+    def normalize(self, x: Tensor, feeder: Layer | None, norm: Norm, output: Tensor, axis: int) -> None:
+        """Note a batch norm: rows are its γ and β, columns its statistics.
+
+        The output of a convolution that it reads keeps the factor 1, as both become one layer later.
+        """
+        layer = self.layers.get(norm.weight)
+        if layer is None:
+            size = x.shape[axis]
+            layer = Layer(norm.weight, self.channels.new(size), self.channels.new(size), norm=norm)
+            self.layers[norm.weight] = layer
+        if feeder is None:
+            self.read(x, layer, axis)
+        else:
+            self.channels.pin(feeder.rows)
+            self.channels.pin(layer.columns)
+            feeder.reader = layer if feeder.reader in (None, layer) else feeder
+        self.made(output, layer, axis)
+        if feeder is not None:
+            feeder.output_power = layer.output_power
+
+    def unknown(self, arguments: object) -> None:
+        """Let whatever a function takes stay as it is."""
+        for leaf in tree_leaves(arguments):
+            if isinstance(leaf, Tensor):
+                self.channels.pin_tensor(leaf)
+                self.keep_state(leaf)
+
+
+def _note_heights(layer: Layer, values: NDArray[np.float64]) -> None:
+    """Note how low each channel of a layer's output is; [channels, numbers]."""
+    if values.shape[1] == 0:
+        return
+    found = (values.min(1), values.mean(1), values.std(1))
+    if layer.lowest is None or layer.mean is None or layer.deviation is None:
+        layer.lowest, layer.mean, layer.deviation = found
+        return
+    layer.lowest = np.minimum(layer.lowest, found[0])
+    layer.mean = np.minimum(layer.mean, found[1])
+    layer.deviation = np.maximum(layer.deviation, found[2])
+
+
+def _sharing_memory(state: dict[str, Tensor]) -> set[str]:
+    """Names of tensors that share memory with another one."""
+    where = {name: t.untyped_storage().data_ptr() for name, t in state.items() if t.numel()}
+    counts = Counter(where.values())
+    return {name for name, place in where.items() if counts[place] > 1}
+
+
+Rule = Callable[[Watch, Function, Sequence[Any], dict[str, Any], Any], bool]
+"""What a function does to labels; False where it turns out to be none that is known."""
+
+
+class _Mode(TorchFunctionMode):
+    def __init__(self, watch: Watch, rules: dict[str, Rule], inside: list[nn.Module]) -> None:
+        super().__init__()
+        self._watch, self._rules, self._inside = watch, rules, inside
+
+    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if self._inside:  # of a module that is looked at as a whole
+            return output
+        if getattr(func, "__name__", "") not in _LOOKS or isinstance(output, Tensor):
+            self._follow(func, args, kwargs, output)
+        return output
+
+    def _follow(self, func: Function, args: Batch, kwargs: dict[str, Any], output: object) -> None:
+        name = getattr(func, "__name__", "")
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        for tensor in tensors:
+            self._watch.use(tensor)
+        rule = self._rules.get(name) if args and "out" not in kwargs else None
+        if rule is None or not rule(self._watch, func, args, kwargs, output):
+            self._watch.unknown((args, kwargs))
+        for tensor in tensors if name not in _LAYERS else tensors[:1]:
+            self._watch.keep_state(tensor)
+
+
+def watch_channels(model: nn.Module, batches: Sequence[Batch], rules: dict[str, Rule]) -> Watch:
+    """Run a float model on batches, in evaluation mode, and follow its channels.
+
+    Raises:
+        UsageError: The model does not accept a batch.
+    """
+    watch = Watch(model)
+    inside: list[nn.Module] = []
+
+    def enter(module: nn.Module, args: object) -> None:
+        del args
+        inside.append(module)
+
+    def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+        if len(inside) == 1:
+            _module_rule(watch, module, args, kwargs, output)
+            watch.note_returned(module, output)
+        inside.pop()
+
+    def note(module: nn.Module, args: object, output: object) -> None:
+        del args
+        if not inside:
+            watch.note_returned(module, output)
+
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        for module in model.modules():
+            if isinstance(module, (ConvBN, *_RECURRENT)):
+                stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
+                stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
+            else:
+                stack.callback(module.register_forward_hook(note).remove)
+        stack.enter_context(torch.no_grad())
+        for batch in batches:
+            with _Mode(watch, rules, inside):
+                output = run_batch(model, fresh(batch))
+            watch.unknown(output)
+            _pin_remembered(watch, model)
+    watch.finish()
+    return watch
+
+
+def _pin_remembered(watch: Watch, model: nn.Module) -> None:
+    """Let the tensors that modules keep in attributes, for their next call, stay as they are."""
+    for module in model.modules():
+        own = [value for name, value in vars(module).items() if name not in _OF_TORCH]
+        for leaf in tree_leaves(own):
+            if isinstance(leaf, Tensor):
+                watch.channels.pin_tensor(leaf)
+
+
+def _module_rule(watch: Watch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    """What a fused pair or a recurrent layer does to the channels of its input."""
+    is_known = bool(args) and isinstance(args[0], Tensor)
+    if is_known and isinstance(module, ConvBN):
+        is_known = _fused_pair(watch, module, args[0], output)
+    elif is_known:
+        is_known = _recurrent(watch, module, args[0])
+    watch.unknown((args[1:], kwargs) if is_known else (args, kwargs, list(module.parameters())))
+
+
+def _fused_pair(watch: Watch, pair: ConvBN, x: Tensor, output: Tensor) -> bool:
+    conv, norm = pair.conv, norm_of(watch, pair.bn)
+    if norm is None or limits_of(pair).is_any or limits_of(conv).is_any or limits_of(pair.bn).is_any:
+        return False
+    axis = -(conv.weight.dim() - 1)
+    form = Form(conv.groups, isinstance(conv, _TRANSPOSED))
+    layer = watch.product(x, conv.weight, conv.bias, form, axis)
+    if layer is None:
+        return False
+    layer.is_padded = any(conv.padding) if isinstance(conv.padding, tuple) else conv.padding != "valid"
+    watch.normalize(output, layer, norm, output, axis)
+    return True
+
+
+def norm_of(watch: Watch, module: nn.Module) -> Norm | None:
+    """A batch norm by the names of its state; None where it has no factors of its own, or no statistics."""
+    bn = as_batch_norm(module)
+    return named_norm(watch, bn.running_mean, bn.running_var, bn.weight, bn.bias, bn.eps)
+
+
+def named_norm(watch: Watch, mean: object, var: object, weight: object, bias: object, eps: float) -> Norm | None:
+    """A batch norm by the names of its tensors; None where one of them is missing or no state of the model."""
+    names = [watch.name_of(t) for t in (weight, bias, mean, var)]
+    if None in names:
+        return None
+    gamma, beta, first, second = (str(name) for name in names)
+    return Norm(gamma, beta, first, second, eps)
+
+
+def _recurrent(watch: Watch, module: nn.Module, x: Tensor) -> bool:
+    """The columns of the first layer's weights, in both directions, read the input; nothing is known of the output."""
+    is_cell = isinstance(module, nn.RNNCellBase)
+    names = ("weight_ih",) if is_cell else ("weight_ih_l0", "weight_ih_l0_reverse")
+    own = dict(module.named_parameters(recurse=False))
+    for name in names:
+        if name in own:
+            layer = watch.product(x, own[name], own.get(name.replace("weight", "bias")), Form(), -1)
+            if layer is None:
+                return False
+            watch.channels.pin(layer.rows)
+            layer.output_power = float(nn.functional.linear(x, own[name]).double().square().mean())
+    return True

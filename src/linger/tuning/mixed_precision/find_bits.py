@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""find_bits, mixed precision: the fewest wider tensors with which a quantised model reaches a goal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from linger.analysis.attributes import evaluating
+from linger.analysis.batches import Batch
+from linger.errors import UsageError
+from linger.notation import as_width
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.diagnosis.noise_bench import abandoned_on_error
+from linger.tuning.measure import OutputError, error_db
+from linger.tuning.mixed_precision.chip import ChipWidths
+from linger.tuning.mixed_precision.flow import watch_flow
+from linger.tuning.mixed_precision.goals import Goal, Metric, read_goal
+from linger.tuning.mixed_precision.originals import Originals
+from linger.tuning.mixed_precision.result import BitRow, BitWidths
+from linger.tuning.mixed_precision.search import Ranking, Search, harmless_noise, rank
+from linger.tuning.mixed_precision.units import ACTIVATIONS, WEIGHTS, WIDE_BITS, BitModel, Choice, Unit, units_of
+from linger.tuning.mixed_precision.wide_model import WideModel
+from linger.tuning.remedy import checked_data, require_pair, undone_on_error
+
+_WHERE = "find_bits"
+_BITS = (4, 8, 16)
+
+
+def find_bits(
+    model: nn.Module,
+    reference: nn.Module,
+    data: object,
+    *,
+    goal: float | str | Metric,
+    at_least: float | None = None,
+    target: str | None = None,
+    bits: int | str | Sequence[int | str] = _BITS,
+    widen: Sequence[str] = (WEIGHTS, ACTIVATIONS),
+    max_wide_layers: int | None = None,
+    max_trials: int = 1000,
+) -> BitWidths:
+    """Give the fewest tensors of a calibrated model more bits, so that it reaches a goal; weights and activations apart.
+
+    The noise of every tensor is measured alone, while all others have 16 bits. The noisiest for their cost are widened,
+    as many as the sum of the noises asks for and then, measured on the whole model, more; afterwards every one that the
+    goal is reached without is taken back. An activation is widened where it is made and where layers read it. Where the
+    goal is reached, weights get 4 bits as long as it stays so. The model is changed in place, its weights are not. Where
+    weights are widened, a bias that was corrected for 8 bits is the float model's again: correct the biases once more after
+    this call. Round weights and distil after it too: what these learn suits the widths that they see.
+
+    Args:
+        model: The quantised model, calibrated.
+        reference: The float model that it was made from.
+        data: Typical inputs in any form of the page "Inputs". All of it is kept in memory.
+        goal: Decibels at the output (`30`, `"30 dB"`), agreement with the float model's decisions (`"99 %"`), or a
+            function `metric(model) -> float`, the larger the better, with `at_least`.
+        at_least: The value of the metric that is enough.
+        target: The chip whose widths may be used; None: the one that the model was quantised for, if any.
+        bits: Widths that may be given: 16 to widen, 4 to narrow weights.
+        widen: What may get 16 bits: `weights`, `activations`, or both. Weights alone are cheap on a device.
+        max_wide_layers: At most so many layers have weights of more than 8 bits.
+        max_trials: At most so many models are measured.
+
+    Returns:
+        The widths, with figures and costs before and after. `is_reached` is False where the goal is out of reach; the
+        model then has the best widths that were measured.
+
+    Raises:
+        UsageError: The model is not calibrated, the reference is another model, the data are empty or hold NaN, the goal
+            is none, the metric fails or returns no number. The model is as it was.
+    """
+    widths: tuple[int, ...] = tuple(as_width(one) for one in (bits if isinstance(bits, (list, tuple)) else [bits]))
+    require_pair(_WHERE, model, reference)
+    batches = checked_data(_WHERE, model, data)
+    _check_options(widths, widen, max_wide_layers, max_trials)
+    runtime = runtime_of(model)
+    assert runtime is not None  # require_pair has looked
+    chips = ChipWidths.of(runtime.target if target is None else target)
+    with undone_on_error(_WHERE, model), abandoned_on_error(model), torch.random.fork_rng(devices=[]):
+        error = OutputError(reference, batches)
+        wanted = read_goal(_WHERE, goal, at_least, reference, batches, error)
+        rules = _Rules(chips, widths, widen, max_wide_layers, max_trials)
+        return _found(model, reference, batches, error, wanted, rules)
+
+
+def _check_options(bits: Sequence[int], widen: Sequence[str], max_wide_layers: int | None, max_trials: int) -> None:
+    wrong = []
+    if isinstance(widen, str) or not set(widen) <= {WEIGHTS, ACTIVATIONS}:
+        wrong.append(f"widen={widen!r} (a list of 'weights' and 'activations')")
+    if not set(bits) <= set(_BITS):
+        wrong.append(f"bits={bits!r} (some of 4, 8, 16)")
+    if max_wide_layers is not None and max_wide_layers < 0:
+        wrong.append(f"max_wide_layers={max_wide_layers} (0 or more)")
+    if max_trials < 1:
+        wrong.append(f"max_trials={max_trials} (1 or more)")
+    if wrong:
+        raise UsageError(f"{_WHERE}: {'; '.join(wrong)}.")
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What may be given to which tensor."""
+
+    chips: ChipWidths
+    bits: Sequence[int]
+    widen: Sequence[str]
+    max_wide_layers: int | None
+    max_trials: int
+
+    def allow(self, unit: Unit, width: int) -> bool:
+        """Whether a tensor may get a width."""
+        is_asked = width < WIDE_BITS or unit.what in self.widen
+        return is_asked and width in self.bits and self.chips.allows(unit, width)
+
+
+def _found(
+    model: nn.Module, reference: nn.Module, batches: Sequence[Batch], error: OutputError, goal: Goal, rules: _Rules
+) -> BitWidths:
+    before = goal.measure(model)
+    noise = error(model)
+    with evaluating(model):
+        flow = watch_flow(model, batches[0])
+        originals = Originals(model, reference)
+        units = units_of(model, flow)
+        wide = WideModel(model, batches, originals, units)
+    harmless = harmless_noise(goal, noise)
+    ranking = rank(units, lambda narrow: wide.error_with(narrow, error), harmless, rules.widen)
+    changed = BitModel(model, units, flow, wide.reach, originals)
+    search = Search(changed, goal, ranking, rules.allow, rules.max_trials, rules.max_wide_layers)
+    with _restored_on_error(changed):
+        choice = search.widened()
+        if search.reaches(choice):
+            choice = search.narrowed(choice)
+        after = search.value(choice)
+        changed.apply(choice)
+        return BitWidths(
+            goal=str(goal),
+            before=before,
+            after=after,
+            is_reached=after >= goal.value,
+            before_db=error_db(noise),
+            after_db=error_db(error(model)),
+            predicted_db=error_db(ranking.total),
+            rows=_rows(changed, choice, ranking),
+            cost_before=changed.cost({}),
+            cost_after=changed.cost(choice),
+            trials=search.trials + ranking.trials,
+            lines=_lines(changed, choice),
+        )
+
+
+@contextmanager
+def _restored_on_error(changed: BitModel) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        changed.restore()
+        raise
+
+
+def _rows(model: BitModel, choice: Choice, ranking: Ranking) -> tuple[BitRow, ...]:
+    total, bits = ranking.total or 1.0, model.bits_with(choice)
+    ranked = sorted(model.units, key=lambda unit: -ranking.noises[unit])
+    return tuple(
+        BitRow(
+            name=unit.label,
+            op=unit.op,
+            what=unit.what,
+            before=unit.bits,
+            after=bits[unit],
+            alone_db=error_db(ranking.noises[unit]) if unit in ranking.measured else None,
+            noise_share=ranking.noises[unit] / total,
+            numbers=unit.size,
+            macs=unit.macs,
+        )
+        for unit in ranked
+    )
+
+
+def _lines(model: BitModel, choice: Choice) -> tuple[str, ...]:
+    """The calls before `init` that give a later model the same widths.
+
+    A call for functions holds for all of that name in a module and inside it; where others stay narrow, a second one says so.
+    """
+    before, after = model.widths_with({}), model.widths_with(choice)
+    layers = [
+        f"linger.quant_module({_submodule(path)}, data_bits={widths.data}, parameter_bits={widths.parameter}, "
+        f"out_bits={widths.output})"
+        for path, widths in after.items()
+        if widths != before[path]
+    ]
+    return (*layers, *_function_lines(model, choice))
+
+
+def _function_lines(model: BitModel, choice: Choice) -> Iterator[str]:
+    functions = {_home(unit) for unit in model.units if unit.is_function}
+    wide = {_home(unit) for unit in choice if unit.is_function}
+    narrow = {home for home in functions - wide if any(_is_inside(home, other) for other in wide)}
+    for homes, bits in ((wide, WIDE_BITS), (narrow, None)):
+        for path, op in sorted(homes):
+            yield f'linger.quant_function({_submodule(path)}, "{op}", out_bits={bits})'
+
+
+def _home(unit: Unit) -> tuple[str, str]:
+    """The module that calls a function, and the function's op."""
+    return unit.name.rpartition(".")[0], unit.op
+
+
+def _is_inside(home: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Whether a call for the functions of one module holds for those of another."""
+    return home[1] == other[1] and (not other[0] or home[0].startswith(f"{other[0]}."))
+
+
+def _submodule(path: str) -> str:
+    return f"model.get_submodule({json.dumps(path, ensure_ascii=False)})" if path else "model"

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of a quantised model whose widths can be chosen one by one, and the model with a choice of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from torch import nn
+
+from linger.constraint.marks import Widths
+from linger.dialect import find_op
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.ranges import Range, Saved
+from linger.quantization.core.stored import Kind
+from linger.quantization.functions.functional_layer import FunctionalLayer
+from linger.tuning.mixed_precision.flow import Flow, Layer, input_range_of, layers_of, output_range_of
+from linger.tuning.mixed_precision.originals import Originals
+
+WIDE_BITS = 16
+_USUAL_BITS = 8
+WEIGHTS, ACTIVATIONS = "weights", "activations"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Weights of a layer, or an activation: what gets a width as a whole.
+
+    Attributes:
+        key: The range that its scale follows from (`block.conv.w`, `block.conv.o`).
+        name: Path of the layer or function that has it.
+        op: Its op.
+        what: `weights` or `activations`.
+        bits: The width that it has now: of an activation the least of what is made and what a layer reads of it.
+        size: How many numbers it holds; of an activation for the first batch.
+        readers: Layers that read it, and whose input gets its width.
+        reading_ops: Every op that reads it.
+        macs: Products that become wide with it.
+        has_weights: Whether its layer has weights; one that has none gives the width that it takes.
+        label: What people read: the path of a layer, of a function the module's path and the op.
+        is_function: Whether it is the result of a function in a forward.
+        is_fixed: Whether it has one format only, as the result of a sigmoid.
+    """
+
+    key: str
+    name: str
+    op: str
+    what: str
+    bits: int
+    size: int
+    readers: tuple[str, ...] = ()
+    reading_ops: frozenset[str] = frozenset()
+    macs: int = 0
+    has_weights: bool = False
+    label: str = ""
+    is_function: bool = False
+    is_fixed: bool = False
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it is what a layer or a function makes, and no input that a layer quantises."""
+        return self.what == ACTIVATIONS and self.key.rpartition(".")[2].startswith("o")
+
+    def bytes_at(self, bits: int) -> float:
+        """Memory that it needs at a width."""
+        return self.size * bits / 8
+
+
+Choice = Mapping[Unit, int]
+"""Widths of some units; the others stay as they are."""
+
+
+def units_of(model: nn.Module, flow: Flow) -> tuple[Unit, ...]:
+    """Every tensor whose width can be chosen, in the order of the model's modules."""
+    layers = layers_of(model)
+    found: list[Unit] = []
+    for path, module in model.named_modules():
+        if path in layers:
+            found += _units_of_layer(path, layers, flow)
+        elif isinstance(module, FunctionalLayer) and f"{path}.o" in flow.sizes:
+            found.append(_function(f"{path}.o", path, module, layers, flow))
+    return tuple(unit for unit in found if unit.size)
+
+
+def _function(key: str, path: str, module: FunctionalLayer, layers: Mapping[str, Layer], flow: Flow) -> Unit:
+    """The result of a function. Without weights and with a range of its own it may have another width."""
+    op = find_op(flow.ops[key])
+    is_free = op.limit is not None and op.has_attribute("o_bits") and op.weight_axes is None
+    made = _activation(key, path, layers, flow, module.ranges["o"].width)
+    return replace(made, label=flow.names[key], is_function=True, is_fixed=not is_free)
+
+
+def _units_of_layer(path: str, layers: Mapping[str, Layer], flow: Flow) -> list[Unit]:
+    layer, found = layers[path], []
+    x, o = (f"{path}.{name}".lstrip(".") for name in (input_range_of(layer), output_range_of(layer)))
+    size = sum(p.numel() for name, p in layer.named_parameters() if name.startswith("weight"))
+    is_lookup = layer.is_lookup
+    if x in flow.sizes:
+        found.append(_activation(x, path, layers, flow, layer.widths.data))
+    if size:
+        found.append(_weights(path, layer, flow, size, o if is_lookup else ""))
+    if o in flow.sizes and not is_lookup:
+        # an op without weights gives what it takes: its output is as wide as its input
+        made = layer.widths.output if size else layer.widths.data
+        found.append(replace(_activation(o, path, layers, flow, made), has_weights=bool(size)))
+    return found
+
+
+def _weights(path: str, layer: Layer, flow: Flow, size: int, output: str) -> Unit:
+    """The weights of a layer; `output` is what has their width, if anything has: the rows of a table."""
+    return Unit(
+        key=f"{path}.w".lstrip("."),
+        name=path,
+        op=layer.op_name,
+        what=WEIGHTS,
+        bits=layer.widths.parameter,
+        size=size,
+        readers=tuple(flow.readers.get(output, ())),
+        reading_ops=flow.ops_behind(output),
+        macs=flow.macs.get(path, 0),
+        has_weights=True,
+        label=path,
+    )
+
+
+def _activation(key: str, path: str, layers: Mapping[str, Layer], flow: Flow, made: int | None) -> Unit:
+    readers, ops = tuple(flow.readers.get(key, ())), flow.ops_behind(key)
+    read = [layers[reader].widths.data for reader in readers]
+    bits = min([b for b in (made, *read) if b is not None], default=_USUAL_BITS)
+    macs = sum(flow.macs.get(reader, 0) for reader in readers)
+    return Unit(key, path, flow.ops[key], ACTIVATIONS, bits, flow.sizes[key], readers, ops, macs, label=path)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a choice of widths costs on a device.
+
+    Attributes:
+        weight_bytes: Memory of all weights.
+        activation_bytes: All activations of the first batch together.
+        macs: Products of the first batch.
+        wide_macs: Those of them with an operand of more than 8 bits.
+        wide_weights, wide_activations: Tensors of more than 8 bits.
+    """
+
+    weight_bytes: int
+    activation_bytes: int
+    macs: int
+    wide_macs: int
+    wide_weights: int
+    wide_activations: int
+
+
+class BitModel:
+    """A quantised model whose widths change to and fro; `restore` gives it back as it was."""
+
+    def __init__(
+        self, model: nn.Module, units: Sequence[Unit], flow: Flow, reach: Mapping[str, float], originals: Originals
+    ) -> None:
+        self.model, self.units = model, units
+        self._originals = originals
+        self._flow, self._reach = flow, reach
+        self._layers = layers_of(model)
+        self._widths = {path: layer.widths for path, layer in self._layers.items()}
+        self._ranges = ranges_of(model)
+        self._saved: dict[str, Saved] = {key: found.save() for key, found in self._ranges.items()}
+        self._out_bits = {
+            path: layer.out_bits for path, layer in model.named_modules() if isinstance(layer, FunctionalLayer)
+        }
+
+    def restore(self) -> None:
+        """All widths and ranges as they were at first."""
+        for path, layer in self._layers.items():
+            layer.widths = self._widths[path]
+            self._originals.put(path, layer, is_original=False)
+        for path, bits in self._out_bits.items():
+            cast(FunctionalLayer, self.model.get_submodule(path)).out_bits = bits
+        for key, saved in self._saved.items():
+            self._ranges[key].restore(saved)
+
+    def apply(self, choice: Choice) -> None:
+        """The model as it was, with these widths.
+
+        A wide tensor needs no range that cuts its largest numbers off: weights follow their largest magnitude again,
+        activations what they reached. Nor does it need what mends 8 bits: the parameters are the float model's again.
+        """
+        self.restore()
+        for path, widths in self.widths_with(choice).items():
+            self._layers[path].widths = widths
+        for unit, bits in choice.items():
+            if unit.name in self._out_bits and not unit.is_fixed:
+                cast(FunctionalLayer, self.model.get_submodule(unit.name)).out_bits = bits
+            if bits > unit.bits:
+                self._uncut(unit)
+
+    def widths_with(self, choice: Choice) -> dict[str, Widths]:
+        """The widths of every layer with a choice."""
+        widths = dict(self._widths)
+        for unit, bits in choice.items():
+            own = widths.get(unit.name)
+            if unit.what == WEIGHTS and own is not None:
+                widths[unit.name] = replace(own, parameter=bits)
+            elif own is not None and unit.is_output:
+                data = own.data if unit.has_weights else bits
+                widths[unit.name] = replace(own, data=data, output=bits)
+            for reader in unit.readers:
+                widths[reader] = replace(widths[reader], data=max(widths[reader].data, bits))
+        return widths
+
+    def _uncut(self, unit: Unit) -> None:
+        if unit.what == WEIGHTS:
+            self._originals.put(unit.name, self._layers[unit.name], is_original=True)
+        for found in self._ranges_of(unit):
+            if found.kind is Kind.WEIGHT:
+                found.choose_range(None)
+            elif self._reach.get(found.key, 0.0) > found.largest:
+                found.running.write(self._reach[found.key])
+
+    def _ranges_of(self, unit: Unit) -> Iterable[Range]:
+        kinds = (Kind.WEIGHT,) if unit.what == WEIGHTS else (Kind.INPUT, Kind.OUTPUT)
+        if unit.what == ACTIVATIONS and unit.key in self._ranges:
+            return [self._ranges[unit.key]]
+        prefix = f"{unit.name}." if unit.name else ""
+        return [r for key, r in self._ranges.items() if key.rpartition(".")[0] + "." == prefix and r.kind in kinds]
+
+    def bits_with(self, choice: Choice) -> dict[Unit, int]:
+        """The width of every unit with a choice."""
+        return {unit: choice.get(unit, unit.bits) for unit in self.units}
+
+    def cost(self, choice: Choice) -> Cost:
+        """Bytes and products with a choice."""
+        bits, widths = self.bits_with(choice), self.widths_with(choice)
+        needed = dict.fromkeys((WEIGHTS, ACTIVATIONS), 0.0)
+        wide = dict.fromkeys(needed, 0)
+        for unit, width in bits.items():
+            needed[unit.what] += unit.bytes_at(width)
+            wide[unit.what] += width > _USUAL_BITS
+        wide_layers = {path for path, own in widths.items() if max(own.data, own.parameter) > _USUAL_BITS}
+        macs = self._flow.macs
+        wide_macs = sum(macs.get(path, 0) for path in wide_layers)
+        return Cost(
+            weight_bytes=round(needed[WEIGHTS]),
+            activation_bytes=round(needed[ACTIVATIONS]),
+            macs=sum(macs.values()),
+            wide_macs=wide_macs,
+            wide_weights=wide[WEIGHTS],
+            wide_activations=wide[ACTIVATIONS],
+        )

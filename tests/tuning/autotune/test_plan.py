@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of steps and what they may cost: plans of sessions in which every step is free, or none can be paid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import linger
+from linger.quantization.core.quantized import ranges_of
+from linger.tuning.autotune import plan
+from linger.tuning.autotune.judging import Score
+from linger.tuning.autotune.plan import EQUALISED, affordable, expected_seconds, training_steps, usual_plan
+from linger.tuning.autotune.result import Step
+from linger.tuning.autotune.search import PLAIN, Candidate, Search, Trial, Wish
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    """Two layers: five ranges."""
+    made = linger.init(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))).eval()
+    with linger.calibration():
+        made(torch.randn(8, 4))
+    return made
+
+
+def session_of(model: nn.Module, wish: Wish | None = None, *, seconds: float = 1000.0, **others: Any) -> Any:
+    """A session with 8 batches of a second's tenth, whose branches have 20 and 30.22 dB."""
+    trial = Trial(model, model)
+    branches = {PLAIN: Candidate(trial, Score(0.01)), EQUALISED: Candidate(trial, Score(0.00095))}
+    known: Mapping[str, Any] = {
+        "wish": wish or Wish(),
+        "branches": branches,
+        "best": branches[EQUALISED],
+        "best_branch": EQUALISED,
+        "metric": None,
+        "steps": [],
+        "costs": {},
+        "batch_seconds": 0.1,
+        "parts": SimpleNamespace(tuning=[None] * 8),
+        "budget": SimpleNamespace(seconds_left=seconds, trials_left=10**6),
+    }
+    return SimpleNamespace(**{**known, **others})
+
+
+def steps_of(session: Search, name: str) -> list[Step]:
+    return [step for step in usual_plan(session) if step.name == name]
+
+
+def test_mixed_widths_without_a_goal_aim_at_ten_decibels_more(model: nn.Module) -> None:
+    session = session_of(model, Wish(is_mixed=True))
+    found = steps_of(session, "find_bits")
+    # the best branch has 30.22 dB; the plain one, with 20 dB, does not reach 40.2 dB by wider weights and gets wider activations
+    assert [(step.branch, step.settings["goal"], step.settings.get("widen")) for step in found] == [
+        (PLAIN, 40.2, ["weights"]),
+        (PLAIN, 40.2, None),
+        (EQUALISED, 40.2, ["weights"]),
+        (EQUALISED, 40.2, None),
+    ]
+    assert not any(step.settings["is_of_metric"] for step in found)
+
+
+def test_a_goal_of_the_user_is_the_goal_of_the_search(model: nn.Module) -> None:
+    wish = Wish(is_mixed=True, goal=25.0, is_reached=lambda candidate: candidate.score.db >= 25)
+    found = steps_of(session_of(model, wish), "find_bits")
+    assert [(step.branch, step.settings["goal"], step.settings.get("widen")) for step in found] == [
+        (PLAIN, 25.0, ["weights"]),
+        (PLAIN, 25.0, None),
+        (EQUALISED, 25.0, ["weights"]),  # its 30 dB are enough
+    ]
+
+
+@pytest.mark.parametrize("goal", [None, "99 %"], ids=["none", "of the metric"])
+def test_a_goal_is_of_the_metric_where_the_user_gave_both(model: nn.Module, goal: str | None) -> None:
+    wish = Wish(is_mixed=True, goal=goal, is_reached=lambda candidate: True)
+    found = steps_of(session_of(model, wish, metric=lambda given: 1.0), "find_bits")
+    assert {step.settings["is_of_metric"] for step in found} == {goal is not None}
+
+
+def test_narrow_plans_search_every_branch_and_finish_the_best(model: nn.Module) -> None:
+    names = [(step.name, step.branch) for step in usual_plan(session_of(model))]
+    assert ("find_bits", PLAIN) not in names
+    assert [branch for name, branch in names if name == "choose_exponents"] == [PLAIN, EQUALISED]
+    assert names[:2] == [("fuse", PLAIN), ("equalize", EQUALISED)]
+    assert names[-6:] == [
+        ("round_weights", EQUALISED),
+        ("correct_biases", EQUALISED),
+        *[("distill", EQUALISED)] * 3,
+        ("correct_biases", EQUALISED),
+    ]
+
+
+def test_mixed_plans_without_time_widen_the_plain_branch_only(model: nn.Module) -> None:
+    # wider weights, biases and rounding take 98 passes of 0.8 s
+    session = session_of(model, Wish(is_mixed=True), seconds=98 * 0.8 - 0.1)
+    assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN}
+    session.budget.seconds_left = 98 * 0.8 + 0.1
+    assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN, EQUALISED}
+
+
+def test_a_search_needs_a_trial_of_every_range(model: nn.Module) -> None:
+    count = len(ranges_of(model))
+    assert count > 1
+    # 0.2 of the time, in trials of one batch each
+    enough = session_of(model, seconds=count * 0.1 / 0.2 + 0.01)
+    (found, *_) = steps_of(enough, "choose_exponents")
+    assert found.settings == {"max_trials": count, "batches": 1}
+    assert steps_of(session_of(model, seconds=count * 0.1 / 0.2 - 0.01), "choose_exponents") == []
+
+
+def test_trials_on_fewer_batches_where_all_would_take_too_long(model: nn.Module) -> None:
+    assert affordable(session_of(model), 20) == (8, 20)
+    assert affordable(session_of(model, seconds=50.0), 20) == (5, 20)  # 100 passes
+    assert affordable(session_of(model, seconds=5.0), 20) == (1, 10)
+    assert affordable(session_of(model, seconds=0.0), 20) == (1, 1)
+    few = session_of(model, budget=SimpleNamespace(seconds_left=1000.0, trials_left=7))
+    assert affordable(few, 20) == (8, 7)
+
+
+def test_training_takes_a_part_of_the_time_left(model: nn.Module) -> None:
+    assert training_steps(session_of(model)) == 400
+    assert training_steps(session_of(model, seconds=50.0)) == 60  # 30 s of 0.5 s each
+    done = [
+        SimpleNamespace(name="distill", seconds=20.0, settings={"steps": 20}),
+        SimpleNamespace(name="distill", seconds=0.0, settings={"steps": 20}),
+        SimpleNamespace(name="fuse", seconds=9.0, settings={}),
+    ]
+    assert training_steps(session_of(model, seconds=50.0, steps=done)) == 30  # a second each, as measured
+    few = [step for step in usual_plan(session_of(model, seconds=17.0)) if step.name == "distill"]
+    assert [step.settings["steps"] for step in few] == [20, 20, 20]
+    assert [step for step in usual_plan(session_of(model, seconds=16.0)) if step.name == "distill"] == []
+
+
+def test_a_step_costs_what_it_has_cost_or_a_number_of_passes(model: nn.Module) -> None:
+    session = session_of(model, costs={"fuse": 7.0})
+    assert expected_seconds(session, Step("fuse", PLAIN, PLAIN)) == 7.0
+    assert expected_seconds(session, Step("equalize", PLAIN, PLAIN)) == pytest.approx(20 * 0.8)
+    assert expected_seconds(session, Step("of a user", PLAIN, PLAIN)) == pytest.approx(0.8)
+    assert expected_seconds(session, Step("distill", PLAIN, PLAIN)) == 0.0
+    assert set(plan.ALWAYS) == {"fuse", "choose_ranges"}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factors of channels on the grid of powers of two: shifted where they are free, below their limits where there are some."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linger.tuning.equalization.factors import Chains
+from linger.tuning.equalization.limit import limited_modules
+from linger.tuning.equalization.rules import RULES
+from linger.tuning.equalization.watching import watch_channels
+
+
+class Chain(nn.Module):
+    """A free group of four channels, then one of which two have a limit and two have none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1)
+        self.limited, self.free = nn.Conv2d(4, 2, 1), nn.Conv2d(4, 2, 1)
+        self.relu6 = nn.ReLU6()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        return self.last(torch.cat([self.relu6(self.limited(x)), torch.relu(self.free(x))], 1))
+
+
+def chains(*sizes: float) -> Chains:
+    torch.manual_seed(3)
+    model = Chain().eval()
+    with torch.no_grad():
+        model.first.weight *= torch.tensor(sizes or [1.0, 0.1, 0.03, 3.0]).reshape(4, 1, 1, 1)
+        model.first.bias.fill_(0.5)
+    watch = watch_channels(model, [(torch.randn(2, 3, 6, 6),)], RULES)
+    return Chains(watch, model, limited_modules(watch, has_limits=True))
+
+
+def noise(found: Chains, exponents: np.ndarray) -> float:
+    return sum(term.on_grid(exponents) for term in found._noise_terms())
+
+
+def test_free_channels_are_shifted_together_to_the_least_noise() -> None:
+    found = chains()
+    start = found.balanced(0.5)
+    own, mixed = found.members()["first.weight"], found.members()["limited.weight"]
+    assert sorted((*own, *mixed)) == list(range(8))
+    fitted = found.fitted(start)
+    shift = (fitted - found.bounded(start))[own]
+    assert np.ptp(shift) < 1e-12
+    assert shift[0] * 8 == round(shift[0] * 8)
+    tried = []
+    for eighths in range(8):
+        other = fitted.copy()
+        other[own] += eighths / 8
+        tried.append(noise(found, other))
+    assert tried[0] == min(tried)
+    assert max(tried) > 1.01 * tried[0]  # there was something to choose
+
+
+def test_channels_beside_one_with_a_limit_are_not_shifted() -> None:
+    found = chains()
+    mixed = found.members()["limited.weight"]
+    assert sorted(np.isfinite(found.limits[mixed])) == [False, False, True, True]
+    start = found.balanced(0.5)
+    assert np.array_equal(found.fitted(start)[mixed], found.bounded(start)[mixed])
+
+
+def test_limits_are_never_raised_and_the_largest_keeps_its_place() -> None:
+    found = chains()
+    mixed = found.members()["limited.weight"]
+    is_limited = np.isfinite(found.limits[mixed])
+    bounded = found.bounded(np.full(8, 2.0))[mixed]
+    assert bounded[is_limited].max() == 0.0
+    # no limit is above what the tensor holds
+    ranges = found.largest[mixed] * np.exp2(bounded)
+    assert (6.0 * np.exp2(bounded[is_limited]) <= ranges.max() * (1 + 1e-12)).all()
+    free = found.members()["first.weight"]
+    assert (found.bounded(np.full(8, 2.0))[free] == 2.0).all()
+
+
+def test_balance_brings_the_channels_of_a_tensor_together() -> None:
+    found = chains()
+    own = found.members()["first.weight"]
+    none = np.zeros(found.count)
+    assert found.spread(found.balanced(0.5), own) < found.spread(none, own) - 0.1
+    quiet = found.least_noise(found.balanced(0.5))
+    assert noise(found, found.fitted(quiet)) < noise(found, none)
+
+
+def test_no_factor_is_beyond_ten_bits() -> None:
+    assert np.abs(chains(1.0, 2.0**-60, 1.0, 2.0**60).balanced(1.0)).max() == 10.0
