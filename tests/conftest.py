@@ -24,6 +24,7 @@ settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("fixed")  # make test-slow: --hypothesis-profile=search
 
 NEEDS_TORCH = re.compile(r"^pytestmark = pytest\.mark\.needs_torch\b", re.MULTILINE)
+WIDTH = re.compile(r"(?<!\d)(4|8|16|32)[ -]bits?\b")
 left_out = pytest.StashKey[list[str]]()
 
 
@@ -90,8 +91,8 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What needs torch is deselected where there is none; torch's newer exporter takes seconds.
 
-    Op by op it is tried by make test-slow, in general by tests/onnx. So are the cases of slow_cases.txt, whose siblings are
-    enough for every day.
+    Op by op it is tried by make test-slow, in general by tests/onnx. So are most cases of the functions that are marked `thin`,
+    whose siblings are enough for every day.
     """
     if not HAS_TORCH:
         needing = [item for item in items if item.get_closest_marker("needs_torch") is not None]
@@ -102,13 +103,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = _few(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
-    slow = set((REPOSITORY / "tests" / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
+    left = thinned(items)
     for item in items:
         name = item.nodeid
-        if name in slow:
+        if item in left:
             item.add_marker(pytest.mark.slow)
         if "tests/quantization/" in name and ("newer" in name or "dynamo" in name or "program_of_torch_export" in name):
             item.add_marker(pytest.mark.slow)
+
+
+def thinned(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The cases of functions marked `thin` that are not for every day: all but the first, the last and one per width, op by op."""
+    groups: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("thin") is not None:
+            function, _, case = item.nodeid.partition("[")
+            groups.setdefault((function, case.partition(": ")[0] if ": " in case else ""), []).append(item)
+    left = set()
+    for group in groups.values():
+        widths = {found[1]: item for item in reversed(group) if (found := WIDTH.search(item.nodeid))}
+        left |= {*group} - {group[0], group[-1], *widths.values()}
+    return left
 
 
 def _few(items: list[pytest.Item]) -> set[pytest.Item]:

@@ -37,6 +37,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_two_processes_write_equal_bytes(folder, tmp_path):
     other = tmp_path / "b"
     assert run("write", other, PYTHONHASHSEED="2", ATEN_CPU_CAPABILITY="default").returncode == 0

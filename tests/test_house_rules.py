@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, thinned
 from tests.support.tools import load_tool
 
 SOURCE = REPOSITORY / "src" / "linger"
@@ -83,11 +83,39 @@ def test_the_tests_that_the_makefile_names_exist():
         assert (REPOSITORY / name).exists(), name
 
 
-@pytest.mark.parametrize("file", ["costly.txt", "slow_cases.txt"])
-def test_the_costly_tests_exist(file):
-    for entry in (TESTS / file).read_text(encoding="utf-8").splitlines():
+def test_the_costly_tests_exist():
+    for entry in (TESTS / "costly.txt").read_text(encoding="utf-8").splitlines():
         path, *_, function = entry.partition("[")[0].split("::")
         assert re.search(rf"^ *def {function}\b", (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE), entry
+
+
+def test_thin_functions_run_their_first_and_last_case_and_one_per_width_every_day():
+    class Item:
+        def __init__(self, case, marker="thin"):
+            self.nodeid, self.marker = f"tests/test_x.py::test_y[{case}]", marker
+
+        def get_closest_marker(self, name):
+            return self if name == self.marker else None
+
+    cases = [
+        "A: plain",
+        "A: ties",
+        "A: 4 bits",
+        "A: 16 bits",
+        "A: 4 bits again",
+        "A: one",
+        "B: plain",
+        "B: more",
+        "B: one",
+    ]
+    items = [*map(Item, cases), *(Item(f"C: {number}", marker="other") for number in range(5))]
+    left = thinned(items)
+    assert [case for case, item in zip(cases, items, strict=False) if item in left] == [
+        "A: ties",
+        "A: 4 bits again",
+        "B: more",
+    ]
+    assert left <= set(items[: len(cases)])
 
 
 def test_no_file_is_named_for_nothing():

@@ -258,6 +258,7 @@ def test_a_file_holds_against_the_model_of_its_checkpoint(tool, name, form):
 
 @pytest.mark.needs_torch
 @pytest.mark.parametrize(("name", "form"), FILES, ids=lambda part: part)
+@pytest.mark.thin
 def test_an_export_today_computes_what_the_old_file_computes(tool, name, form, tmp_path):
     model, batches = from_checkpoint(tool, name, ".pt")
     axes = {"x": {0: "n"}, "scores": {0: "n"}}

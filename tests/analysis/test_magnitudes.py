@@ -120,6 +120,7 @@ def test_blocks_guesses_and_second_passes_change_nothing(tensor, share, margin):
     st.randoms(use_true_random=False),
     st.sampled_from([0.99, 0.6]),
 )
+@pytest.mark.slow
 def test_zeros_that_a_sparse_tensor_does_not_store_count(tensor, zeros, order, share):
     stored = tensor.reshape(-1)
     size = stored.numel() + zeros
@@ -285,6 +286,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize(("make", "passes"), LARGE.values(), ids=LARGE.keys())
+@pytest.mark.thin
 def test_large_tensor_is_as_sorted_in_the_promised_passes(make, passes):
     """A guess that was too high costs one pass; integers and doubles take one for the exact mean."""
     tensor = make()

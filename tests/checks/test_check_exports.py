@@ -140,6 +140,7 @@ KINDS = {
 
 @pytest.mark.parametrize("form", ["dialect", "standard"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thin
 def test_every_kind_of_layer_is_clean(kind, form, tmp_path):
     forward, layers = KINDS[kind]
     torch.manual_seed(1)

@@ -95,6 +95,7 @@ def test_layers(call, source):
     assert (worst["name"], worst["role"]) == ("2.weight", "weight")
 
 
+@pytest.mark.slow
 def test_layers_matched_with_weights_log_and_plots(folder, call):
     torch.manual_seed(2)
     state = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).state_dict()

@@ -52,6 +52,7 @@ def test_what_libraries_log_of_a_file_is_not_shown(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["check", "inspect", "memory", "run", "verify", "repair", "vectors", "convert"])
+@pytest.mark.thin
 def test_models_that_are_none(mess, command):
     for name in ODD:
         refused(mess, command, name, *(("--to", "linger") if command == "convert" else ()))

@@ -105,6 +105,7 @@ def test_there_are_enough_pairs():
 
 @pytest.mark.parametrize("make", [SmallNet, Mixed])
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=lambda name: name.replace(", ", "+"))
+@pytest.mark.thin
 def test_a_checkpoint_of_an_earlier_stage_loads_strictly_and_gives_the_same_function(make, source, target):
     found = built(make, 2, target)
     assert found.load_state_dict(saved(built(make, 1, source))) == ([], [])
@@ -122,6 +123,7 @@ def test_a_checkpoint_of_an_earlier_stage_loads_strictly_and_gives_the_same_func
 
 @pytest.mark.parametrize("make", [SmallNet, Mixed])
 @pytest.mark.parametrize("target", [name for name in PATHS if len(PATHS[name]) > 1])
+@pytest.mark.thin
 def test_loading_may_come_at_any_point(make, target):
     state = saved(model(make, 1))
     expected = values(built(make, 1, target))

@@ -17,6 +17,7 @@ def judge(outcome):
     assert outcome.share == 1
 
 
+@pytest.mark.slow
 def test_enlarged_as_integers(tmp_path):
     require(*PACKAGES)
     judge(enlarger.run(tmp_path, side=64))

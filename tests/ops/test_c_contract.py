@@ -112,6 +112,7 @@ def mismatches(op, cases, library):
 
 
 @pytest.mark.parametrize("op", every_op(), ids=title)
+@pytest.mark.thin
 def test_compiled_c_equals_numpy(op, tmp_path):
     require_compiler()
     built = built_op(op)
@@ -132,6 +133,7 @@ def test_every_refusal_is_listed_with_its_reason():
 
 
 @pytest.mark.parametrize("op", every_op(), ids=title)
+@pytest.mark.thin
 def test_text_has_no_library_and_no_float_between_integers(op):
     source = built_op(op).unit.source()
     assert source.isascii()

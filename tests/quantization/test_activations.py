@@ -257,6 +257,7 @@ def gated():
 
 @pytest.mark.parametrize("opset", [11, 12, 13, 18, 20])
 @pytest.mark.parametrize("form", ["dialect", "bare", "standard"])
+@pytest.mark.thin
 def test_file_gives_every_integer(gated, form, opset, tmp_path):
     model, x = gated
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", form=form, opset_version=opset)

@@ -16,6 +16,7 @@ EACH = [(op, function) for op, functions in SPELLINGS.items() for function in fu
 
 
 @pytest.mark.parametrize(("op", "function"), EACH)
+@pytest.mark.thin
 def test_every_spelling_runs_as_integers(op, function, tmp_path):
     h, y = assert_runs_as(op, function, tmp_path)
     # one rounding: half a step

@@ -40,6 +40,7 @@ def both(function, out_bits=8):
 
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("function", BILINEAR.values(), ids=BILINEAR.keys())
+@pytest.mark.thin
 def test_bilinear(function, bits, tmp_path):
     model = both(function, bits)
     h, y = model(picture())

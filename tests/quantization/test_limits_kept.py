@@ -491,6 +491,7 @@ def verified(model, x, path, **options):
 
 @pytest.mark.parametrize("limits", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("form", ["dialect", "bare", "standard"])
+@pytest.mark.thin
 def test_the_file_computes_every_integer_of_the_model(limits, form, tmp_path):
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     result, file = verified(prepared(SmallNet, x, **limits), x, tmp_path / "net.onnx", form=form)

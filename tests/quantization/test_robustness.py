@@ -178,6 +178,7 @@ def out_is_the_other_operand(m, x):
     out_is_the_operand,
     out_is_the_other_operand,
 )
+@pytest.mark.thin
 def test_writes_in_place_come_out_right(forward, tmp_path):
     assert_right(Wired(forward), picture(), path=tmp_path / "net.onnx")
 
@@ -480,6 +481,7 @@ def unknown_function(m, x):
     checkpointed,
     unknown_function,
 )
+@pytest.mark.thin
 def test_unusual_forwards_come_out_right(forward, tmp_path):
     assert_right(Wired(forward), picture(), path=tmp_path / "net.onnx")
 

@@ -71,6 +71,7 @@ PACKED = [(target, op) for target in ("arcs", "venusA") for op in CURVES if (tar
 
 @pytest.mark.parametrize(("target", "op"), PACKED)
 @pytest.mark.parametrize("form", ["dialect", "bare"])
+@pytest.mark.thin
 def test_file_computes_the_same_and_names_the_chip(tmp_path, target, op, form):
     function = CURVES[op]
     model = bent(function, target)

@@ -136,6 +136,7 @@ def accumulated(is_synchronised):
     return state, integers(model).numpy()
 
 
+@pytest.mark.slow
 def test_no_sync_gives_every_process_the_same_state_and_integers():
     (first, numbers), (second, other_numbers) = run_processes(accumulated, 2, False)
     assert [name for name in first if not (first[name] == second[name]).all()] == []

@@ -61,6 +61,7 @@ def test_the_limit_advised_is_drawn_on_both_sides(outliers, tmp_path):
     assert seen == pytest.approx([-8, 8], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_png_and_the_same_data_gives_the_same_file(outliers, tmp_path):
     for name in ("a.png", "a.svg", "b.png", "b.svg"):
         draw_tensor(*outliers, tmp_path / name)

@@ -203,6 +203,7 @@ class TestPools:
         assert is_taken or "×".join(map(str, kernel)) in found[0][1]
 
     @pytest.mark.parametrize("pool", [(6, 2), (6, 1), (8, 8), ((1, 8), 1), (6, 6), (9, 3), (18, 18)], ids=str)
+    @pytest.mark.thin
     def test_they_become_chains_of_small_ones(self, path, pool):
         file = exported(
             nn.Sequential(conv(3, 4), nn.MaxPool2d(*pool), conv(4, 4, 1)), sample(1, 3, 18, 18), path, "venus"
@@ -524,6 +525,7 @@ class TestSteps:
         ],
         ids=["even", "odd", "four", "one axis", "depthwise"],
     )
+    @pytest.mark.thin
     def test_a_small_kernel_with_a_stride_gets_zeros(self, path, layer, size, kernel, target):
         def net():
             return nn.Sequential(conv(3, 8), layer)

@@ -51,6 +51,7 @@ JOINED = "_linger_round_tensor_iqcat_1.o"
 
 
 @pytest.mark.parametrize("key", ["first.x", "second.w", "second.o", SUM, JOINED, "rnn.iw", "rnn.o", "last.w"])
+@pytest.mark.thin
 def test_a_range_that_is_too_wide_is_mended(key: str) -> None:
     model, reference, data = made()
     error = linger.compare_layers(reference, model, data).output_db

@@ -56,6 +56,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("form", ["dialect", "standard"])
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.thin
 def test_every_integer_is_equal(tmp_path, name, form):
     path = tmp_path / "net.onnx"
     proto = network(NETWORKS[name])
@@ -194,6 +195,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.thin
 def test_names_of_the_file_stay_its_own(name):
     proto = network(LINES.replace("CLIP", "thinker.Relu(h)"))
     proto.graph.node.insert(0, onnx.helper.make_node("Neg", ["x"], [name]))

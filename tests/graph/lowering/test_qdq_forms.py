@@ -191,6 +191,7 @@ def telling_samples():
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(("op", "sample"), **telling_samples())
+@pytest.mark.thin
 def test_every_sample_is_as_exact_as_reported(op, sample, style):
     inputs, options = arrays(sample), {"is_symmetric": STYLES[style]}
     node = assert_as_reported(op, inputs, sample.attributes, **options)

@@ -24,6 +24,7 @@ SHAPES = [(2, 3, 4), (12, 1, 4, 8), (1, 4, 12, 8), (2, 3, 4, 5), (1, 3, 1, 4, 2)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.thin
 def test_every_order_moves_the_same_numbers(shape):
     for perm in permutations(range(len(shape))):
         model = transpose(shape, perm)

@@ -153,6 +153,7 @@ def test_pools_over_time(draw, op, settings, kernel, stride):
 @pytest.mark.parametrize("op", ["LSTMInt", "GRUInt"])
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("batch_first", [0, 1])
+@pytest.mark.thin
 def test_recurrent_states_go_round_without_loss(draw, frames, op, bits, batch_first):
     shapes = ("[1,24,3]", "[1,24,5]") if batch_first else ("[24,1,3]", "[24,1,5]")
 
@@ -556,6 +557,7 @@ def put(g, x, draw, layer):
 
 
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.thin
 def test_random_networks(seed):
     draw = np.random.default_rng(seed)
     layers, length, rate = random_layers(draw, 96)

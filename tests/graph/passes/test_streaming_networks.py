@@ -97,6 +97,7 @@ def exported(make, path):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.thin
 def test_steps_give_what_the_whole_sequence_gives(name, tmp_path):
     make, delay = NETWORKS[name]
     model, feeds = exported(make, tmp_path / "m.onnx")

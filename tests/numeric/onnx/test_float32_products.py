@@ -67,6 +67,7 @@ def layer_inputs(kind, sums, weight_sum):
 
 @pytest.mark.parametrize("kind", ["linear", "conv2d"])
 @pytest.mark.parametrize("shift", [-2, 0, 1, 2, 7, 14, 20])
+@pytest.mark.thin
 def test_sums_around_ties_are_rounded_up(kind, shift):
     sums = sums_around_ties(shift, 2**22)
     inputs = layer_inputs(kind, sums, 100)

@@ -93,6 +93,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("case", WHOLE)
+@pytest.mark.thin
 def test_every_layer_may_stand_at_the_ends(tmp_path, case):
     model, x = WHOLE[case]
     model, path = quantised(model, x), tmp_path / "net.onnx"

@@ -37,6 +37,7 @@ def run_stock(content, x):
 
 @pytest.mark.parametrize("form", ["dialect", "standard"])
 @pytest.mark.parametrize("opset", [11, 12, 13, 15, 17, 18, 20])
+@pytest.mark.thin
 def test_stock_onnx_runtime_gives_the_simulations_numbers(tmp_path, form, opset):
     model, x = small_net()
     path = tmp_path / "net.onnx"
@@ -390,6 +391,7 @@ def test_module_called_twice_has_two_nodes_and_one_weight(tmp_path):
 
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"])
 @pytest.mark.parametrize("form", ["standard", "qdq"])
+@pytest.mark.thin
 def test_standard_and_qdq_files_are_exact_at_every_optimisation_level(tmp_path, form, level):
     model, x = small_net()
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", form=form, opset_version=13, **NAMES)

@@ -79,6 +79,7 @@ METHODS = ["max", "percentile:99", "mse", "kl", "topk"]
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("make", "batches"), KINDS, ids=["pictures", "sequences"])
+@pytest.mark.thin
 def test_order_does_not_matter(make, batches, method):
     found = batches()
     expected = settled(calibrated(found, make, method=method), found[0])
@@ -87,6 +88,7 @@ def test_order_does_not_matter(make, batches, method):
 
 @pytest.mark.parametrize("method", METHODS[1:])
 @pytest.mark.parametrize(("make", "batches"), KINDS, ids=["pictures", "sequences"])
+@pytest.mark.thin
 def test_method_is_changed_without_data(make, batches, method):
     found = batches()
     later = calibrated(found, make)

@@ -46,6 +46,7 @@ def test_a_compiled_model_trains_and_evaluates_with_the_same_integers(backend):
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
+@pytest.mark.slow
 def test_what_stands_around_the_model_is_compiled():
     model, graphs = linger.init(net()), []
     reference = copy.deepcopy(model)

@@ -478,6 +478,7 @@ def train_together(per_rank):
     return learned_state(model)
 
 
+@pytest.mark.slow
 def test_thresholds_are_the_same_on_every_process():
     first, second = run_processes(train_together, 2, 3.0)
     assert first == second

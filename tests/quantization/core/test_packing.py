@@ -74,6 +74,7 @@ def test_numbers_are_those_of_the_float_model(kind, lengths, spelling):
     [*((n, False) for n in LENGTHS.values()), (LENGTHS["shorter than the padding"], True)],
     ids=[*LENGTHS, "newer exporter"],
 )
+@pytest.mark.thin
 def test_file_equals_the_simulation(tmp_path, lengths, settings, dynamo):
     made, x, n, _ = prepared(lengths, **settings)
     linger.onnx.export(made, (x, n), tmp_path / "m.onnx", dynamo=dynamo)

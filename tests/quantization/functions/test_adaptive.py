@@ -59,6 +59,7 @@ def integers_of_windows(q, rows, columns):
 
 @pytest.mark.parametrize(("size", "pools"), [((3, 3), 1), ((2, 6), 1), (4, 4), (5, 1), ((4, 3), 2)], ids=str)
 @pytest.mark.parametrize("is_layer", [True, False], ids=["layer", "function"])
+@pytest.mark.thin
 def test_averages_are_those_of_the_windows(size, pools, is_layer, tmp_path):
     x = picture(3)
     pool = nn.AdaptiveAvgPool2d(size)
@@ -114,6 +115,7 @@ SIGNALS = {
 
 
 @pytest.mark.parametrize(("pool", "op"), SIGNALS.values(), ids=SIGNALS.keys())
+@pytest.mark.thin
 def test_pools_of_signals(pool, op, tmp_path):
     torch.manual_seed(3)
     x = torch.randn(2, 3, 14)

@@ -72,6 +72,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("settings", "mask"), SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.thin
 def test_dot_product_attention(settings, mask, tmp_path):
     inputs = (noise(3, 5, 8),) if mask is None else (noise(3, 5, 8), mask)
     real = Dot(**settings)
@@ -235,6 +236,7 @@ MASKS = {
 
 @pytest.mark.parametrize("need_weights", [False, True], ids=["values", "weights too"])
 @pytest.mark.parametrize(("mask", "padding"), MASKS.values(), ids=MASKS.keys())
+@pytest.mark.thin
 def test_masks(mask, padding, need_weights, tmp_path):
     real = Heads(need_weights=need_weights, average=False, batch_first=True)
 

@@ -98,6 +98,7 @@ NEGATED_IN_ADVANCE = ("x - 0.5", "x - parameter")
 
 @each_chip
 @pytest.mark.parametrize("name", DIFFERENCES)
+@pytest.mark.thin
 def test_a_difference_is_a_sum_in_simulation_and_file(target: str, name: str, tmp_path: Path) -> None:
     torch.manual_seed(2)
     model, said = prepared(Wired(DIFFERENCES[name]), picture(), target=target)
@@ -302,6 +303,7 @@ each_limit = pytest.mark.parametrize("name", LIMITS)
 @each_chip
 @pytest.mark.parametrize("is_traced", [False, True], ids=["as written", "traced"])
 @each_limit
+@pytest.mark.thin
 def test_relu6_saturates_in_simulation_and_file(target: str, is_traced: bool, name: str, tmp_path: Path) -> None:
     net: nn.Module = Limited(LIMITS[name])
     if is_traced:

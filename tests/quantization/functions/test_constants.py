@@ -44,6 +44,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("run", CASES.values(), ids=CASES.keys())
+@pytest.mark.thin
 def test_they_are_integers_in_the_model_and_in_the_file(run, tmp_path):
     x = noise(5, 4, 6, seed=6)
     model = quantise(Net(run), x)

@@ -61,6 +61,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("function", NUMBERS.values(), ids=NUMBERS.keys())
+@pytest.mark.thin
 def test_comparison_with_a_number_is_one_of_integers(function, tmp_path):
     model = after(lambda h: (h.clone(), torch.where(function(h), h, 0.0)))
     h, result = model(picture())
@@ -168,6 +169,7 @@ FILLS = {
 
 
 @pytest.mark.parametrize("function", FILLS.values(), ids=FILLS.keys())
+@pytest.mark.thin
 def test_fills_keep_the_scale(function, tmp_path):
     model = Wired(lambda m, x, mask: (lambda h: (h.clone(), function(h, mask)))(m.conv(x)))
     mask = noise(2, 1, 6, 6) > 0
@@ -355,6 +357,7 @@ MASKINGS = {
 
 
 @pytest.mark.parametrize("mask", MASKINGS.values(), ids=MASKINGS.keys())
+@pytest.mark.thin
 def test_masked_probabilities_are_exactly_zero(mask, tmp_path):
     torch.manual_seed(0)
     model = quantise(Scores(mask), noise(3, 6, 8))

@@ -47,6 +47,7 @@ def quantised(call, **options):
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.thin
 def test_call_is_computed_as_integers_and_stays_so_in_the_file(name, tmp_path):
     call = CALLS[name]
     model = quantised(call)
@@ -57,6 +58,7 @@ def test_call_is_computed_as_integers_and_stays_so_in_the_file(name, tmp_path):
     assert_exact(model, tmp_path / "net.onnx", opset_version=12)
 
 
+@pytest.mark.slow
 def test_all_calls_come_through_both_exporters(tmp_path):
     model = quantised(lambda m, h: tuple(call(m, h) for call in CALLS.values()))
     ops = [OPS.get(name, "LayerNormInt") for name in CALLS]

@@ -116,6 +116,7 @@ def test_gradients_are_those_of_the_layer(name):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.thin
 def test_the_file_has_integer_weights_and_the_same_integers(name, tmp_path):
     _, function, x = pair(name)
     path = tmp_path / "model.onnx"

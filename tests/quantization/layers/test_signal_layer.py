@@ -45,6 +45,7 @@ GEOMETRIES = {
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+@pytest.mark.thin
 def test_every_geometry_equals_the_file_and_nearly_the_float_layer(geometry, tmp_path):
     torch.manual_seed(0)
     net = Net(4, 8, 3, **geometry)

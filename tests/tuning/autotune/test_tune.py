@@ -165,6 +165,7 @@ def test_a_tuned_model_comes_back_from_its_file_and_weights(
     assert torch.equal(again(images).integers(), model(images).integers())
 
 
+@pytest.mark.slow
 def test_the_same_again(net: nn.Module, images: Tensor, tuned: tuple[nn.Module, linger.TuneResult]) -> None:
     model, result = tuned
     again, second = linger.tune(net, images, steps=result.steps)
@@ -186,6 +187,7 @@ def test_other_networks(kind: type[nn.Module], tmp_path: Path) -> None:
     assert linger.verify(made, tmp_path / "m.onnx", [batches[0]]).differing == 0
 
 
+@pytest.mark.slow
 def test_the_chip_is_kept(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
     tuned_model, _ = linger.tune(net, images, target="venus")
     plain = linger.trace_layers(copy.deepcopy(net), images[:1])
@@ -356,6 +358,7 @@ def test_a_calibration_that_was_better_is_kept(net: nn.Module, images: Tensor, m
     assert torch.equal(made(images).integers(), given(images).integers())
 
 
+@pytest.mark.slow
 def test_mixed_widths_and_a_goal(net: nn.Module, images: Tensor, tmp_path: Path) -> None:
     made, result = linger.tune(net, images, bits="mixed", goal="40 dB")
     assert result.after_db > 35
@@ -415,6 +418,7 @@ def test_fine_tuning_ends_with_no_row_that_a_limit_would_help(classes: tuple[Ten
     assert_untouched(model, before, text)
 
 
+@pytest.mark.slow
 def test_fine_tuning_that_fails_or_does_not_help(classes: tuple[Tensor, Tensor]) -> None:
     x, _ = classes
 

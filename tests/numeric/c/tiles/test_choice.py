@@ -85,6 +85,7 @@ def build(op, *, is_last):
 
 @pytest.mark.parametrize("is_last", [False, True], ids=["as in the file", "channels innermost"])
 @pytest.mark.parametrize("name", SUMMING)
+@pytest.mark.thin
 def test_tiles_give_the_numbers_of_numpy(name, is_last, tmp_path):
     require_compiler()
     source, cases = build(find_op(name), is_last=is_last)
@@ -92,6 +93,7 @@ def test_tiles_give_the_numbers_of_numpy(name, is_last, tmp_path):
 
 
 @pytest.mark.parametrize("name", SUMMING)
+@pytest.mark.thin
 def test_most_samples_are_tiled(name):
     op = find_op(name)
     source, _ = build(op, is_last=True)
