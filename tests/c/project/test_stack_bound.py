@@ -9,7 +9,7 @@ import pytest
 
 from linger.c.exporter import export
 from linger.c.program import build
-from linger.c.project.readme_text import HEADERS, stack_bound
+from linger.c.project.readme_text import HEADERS, StackBytes, stack_bound
 from linger.c.toolchains import toolchain
 from tests.support.c_folders import picture_network
 from tests.support.c_targets import require_target
@@ -69,6 +69,8 @@ def test_two_functions_and_one_header_count():
         "static void c(int8_t *x) {\n    int32_t sums0[LINGER_PIXELS * LINGER_TILE(96, 16)];\n}\n",
     ]
     nothing, found = stack_bound("", []), stack_bound("".join(functions), ["linger_pools.h", "linger_dots.h"])
+    assert nothing == StackBytes(384, 384, 384)  # gcc needed 264 for calls alone, with any instructions
+    assert found.plain - nothing.plain == 8 * 2 * 8 + 3 + 4 * 2 * 16 + HEADERS["linger_dots.h"].plain
     assert found.dsp - nothing.dsp == 8 * 2 * 8 + 3 + 4 * 2 * 16 + HEADERS["linger_dots.h"].dsp
     assert found.helium - nothing.helium == 8 * 2 * 8 + 3 + 4 * 2 * 32 + HEADERS["linger_dots.h"].helium
 

@@ -2,7 +2,15 @@
 
 import pytest
 
-from linger.graph.core.rewiring import Effects, drop_unused, makers, needed_nodes, release_inputs, with_makers
+from linger.graph.core.rewiring import (
+    Effects,
+    drop_unused,
+    makers,
+    needed_nodes,
+    release_inputs,
+    remove_nodes,
+    with_makers,
+)
 from tests.support.onnx_text import BRANCH, parse, printed
 from tests.support.passes import parsed
 
@@ -108,3 +116,11 @@ def test_branches_let_go_of_what_they_read():
     [a] = values(model, "a")
     release_inputs(branching)
     assert not a.uses()
+
+
+def test_a_node_that_is_gone_already_may_be_removed_again():
+    model = parse("a = Exp(x) b = Neg(a) y = Abs(x)")
+    unused = list(model.graph)[:2]
+    remove_nodes(unused[1:])
+    remove_nodes(reversed(unused))
+    assert printed(model) == ["y=Abs(x)"]
