@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from linger.errors import LingerError, UsageError, listing
 from linger.graph.core.nodes import required_inputs
-from linger.runtime.session import Array, Session, pass_of
-from linger.verification.array_files import load_arrays
+from linger.verification.array_files import Array, load_arrays
+
+if TYPE_CHECKING:
+    from linger.runtime.session import Session
 
 Feed = dict[str, Array]
 Inputs = object
@@ -166,6 +168,8 @@ def _feed(batch: object, model: ir.Model, where: str) -> Feed:
 def _named(batch: object, names: Sequence[str], where: str) -> dict[str, Array]:
     if isinstance(batch, (str, os.PathLike)):
         return load_arrays(Path(batch), "with the model's inputs")
+    from linger.runtime.session import pass_of  # with ONNX Runtime, which commands that only look at a file do without
+
     read = pass_of(batch, names, where)
     if not isinstance(read, dict) and len(read) != len(names):
         raise UsageError(

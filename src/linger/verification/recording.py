@@ -20,7 +20,6 @@ import onnx_ir as ir
 from linger.errors import UsageError, counted, listing
 from linger.files import write_atomically, write_folder
 from linger.graph.core.nodes import required_inputs
-from linger.runtime.session import pass_of
 from linger.verification.array_files import SUFFIX, Array, natural_order, npz_content, read_arrays
 
 INPUTS, INTEGERS, OUTPUTS = "inputs/", "integers/", "outputs/"
@@ -253,6 +252,10 @@ def _one_batch(batch: object, interface: FileInterface) -> Iterator[Recording]:
         for recording in load_recordings(batch):
             yield _only_inputs(recording, Path(batch), interface)
     else:
+        from linger.runtime.session import (
+            pass_of,
+        )  # with ONNX Runtime, which commands that only look at a file do without
+
         arrays = pass_of(batch, interface.inputs)
         if isinstance(arrays, dict):
             yield Recording([*arrays.values()], input_names=tuple(arrays))

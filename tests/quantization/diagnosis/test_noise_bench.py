@@ -18,7 +18,9 @@ from tests.support.wired import Wired, picture
 
 
 def bench(model, *batches, bits=8):
-    return NoiseBench(model, [batch if isinstance(batch, tuple) else (batch,) for batch in batches], bits)
+    return NoiseBench(
+        model, [batch if isinstance(batch, tuple) else (batch,) for batch in batches], Widths(bits, bits, bits)
+    )
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])

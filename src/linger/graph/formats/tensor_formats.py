@@ -398,7 +398,8 @@ def formats_of_standard(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
         _take_all(book, node, facts)
         return [plain(ir.DataType.INT64)]
     if node.op_type in INTEGER_OPS:
-        _take_all(book, node, facts)
+        if not _keeps_reals(node, facts[0]):
+            _take_all(book, node, facts)
         return _formats_of_integer_op(book, node, facts)
     data = _present(node, data_of(node))
     if any(facts[i].element is None for i in data):
@@ -469,7 +470,7 @@ def _formats_of_integer_op(book: FormatBook, node: ir.Node, facts: list[TensorFo
     if node.op_type != "Cast":
         return _plain_outputs(book, node, facts)
     target, fact = cast_type(node), facts[0]
-    if fact.was_real and fact.scale is not None:
+    if _keeps_reals(node, fact):
         book.result.kept_real.append(Use(node, 0))
         return [plain(target)]
     bits, width = integer_bits(target), integer_bits(fact.element)
@@ -484,6 +485,11 @@ def _formats_of_integer_op(book: FormatBook, node: ir.Node, facts: list[TensorFo
             rule=MISSING_DEQUANT,
         )
     return [plain(target)]
+
+
+def _keeps_reals(node: ir.Node, fact: TensorFormat) -> bool:
+    """Whether a Cast reads real numbers that a Dequant gives, whoever else takes the integers before it."""
+    return node.op_type == "Cast" and fact.was_real and fact.scale is not None
 
 
 def _is_cast_back(node: ir.Node) -> bool:

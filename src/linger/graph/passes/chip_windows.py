@@ -102,7 +102,8 @@ def own_parameters(model: ir.Model) -> Changes:
             assert value.const_value is not None  # it is an initializer
             copy.const_value = ir.tensor(value.const_value, name=copy.name)
             model.graph.register_initializer(copy)
-            node.replace_input_with(list(node.inputs).index(value), copy)
+            for place in [i for i, one in enumerate(node.inputs) if i and one is value]:
+                node.replace_input_with(place, copy)
         if shared:
             what = ", ".join(str(value.name) for value in shared)
             changes.note(describe(node), f"got a copy of {what}, because nodes must not share parameters")
