@@ -467,7 +467,7 @@ def _formats_of_integer_op(book: FormatBook, node: ir.Node, facts: list[TensorFo
     """An op that reads integers as they are. A Cast to a type as wide keeps the scale; others lose it."""
     if node.op_type == "DequantizeLinear":
         return [REAL]
-    if node.op_type != "Cast":
+    if node.op_type != "Cast" or node.inputs[0] is None:
         return _plain_outputs(book, node, facts)
     target, fact = cast_type(node), facts[0]
     if _keeps_reals(node, fact):

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError
-from linger.graph.core.dialects import is_quantising
+from linger.graph.core.dialects import is_quantising, is_quantising_domain
 from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import (
     GraphPlace,
@@ -33,7 +33,7 @@ from linger.graph.formats.propagation import Formats, Propagation, propagate
 from linger.graph.lowering.bodies import attach_functions
 
 _MOST_ROUNDS = 4
-"""Types that are declared in a branch or a body may let another run of the inference find more outside it."""
+"""Types that are declared in a branch or a body, or of nodes that nobody knows, may let another run of the inference find more."""
 
 
 def complete_types(model: ir.Model) -> Changes:
@@ -52,7 +52,8 @@ def complete_types(model: ir.Model) -> Changes:
     if not (is_plain or all(in_order(place) == list(place.graph) for place in places)):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
     has_bodies = any(place.owner is not None and place.function is None for place in places)
-    for _ in range(_MOST_ROUNDS if has_bodies else 1):
+    has_strangers = any(node.domain and not is_quantising_domain(node.domain) for node in all_nodes(model))
+    for _ in range(_MOST_ROUNDS if has_bodies or has_strangers else 1):
         count = len(changes)
         _complete_once(model, changes)
         if len(changes) == count:
