@@ -23,7 +23,7 @@ from linger.analysis.blocks import Values
 from linger.analysis.checkpoint import Source, stored_tensors
 from linger.analysis.fixed_point_loss import measure_loss
 from linger.analysis.magnitudes import measure
-from linger.analysis.matcher import computes_like
+from linger.analysis.trace import computes_like
 from linger.analysis.values import TensorValues
 from linger.analysis.weights import in_threads, is_running_statistic
 from linger.constraint.conv_bn import ConvBN, layer_of, parts_of_pairs
