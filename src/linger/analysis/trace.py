@@ -70,6 +70,11 @@ class Trace:
             handle = module.register_forward_hook(hook, with_kwargs=True, always_call=always)
             self._stack.callback(handle.remove)
 
+    def observe(self, observers: list[Callable[..., None]], observer: Callable[..., None]) -> None:
+        """Be among the observers of a quantised model's ops."""
+        observers.append(observer)
+        self._stack.callback(observers.remove, observer)
+
     def follow_modules(self) -> None:
         """Know from now on which module is running."""
         self.before(self.paths, lambda module, *_: self._running.append(module))
