@@ -2,8 +2,8 @@
 """A trace: the one recorder of forward passes, for whoever asks what a model's modules and torch functions take and return.
 
 Hooks see what a module takes and returns, a TorchFunctionMode sees the functions between them. `Trace` hands both to its
-user while they run: later a function may have overwritten the numbers. `wiring` keeps the answer to one question, which
-layers feed which. A tensor counts as used by every call that receives it, and by being part of the model's output, so "its
+user while they run: later a function may have overwritten the numbers. `wiring_of` answers one question, which layers feed
+which. A tensor counts as used by every call that receives it, and by being part of the model's output, so "its
 only consumer" is exact for the path that ran.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -39,15 +39,14 @@ class Trace:
 
     Attributes:
         model: The model.
-        paths: The first path of each of its modules.
         batch: The number of the pass in this block, from 0.
     """
 
-    def __init__(self, model: nn.Module, function: RunFunction) -> None:
+    def __init__(self, model: nn.Module, function: RunFunction | None = None) -> None:
         self.model, self.batch = model, -1
-        self.paths = {module: path for path, module in model.named_modules()}
-        self._functions, self._stack = _Functions(function), ExitStack()
-        self._running: list[nn.Module] = []
+        self._functions = nullcontext() if function is None else _Functions(function)
+        self._stack = ExitStack()
+        self._running: list[tuple[str, nn.Module]] = []
         self._counts: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
@@ -77,8 +76,9 @@ class Trace:
 
     def follow_modules(self) -> None:
         """Know from now on which module is running."""
-        self.before(self.paths, lambda module, *_: self._running.append(module))
-        self.after(self.paths, self._leave, always=True)
+        paths = {module: path for path, module in self.model.named_modules()}
+        self.before(paths, lambda module, *_: self._running.append((paths[module], module)))
+        self.after(paths, self._leave, always=True)
 
     def _leave(self, *_: object) -> None:
         self._running.pop()
@@ -86,12 +86,12 @@ class Trace:
     @property
     def module(self) -> nn.Module | None:
         """The innermost module that is running; None outside all of them."""
-        return self._running[-1] if self._running else None
+        return self._running[-1][1] if self._running else None
 
     @property
     def path(self) -> str:
         """The path of that module; empty for the model itself and outside."""
-        return self.paths[self._running[-1]] if self._running else ""
+        return self._running[-1][0] if self._running else ""
 
     def next_call(self, key: str) -> tuple[int, int]:
         """Number a call of a layer or function: the pass, and which of its calls in this pass, both from 0."""
@@ -136,7 +136,7 @@ class _Use:
 
 @dataclass
 class Wiring:
-    """What the watched pass saw: the results of each layer's calls, the uses of each tensor."""
+    """What the recorded pass saw: the results of each layer's calls, the uses of each tensor."""
 
     results: dict[nn.Module, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     inputs: dict[nn.Module, list[object]] = field(default_factory=lambda: defaultdict(list))
