@@ -54,3 +54,12 @@ def test_a_softmax_far_below_the_format_is_named_a_masked_score_is_not():
     assert [item.name for item in beyond(low, torch.ones(1, 4))] == ["softmax"]
     masked = Net(1.0, lambda h: torch.softmax(h.masked_fill(torch.tensor([True, False, False]), -1e4), -1))
     assert beyond(masked, torch.ones(1, 4)) == []
+
+
+def test_a_model_that_writes_into_its_input_leaves_the_callers():
+    x = torch.ones(2, 4)
+    model = Net(20.0, lambda h: torch.softmax(h, -1))
+    model.register_forward_pre_hook(lambda _, args: (args[0].mul_(2),))
+    first = [item.max for item in beyond(model, x)]
+    assert first == [160.0] == [item.max for item in beyond(model, x)]
+    assert torch.equal(x, torch.ones(2, 4))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tuning.test_rounding import AGAINST, TOGETHER, quantised
 from torch import Tensor, nn
 
 import linger
@@ -19,6 +18,7 @@ from linger.tuning import distillation
 from linger.tuning.grid_steps import grid_steps
 from linger.tuning.held_out import split_data
 from linger.tuning.measure import OutputError
+from tests.tuning.learned_rounding.test_rounding import AGAINST, TOGETHER, quantised
 
 
 def pair_of_weights(inputs: list[Tensor]) -> tuple[nn.Module, nn.Module]:

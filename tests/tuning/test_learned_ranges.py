@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tuning.test_rounding import quantised
 from torch import Tensor, nn
 
 import linger
 from linger.numeric.fixed import is_power_of_two
 from linger.quantization.core.quantized import ranges_of
 from linger.tuning.learned_ranges import _derivative
+from tests.tuning.learned_rounding.test_rounding import quantised
 
 
 @pytest.fixture

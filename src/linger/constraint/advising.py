@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from typing import Any, cast
@@ -12,18 +11,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.advice import FOLDED, Advice, Item, Subject, make_item
-from linger.analysis.attributes import evaluating
 from linger.analysis.batch_norms import folded_weights
-from linger.analysis.batches import Batch, Function, Keywords, as_batches, run_batch
+from linger.analysis.batches import Batch, Function, as_batches
 from linger.analysis.blocks import Values
 from linger.analysis.checkpoint import Source, stored_tensors
 from linger.analysis.fixed_point_loss import measure_loss
 from linger.analysis.magnitudes import measure
-from linger.analysis.matcher import computes_like
+from linger.analysis.trace import Trace, computes_like, unaffected
 from linger.analysis.values import TensorValues
 from linger.analysis.weights import in_threads, is_running_statistic
 from linger.constraint.conv_bn import ConvBN, layer_of, parts_of_pairs
@@ -165,16 +162,14 @@ def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
 def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item], where: str) -> list[Measured]:
     """Samples of every leaf's output over all inputs; the model is as before afterwards."""
     samples = {path: _Sample(module) for path, module in _leaves(model)}
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(torch.no_grad())
+    functions = FunctionInputs(model)
+    with unaffected(model), functions.trace as trace:
         for sample in samples.values():
-            stack.callback(sample.module.register_forward_hook(sample.take).remove)
-        watch = stack.enter_context(FunctionInputs(model))
+            trace.after([sample.module], sample.take)
+        trace.follow_modules()
         for batch in progress(as_batches(model, inputs, where), "run"):
-            run_batch(model, batch)
-    beyond += watch.items()
+            trace.run(batch)
+    beyond += functions.items()
     found = [
         _of_tensor(_subject(path or "model", path, sample.module, "output"), *sample.joined())
         for path, sample in samples.items()
@@ -202,9 +197,9 @@ class _Sample:
         self._step = 1
         self._count = 0
 
-    def take(self, module: nn.Module, args: object, output: Any) -> None:
+    def take(self, module: nn.Module, args: object, kwargs: object, output: Any) -> None:
         """Forward hook."""
-        del module, args
+        del module, args, kwargs
         first = output[0] if isinstance(self.module, nn.RNNBase) else output
         first = first.data if isinstance(first, PackedSequence) else first
         for leaf in tree_leaves(first):
@@ -252,37 +247,24 @@ def _functions_with_short_formats() -> dict[Function, Op]:
     return {cast(Function, reduce(getattr, path.split(".")[1:], torch)): op for op, path in short}
 
 
-class FunctionInputs(TorchFunctionMode):
-    """While active, records the range of the inputs of these functions for each running module."""
+class FunctionInputs:
+    """The range of the inputs of these functions for each module that runs them in a trace."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._running: list[str] = []
+        self.trace = Trace(model, self._run)
         self._seen: dict[tuple[str, str], tuple[Op, float, float]] = {}
-        self._hooks = ExitStack()
-        for path, module in model.named_modules():
-            self._hooks.callback(module.register_forward_pre_hook(lambda *_, p=path: self._running.append(p)).remove)
-            self._hooks.callback(module.register_forward_hook(lambda *_: self._leave(), always_call=True).remove)
 
-    def _leave(self) -> None:
-        self._running.pop()
-
-    def __exit__(self, *error: object) -> None:
-        """Remove the hooks."""
-        super().__exit__(*error)
-        self._hooks.close()
-
-    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
+    def _run(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
         """Run the function; look at its input if its format ends early."""
         op = _functions_with_short_formats().get(func)
-        x = args[0] if args else (kwargs or {}).get("input")
+        x = args[0] if args else kwargs.get("input")
         if op is not None and isinstance(x, Tensor) and x.numel():
             values = _real(x)
             rows = values.amax(-1) if op.last_axis is not None and x.dim() else values  # masked scores do not count
-            key = (self._running[-1] if self._running else "", func.__name__)
+            key = (self.trace.path, func.__name__)
             _, low, high = self._seen.get(key, (op, 0.0, 0.0))
             self._seen[key] = (op, min(low, float(rows.min())), max(high, float(rows.max())))
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     def items(self) -> list[Item]:
         """One item for each function whose input left the device's format."""

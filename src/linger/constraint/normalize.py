@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-from linger.analysis.matcher import computes_like
+from linger.analysis.trace import computes_like
 from linger.constraint.batch_norm import NormalizeBatchNorm1d, NormalizeBatchNorm2d, NormalizeBatchNorm3d
 from linger.constraint.conv_bn import (
     ConvBN,

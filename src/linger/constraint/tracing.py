@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from linger.analysis.batches import Batch, Forward, first_pass
-from linger.analysis.matcher import Wiring, computes_like, watch
+from linger.analysis.trace import Wiring, computes_like, wiring_of
 from linger.constraint.conv_bn import (
     ConvBN,
     EmptyBatchNorm,
@@ -88,7 +88,7 @@ def trace_layers(
         )
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
-    wiring = watch(target, _example(target, args))
+    wiring = wiring_of(target, _example(target, args))
     pairs = fusable_pairs(target, wiring) if fuse_bn else []
     report = report_fusion(target, wiring, pairs, paths) if fuse_bn else FusionReport(0)
     _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)

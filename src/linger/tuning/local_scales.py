@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, fresh, run_batch
+from linger.analysis.batches import Batch
+from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
 from linger.ops.fast.twin import RealTwin, accumulate, functional_twin
@@ -42,12 +42,9 @@ def local_scales(model: nn.Module, batch: Batch, ranges: Mapping[str, Range]) ->
             weight = _weight_of(found)
             if weight is not None:
                 errors.add(key, weight)
-    runtime.observers.append(errors.observe)
-    try:
-        with torch.no_grad(), evaluating(model):
-            run_batch(model, fresh(batch))
-    finally:
-        runtime.observers.remove(errors.observe)
+    with evaluating(model), Trace(model) as trace:
+        trace.observe(runtime.observers, errors.observe)
+        trace.run(batch)
     return errors.better()
 
 

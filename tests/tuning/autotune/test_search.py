@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune import session as loop
+from linger.tuning.autotune import search as loop
 from linger.tuning.autotune.budget import read_budget
 from linger.tuning.autotune.judging import Judge
 from linger.tuning.autotune.result import Step

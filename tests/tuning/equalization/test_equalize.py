@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import linger
 from linger.constraint.channel_limits import ChannelLimits
-from linger.tuning import equalize as module
+from linger.tuning.equalization import equalize as module
 from linger.tuning.equalization import weights
 from linger.tuning.equalization.equalize import quantized_copy
 from linger.tuning.measure import OutputError, error_db

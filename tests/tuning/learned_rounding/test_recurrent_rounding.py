@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tuning.test_rounding import quantised
 from torch import Tensor, nn
 
 import linger
 from linger.tuning.learned_rounding.recurrent_rounding import _float_operands, _Place, _quantised_operands, _sums
 from linger.tuning.learned_rounding.side_by_side import Pair
+from tests.tuning.learned_rounding.test_rounding import quantised
 
 
 class Sequences(nn.Module):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
-from linger.analysis.matcher import computes_like
+from linger.analysis.trace import computes_like
 from linger.constraint.normalize import NORMALIZED
 from linger.dialect import Binding, Op, ops
 from linger.errors import UsageError, listing

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, fresh, run_batch
+from linger.analysis.trace import unaffected
 
 _ROUNDS = 8
 _SAVING = 0.75
@@ -53,7 +53,7 @@ def fitting_threads(
 def _seconds(model: nn.Module, batch: Batch, threads: int) -> tuple[float, float]:
     """Of a pass, on the wall and of CPU. A single thread is asked for its own, as others may still be spinning."""
     cpu = time.thread_time if threads == 1 else time.process_time
-    with on_threads(threads), torch.no_grad(), evaluating(model), torch.random.fork_rng(devices=[]):
+    with on_threads(threads), torch.no_grad(), unaffected(model):
         run_batch(model, fresh(batch))  # the first pass allocates, and wakes the threads
         wall, begun = time.perf_counter(), cpu()
         for _ in range(_PASSES):

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
+from linger.analysis.batches import Batch, Function
+from linger.analysis.trace import Trace
 from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
@@ -147,16 +146,15 @@ def _function_biases(model: nn.Module) -> list[str]:
     return [name for name, p in model.named_parameters() if p.dim() == 1 and id(p) not in owned]
 
 
-class _Sweep(TorchFunctionMode):
+class _Sweep:
     """Passes of the quantised model in which every layer returns what it will return when it is corrected.
 
     The bias of a recurrent layer, which acts inside its loop, is corrected after each pass.
     """
 
     def __init__(self, model: nn.Module, reference: nn.Module, expected: Found) -> None:
-        super().__init__()
         self.shifts: dict[str, _Shift] = {}
-        self._model, self._expected = model, expected
+        self._trace, self._expected = Trace(model, self._run_function), expected
         self._modules = dict(model.named_modules())
         self._limits = {path: limits_of(module).output for path, module in reference.named_modules()}
         self._named: dict[str, Tensor] = dict(model.named_parameters())
@@ -171,26 +169,18 @@ class _Sweep(TorchFunctionMode):
         self._function_bias: str | None = None
         self._starts: dict[str, Start] = {}
         self._nodes: Counter[str] = Counter()
-        self._counts: Counter[str] = Counter()
-        self._batch = 0
 
     def run(self, batches: Sequence[Batch]) -> None:
         """All batches, one after the other."""
-        runtime = runtime_of(self._model)
+        model = self._trace.model
+        runtime = runtime_of(model)
         assert runtime is not None  # require_pair has asked
-        with ExitStack() as stack:
-            stack.enter_context(evaluating(self._model))
-            stack.enter_context(torch.no_grad())
-            for module in self._modules.values():
-                if isinstance(module, QuantRecurrent):
-                    stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
-            runtime.observers.append(self._observe)
-            stack.callback(runtime.observers.remove, self._observe)
-            stack.enter_context(self)
-            for self._batch, batch in enumerate(progress(batches, _WHERE)):
-                self._counts.clear()
+        with evaluating(model), self._trace as trace:
+            trace.observe(runtime.observers, self._observe)
+            trace.before((m for m in self._modules.values() if isinstance(m, QuantRecurrent)), self._enter)
+            for batch in progress(batches, _WHERE):
                 self._nodes.clear()
-                run_batch(self._model, fresh(batch))
+                trace.run(batch)
         for key in self.shifts:
             if self._is_recurrent(key):
                 self._add(key, self.shifts[key].mean - self._added.get(key, 0.0))
@@ -204,8 +194,7 @@ class _Sweep(TorchFunctionMode):
     def _is_recurrent(self, key: str) -> bool:
         return isinstance(self._modules.get(key.rpartition(".")[0]), QuantRecurrent) and key in self._named
 
-    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
-        kwargs = kwargs or {}
+    def _run_function(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
         if func not in PRODUCTS:
             return func(*args, **kwargs)
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
@@ -220,10 +209,6 @@ class _Sweep(TorchFunctionMode):
         assert isinstance(module, QuantRecurrent)
         self._starts[module.path] = Start.of(module, args, kwargs)
         self._nodes[module.path] = 0
-
-    def _next_call(self, key: str) -> Call:
-        self._counts[key] += 1
-        return self._batch, self._counts[key] - 1
 
     def _observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], result: QTensor) -> None:
         """An op was computed: if it has a bias, see what the bias must take back."""
@@ -252,7 +237,7 @@ class _Sweep(TorchFunctionMode):
         self._nodes[path] += 1
         name, found = quantised_gates(module, self._starts[path], number, x, out, attributes)
         key = f"{path}.{name}".lstrip(".")
-        call = self._next_call(key)
+        call = self._trace.next_call(key)
         expected = self._expected.get(key, {}).get(call)
         if expected is not None:
             need = expected.mean - found.mean + self._added.get(key, 0.0)
@@ -262,7 +247,7 @@ class _Sweep(TorchFunctionMode):
         self, key: str, op: Op, x: QTensor, frozen: Frozen, attributes: Mapping[str, Any], result: QTensor
     ) -> None:
         """Let a product return what it would with a corrected bias."""
-        call = self._next_call(key)
+        call = self._trace.next_call(key)
         expected = self._expected.get(key, {}).get(call)
         if expected is None:
             return

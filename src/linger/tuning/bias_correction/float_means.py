@@ -4,21 +4,18 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
-from torch.overrides import TorchFunctionMode
 
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
+from linger.analysis.batches import Batch, Function
+from linger.analysis.trace import Trace
 from linger.constraint.conv_bn import layer_of
 from linger.dialect import find_op
 from linger.ops.fast.twin import product_twin
@@ -81,37 +78,24 @@ def _inside(path: str, name: str) -> str:
     return f"{path}.{name}".lstrip(".")
 
 
-class _Watch(TorchFunctionMode):
-    """Hooks on the layers of a float model, and an eye on the products that its own forwards compute."""
+class _Recorder:
+    """Asks a trace of a float model what its layers return, and the products that its own forwards compute."""
 
     def __init__(self, reference: nn.Module, wanted: Wanted) -> None:
-        super().__init__()
-        layers, biases = wanted.layers, wanted.biases
         self.found: Found = {}
-        self.batch = 0
-        self._paths = {reference.get_submodule(path): path for path in layers}
-        self._recurrent = {reference.get_submodule(path): path for path in wanted.recurrent}
-        self._attention = {reference.get_submodule(path): path for path in wanted.attention}
-        self._layers = layers
+        self.trace = Trace(reference, self._run)
+        self.layers = {reference.get_submodule(path): path for path in wanted.layers}
+        self.recurrent = {reference.get_submodule(path): path for path in wanted.recurrent}
+        self.attention = {reference.get_submodule(path): path for path in wanted.attention}
+        self._has_norm = wanted.layers
         named = dict(reference.named_parameters())
-        self._biases = {id(named[name]): name for name in biases if name in named}
-        self._counts: Counter[str] = Counter()
+        self._biases = {id(named[name]): name for name in wanted.biases if name in named}
         self._returned: dict[int, tuple[weakref.ref[Tensor], str]] = {}
 
-    def begin(self, batch: int) -> None:
-        """A new forward pass."""
-        self.batch = batch
-        self._counts.clear()
-        self._returned.clear()
-
     def _add(self, key: str, y: Tensor, axis: int) -> None:
-        call = self._next_call(key)
+        call = self.trace.next_call(key)
         if y.numel():
             self.found.setdefault(key, {})[call] = ChannelMeans.of(y, axis)
-
-    def _next_call(self, key: str) -> Call:
-        self._counts[key] += 1
-        return self.batch, self._counts[key] - 1
 
     def leave_recurrent(
         self,
@@ -122,40 +106,39 @@ class _Watch(TorchFunctionMode):
     ) -> None:
         """A recurrent layer has returned."""
         for name, means in float_gates(module, args, kwargs):
-            key = f"{self._recurrent[module]}.{name}".lstrip(".")
-            self.found.setdefault(key, {})[self._next_call(key)] = means
+            key = f"{self.recurrent[module]}.{name}".lstrip(".")
+            self.found.setdefault(key, {})[self.trace.next_call(key)] = means
 
     def leave_attention(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, ...]
     ) -> None:
         """An attention layer has returned: the projection of its output is what it returns, those of its inputs follow."""
-        path = self._attention[module]
+        path = self.attention[module]
         self._add(_inside(path, "out_proj"), unwrap(output[0]), -1)
         given = dict(zip(INPUTS, args, strict=False)) | kwargs
         for name, weight, bias in projections(module):
             if bias is not None:
                 self._add(_inside(path, f"in_proj_bias, {name}"), F.linear(unwrap(given[name]), weight, bias), -1)
 
-    def leave_layer(self, module: nn.Module, args: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
+    def leave_layer(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
         """A layer has returned; one that the quantised model has fused counts at its batch norm."""
-        path = self._paths[module]
+        path = self.layers[module]
         if not isinstance(output, Tensor):
             return
         if isinstance(module, QuantLayer):  # its batch norm is part of it
             self._add(path, unwrap(output), channel_axis(module))
-        elif self._layers[path] and layer_of(module) is module:
+        elif self._has_norm[path] and layer_of(module) is module:
             self._returned[id(output)] = (weakref.ref(output), path)
         else:
             self._add(path, output, channel_axis(module))
 
-    def leave_batch_norm(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    def leave_batch_norm(self, module: nn.Module, args: Batch, kwargs: object, output: Tensor) -> None:  # noqa: ARG002 - a hook's signature
         """A batch norm has returned, maybe that of a convolution."""
         known = self._returned.get(id(args[0])) if args else None
         if known is not None and known[0]() is args[0]:
             self._add(known[1], output, channel_axis(module))
 
-    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
-        kwargs = kwargs or {}
+    def _run(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
         result = func(*args, **kwargs)
         if func in PRODUCTS:
             bias = args[2] if len(args) > 2 else kwargs.get("bias")
@@ -176,24 +159,12 @@ def float_means(reference: nn.Module, batches: Sequence[Batch], wanted: Wanted) 
 
     The convolutions of a float model may be fused with their batch norms or not.
     """
-    watch = _Watch(reference, wanted)
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(reference))
-        stack.enter_context(torch.no_grad())
-        for path in wanted.layers:
-            module = reference.get_submodule(path)
-            stack.callback(module.register_forward_hook(watch.leave_layer).remove)
-        for path in wanted.recurrent:
-            module = reference.get_submodule(path)
-            stack.callback(module.register_forward_hook(watch.leave_recurrent, with_kwargs=True).remove)
-        for path in wanted.attention:
-            module = reference.get_submodule(path)
-            stack.callback(module.register_forward_hook(watch.leave_attention, with_kwargs=True).remove)
-        for module in reference.modules():
-            if isinstance(module, _BatchNorm):
-                stack.callback(module.register_forward_hook(watch.leave_batch_norm).remove)
-        stack.enter_context(watch)
-        for number, batch in enumerate(batches):
-            watch.begin(number)
-            run_batch(reference, fresh(batch))
-    return watch.found
+    recorder = _Recorder(reference, wanted)
+    with evaluating(reference), recorder.trace as trace:
+        trace.after(recorder.layers, recorder.leave_layer)
+        trace.after(recorder.recurrent, recorder.leave_recurrent)
+        trace.after(recorder.attention, recorder.leave_attention)
+        trace.after((m for m in reference.modules() if isinstance(m, _BatchNorm)), recorder.leave_batch_norm)
+        for batch in batches:
+            trace.run(batch)
+    return recorder.found

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
+from linger.analysis.batches import Batch, Function
+from linger.analysis.trace import Trace, unaffected
 from linger.constraint.batch_norm import as_batch_norm
 from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import limits_of
@@ -257,30 +254,17 @@ Rule = Callable[[Watch, Function, Sequence[Any], dict[str, Any], Any], bool]
 """What a function does to labels; False where it turns out to be none that is known."""
 
 
-class _Mode(TorchFunctionMode):
-    def __init__(self, watch: Watch, rules: dict[str, Rule], inside: list[nn.Module]) -> None:
-        super().__init__()
-        self._watch, self._rules, self._inside = watch, rules, inside
-
-    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if self._inside:  # of a module that is looked at as a whole
-            return output
-        if getattr(func, "__name__", "") not in _LOOKS or isinstance(output, Tensor):
-            self._follow(func, args, kwargs, output)
-        return output
-
-    def _follow(self, func: Function, args: Batch, kwargs: dict[str, Any], output: object) -> None:
-        name = getattr(func, "__name__", "")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        for tensor in tensors:
-            self._watch.use(tensor)
-        rule = self._rules.get(name) if args and "out" not in kwargs else None
-        if rule is None or not rule(self._watch, func, args, kwargs, output):
-            self._watch.unknown((args, kwargs))
-        for tensor in tensors if name not in _LAYERS else tensors[:1]:
-            self._watch.keep_state(tensor)
+def _follow(
+    watch: Watch, rule: Rule | None, func: Function, args: Batch, kwargs: dict[str, Any], output: object
+) -> None:
+    """Carry labels over a function; whatever it takes stays as it is where no rule knows the function."""
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    for tensor in tensors:
+        watch.use(tensor)
+    if rule is None or not args or "out" in kwargs or not rule(watch, func, args, kwargs, output):
+        watch.unknown((args, kwargs))
+    for tensor in tensors if getattr(func, "__name__", "") not in _LAYERS else tensors[:1]:
+        watch.keep_state(tensor)
 
 
 def watch_channels(model: nn.Module, batches: Sequence[Batch], rules: dict[str, Rule]) -> Watch:
@@ -290,37 +274,35 @@ def watch_channels(model: nn.Module, batches: Sequence[Batch], rules: dict[str, 
         UsageError: The model does not accept a batch.
     """
     watch = Watch(model)
-    inside: list[nn.Module] = []
+    inside: list[nn.Module] = []  # modules that are looked at as a whole
 
-    def enter(module: nn.Module, args: object) -> None:
-        del args
+    def run(func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
+        output, name = func(*args, **kwargs), getattr(func, "__name__", "")
+        if not inside and (name not in _LOOKS or isinstance(output, Tensor)):
+            _follow(watch, rules.get(name), func, args, kwargs, output)
+        return output
+
+    def enter(module: nn.Module, *_: object) -> None:
         inside.append(module)
 
-    def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+    def leave(module: nn.Module, args: Batch, kwargs: dict[str, Any], output: object) -> None:
         if len(inside) == 1:
             _module_rule(watch, module, args, kwargs, output)
             watch.note_returned(module, output)
         inside.pop()
 
-    def note(module: nn.Module, args: object, output: object) -> None:
-        del args
+    def note(module: nn.Module, args: object, kwargs: object, output: object) -> None:
+        del args, kwargs
         if not inside:
             watch.note_returned(module, output)
 
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        for module in model.modules():
-            if isinstance(module, (ConvBN, *_RECURRENT)):
-                stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
-                stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
-            else:
-                stack.callback(module.register_forward_hook(note).remove)
-        stack.enter_context(torch.no_grad())
+    wholes = [module for module in model.modules() if isinstance(module, (ConvBN, *_RECURRENT))]
+    with unaffected(model), Trace(model, run) as trace:
+        trace.before(wholes, enter, is_first=True)
+        trace.after(wholes, leave)
+        trace.after((module for module in model.modules() if module not in wholes), note)
         for batch in batches:
-            with _Mode(watch, rules, inside):
-                output = run_batch(model, fresh(batch))
-            watch.unknown(output)
+            watch.unknown(trace.run(batch))
             _pin_remembered(watch, model)
     watch.finish()
     return watch

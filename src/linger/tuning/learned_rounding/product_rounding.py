@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from linger.analysis.batches import Batch
+from linger.analysis.trace import Trace
 from linger.constraint.conv_bn import ConvBN
 from linger.dialect import Op
 from linger.quantization.core.frozen import Frozen
@@ -90,8 +90,9 @@ def _inputs(
         if len(found) == count:
             raise Enough
 
-    with pair.observed(note):
-        run_until(pair.model, batch)
+    with Trace(pair.model) as trace:
+        pair.observe(trace, note)
+        run_until(trace, batch)
     return found
 
 
@@ -109,20 +110,18 @@ def _outputs(pair: Pair, layer: QuantLayer, batch: Batch, count: int) -> list[Te
         if len(found) == count:
             raise Enough
 
-    def note(_module: nn.Module, _args: object, output: Tensor) -> None:
+    def note(_module: nn.Module, _args: object, _kwargs: object, output: Tensor) -> None:
         if has_norm:
             products.append(output)
         else:
             add(output)
 
-    def note_norm(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+    def note_norm(_module: nn.Module, args: tuple[Tensor, ...], _kwargs: object, output: Tensor) -> None:
         if any(args[0] is product for product in products):
             add(output)
 
-    with ExitStack() as stack:
-        stack.callback(module.register_forward_hook(note).remove)
-        for norm in pair.reference.modules():
-            if has_norm and isinstance(norm, _BatchNorm):
-                stack.callback(norm.register_forward_hook(note_norm).remove)
-        run_until(pair.reference, batch)
+    with Trace(pair.reference) as trace:
+        trace.after([module], note)
+        trace.after((m for m in pair.reference.modules() if has_norm and isinstance(m, _BatchNorm)), note_norm)
+        run_until(trace, batch)
     return found

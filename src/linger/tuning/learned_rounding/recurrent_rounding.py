@@ -8,7 +8,6 @@ multiplied before it is added, so W·x and U·h are fitted each by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from linger.analysis.batches import Batch
+from linger.analysis.trace import Trace
 from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op, find_op
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
@@ -150,10 +150,10 @@ def _quantised_operands(pair: Pair, place: _Place, batch: Batch) -> list[tuple[O
         start = fake_quantize(start, attributes["scale_h"], attributes["o_bits"])
         found.append(((x, _before_each(out, start, place.back)), attributes))
 
-    with ExitStack() as stack:
-        stack.callback(place.layer.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        stack.enter_context(pair.observed(note))
-        run_until(pair.model, batch)
+    with Trace(pair.model) as trace:
+        trace.before([place.layer], enter)
+        pair.observe(trace, note)
+        run_until(trace, batch)
     return found
 
 
@@ -165,11 +165,9 @@ def _float_operands(pair: Pair, place: _Place, batch: Batch) -> list[Operands]:
     def enter(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         _note_arguments(args, kwargs, lambda x, states: found.append(_run_float(owner, place, unwrap(x), states)))
 
-    handle = module.register_forward_pre_hook(enter, with_kwargs=True)
-    try:
-        run_until(pair.reference, batch)
-    finally:
-        handle.remove()
+    with Trace(pair.reference) as trace:
+        trace.before([module], enter)
+        run_until(trace, batch)
     return found
 
 

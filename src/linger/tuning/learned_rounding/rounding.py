@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from linger.analysis.attributes import evaluating
-from linger.analysis.batches import fresh, run_batch
+from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.progress import progress
@@ -86,8 +86,9 @@ def _layers(pair: Pair) -> dict[QuantizedBase, int]:
         if path in layers and op.name == layers[path].op_name and is_product(op):
             calls[path] += 1
 
-    with pair.observed(note):
-        run_batch(pair.model, fresh(pair.learned[0]))
+    with Trace(pair.model) as trace:
+        pair.observe(trace, note)
+        trace.run(pair.learned[0])
     tensors = (p for m in pair.model.modules() for p in m._parameters.values() if p is not None)  # noqa: SLF001 - parameters() names each once
     uses = Counter(map(id, tensors))
     return {layers[path]: count for path, count in calls.items() if _is_free(layers[path], uses)}

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from linger.analysis.batches import Batch, fresh, run_batch
+from linger.analysis.batches import Batch
+from linger.analysis.trace import Trace
 from linger.quantization.core.runtime import runtime_of
 
 
@@ -36,19 +37,14 @@ class Pair:
             seed = self.seed * 1_000_003 + 2 * number + (batches is self.held)
             yield batch, count, torch.Generator().manual_seed(seed)
 
-    @contextmanager
-    def observed(self, observer: Callable[..., None]) -> Iterator[None]:
-        """Show every op of the quantised model to an observer."""
+    def observe(self, trace: Trace, observer: Callable[..., None]) -> None:
+        """Show every op of a trace of the quantised model to an observer."""
         runtime = runtime_of(self.model)
         assert runtime is not None  # a remedy has asked
-        runtime.observers.append(observer)
-        try:
-            yield
-        finally:
-            runtime.observers.remove(observer)
+        trace.observe(runtime.observers, observer)
 
 
-def run_until(model: nn.Module, batch: Batch) -> None:
+def run_until(trace: Trace, batch: Batch) -> None:
     """A forward pass that ends where a hook or an observer raises `Enough`."""
     with suppress(Enough):
-        run_batch(model, fresh(batch))
+        trace.run(batch)

@@ -7,16 +7,15 @@ A wide tensor helps only where its readers take all of its bits, so whoever choo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch, tensors_of
+from linger.analysis.batches import Batch, Function, tensors_of
+from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Operands, Runtime, runtime_of
@@ -105,28 +104,22 @@ def watch_flow(model: nn.Module, batch: Batch) -> Flow:
     """Run a calibrated model on one batch and follow its tensors. The model is in evaluation mode."""
     runtime = runtime_of(model)
     assert runtime is not None  # the callers check that the model is quantised
-    watch = _Watch(runtime)
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(torch.no_grad())
+    recorder = _Recorder(runtime)
+    with torch.random.fork_rng(devices=[]), Trace(model, recorder.run) as trace:
         for path, layer in layers_of(model).items():
-            before, after = partial(watch.enter, path), partial(watch.leave, path)
-            stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(layer.register_forward_hook(after, with_kwargs=True).remove)
-        runtime.observers.append(watch.observe)
-        stack.callback(runtime.observers.remove, watch.observe)
-        stack.enter_context(watch)
-        run_batch(model, fresh(batch))
+            trace.before([layer], partial(recorder.enter, path))
+            trace.after([layer], partial(recorder.leave, path))
+        trace.observe(runtime.observers, recorder.observe)
+        trace.run(batch)
     for record in runtime.ops:
-        watch.flow.macs[record.where] = watch.flow.macs.get(record.where, 0) + record.macs
-    return watch.flow
+        recorder.flow.macs[record.where] = recorder.flow.macs.get(record.where, 0) + record.macs
+    return recorder.flow
 
 
-class _Watch(TorchFunctionMode):
-    """While active, knows of every quantised tensor which ranges its numbers were rounded by last."""
+class _Recorder:
+    """Knows of every quantised tensor of a trace which ranges its numbers were rounded by last."""
 
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__()
         self.flow = Flow()
         self._runtime = runtime
         self._keys: dict[int, tuple[Tensor, Keys]] = {}  # with the tensor, so that its id is not given to another one
@@ -186,11 +179,11 @@ class _Watch(TorchFunctionMode):
             read = self._last = frozenset({made})
         self._set(result, read)
 
-    def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
+    def run(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
         """Run a function; what it only moves keeps its ranges, what it computes was observed."""
         self._last = frozenset()
         before = {id(t) for t in tensors_of((args, kwargs))}
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         for made in tensors_of(result):
             is_written_over = bool(self._last) and id(made) in before  # x += y: the tensor stays, its numbers do not
             if is_written_over or id(made) not in self._keys:

@@ -1,4 +1,4 @@
-"""Who feeds whom: one watched pass, after which the model is as it was."""
+"""Who feeds whom: one recorded pass, after which the model is as it was."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from linger.analysis.attributes import evaluating
-from linger.analysis.matcher import computes_like, watch
+from linger.analysis.trace import computes_like, wiring_of
 from linger.errors import UsageError
 from tests.support.wired import Wired
 
@@ -15,7 +15,7 @@ X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 
 def watched(forward, x=X):
     model = Wired(forward)
-    wiring = watch(model, (x,))
+    wiring = wiring_of(model, (x,))
     return model, wiring, wiring.results[model.conv][0]
 
 
@@ -53,7 +53,7 @@ class Limited(nn.Conv2d):
 
 def test_a_temporary_tensor_is_not_taken_for_a_later_one_at_its_address():
     pairs = nn.Sequential(*(layer for _ in range(6) for layer in (Limited(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU())))
-    wiring = watch(pairs, (X,))
+    wiring = wiring_of(pairs, (X,))
     for conv, bn in zip(pairs[::3], pairs[1::3], strict=True):
         assert wiring.feeds_only_batch_norm(wiring.results[conv][0]) is bn
 
@@ -107,12 +107,46 @@ def test_watching_leaves_no_trace():
     modes = [m.training for m in model.modules()]
     state = {k: v.clone() for k, v in model.state_dict().items()}
     random_state = torch.get_rng_state()
-    watch(model, (X,))
+    wiring_of(model, (X,))
     assert [m.training for m in model.modules()] == modes
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert torch.is_grad_enabled()
+
+
+def test_a_module_without_parts_returns_its_output():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential())  # whose truth value is False
+    wiring = wiring_of(model, (X,))
+    assert wiring.results[model[1]][0] is wiring.results[model[0]][0]
+
+
+class Catching(nn.Module):
+    """Goes on after a part of it has failed."""
+
+    def __init__(self):
+        super().__init__()
+        self.bad = Wired(lambda m, x: refuse("no"))
+
+    def forward(self, x):
+        try:
+            return self.bad(x)
+        except AssertionError:
+            return F.relu(x)
+
+
+def test_a_function_after_a_caught_failure_belongs_to_the_module_that_caught_it():
+    model = nn.Sequential(nn.Identity(), Catching())
+    wiring = wiring_of(model, (X,))
+    use = wiring.sole_consumer(wiring.inputs[model[1]][0])
+    assert use.function is F.relu
+    assert use.module is model[1]
+
+
+def test_a_pass_leaves_the_callers_tensor():
+    x = X.clone()
+    wiring_of(Wired(lambda m, x: m.conv(x.mul_(2))), (x,))
+    assert torch.equal(x, X)
 
 
 def refuse(message):
@@ -122,7 +156,7 @@ def refuse(message):
 def test_a_model_that_draws_random_numbers_leaves_the_random_state():
     model = Wired(lambda m, x: m.conv(x + torch.rand(1)))
     before = torch.get_rng_state()
-    watch(model, (X,))
+    wiring_of(model, (X,))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -142,7 +176,7 @@ def test_a_model_that_draws_random_numbers_leaves_the_random_state():
 def test_failing_input_is_a_usage_error_and_leaves_no_trace(forward, arguments, match):
     model = Wired(forward or (lambda m, x: m.bn(m.conv(x)))).train()
     with pytest.raises(UsageError, match=match) as caught:
-        watch(model, arguments)
+        wiring_of(model, arguments)
     assert "Give an input that the model accepts." in str(caught.value)
     assert caught.value.__cause__ is not None
     assert all(m.training for m in model.modules())
