@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.batch_norm import NormalizeBatchNorm2d
+from linger.constraint.batch_norm import NormalizeBatchNorm2d, NormalizeConv2d
 from linger.constraint.conv_bn import (
     ConvBN,
     EmptyBatchNorm,
@@ -25,7 +25,6 @@ from linger.constraint.conv_bn import (
     per_weight,
 )
 from linger.constraint.limits import AHEAD_RELU, Limits, limits_of
-from linger.constraint.normalized import NormalizeConv2d
 from linger.errors import UsageError
 
 BATCH = (8, 3, 6, 5)

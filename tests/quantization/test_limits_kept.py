@@ -10,13 +10,16 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import linger
-from linger.constraint.batch_norm import NormalizeBatchNorm3d
+from linger.constraint.batch_norm import NormalizeBatchNorm3d, NormalizeConv2d, NormalizeLinear
 from linger.constraint.conv_bn import NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
-from linger.constraint.limits import Limits, Normalized
-from linger.constraint.marks import QUANTIZATION, Widths
-from linger.constraint.normalize import NORMALIZED, normalize_layers, normalize_module
-from linger.constraint.normalized import NormalizeConv2d, NormalizeLinear
-from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
+from linger.constraint.limits import QUANTIZATION, Limits, Normalized, Widths
+from linger.constraint.normalize import (
+    NORMALIZED,
+    NormalizeFastGRU,
+    NormalizeFastLSTM,
+    normalize_layers,
+    normalize_module,
+)
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import unwrap

@@ -17,7 +17,7 @@ from linger.errors import UsageError, counted, listing, refuse_together
 
 if TYPE_CHECKING:
     from linger.cli.arguments.data import DataOptions
-    from linger.cli.arguments.folders import PictureOptions, SoundOptions
+    from linger.cli.arguments.paths import PictureOptions, SoundOptions
     from linger.reporting.facts import Quality
     from linger.workflow.quantize_job.delivery import Tell
     from linger.workflow.quantize_job.quantized import Quantized, QuantizeSettings
@@ -229,7 +229,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
     Raises:
         UsageError: There are such options; all of them are named.
     """
-    from linger.cli.arguments.folders import SOUNDS, files_in
+    from linger.cli.arguments.paths import SOUNDS, files_in
 
     folders = [Path(source) for source in sources if Path(source).is_dir()]
     are_sounds = [any(f.suffix.lower() in SOUNDS for f in files_in(folder)) for folder in folders]
@@ -249,7 +249,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
 def _pictures(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
 ) -> PictureOptions:
-    from linger.cli.arguments.folders import PictureOptions, Scale, read_numbers, read_sizes
+    from linger.cli.arguments.paths import PictureOptions, Scale, read_numbers, read_sizes
 
     if scale not in list(Scale):
         raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
@@ -270,7 +270,7 @@ def _pictures(
 
 
 def _sounds(shape: str, rate: int | None, length: int | None, limit: int | None) -> SoundOptions:
-    from linger.cli.arguments.folders import SoundOptions, read_sizes
+    from linger.cli.arguments.paths import SoundOptions, read_sizes
 
     sizes = read_sizes(shape, "--shape") if shape else ()
     return SoundOptions(

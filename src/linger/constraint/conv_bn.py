@@ -11,15 +11,17 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import (
+    TRANSPOSED,
     BatchNorm,
+    Convolution,
     LimitedBatchNorm,
     as_batch_norm,
     batch_momentum,
     batch_statistics,
+    convolve,
     freeze_statistics,
 )
 from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
-from linger.constraint.normalized import TRANSPOSED, Convolution, convolve
 
 _Pair = TypeVar("_Pair", bound="ConvBN")
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from linger.c.memory_use import ArenaUse
 from linger.c.memory_use import memory as arena_of
-from linger.checks.check import check
-from linger.checks.check_result import CheckResult
-from linger.checks.limits.memory import memory
+from linger.checks.check import CheckResult, check
+from linger.checks.limits.whole_file import memory
 from linger.checks.memory_use import MemoryUse
 from linger.errors import LingerError, UsageError, counted, printable
 from linger.files import is_unchanged

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from linger.cli.app.interruption import Interruption
+from linger.cli import Interruption
 from linger.files import write_atomically, write_folder
 from tests.support.command import run
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.errors import UsageError
 from linger.quantization.diagnosis.measurements import Measurements, fingerprint, open_measurements
 from linger.quantization.diagnosis.noise_bench import LayerFacts, Trial

@@ -10,8 +10,7 @@ from pathlib import PurePosixPath
 
 from linger.c.arena import ALIGNMENT
 from linger.c.memory_use import ArenaUse, use_of
-from linger.c.project.interface import Interface, scale_of_edge
-from linger.c.project.safe_names import plain
+from linger.c.project.interface import Interface, plain, scale_of_edge
 from linger.c.source_files import state_bytes
 from linger.c.steps import Edge
 from linger.errors import counted

@@ -14,9 +14,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from linger.checks.limits.memory import MemoryLimits, scratch_shortage
 from linger.checks.limits.packing import PackingLimits
 from linger.checks.limits.products import ProductLimits
+from linger.checks.limits.whole_file import MemoryLimits, scratch_shortage
 from linger.checks.limits.windows import WindowLimits
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError, listing

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.dialect import Interval
 from linger.errors import UsageError
 from linger.numeric.torch.exact import run_product

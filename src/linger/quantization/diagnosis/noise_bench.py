@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
 from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
-from linger.constraint.marks import QUANTIZATION, Widths
+from linger.constraint.limits import QUANTIZATION, Widths
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Op
 from linger.errors import UsageError

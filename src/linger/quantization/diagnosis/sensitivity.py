@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from linger.analysis.batches import as_batches
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.errors import UsageError, no_module
 from linger.notation import MIXED, as_width, read_bits
 from linger.progress import progress

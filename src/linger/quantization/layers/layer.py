@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
+from linger.constraint.batch_norm import output_padding
 from linger.constraint.conv_bn import (
     LearningFactor,
     fold,
@@ -23,9 +24,7 @@ from linger.constraint.conv_bn import (
     normalize_folded,
     per_weight,
 )
-from linger.constraint.limits import Limits, clamp, exceeds
-from linger.constraint.marks import Widths
-from linger.constraint.normalized import output_padding
+from linger.constraint.limits import Limits, Widths, clamp, exceeds
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS

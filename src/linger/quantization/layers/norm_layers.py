@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.constraint.batch_norm import batch_statistics
-from linger.constraint.limits import clamp
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths, clamp
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.curves.normalization import NORMAL_BITS

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.dialect import Op
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.layers.layer import QuantLayer

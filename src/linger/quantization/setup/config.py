@@ -12,8 +12,7 @@ from torch import nn
 
 from linger.constraint.channel_limits import ChannelLimits
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
-from linger.constraint.limits import limits_of
-from linger.constraint.marks import FUSED, QUANTIZATION, Fusion, Widths
+from linger.constraint.limits import FUSED, QUANTIZATION, Fusion, Widths, limits_of
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
 from linger.quantization.core.quantized import QuantizedBase, ranges_of

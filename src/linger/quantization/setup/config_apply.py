@@ -7,8 +7,7 @@ from torch import nn
 
 from linger.constraint.channel_limits import limit_channels
 from linger.constraint.conv_bn import ConvBN
-from linger.constraint.limits import Normalized
-from linger.constraint.marks import QUANTIZATION, QuantChoice, Types, Widths
+from linger.constraint.limits import QUANTIZATION, Normalized, QuantChoice, Types, Widths
 from linger.constraint.normalize import NORMALIZED
 from linger.constraint.tracing import fuse, replace_everywhere
 from linger.errors import UsageError

@@ -9,7 +9,7 @@ from functools import cache
 
 from torch import nn
 
-from linger.constraint.marks import FUNCTION_BITS, QUANTIZATION
+from linger.constraint.limits import FUNCTION_BITS, QUANTIZATION
 from linger.dialect import Op, ops
 from linger.errors import UsageError, listing
 from linger.notation import read_bits

@@ -18,8 +18,17 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from linger.constraint.batch_norm import as_batch_norm, freeze_statistics
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, counts_as, freeze_batch_norms, layer_of, parts_of_pairs
-from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
-from linger.constraint.marks import FUSED, QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
+from linger.constraint.limits import (
+    AHEAD_RELU,
+    FUSED,
+    QUANTIZATION,
+    QUANTIZED,
+    Normalized,
+    QuantChoice,
+    Types,
+    Widths,
+    limits_of,
+)
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing, no_module

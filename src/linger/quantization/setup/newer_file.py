@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.quantization.core.methods import calibration_methods
 from linger.quantization.setup.config_file import Config, Constraint, FunctionConfig, LayerConfig, PartName, unknown
 from linger.records.reading import As, Is, Positive, one_of, read_with_problems

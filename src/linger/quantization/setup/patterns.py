@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from linger.constraint.conv_bn import layer_of, parts_of_pairs
-from linger.constraint.limits import Normalized
-from linger.constraint.marks import FUNCTION_BITS
+from linger.constraint.limits import FUNCTION_BITS, Normalized
 from linger.constraint.normalize import NORMALIZED
 from linger.errors import printable
 from linger.quantization.core.supported import has_own_forward, op_for

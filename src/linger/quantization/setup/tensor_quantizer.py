@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.marks import QUANTIZATION
+from linger.constraint.limits import QUANTIZATION
 from linger.errors import UsageError
 from linger.notation import as_width
 from linger.quantization.core.qtensor import QTensor

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from linger.constraint.marks import QUANTIZATION, QuantChoice, Widths
+from linger.constraint.limits import QUANTIZATION, QuantChoice, Widths
 from linger.dialect import Op, find_op, ops
 from linger.errors import UsageError
 from linger.notation import as_width

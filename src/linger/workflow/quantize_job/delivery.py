@@ -49,7 +49,7 @@ from linger.workflow.report import Report, report
 if TYPE_CHECKING:
     from linger.c.exported_folder import Cut
     from linger.c.proof import CProof
-    from linger.checks.check_result import CheckResult
+    from linger.checks.check import CheckResult
     from linger.checks.memory_use import MemoryUse
     from linger.verification.proof.result import Verification
 
@@ -201,7 +201,7 @@ def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
     """What is wrong with the file, what it needs, and the memory of its program in C."""
     from linger.c.memory_use import memory as memory_in_c
     from linger.checks.check import check
-    from linger.checks.limits.memory import memory
+    from linger.checks.limits.whole_file import memory
 
     file, target = work.file, work.settings.target
     try:
@@ -217,7 +217,7 @@ def _as_c(work: Work, tell: Tell) -> tuple[CProof | None, Cut | None, str]:
         return None, None, ""
     from linger.c.exporter import export as export_c
     from linger.c.program import build
-    from linger.c.project.safe_names import network_name
+    from linger.c.project.interface import network_name
     from linger.c.proof import prove
 
     tell("write C, and prove it on this machine")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from linger.analysis.batches import Batch
     from linger.c.exported_folder import Cut
     from linger.c.proof import CProof
-    from linger.checks.check_result import CheckResult
+    from linger.checks.check import CheckResult
     from linger.checks.memory_use import MemoryUse
     from linger.verification.proof.result import Verification
 

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A comparison of two files as a rich table, and as a picture."""
+"""A comparison of two files as a rich table, and as a picture.
+
+Findings of a check as tables, one for each severity.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
+from linger.checks.check import RULES, CheckResult
+from linger.graph.core.finding import SEVERITIES, Finding
 from linger.records.rich_table import table
 from linger.reporting.plots import draw_differences
 from linger.verification.devices.comparison_result import FileComparison, TensorDifference
@@ -119,3 +124,36 @@ def _share(count: int, values: int) -> str:
     ('0%', '0.1%', '50%')
     """
     return f"{100 * count / values:.3g}%" if values else "0%"
+
+
+SHOWN = 3
+"""Findings of one rule that are shown before the rest is counted."""
+
+_FINDING_COLUMNS = ("rule", "where", "what", "remedy")
+
+
+def finding_tables(result: CheckResult, *, shown: int | None = SHOWN) -> Iterator[Table]:
+    """A table for each severity: the first `shown` findings of each rule (None: all), and the number of the others."""
+    for severity in SEVERITIES:
+        found = [f for f in result.findings if f.severity == severity]
+        if found:
+            title = f"{len(found)} {severity}{'' if len(found) == 1 else 's'}"
+            yield table(title, _FINDING_COLUMNS, _rows(found, shown))
+
+
+def _rows(found: list[Finding], shown: int | None) -> Iterator[tuple[str, str, str, str]]:
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in found:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    for rule, findings in by_rule.items():
+        # one finding more takes no more room than the line that counts it
+        count = len(findings) if shown is None or len(findings) <= shown + 1 else shown
+        for f in findings[:count]:
+            yield f"{rule} {RULES[rule].name}", f.node or f.tensor, f.reason, f.remedy
+        if count < len(findings):
+            yield (
+                f"{rule} {RULES[rule].name}",
+                f"… {len(findings) - count} more",
+                RULES[rule].summary,
+                "--all shows them.",
+            )
