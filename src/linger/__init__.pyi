@@ -85,7 +85,7 @@ from linger.errors import UsageError as UsageError
 from linger.errors import VerificationError as VerificationError
 from linger.graph.conversion.convert import Conversion as Conversion
 from linger.graph.conversion.convert import convert_dialect as convert_dialect
-from linger.numeric.fixed_point import FixedPoint as FixedPoint
+from linger.numeric.fixed import FixedPoint as FixedPoint
 from linger.onnx.exporter.export import redirect as redirect
 from linger.onnx.exporter.export import restore as restore
 from linger.pipeline import init as init

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of older versions: tensors made by hand (quant, dequant, and quantised tensors from ordinary ones and back), the
-layer classes and type lists of linger 1.x, and `register_calibrate_method` of linger 3.x.
+"""Names of older versions: tensors made by hand, the layer classes of linger 1.x, `register_calibrate_method` of 3.x.
 
 Here one class computes every op, so a class of 1.x is a question about the op: `isinstance(layer, linger.Conv2dInt)`.
 """

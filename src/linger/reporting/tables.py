@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +18,9 @@ from linger.checks.check import RULES, CheckResult
 from linger.graph.core.finding import SEVERITIES, Finding
 from linger.records.rich_table import table
 from linger.reporting.plots import draw_differences
-from linger.verification.devices.comparison_result import FileComparison, TensorDifference
+
+if TYPE_CHECKING:
+    from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
 SHOWN_ROWS = 20
 _COLUMNS = (

@@ -14,26 +14,26 @@ from typing import Any
 
 from linger.errors import UnsupportedError
 from linger.numeric.c import rules
-from linger.numeric.c.accumulation import Total
-from linger.numeric.c.intervals import INT32, Interval, arithmetic_type, at_exponent, dyadic, is_inside, size_of
+from linger.numeric.c.accumulation import Total, in_32_bits
 from linger.numeric.c.nodes import Bounds, Node, Rule, broadcast
 from linger.numeric.c.scope import Draft
-from linger.numeric.c.short_products import in_32_bits
-from linger.numeric.c.text import Shape
-from linger.numeric.c.values import (
+from linger.numeric.c.text import INT32, Interval, Shape, arithmetic_type, at_exponent, dyadic, is_inside, size_of
+from linger.numeric.c.views import (
     Curve,
     Fixed,
     Halves,
     Ladder,
+    Move,
     Number,
     Quotient,
     Real,
+    Reshaped,
     Rungs,
     Table,
     Value,
+    View,
     by_cases,
 )
-from linger.numeric.c.views import Move, Reshaped, View
 from linger.numeric.fixed import storage_bits
 
 _LARGEST_EXPONENT = 100

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from linger.numeric.c.intervals import Interval, arithmetic_type, meet, size_of
-from linger.numeric.c.text import Buffer, Index, Shape
+from linger.numeric.c.text import Buffer, Index, Interval, Shape, arithmetic_type, meet, size_of
 
 Array = NDArray[Any]
 FLOAT = "float"

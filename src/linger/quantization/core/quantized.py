@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from linger.constraint.limits import Widths
 from linger.dialect import Interval
 from linger.errors import UsageError
-from linger.numeric.torch.exact import run_product
-from linger.numeric.torch.quantize import Memory
-from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.kernel import run_product
+from linger.numeric.torch.quantize import Memory, Scale
 from linger.ops.fast.twin import accumulate, product_twin
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.learned import load_learned

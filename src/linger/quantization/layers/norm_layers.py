@@ -15,8 +15,8 @@ from linger.constraint.batch_norm import batch_statistics
 from linger.constraint.limits import Widths, clamp
 from linger.dialect import Op
 from linger.errors import UsageError
-from linger.numeric.curves.normalization import NORMAL_BITS
-from linger.numeric.torch.scale import Scale
+from linger.numeric.curves import NORMAL_BITS
+from linger.numeric.torch.quantize import Scale
 from linger.quantization.core.frozen import Frozen, integer_bound, limit_parameters
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.ranges import Range

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from linger.numeric.curves.gates import gate_curves, largest_gate
+from linger.numeric.curves import gate_curves, largest_gate
 from tests.support.paper_bodies import sigmoid_q7, tanh_q7
 
 

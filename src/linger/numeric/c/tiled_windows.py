@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from linger.numeric.c import accumulation
 from linger.numeric.c.accumulation import Accumulate, Total, Window
-from linger.numeric.c.intervals import INT32, WIDTHS
 from linger.numeric.c.nodes import Node
 from linger.numeric.c.scope import Filled, Scope
-from linger.numeric.c.text import Shape
-from linger.numeric.c.tiles.lines import (
+from linger.numeric.c.text import INT32, WIDTHS, Shape
+from linger.numeric.c.tile_lines import (
     BLOCK,
     LONG_BLOCK,
     Line,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from linger.numeric.curves.reciprocal import LARGEST_AREA
-from linger.numeric.curves.reciprocal import window_reciprocal as measured
+from linger.numeric.curves import LARGEST_AREA
+from linger.numeric.curves import window_reciprocal as measured
 from linger.numeric.fixed import window_reciprocal
 from linger.numeric.numpy_kernel import NumpyKernel
 

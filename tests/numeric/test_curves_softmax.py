@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.numeric.curves import softmax as device
+from linger.numeric import curves as device
 from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.integer_softmax import softmax_q15, to_q25
 from tests.support.onnx_body import assert_kernels_give

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.numeric.curves.interpolation import linear_weights, nearest_places, output_sizes
+from linger.numeric.curves import linear_weights, nearest_places, output_sizes
 
 pytestmark = pytest.mark.needs_torch
 

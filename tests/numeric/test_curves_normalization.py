@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linger.numeric.curves import normalization
-from linger.numeric.curves.normalization import inverse_root, is_exact, normalize
+from linger.numeric import curves
+from linger.numeric.curves import inverse_root, is_exact, normalize
 from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.integer_norm import normalised_line, root_entry, times_inverse_root
 from tests.support.onnx_body import assert_kernels_give
@@ -21,9 +21,9 @@ def expected_lines(x, scale, eps=1e-5):
 
 
 def test_table_is_the_published_formula():
-    assert [root_entry(t) for t in range(256, 1024)] == list(normalization._ROOTS)
-    assert normalization._ROOTS[:2] == (32767, 32704)  # ⌊32768·√(256/257)⌋ = ⌊32704.19⌋
-    assert normalization._ROOTS[-1] == 16392  # ⌊32768·√(256/1023)⌋ = ⌊16392.01⌋
+    assert [root_entry(t) for t in range(256, 1024)] == list(curves._ROOTS)
+    assert curves._ROOTS[:2] == (32767, 32704)  # ⌊32768·√(256/257)⌋ = ⌊32704.19⌋
+    assert curves._ROOTS[-1] == 16392  # ⌊32768·√(256/1023)⌋ = ⌊16392.01⌋
 
 
 def test_by_hand():
