@@ -99,7 +99,7 @@ from linger.quantization.core.calibration_exchange import save_statistics as sav
 from linger.quantization.core.methods import calibration_method as calibration_method
 from linger.quantization.core.qtensor import IQTensor as IQTensor
 from linger.quantization.core.qtensor import QTensor as QTensor
-from linger.quantization.diagnosis.coverage import coverage as coverage
+from linger.quantization.diagnosis.call_watch import coverage as coverage
 from linger.quantization.diagnosis.dumper import Dumper as Dumper
 from linger.quantization.diagnosis.layer_comparison import LayerComparison as LayerComparison
 from linger.quantization.diagnosis.layer_comparison import compare_layers as compare_layers
@@ -107,13 +107,13 @@ from linger.quantization.diagnosis.sensitivity import Sensitivity as Sensitivity
 from linger.quantization.diagnosis.sensitivity import sensitivity as sensitivity
 from linger.quantization.functions.rewrites import channel_shuffle as channel_shuffle
 from linger.quantization.setup.config import save_config as save_config
-from linger.quantization.setup.function_bits import quant_function as quant_function
+from linger.quantization.setup.float_tensors import quant_tensor as quant_tensor
 from linger.quantization.setup.learned_scales import learn_scales as learn_scales
 from linger.quantization.setup.marking import QuantMode as QuantMode
 from linger.quantization.setup.marking import disable_quant as disable_quant
 from linger.quantization.setup.marking import quant_module as quant_module
 from linger.quantization.setup.marking import quant_module_by_type as quant_module_by_type
-from linger.quantization.setup.tensor_quantizer import quant_tensor as quant_tensor
+from linger.quantization.setup.patterns import quant_function as quant_function
 from linger.runtime.session import Session as Session
 from linger.settings import PlatFormQuant as PlatFormQuant
 from linger.settings import SetBnMomentumUpdate as SetBnMomentumUpdate
@@ -151,8 +151,8 @@ from linger.tuning.schedule import Schedule as Schedule
 from linger.verification.devices.compare import compare as compare
 from linger.verification.devices.comparison_result import FileComparison as FileComparison
 from linger.verification.devices.vectors import write_vectors as write_vectors
-from linger.verification.proof.recheck import check_certificate as check_certificate
 from linger.verification.proof.result import Verification as Verification
+from linger.verification.proof.verify import check_certificate as check_certificate
 from linger.verification.recording import Recording as Recording
 from linger.verification.recording import load_recordings as load_recordings
 from linger.verification.recording import save_recordings as save_recordings

@@ -23,7 +23,7 @@ from linger.constraint.normalize import (
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.diagnosis.coverage import coverage
+from linger.quantization.diagnosis.call_watch import coverage
 from linger.quantization.setup.initialize import init, quantized_layers
 from linger.quantization.setup.marking import quant_module
 from tests.support.models import SmallNet, settle

@@ -19,12 +19,12 @@ from typing import Any
 
 import onnx_ir as ir
 
+from linger.c.check_program import check_program_text, golden_samples
 from linger.c.exported_folder import FORMAT, MANIFEST, VERSION, Cut, StreamOptions
 from linger.c.integer_part import cut_to, find_cut
+from linger.c.interface import Interface, network_name, parameter_names, scale_of_edge, weights_file
 from linger.c.network import load_network
-from linger.c.project.check_program import check_program_text, golden_samples
-from linger.c.project.interface import Interface, network_name, parameter_names, scale_of_edge, weights_file
-from linger.c.project.readme_text import LAYOUTS, readme_text
+from linger.c.readme_text import LAYOUTS, readme_text
 from linger.c.source_files import float_text, header_text, internal_text, source_text, state_bytes, weights_texts
 from linger.c.steps import Edge, Order, Plan, channels_last, make_plan, picture_tensors
 from linger.c.writer import write_source

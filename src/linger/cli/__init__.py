@@ -24,8 +24,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linger.cli.app.registration import add_command
-from linger.cli.terminal import say, use_readable_signs
+from linger.cli.terminal import add_command, say, use_readable_signs
 from linger.errors import LingerError, UsageError, listing, missing_extra, printable
 from linger.version import __version__
 

@@ -24,9 +24,15 @@ from linger.errors import UsageError, listing
 from linger.quantization.core.supported import SETTERS, SWITCHES, supported_types
 from linger.quantization.setup.config import save_config
 from linger.quantization.setup.config_file import Config, Constraint, joined, unknown, write_config
-from linger.quantization.setup.config_reader import newer_config, read_config
+from linger.quantization.setup.config_reader import (
+    DEFAULT_CLAMP,
+    DEFAULT_QUANT,
+    DEFAULTS,
+    newer_config,
+    read_config,
+    unsaid_method,
+)
 from linger.quantization.setup.marking import checked_exceptions
-from linger.quantization.setup.newer_file import DEFAULT_CLAMP, DEFAULT_QUANT, DEFAULTS, unsaid_method
 from linger.quantization.setup.patterns import last_fitting, patterns_in, unfitting
 from linger.settings import choose, choose_newer, keep_float, newer_settings
 

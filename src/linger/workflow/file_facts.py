@@ -32,8 +32,7 @@ from linger.progress import progress
 from linger.proof import verify
 from linger.reporting.facts import Block, FindingFacts, LayerFacts, MemoryFacts, Proof, Run, TensorFacts, encodable
 from linger.runtime.reference import Reference
-from linger.runtime.saturation import has_saturating_products
-from linger.runtime.session import Session
+from linger.runtime.session import Session, has_saturating_products
 from linger.targets import Target
 from linger.verification.feeds import spread_feeds
 from linger.verification.proof.certificate import (

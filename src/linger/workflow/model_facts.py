@@ -25,8 +25,7 @@ from linger.proof import verify
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.call_watch import Call, CallWatch, Key
-from linger.quantization.diagnosis.coverage import Coverage, coverage
+from linger.quantization.diagnosis.call_watch import Call, CallWatch, Coverage, Key, coverage
 from linger.quantization.diagnosis.layer_comparison import (
     LayerComparison,
     LayerRow,

@@ -34,7 +34,7 @@ from linger.cli.arguments.paths import (
 from linger.errors import UsageError, listing
 from linger.progress import progress
 from linger.verification.array_files import load_arrays, natural_order
-from linger.workflow.quantize_job.samples import (
+from linger.workflow.samples import (
     LABELS,
     Samples,
     checked_arguments,

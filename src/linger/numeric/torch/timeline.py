@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linger.numeric.torch.quantize import Scale, largest_magnitude
+from linger.numeric.torch.quantize import largest_magnitude
+from linger.numeric.torch.scale import Scale
 
 
 @dataclass(frozen=True)

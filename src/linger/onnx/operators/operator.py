@@ -17,10 +17,8 @@ from linger.errors import UsageError
 from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import all_nodes, opset_of
 from linger.graph.lowering.bodies import FUNCTION_IR_VERSION
-from linger.onnx.operators.arguments import ArgumentMap
-from linger.onnx.operators.bodies import BodyLike, expand_functions
-from linger.onnx.operators.declaration import FIRST_OPSET, Declaration, declare
-from linger.onnx.operators.translation import Carrier, Symbolic, table_entries
+from linger.onnx.operators.bodies import ArgumentMap, BodyLike, expand_functions
+from linger.onnx.operators.declaration import FIRST_OPSET, Carrier, Declaration, Symbolic, declare, table_entries
 
 Translations = Mapping[int, Callable[..., Any]]
 """Symbolic functions by the opset from which they hold."""

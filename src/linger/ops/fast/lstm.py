@@ -29,7 +29,7 @@ from linger.numeric.torch.gates import (
     slopes,
     start_state,
 )
-from linger.numeric.torch.quantize import Scale
+from linger.numeric.torch.scale import Scale
 from linger.numeric.torch.timeline import (
     Timeline,
     by_items,

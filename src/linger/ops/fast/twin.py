@@ -23,7 +23,8 @@ from torch import Tensor
 from linger.dialect import Op
 from linger.numeric.torch.gates import look_up
 from linger.numeric.torch.kernel import carrier, conv1d, conv2d, conv_transpose2d
-from linger.numeric.torch.quantize import Scale, fake_quantize
+from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.scale import Scale
 
 _GEOMETRY = ("strides", "pads", "dilations", "group", "output_padding")
 _PICTURE_CHANNELS = -3

@@ -16,7 +16,8 @@ from linger.constraint.limits import Widths
 from linger.dialect import Interval
 from linger.errors import UsageError
 from linger.numeric.torch.kernel import run_product
-from linger.numeric.torch.quantize import Memory, Scale
+from linger.numeric.torch.quantize import Memory
+from linger.numeric.torch.scale import Scale
 from linger.ops.fast.twin import accumulate, product_twin
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.learned import load_learned

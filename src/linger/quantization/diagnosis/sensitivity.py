@@ -28,9 +28,10 @@ from linger.quantization.diagnosis.noise_bench import (
     FunctionFacts,
     LayerFacts,
     NoiseBench,
+    SignalNoise,
     Trial,
+    decibels,
 )
-from linger.quantization.diagnosis.signal_noise import SignalNoise, decibels
 from linger.quantization.setup.marking import checked_widths
 from linger.records.html import bars_html
 from linger.records.table import Column, Result

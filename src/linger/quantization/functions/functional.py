@@ -16,7 +16,8 @@ from linger.dialect import Interval, Op, find_op
 from linger.numeric.tables import Pieces
 from linger.numeric.torch.gates import flat_ends
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.quantize import Scale, fake_quantize, largest_of, limit_of, may_saturate
+from linger.numeric.torch.quantize import fake_quantize, may_saturate
+from linger.numeric.torch.scale import Scale, largest_of, limit_of
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
 from linger.quantization.core.qtensor import Operand, Origin, QTensor, Real, compute, simulate, to_carrier, unwatched
 from linger.quantization.core.quantized import QuantizedBase

@@ -16,7 +16,8 @@ from linger.dialect import Binding, Op
 from linger.errors import UsageError
 from linger.numeric.curves import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
-from linger.numeric.torch.quantize import Scale, round_weight, weight_scale
+from linger.numeric.torch.quantize import round_weight, weight_scale
+from linger.numeric.torch.scale import Scale
 from linger.ops.fast.twin import RealTwin
 from linger.quantization.core.frozen import Frozen, kept, make_frozen
 from linger.quantization.core.qtensor import QTensor, to_carrier

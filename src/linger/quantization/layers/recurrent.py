@@ -24,7 +24,8 @@ from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats
-from linger.numeric.torch.quantize import Scale, fake_quantize, largest_magnitude, largest_of, scale_for_range, smallest
+from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
+from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import Watchman, integer_bound, kept
 from linger.quantization.core.packing import pack, unpack

@@ -18,7 +18,8 @@ from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats, GatePlan, Weights
 from linger.numeric.torch.kernel import beside, integer_type
-from linger.numeric.torch.quantize import Scale, largest_magnitude, largest_of, max_abs, smallest, weight_scale
+from linger.numeric.torch.quantize import largest_magnitude, max_abs, weight_scale
+from linger.numeric.torch.scale import Scale, largest_of, smallest
 from linger.numeric.torch.timeline import Timeline
 from linger.ops.fast.twin import recurrent_twin
 from linger.quantization.core.frozen import integer_bound, kept

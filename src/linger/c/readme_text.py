@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from linger.c.arena import ALIGNMENT
+from linger.c.interface import Interface, plain, scale_of_edge
 from linger.c.memory_use import ArenaUse, use_of
-from linger.c.project.interface import Interface, plain, scale_of_edge
 from linger.c.source_files import state_bytes
 from linger.c.steps import Edge
 from linger.errors import counted

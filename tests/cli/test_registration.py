@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from linger.cli import ALIASES, COMMANDS, load_commands
-from linger.cli.app.registration import examples
+from linger.cli.terminal import examples
 from tests.support.command import run
 
 ROOT = typer.main.get_command(load_commands())

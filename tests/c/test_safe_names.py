@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linger.c.project.interface import network_name, parameter_names, plain
+from linger.c.interface import network_name, parameter_names, plain
 from linger.errors import UsageError
 
 DERIVED = {

@@ -21,15 +21,15 @@ from linger.files import write_atomically, write_folders
 from linger.graph.network import Network
 from linger.onnx.exporter.export import export
 from linger.proof import verify
-from linger.quantization.diagnosis.coverage import coverage
+from linger.quantization.diagnosis.call_watch import coverage
 from linger.reporting.facts import FindingFacts, Run, read_run
 from linger.reporting.verdict import verdict_of
 from linger.tuning.autotune.result import TuneResult
 from linger.verification.array_files import npz_content
 from linger.version import __version__
 from linger.workflow.file_facts import proof_of_certificate
-from linger.workflow.quantize_job.judging import is_goal_met
-from linger.workflow.quantize_job.quantized import (
+from linger.workflow.model_quality import is_goal_met
+from linger.workflow.quantized import (
     CERTIFICATE,
     CONFIG,
     DATA,
@@ -40,11 +40,14 @@ from linger.workflow.quantize_job.quantized import (
     WEIGHTS,
     Quantized,
     QuantizeSettings,
+    RunFile,
+    config_text,
     is_former_run,
+    sha256,
+    weights_content,
 )
-from linger.workflow.quantize_job.run_file import RunFile, config_text, sha256, weights_content
-from linger.workflow.quantize_job.samples import Edges, Piece, Samples, rows_of
 from linger.workflow.report import Report, report
+from linger.workflow.samples import Edges, Piece, Samples, rows_of
 
 if TYPE_CHECKING:
     from linger.c.exported_folder import Cut
@@ -216,8 +219,8 @@ def _as_c(work: Work, tell: Tell) -> tuple[CProof | None, Cut | None, str]:
     if work.settings.c is None:
         return None, None, ""
     from linger.c.exporter import export as export_c
+    from linger.c.interface import network_name
     from linger.c.program import build
-    from linger.c.project.interface import network_name
     from linger.c.proof import prove
 
     tell("write C, and prove it on this machine")

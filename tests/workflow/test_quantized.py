@@ -3,7 +3,7 @@
 import pytest
 
 from linger import UsageError
-from linger.workflow.quantize_job.quantized import QuantizeSettings, require_free
+from linger.workflow.quantized import QuantizeSettings, require_free
 
 pytestmark = pytest.mark.needs_torch
 

@@ -9,7 +9,7 @@ import pytest
 
 from linger.c.exporter import export
 from linger.c.program import build
-from linger.c.project.readme_text import HEADERS, stack_bound
+from linger.c.readme_text import HEADERS, stack_bound
 from linger.c.toolchains import toolchain
 from tests.support.c_folders import picture_network
 from tests.support.c_targets import require_target

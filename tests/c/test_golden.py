@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from linger.c.check_program import GRID, golden_samples
 from linger.c.exporter import FolderOptions, interface_of
-from linger.c.project.check_program import GRID, golden_samples
 from tests.support.c_folders import picture_network, sequence_network
 from tests.support.streams import dialect, network
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from linger import UsageError
-from linger.workflow.quantize_job.samples import (
+from linger.workflow.samples import (
     Piece,
     Samples,
     checked_arguments,

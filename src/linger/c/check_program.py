@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.c.exported_folder import C_TYPES
-from linger.c.project.interface import Interface, plain, scale_of_edge
+from linger.c.interface import Interface, plain, scale_of_edge
 from linger.c.source_files import NOTE
 from linger.c.steps import Edge, Layout, in_memory_order
 from linger.c.writer import WrittenEdge, numbers_text

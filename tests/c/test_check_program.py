@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from linger.c.check_program import _small
 from linger.c.exporter import export
-from linger.c.project.check_program import _small
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import picture_network, run_test_program, sequence_network
 
