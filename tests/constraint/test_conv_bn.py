@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.batch_norm import NormalizeBatchNorm2d, NormalizeConv2d
 from linger.constraint.conv_bn import (
     ConvBN,
     EmptyBatchNorm,
+    NormalizeBatchNorm2d,
+    NormalizeConv2d,
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,

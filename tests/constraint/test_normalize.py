@@ -11,18 +11,21 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from linger.constraint.batch_norm import (
+from linger.constraint.conv_bn import (
+    ConvBN,
     NormalizeBatchNorm1d,
     NormalizeBatchNorm2d,
     NormalizeBatchNorm3d,
     NormalizeConv1d,
     NormalizeConv2d,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
     NormalizeConvTranspose2d,
+    NormalizeConvTransposeBN2d,
     NormalizeEmbedding,
     NormalizeLayerNorm,
     NormalizeLinear,
 )
-from linger.constraint.conv_bn import ConvBN, NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
 from linger.constraint.limits import LIMITS, Limits, Normalized, limits_of
 from linger.constraint.normalize import (
     DEFAULT_TYPES,

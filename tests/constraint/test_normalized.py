@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.batch_norm import (
+from linger.constraint.conv_bn import (
     NormalizeConv1d,
     NormalizeConv2d,
     NormalizeConvTranspose2d,

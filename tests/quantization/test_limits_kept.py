@@ -10,8 +10,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import linger
-from linger.constraint.batch_norm import NormalizeBatchNorm3d, NormalizeConv2d, NormalizeLinear
-from linger.constraint.conv_bn import NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
+from linger.constraint.conv_bn import (
+    NormalizeBatchNorm3d,
+    NormalizeConv2d,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
+    NormalizeConvTransposeBN2d,
+    NormalizeLinear,
+)
 from linger.constraint.limits import QUANTIZATION, Limits, Normalized, Widths
 from linger.constraint.normalize import (
     NORMALIZED,

@@ -17,7 +17,6 @@ from urllib.parse import quote
 import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import CheckedModel, model_finding
 from linger.checks.findings.parameters import number_findings
 from linger.checks.findings.scales import (
     dequant_findings,
@@ -29,6 +28,8 @@ from linger.checks.findings.scales import (
 )
 from linger.checks.findings.schemas import onnx_verdict, schema_findings, setting_findings, without_weights
 from linger.checks.findings.structure import (
+    CheckedModel,
+    model_finding,
     name_findings,
     open_size_findings,
     size_findings,

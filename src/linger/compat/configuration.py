@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from linger.constraint.batch_norm import as_batch_norm
-from linger.constraint.conv_bn import ConvBN, counts_as, parts_of_pairs
+from linger.constraint.conv_bn import ConvBN, as_batch_norm, counts_as, parts_of_pairs
 from linger.constraint.limits import LIMITS, Limits, Normalized, checked_limits, limits_of, refuse_quantized
 from linger.constraint.normalize import DEFAULT_TYPES, NORMALIZED, normalize_layers
 from linger.errors import UsageError, listing

@@ -18,16 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from linger.constraint.batch_norm import (
+from linger.constraint.conv_bn import (
     NormalizeBatchNorm2d,
     NormalizeConv1d,
     NormalizeConv2d,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
     NormalizeConvTranspose2d,
+    NormalizeConvTransposeBN2d,
     NormalizeEmbedding,
     NormalizeLayerNorm,
     NormalizeLinear,
 )
-from linger.constraint.conv_bn import NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
 from linger.constraint.normalize import DEFAULT_TYPES, NormalizeFastGRU, NormalizeFastLSTM
 from linger.errors import UnsupportedError, UsageError, listing
 from linger.notation import as_width

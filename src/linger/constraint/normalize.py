@@ -20,22 +20,20 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence
 
 from linger.analysis.matcher import computes_like
-from linger.constraint.batch_norm import (
+from linger.constraint.conv_bn import (
+    ConvBN,
     NormalizeBatchNorm1d,
     NormalizeBatchNorm2d,
     NormalizeBatchNorm3d,
     NormalizeConv1d,
     NormalizeConv2d,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
     NormalizeConvTranspose2d,
+    NormalizeConvTransposeBN2d,
     NormalizeEmbedding,
     NormalizeLayerNorm,
     NormalizeLinear,
-)
-from linger.constraint.conv_bn import (
-    ConvBN,
-    NormalizeConvBN1d,
-    NormalizeConvBN2d,
-    NormalizeConvTransposeBN2d,
     counts_as,
     freeze_batch_norms,
     joined_limits,

@@ -52,7 +52,8 @@ from linger.tuning.mixed_precision.goals import checked_metric, metric_name
 from linger.verification.proof.result import Verification
 from linger.workflow.file_facts import MOST_BATCHES, FileFacts, complete_run
 from linger.workflow.file_layers import CHUNK, Grid, Tally, origin_of
-from linger.workflow.model_quality import DATA, SIGNAL, QualityPass, output_name
+from linger.workflow.model_quality import DATA, SIGNAL, QualityPass
+from linger.workflow.samples import output_name
 
 if TYPE_CHECKING:
     from linger.verification.proof.result import Verification

@@ -26,7 +26,7 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.diagnosis.noise_bench import SignalNoise, as_real, mismatch
 from linger.reporting.facts import Quality
 from linger.reporting.verdict import FEW_SAMPLES
-from linger.workflow.samples import Samples, limited, without_labels
+from linger.workflow.samples import Samples, limited, output_name, without_labels
 
 DATA = "the data given"
 AGREEMENT, SIGNAL = "agreement with the float model", "signal to noise at the output"
@@ -177,11 +177,6 @@ class QualityPass:
             )
         shares = {which: 100.0 * float(np.mean(found == labels)) for which, found in made.items()}
         return Quality("accuracy", shares["after"], shares.get("before"), unit="%", samples=int(labels.size), data=DATA)
-
-
-def output_name(place: int) -> str:
-    """How an output is called that has no other name."""
-    return f"output_{place}" if place else "output"
 
 
 def _outputs(model: nn.Module, batch: Batch) -> tuple[list[int], list[Tensor]]:

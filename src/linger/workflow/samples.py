@@ -32,7 +32,6 @@ from linger.analysis.batches import (
 )
 from linger.errors import LingerError, UsageError, listing
 from linger.simulation.example_call import ExampleCall, default_names
-from linger.workflow.model_quality import output_name
 
 HELD_OUT = 5
 """One sample of so many is held out, and one at least."""
@@ -399,3 +398,8 @@ def _output_shapes(model: nn.Module, batch: Batch) -> list[list[int]]:
 
 def _shapes(tensors: Batch) -> list[list[int]]:
     return [list(t.shape) for t in values_of(tensors)]
+
+
+def output_name(place: int) -> str:
+    """How an output is called that has no other name."""
+    return f"output_{place}" if place else "output"

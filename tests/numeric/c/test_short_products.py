@@ -5,8 +5,7 @@ import pytest
 
 from linger.numeric.c import rules
 from linger.numeric.c.accumulation import in_32_bits
-from linger.numeric.c.nodes import Bounds, Node
-from linger.numeric.c.text import arithmetic_type
+from linger.numeric.c.nodes import Bounds, Node, arithmetic_type
 
 
 def scaled(interval, factor, offset, bits):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.batch_norm import NormalizeEmbedding
+from linger.constraint.conv_bn import NormalizeEmbedding
 from linger.constraint.limits import Limits
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for

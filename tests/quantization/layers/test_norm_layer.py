@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.batch_norm import NormalizeLayerNorm
+from linger.constraint.conv_bn import NormalizeLayerNorm
 from linger.constraint.limits import Widths
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor, unwrap

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import places_of
+from linger.checks.findings.structure import places_of
 from linger.checks.limits import op_status, packing, products, whole_file, windows
 from linger.checks.limits.limit import Limit, Site
 from linger.checks.memory_use import memory_use

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from linger.numeric.c import rules
-from linger.numeric.c.nodes import Bounds, Node, Place
+from linger.numeric.c.nodes import INT32, INT64, Bounds, Index, Interval, Node, Place, Shape, arithmetic_type, literal
 from linger.numeric.c.rules import converted
-from linger.numeric.c.text import INT32, INT64, Index, Interval, Shape, arithmetic_type, literal
 from linger.numeric.c.views import axes_of
 
 Accumulate = Callable[[Place, Node, tuple[str, ...]], str]

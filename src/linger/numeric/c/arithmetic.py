@@ -15,9 +15,21 @@ from typing import Any
 from linger.errors import UnsupportedError
 from linger.numeric.c import rules
 from linger.numeric.c.accumulation import Total, in_32_bits
-from linger.numeric.c.nodes import Bounds, Node, Rule, broadcast
+from linger.numeric.c.nodes import (
+    INT32,
+    Bounds,
+    Interval,
+    Node,
+    Rule,
+    Shape,
+    arithmetic_type,
+    at_exponent,
+    broadcast,
+    dyadic,
+    is_inside,
+    size_of,
+)
 from linger.numeric.c.scope import Draft
-from linger.numeric.c.text import INT32, Interval, Shape, arithmetic_type, at_exponent, dyadic, is_inside, size_of
 from linger.numeric.c.views import (
     Curve,
     Fixed,

@@ -27,15 +27,15 @@ from numpy.typing import NDArray
 from linger.numeric.c import rules
 from linger.numeric.c.accumulation import Accumulators
 from linger.numeric.c.arithmetic import constant_node
-from linger.numeric.c.nodes import Bounds, Node, Place
-from linger.numeric.c.products import CProducts
-from linger.numeric.c.scope import Draft, Scope
-from linger.numeric.c.text import (
+from linger.numeric.c.nodes import (
     INT32,
     RANGES,
+    Bounds,
     Buffer,
     Index,
     Interval,
+    Node,
+    Place,
     Target,
     bare,
     hull,
@@ -43,6 +43,8 @@ from linger.numeric.c.text import (
     size_of,
     storage_type,
 )
+from linger.numeric.c.products import CProducts
+from linger.numeric.c.scope import Draft, Scope
 from linger.numeric.c.views import (
     Entries,
     Fixed,

@@ -12,9 +12,22 @@ import numpy as np
 from linger.numeric.c import rules
 from linger.numeric.c.accumulation import Accumulate, Accumulators, Total, Window
 from linger.numeric.c.arithmetic import CArithmetic
-from linger.numeric.c.nodes import Array, Bounds, Node, broadcast, walk
+from linger.numeric.c.nodes import (
+    RANGES,
+    Array,
+    Bounds,
+    Interval,
+    Node,
+    Shape,
+    at_exponent,
+    broadcast,
+    hull,
+    size_of,
+    sums,
+    times,
+    walk,
+)
 from linger.numeric.c.scope import Draft
-from linger.numeric.c.text import RANGES, Interval, Shape, at_exponent, hull, size_of, sums, times
 from linger.numeric.c.views import Fixed, Found, Number, Rungs, Value, View
 from linger.numeric.fixed import ceil_pads
 from linger.numeric.kernel import Ints, Steps, TransposedSteps

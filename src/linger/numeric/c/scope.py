@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from linger.errors import UnsupportedError
 from linger.numeric.c.accumulation import Total
-from linger.numeric.c.nodes import FLOAT, Node
-from linger.numeric.c.rules import Constant, Same, converted
-from linger.numeric.c.text import (
+from linger.numeric.c.nodes import (
+    FLOAT,
     Buffer,
     Flat,
     Index,
+    Node,
     Shape,
     Tables,
     Target,
@@ -25,6 +25,7 @@ from linger.numeric.c.text import (
     size_of,
     storage_type,
 )
+from linger.numeric.c.rules import Constant, Same, converted
 from linger.numeric.c.views import Joined, Padded
 
 _LONGEST = 72

@@ -15,10 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from linger.numeric.c.accumulation import Total
-from linger.numeric.c.nodes import Node
+from linger.numeric.c.nodes import INT32, WIDTHS, Buffer, Node, aligned, bare
 from linger.numeric.c.rules import Constant, converted
 from linger.numeric.c.scope import Filled, Scope
-from linger.numeric.c.text import INT32, WIDTHS, Buffer, aligned, bare
 from linger.numeric.c.views import Found, View
 
 _MARK = "linger_mark"

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from linger.numeric.c import accumulation
 from linger.numeric.c.accumulation import Accumulate, Total, Window
-from linger.numeric.c.nodes import Node
+from linger.numeric.c.nodes import INT32, WIDTHS, Node, Shape
 from linger.numeric.c.scope import Filled, Scope
-from linger.numeric.c.text import INT32, WIDTHS, Shape
 from linger.numeric.c.tile_lines import (
     BLOCK,
     LONG_BLOCK,

@@ -21,9 +21,8 @@ from linger.errors import UsageError
 from linger.numeric.c import rules
 from linger.numeric.c.accumulation import Accumulators
 from linger.numeric.c.kernel import OFFSET_BITS, SLOPE_BITS, CKernel
-from linger.numeric.c.nodes import FLOAT, Array, Node, walk
+from linger.numeric.c.nodes import FLOAT, RANGES, Array, Buffer, Interval, Node, Shape, Tables, Target, size_of, walk
 from linger.numeric.c.scope import PROOF, Draft, Scope
-from linger.numeric.c.text import RANGES, Buffer, Interval, Shape, Tables, Target, size_of
 from linger.numeric.c.tiled_windows import write_tiles
 from linger.numeric.c.views import Fixed, Number, Real, Value
 

@@ -15,9 +15,22 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from linger.numeric.c import rules
-from linger.numeric.c.nodes import Bounds, Node, Place, walk
+from linger.numeric.c.nodes import (
+    INT32,
+    Bounds,
+    Flat,
+    Index,
+    Interval,
+    Node,
+    Place,
+    Shape,
+    Target,
+    hull,
+    meet,
+    shifted_index,
+    walk,
+)
 from linger.numeric.c.rules import Constant, Count, Lookup, Select
-from linger.numeric.c.text import INT32, Flat, Index, Interval, Shape, Target, hull, meet, shifted_index
 
 Move = Callable[[tuple[str, ...]], tuple[str, ...]]
 """From the index of an element to the one of the tensor it is taken from."""

@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import output_padding
 from linger.constraint.conv_bn import (
     LearningFactor,
     fold,
     learn_statistics,
     learning_factor,
     normalize_folded,
+    output_padding,
     per_weight,
 )
 from linger.constraint.limits import Limits, Widths, clamp, exceeds

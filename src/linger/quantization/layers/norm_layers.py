@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import batch_statistics
+from linger.constraint.conv_bn import batch_statistics
 from linger.constraint.limits import Widths, clamp
 from linger.dialect import Op
 from linger.errors import UsageError

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import as_batch_norm
-from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, layer_of, parts_of_pairs
+from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, as_batch_norm, layer_of, parts_of_pairs
 from linger.constraint.limits import FUSED, QUANTIZATION, Fusion, Normalized, QuantChoice, Types, Widths, limits_of
 from linger.constraint.normalize import NORMALIZED, ChannelLimits, limit_channels
 from linger.constraint.tracing import fuse, fused_kind, replace_everywhere

@@ -16,8 +16,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
-from linger.constraint.batch_norm import as_batch_norm, freeze_statistics
-from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, counts_as, freeze_batch_norms, layer_of, parts_of_pairs
+from linger.constraint.conv_bn import (
+    ConvBN,
+    EmptyBatchNorm,
+    as_batch_norm,
+    counts_as,
+    freeze_batch_norms,
+    freeze_statistics,
+    layer_of,
+    parts_of_pairs,
+)
 from linger.constraint.limits import (
     AHEAD_RELU,
     FUSED,

@@ -23,8 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
-from linger.constraint.batch_norm import as_batch_norm
-from linger.constraint.conv_bn import ConvBN
+from linger.constraint.conv_bn import ConvBN, as_batch_norm
 from linger.constraint.limits import limits_of
 from linger.tuning.equalization.flow import Channels, Form, Layer, Norm, Numbers
 
