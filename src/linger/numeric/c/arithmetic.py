@@ -244,7 +244,7 @@ class CArithmetic:
         exponent = left.exponent + right.exponent
         shape = broadcast(left.shape, right.shape)
         for one, other in ((left, right), (right, left)):
-            if _is_one(one):
+            if isinstance(one.node.rule, rules.Constant) and one.node.rule.value == 1:
                 node = other.node if other.shape == shape else Node(rules.Same(), (self.shaped(other),), shape)
                 return Number(node, shape, exponent, power)
         made = self._combine(rules.Arithmetic("*"), [replace(x, power=None) for x in (left, right)])
@@ -534,10 +534,6 @@ def _added(node: Node) -> int | None:
 
 def _is_zero(x: Number) -> bool:
     return isinstance(x.node.rule, rules.Constant) and x.node.rule.value == 0
-
-
-def _is_one(x: Number) -> bool:
-    return isinstance(x.node.rule, rules.Constant) and x.node.rule.value == 1
 
 
 def _remainder_bits(a: Number, b: Number) -> int | None:
