@@ -191,7 +191,7 @@ DEPLOYED = (
     "linger.graph.lowering.bodies",
     "linger.graph",
     "linger.verification.proof.verify",
-    "linger.verification.proof.recheck",
+    "linger.verification.proof.verify",
     "linger.proof",
     "linger.records.rich_table",
     "linger.cli.verify",

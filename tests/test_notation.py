@@ -53,7 +53,7 @@ def test_all_wrong_settings_are_named_at_once_and_without_torch():
     child = """
 import sys
 from linger.errors import UsageError
-from linger.workflow.quantize_job.quantized import QuantizeSettings
+from linger.workflow.quantized import QuantizeSettings
 try:
     QuantizeSettings(bits="7", budget="soon", goal="much", form="odd", opset=3, target="mars").check()
 except UsageError as error:

@@ -12,7 +12,7 @@ from linger.c.exporter import export
 from linger.c.program import build
 from linger.errors import LingerError, UsageError
 from linger.proof import verify
-from linger.verification.proof.recheck import check_certificate
+from linger.verification.proof.verify import check_certificate
 from tests.support.c_compiler import require_compiler
 
 TEXT = """<ir_version: 8, opset_import: ["": 13, "thinker": 1]>

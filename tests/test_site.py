@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import linger
-from linger.checks.check_result import RULES
+from linger.checks.check import RULES
 from linger.checks.repair_rules import RULES as REPAIRS
 from linger.dialect import ops
 from linger.quantization.setup.config_file import Config, FunctionConfig, LayerConfig

@@ -13,8 +13,7 @@ from typing import Any
 
 from json_schemas import DIALECT, FOLDER, TEXT, TRUTH, WHOLE, Schema, attributes, described, listed, mapped, text_of
 
-from linger.constraint.limits import Limits
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Limits, Widths
 from linger.quantization.core.supported import supported_types
 from linger.quantization.setup.config_file import (
     CALIBRATED,

@@ -10,8 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import linger.c
-from linger.c.arena import PlacedBlock, StepMemory
-from linger.c.arena_plot import arena_figure, arena_picture
+from linger.c.arena import PlacedBlock, StepMemory, arena_figure, arena_picture
 from linger.c.memory_use import ArenaUse, memory, table_bytes
 from linger.errors import GraphError, LingerError, UnsupportedError, UsageError
 from linger.graph.files.model_io import save

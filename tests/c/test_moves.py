@@ -9,7 +9,7 @@ from linger.c.network import load_network
 from linger.c.program import build
 from linger.c.proof import prove
 from linger.c.steps import make_plan
-from linger.numeric.c.text import Tables
+from linger.numeric.c.nodes import Tables
 from tests.support.c_compiler import require_compiler
 from tests.support.dialect_text import quantising
 

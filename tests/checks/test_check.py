@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.checks.check_result import RULES
+from linger.checks.check import RULES
 from linger.errors import GraphError, UsageError
 from linger.targets import TARGETS
 from tests.support.check_cases import CHIPS, GENERAL, LINEAR, linear, text_model, with_weights

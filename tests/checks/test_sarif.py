@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import linger
-from linger.checks.check_result import RULES, CheckResult, sarif_report
+from linger.checks.check import RULES, CheckResult, sarif_report
 from linger.graph.core.finding import Finding
 from tests.support.check_cases import CHIPS, GENERAL
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.constraint.batch_norm import (
+from linger.constraint.conv_bn import (
     NormalizeBatchNorm1d,
     NormalizeBatchNorm2d,
     NormalizeBatchNorm3d,

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.batch_norm import NormalizeBatchNorm2d
 from linger.constraint.conv_bn import (
     ConvBN,
     EmptyBatchNorm,
+    NormalizeBatchNorm2d,
+    NormalizeConv2d,
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
@@ -25,7 +26,6 @@ from linger.constraint.conv_bn import (
     per_weight,
 )
 from linger.constraint.limits import AHEAD_RELU, Limits, limits_of
-from linger.constraint.normalized import NormalizeConv2d
 from linger.errors import UsageError
 
 BATCH = (8, 3, 6, 5)

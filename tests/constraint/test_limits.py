@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from linger.constraint.conv_bn import NormalizeLinear
 from linger.constraint.limits import AHEAD_RELU, Limits, Normalized, checked_limits, clamp, exceeds, limits_of
-from linger.constraint.normalized import NormalizeLinear
 from linger.errors import UsageError
 
 

@@ -6,11 +6,11 @@ import pickle
 import pytest
 from torch import nn
 
-from linger.constraint.limits import Limits
-from linger.constraint.marks import (
+from linger.constraint.limits import (
     LIMITS,
     QUANTIZATION,
     QUANTIZED,
+    Limits,
     QuantChoice,
     Widths,
     checked_types,

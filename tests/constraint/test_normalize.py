@@ -11,20 +11,30 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from linger.constraint.batch_norm import NormalizeBatchNorm1d, NormalizeBatchNorm2d, NormalizeBatchNorm3d
-from linger.constraint.conv_bn import ConvBN, NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
-from linger.constraint.limits import Limits, Normalized, limits_of
-from linger.constraint.marks import LIMITS
-from linger.constraint.normalize import DEFAULT_TYPES, disable_normalize, normalize_layers, normalize_module
-from linger.constraint.normalized import (
+from linger.constraint.conv_bn import (
+    ConvBN,
+    NormalizeBatchNorm1d,
+    NormalizeBatchNorm2d,
+    NormalizeBatchNorm3d,
     NormalizeConv1d,
     NormalizeConv2d,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
     NormalizeConvTranspose2d,
+    NormalizeConvTransposeBN2d,
     NormalizeEmbedding,
     NormalizeLayerNorm,
     NormalizeLinear,
 )
-from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
+from linger.constraint.limits import LIMITS, Limits, Normalized, limits_of
+from linger.constraint.normalize import (
+    DEFAULT_TYPES,
+    NormalizeFastGRU,
+    NormalizeFastLSTM,
+    disable_normalize,
+    normalize_layers,
+    normalize_module,
+)
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.setup.initialize import init

@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.limits import AHEAD_RELU, Limits, limits_of
-from linger.constraint.normalize import NORMALIZED
-from linger.constraint.normalized import (
+from linger.constraint.conv_bn import (
     NormalizeConv1d,
     NormalizeConv2d,
     NormalizeConvTranspose2d,
@@ -19,6 +17,8 @@ from linger.constraint.normalized import (
     NormalizeLinear,
     convolve,
 )
+from linger.constraint.limits import AHEAD_RELU, Limits, limits_of
+from linger.constraint.normalize import NORMALIZED
 from linger.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.constraint.normalize import disable_normalize, normalize_layers, normalize_module
 from linger.constraint.tracing import trace_layers
 from linger.quantization.core.qtensor import unwrap

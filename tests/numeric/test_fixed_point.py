@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linger.errors import UsageError
-from linger.numeric.fixed import limits, scale_for
-from linger.numeric.fixed_point import FixedPoint
+from linger.numeric.fixed import FixedPoint, limits, scale_for
 
 FORMATS = {
     # integer and fraction bits: width, scale, step, smallest, largest

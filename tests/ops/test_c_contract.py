@@ -14,9 +14,10 @@ import pytest
 
 from linger.dialect import find_op
 from linger.errors import UnsupportedError, UsageError
-from linger.numeric.c import accumulation, arithmetic, intervals, rules
+from linger.numeric.c import accumulation, arithmetic, rules
 from linger.numeric.c.accumulation import Accumulators
 from linger.numeric.c.kernel import CKernel
+from linger.numeric.c.nodes import literal
 from linger.numeric.c.scope import Scope
 from linger.numeric.c.unit import CFunction, Input, Unit
 from linger.numeric.fixed import storage_bits
@@ -414,7 +415,7 @@ def check_every_interval(monkeypatch):
         text = original(self, node, index)
         if node.is_real:
             return text
-        ends = ", ".join(intervals.literal(end, "int64_t") for end in node.interval)
+        ends = ", ".join(literal(end, "int64_t") for end in node.interval)
         return f"({node.ctype(self)})inside({text}, {ends})"
 
     monkeypatch.setattr(Scope, "read", read)

@@ -17,7 +17,7 @@ def attributes(groups, scale_o=8.0, **more):
     return {"groups": groups} | widths | {"scale_x": 1.0, "scale_w": 4.0, "scale_o": scale_o} | more
 
 
-# pairs (1, 3) and (5, 3) are −1024, 1024 and 1024, −1024 in Q10 (tests/numeric/curves/test_normalization.py: only the distances
+# pairs (1, 3) and (5, 3) are −1024, 1024 and 1024, −1024 in Q10 (tests/numeric/test_curves_normalization.py: only the distances
 # from the mean count); scale_o/(2^10·4) = 2^-9
 def test_every_channel_a_group():
     x = int8([[[1, 3], [5, 3]]])

@@ -17,7 +17,7 @@ def attributes(scale_o=8.0, o_bits=8, **more):
     return widths | {"scale_x": 1.0, "scale_w": 4.0, "scale_o": scale_o} | more
 
 
-# the lines (1, 3) and (3, 1) are −1024, 1024 and 1024, −1024 in Q10 (tests/numeric/curves/test_normalization.py)
+# the lines (1, 3) and (3, 1) are −1024, 1024 and 1024, −1024 in Q10 (tests/numeric/test_curves_normalization.py)
 LINES = int8([[[1, 3], [3, 1]]])
 
 

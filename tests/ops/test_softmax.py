@@ -89,7 +89,7 @@ def test_every_int16_beside_zero():
     expected = np.array([softmax_q15(to_q25(row, 11)) for row in rows.tolist()])
     assert_gives(softmax_int, [rows], fine, np.minimum(expected, 32767).astype(np.int16))
     real = 1 / (1 + np.exp(EVERY_INT16 / -2048))
-    # the bound that tests/numeric/curves/test_softmax.py derives, in steps of Q15
+    # the bound that tests/numeric/test_curves_softmax.py derives, in steps of Q15
     assert np.abs(expected[:, 0] - real * 2**15).max() < 1.69
 
 

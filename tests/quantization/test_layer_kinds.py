@@ -13,10 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.constraint.conv_bn import NormalizeConvBN1d, NormalizeConvTransposeBN2d
+from linger.constraint.conv_bn import (
+    NormalizeConv1d,
+    NormalizeConvBN1d,
+    NormalizeConvTranspose2d,
+    NormalizeConvTransposeBN2d,
+)
 from linger.constraint.limits import Limits
 from linger.constraint.normalize import normalize_layers
-from linger.constraint.normalized import NormalizeConv1d, NormalizeConvTranspose2d
 from linger.constraint.tracing import trace_layers
 from linger.numeric.fixed import scale_for
 from linger.quantization.core.qtensor import unwrap

@@ -10,17 +10,26 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import linger
-from linger.constraint.batch_norm import NormalizeBatchNorm3d
-from linger.constraint.conv_bn import NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d
-from linger.constraint.limits import Limits, Normalized
-from linger.constraint.marks import QUANTIZATION, Widths
-from linger.constraint.normalize import NORMALIZED, normalize_layers, normalize_module
-from linger.constraint.normalized import NormalizeConv2d, NormalizeLinear
-from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
+from linger.constraint.conv_bn import (
+    NormalizeBatchNorm3d,
+    NormalizeConv2d,
+    NormalizeConvBN1d,
+    NormalizeConvBN2d,
+    NormalizeConvTransposeBN2d,
+    NormalizeLinear,
+)
+from linger.constraint.limits import QUANTIZATION, Limits, Normalized, Widths
+from linger.constraint.normalize import (
+    NORMALIZED,
+    NormalizeFastGRU,
+    NormalizeFastLSTM,
+    normalize_layers,
+    normalize_module,
+)
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.diagnosis.coverage import coverage
+from linger.quantization.diagnosis.call_watch import coverage
 from linger.quantization.setup.initialize import init, quantized_layers
 from linger.quantization.setup.marking import quant_module
 from tests.support.models import SmallNet, settle

@@ -2,9 +2,9 @@
 
 from rich.console import Console
 
-from linger.checks.check_result import CheckResult
+from linger.checks.check import CheckResult
 from linger.graph.core.finding import Finding
-from linger.reporting.findings import finding_tables
+from linger.reporting.tables import finding_tables
 
 
 def shown(*findings, **options):

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from linger.runtime import saturation
+from linger.runtime import session
 from tests.support.kernels import mixed_products
 from tests.support.passes import computed, parsed
 from tests.support.saturating import pair_sums
@@ -37,8 +37,8 @@ def runtime_with(saturating):
     ids=["exact", "matrix products saturate", "convolutions saturate"],
 )
 def test_one_wrong_kernel_is_enough(monkeypatch, saturating, verdict):
-    monkeypatch.setattr(saturation.ort, "InferenceSession", runtime_with(saturating))
-    assert saturation.has_saturating_products.__wrapped__() is verdict
+    monkeypatch.setattr(session.ort, "InferenceSession", runtime_with(saturating))
+    assert session.has_saturating_products.__wrapped__() is verdict
 
 
 def test_this_cpu_gives_one_of_the_two_answers():
@@ -46,11 +46,11 @@ def test_this_cpu_gives_one_of_the_two_answers():
     import onnx_ir as ir
     import onnxruntime as ort
 
-    for text in (saturation._MATMUL, saturation._CONV):
-        session = ort.InferenceSession(ir.to_proto(ir.from_onnx_text(text)).SerializeToString())
-        found = session.run(None, {"x": np.full(session.get_inputs()[0].shape, 255, np.uint8)})[0]
+    for text in (session._MATMUL, session._CONV):
+        run = ort.InferenceSession(ir.to_proto(ir.from_onnx_text(text)).SerializeToString())
+        found = run.run(None, {"x": np.full(run.get_inputs()[0].shape, 255, np.uint8)})[0]
         assert set(np.unique(found)) <= {EXACT, SATURATED}
-    assert saturation.has_saturating_products() is saturation.has_saturating_products.__wrapped__()
+    assert session.has_saturating_products() is session.has_saturating_products.__wrapped__()
 
 
 def test_pair_sums_by_hand():
@@ -83,7 +83,7 @@ def test_which_files_differ_on_a_cpu_without_vnni(draw, kind, low, high, is_lost
     modelled = pair_sums(data, weight) if kind == "int8" else exact
     assert (modelled != exact).any() == is_lost
     assert bool(mixed_products(model, "ENABLE_ALL")) == is_lost
-    sums = modelled if saturation.has_saturating_products() else exact
+    sums = modelled if session.has_saturating_products() else exact
     np.testing.assert_array_equal(
         computed(model, {"x": data}, "ENABLE_ALL")[0], np.clip(np.rint(sums / 4096) + 128, 0, 255)
     )
@@ -93,4 +93,4 @@ def test_which_files_differ_on_a_cpu_without_vnni(draw, kind, low, high, is_lost
     os.environ.get("LINGER_REQUIRE_SATURATION") != "1", reason="any CPU will do, except in make test-cpus"
 )
 def test_the_emulated_cpu_saturates():
-    assert saturation.has_saturating_products()
+    assert session.has_saturating_products()

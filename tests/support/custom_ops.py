@@ -12,7 +12,7 @@ from torch import nn
 from torch.jit._trace import TracerWarning
 
 import linger
-from linger.onnx.operators.translation import Symbolic
+from linger.onnx.operators.declaration import Symbolic
 
 SCALE_BODY = """
 scale <factor, power> (x, shift) => (y) {

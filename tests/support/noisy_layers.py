@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.marks import QUANTIZATION
+from linger.constraint.limits import QUANTIZATION
 from linger.quantization.setup.initialize import init
 
 

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from linger.dialect import Op, Sample
 from linger.numeric.fixed import limits
-from linger.numeric.torch.exact import plan_product, run_product
-from linger.numeric.torch.kernel import carrier
+from linger.numeric.torch.kernel import carrier, plan_product, run_product
 from linger.numeric.torch.quantize import fake_quantize
 from tests.support.samples import arrays, run_numpy
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 import linger.targets
-from linger.checks.limits.memory import MemoryLimits
-from linger.checks.limits.operands import OperandLimits
 from linger.checks.limits.packing import PackingLimits
-from linger.checks.limits.products import ProductLimits
+from linger.checks.limits.products import OperandLimits, ProductLimits
 from linger.checks.limits.target_findings import tables_of, target_findings
+from linger.checks.limits.whole_file import MemoryLimits
 from linger.checks.limits.windows import WindowLimits
 from linger.errors import UsageError
 from linger.targets import DEFAULT_TARGET, TARGETS, Status, chips_with, find_target, read_target

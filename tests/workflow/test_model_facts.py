@@ -13,7 +13,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.diagnosis.coverage import CoverageRow
+from linger.quantization.diagnosis.call_watch import CoverageRow
 from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
 from linger.reporting.facts import LayerFacts
 from linger.tuning.autotune.result import TuneResult, TuneStep

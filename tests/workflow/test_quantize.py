@@ -15,13 +15,12 @@ from torch import nn
 import linger
 from linger.reporting.facts import Quality, read_run
 from linger.reporting.verdict import verdict_of
+from linger.workflow import delivery
 from linger.workflow import quantize as job
-from linger.workflow.quantize_job import delivery
-from linger.workflow.quantize_job.delivery import reported
-from linger.workflow.quantize_job.judging import guessing_note, is_goal_met, judged
-from linger.workflow.quantize_job.quantized import QuantizeSettings
-from linger.workflow.quantize_job.run_file import RunFile, sha256
-from linger.workflow.quantize_job.samples import Piece, edges_of, of_arrays, of_user
+from linger.workflow.delivery import reported
+from linger.workflow.model_quality import guessing_note, is_goal_met, judged
+from linger.workflow.quantized import QuantizeSettings, RunFile, sha256
+from linger.workflow.samples import Piece, edges_of, of_arrays, of_user
 
 pytestmark = pytest.mark.needs_torch
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from linger.checks.check_result import RULES
+from linger.checks.check import RULES
 from linger.dialect import DOMAIN, Attribute, Op, ops
 from linger.graph.core.dialects import NEWER
 from linger.targets import TARGETS

@@ -9,11 +9,10 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
-from linger.checks.check_result import RULES
+from linger.checks.check import RULES
 from linger.checks.repair_rules import RULES as REPAIRS
 from linger.checks.repair_rules import RepairRule
-from linger.constraint.limits import Limits
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Limits, Widths
 from linger.graph.core.check_rules import CheckRule
 from linger.quantization.setup.config_file import ChannelLimit, Config, Constraint, FunctionConfig, Fused, LayerConfig
 from linger.settings import Switches

@@ -139,7 +139,7 @@ class ArenaUse(Summed):
         Raises:
             UsageError: matplotlib is missing, or the file has another ending.
         """
-        from linger.c.arena_plot import draw_arena  # a library that draws is loaded when something is drawn
+        from linger.c.arena import draw_arena  # a library that draws is loaded when something is drawn
 
         draw_arena(self, Path(path))
 

@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 
 from linger.errors import UnsupportedError
 from linger.graph.core.nodes import describe
-from linger.numeric.c.text import Tables
+from linger.numeric.c.nodes import Tables
 
 Array = NDArray[Any]
 

@@ -111,17 +111,13 @@ def _graph(node: ir.Node) -> ir.Graph | ir.Function:
     return node.graph
 
 
-def _settings(node: ir.Node) -> str:
-    return repr(sorted(attributes_of(node, op_of(node)).items()))
-
-
 def _join_quants(model: ir.Model, same: dict[str, ir.Value]) -> bool:
     """One Quant for all that read the same numbers with the same settings."""
     known: dict[tuple[ir.Value | None, str], ir.Node] = {}
     doubled = []
     for node in model.graph:
         if _is(node, "Quant"):
-            first = known.setdefault((node.inputs[0], _settings(node)), node)
+            first = known.setdefault((node.inputs[0], repr(sorted(attributes_of(node, op_of(node)).items()))), node)
             if first is not node and not node.outputs[0].is_graph_output():
                 node.outputs[0].replace_all_uses_with(first.outputs[0])
                 same[str(node.outputs[0].name)] = first.outputs[0]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linger.c.exported_folder import C_TYPES
-from linger.c.project.interface import Interface, StateVariable, ends_of_edge, scale_of_edge, weight_places
-from linger.c.project.safe_names import plain
+from linger.c.interface import Interface, StateVariable, ends_of_edge, plain, scale_of_edge, weight_places
 from linger.c.steps import Edge
 from linger.c.writer import (
     BARRIER,

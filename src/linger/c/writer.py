@@ -20,8 +20,8 @@ from linger.c.steps import Edge, Layout, Order, Plan, Step, composed, in_memory_
 from linger.errors import LingerError, UnsupportedError, listing
 from linger.graph.core.nodes import attributes_of, describe, op_of, opset_of
 from linger.graph.costs import Lifetime
+from linger.numeric.c.nodes import Buffer
 from linger.numeric.c.scope import PROOF
-from linger.numeric.c.text import Buffer
 from linger.numeric.c.unit import CFunction, Input, Unit
 
 Array = NDArray[Any]

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`linger.check`: everything that is wrong with a file, at once."""
+"""`linger.check`: everything that is wrong with a file, at once.
+
+What a check found, and its forms for people and for programs: JSON and SARIF 2.1.0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from urllib.parse import quote
 
 import onnx
 import onnx_ir as ir
 
-from linger.checks.check_result import RULES, CheckResult
-from linger.checks.findings.node_places import CheckedModel, model_finding
 from linger.checks.findings.parameters import number_findings
 from linger.checks.findings.scales import (
     dequant_findings,
@@ -21,6 +28,8 @@ from linger.checks.findings.scales import (
 )
 from linger.checks.findings.schemas import onnx_verdict, schema_findings, setting_findings, without_weights
 from linger.checks.findings.structure import (
+    CheckedModel,
+    model_finding,
     name_findings,
     open_size_findings,
     size_findings,
@@ -28,12 +37,242 @@ from linger.checks.findings.structure import (
     tensor_findings,
     usage_findings,
 )
-from linger.checks.limits.target_findings import target_findings
+from linger.checks.limits.target_findings import TARGET_RULES, target_findings
 from linger.errors import GraphError, UsageError, listing
-from linger.graph.core.check_rules import BIAS_RANGE, BROKEN_TENSOR, NOT_CHECKED, PARAMETER_RANGE, PARAMETER_TYPE
-from linger.graph.core.finding import ERROR, SEVERITIES, Finding
+from linger.graph.core.check_rules import (
+    BIAS_RANGE,
+    BROKEN_TENSOR,
+    GENERAL_RULES,
+    NOT_CHECKED,
+    PARAMETER_RANGE,
+    PARAMETER_TYPE,
+    CheckRule,
+)
+from linger.graph.core.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
 from linger.graph.network import Network, NetworkLike
+from linger.records.table import Column, Shown
 from linger.targets import Target, find_target
+from linger.version import __version__
+
+FORMAT_VERSION = 1
+"""Version of the JSON form. Keys may be added; one that is removed or changes its meaning raises it."""
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_FINGERPRINT = "lingerFinding/v1"
+"""A hash of rule, node and tensor, so that it stays the same where numbers in the message change."""
+
+RULES: dict[str, CheckRule] = {
+    rule.id: rule for rule in sorted((*GENERAL_RULES, *TARGET_RULES), key=lambda rule: rule.id)
+}
+"""Every rule, by its id."""
+
+
+_COLUMNS = (
+    Column("severity", "severity"),
+    Column("rule", "rule"),
+    Column("place", "where"),
+    Column("reason", "what"),
+    Column("remedy", "remedy"),
+)
+
+
+@dataclass(frozen=True, repr=False)
+class CheckResult(Shown):
+    """Every finding of one file.
+
+    Attributes:
+        findings: The worst first, then in the order of the nodes.
+        path: The file; None for a model in memory.
+        target: The chip that was asked; None for none.
+    """
+
+    findings: tuple[Finding, ...]
+    path: Path | None = None
+    target: str | None = None
+
+    _columns, _rows_name = _COLUMNS, "findings"
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """What is wrong."""
+        return self._of(ERROR)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What may go wrong, or is useless."""
+        return self._of(WARNING)
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """What is worth knowing, or could not be checked."""
+        return self._of(NOTE)
+
+    def _of(self, severity: str) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.severity == severity)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error."""
+        return not self.errors
+
+    @property
+    def location(self) -> str | None:
+        """The path for reports that are sent elsewhere: relative, with `/`; only the file's name where it lies outside this folder."""
+        return None if self.path is None else relative_location(self.path)
+
+    def counts(self) -> dict[str, int]:
+        """How many findings of each severity."""
+        found = Counter(f.severity for f in self.findings)
+        return {severity: found[severity] for severity in SEVERITIES}
+
+    def summary(self) -> str:
+        """The verdict in one sentence."""
+        where = "the model" if self.path is None else str(self.path)
+        chip = "" if self.target is None else f" for {self.target}"
+        if not self.findings:
+            return f"{where}{chip}: nothing found."
+        listed = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in self.counts().items())
+        return f"{where}{chip}: {listed}."
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """The findings as (severity, rule, node or tensor, reason, remedy)."""
+        return [(f.severity, f.rule, f.place, f.reason, f.remedy) for f in self.findings]
+
+    def to_json(self) -> str:
+        """The result as JSON text; the page on `linger.check` describes the keys."""
+        return json_report([self])
+
+    def to_sarif(self) -> str:
+        """The result as a SARIF 2.1.0 log."""
+        return sarif_report([self])
+
+
+def relative_location(path: PurePath) -> str:
+    """A path that reveals nothing about the machine.
+
+    >>> relative_location(PurePath("models/a b.onnx")), relative_location(PurePath("../elsewhere/m.onnx"))
+    ('models/a b.onnx', 'm.onnx')
+    """
+    if path.is_absolute():
+        here = Path.cwd()
+        path = path.relative_to(here) if path.is_relative_to(here) else PurePath(path.name)
+    return path.name if ".." in path.parts else path.as_posix()
+
+
+def json_report(results: Iterable[CheckResult]) -> str:
+    """Several results as one JSON text, the same for the same findings."""
+    files = [_file(result) for result in results]
+    document = {
+        "format": "linger-check",
+        "version": FORMAT_VERSION,
+        "linger": __version__,
+        "ok": all(file["ok"] for file in files),
+        "files": files,
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _file(result: CheckResult) -> dict[str, object]:
+    return {
+        "path": result.location,
+        "target": result.target,
+        "ok": result.ok,
+        "counts": result.counts(),
+        "findings": [_finding(f) for f in result.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    return {
+        "rule": finding.rule,
+        "name": RULES[finding.rule].name,
+        "severity": finding.severity,
+        "node": finding.node,
+        "tensor": finding.tensor,
+        "reason": finding.reason,
+        "remedy": finding.remedy,
+    }
+
+
+def sarif_report(results: Iterable[CheckResult]) -> str:
+    """One run with the findings of all files; the same text for the same findings."""
+    results = list(results)
+    index = {rule: number for number, rule in enumerate(RULES)}
+    run = {
+        "tool": {
+            "driver": {
+                "name": "linger",
+                "version": __version__,
+                "semanticVersion": __version__,
+                "rules": [_rule(rule) for rule in RULES.values()],
+            }
+        },
+        "invocations": [{"executionSuccessful": True}],
+        "artifacts": [{"location": {"uri": uri}} for uri in dict.fromkeys(_uris(results))],
+        "results": [entry for result in results for entry in _entries(result, index)],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _rule(rule: CheckRule) -> dict[str, object]:
+    return {
+        "id": rule.id,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": f"{rule.summary} {rule.help}"},
+        "help": {"text": rule.help},
+        "defaultConfiguration": {"level": rule.severity},
+    }
+
+
+def _uri(location: str) -> str:
+    """A relative URI: special characters are written as %XX, `:` too, which would look like a scheme."""
+    return quote(location, safe="/")
+
+
+def _uris(results: Iterable[CheckResult]) -> Iterable[str]:
+    return (_uri(result.location) for result in results if result.location is not None)
+
+
+def _entries(result: CheckResult, index: dict[str, int]) -> Iterable[dict[str, object]]:
+    seen: Counter[tuple[str, str, str]] = Counter()
+    for finding in result.findings:
+        identity = (finding.rule, finding.node, finding.tensor)
+        yield {
+            "ruleId": finding.rule,
+            "ruleIndex": index[finding.rule],
+            "level": finding.severity,
+            "message": {"text": str(finding)},
+            "locations": [_location(result, finding)],
+            "partialFingerprints": {_FINGERPRINT: _fingerprint(*identity, str(seen[identity]))},
+        }
+        seen[identity] += 1
+
+
+def _location(result: CheckResult, finding: Finding) -> dict[str, object]:
+    location: dict[str, object] = {}
+    if result.location is not None:
+        location["physicalLocation"] = {"artifactLocation": {"uri": _uri(result.location)}}
+    places = []
+    if finding.node:
+        path = finding.node.rpartition(" (")[0]
+        places.append({"name": path.rpartition("/")[2] or path, "fullyQualifiedName": path, "kind": "member"})
+    if finding.tensor:
+        places.append({"name": finding.tensor, "fullyQualifiedName": finding.tensor, "kind": "variable"})
+    if places:
+        location["logicalLocations"] = places
+    return location
+
+
+def _fingerprint(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def worst(results: Sequence[CheckResult]) -> str | None:
+    """The worst severity that was found; None for no finding."""
+    found = {f.severity for result in results for f in result.findings}
+    return next((severity for severity in SEVERITIES if severity in found), None)
+
 
 __all__ = ["CheckResult", "check"]
 

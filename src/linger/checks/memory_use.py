@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a network needs, layer by layer: bytes of tensors and from when to when each is alive, weights, multiplications.
 
-Nothing is run and no weight is read. What a chip has room for is in `linger.checks.limits.memory`.
+Nothing is run and no weight is read. What a chip has room for is in `linger.checks.limits.whole_file`.
 """
 
 from __future__ import annotations

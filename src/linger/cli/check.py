@@ -19,7 +19,7 @@ from linger.progress import progress
 from linger.targets import Target, find_target
 
 if TYPE_CHECKING:
-    from linger.checks.check_result import CheckResult
+    from linger.checks.check import CheckResult
 
 
 class Form(StrEnum):
@@ -65,8 +65,7 @@ def check(
         linger check digits.onnx --target venus
         linger check *.onnx --format sarif --out findings.sarif
     """
-    from linger.checks.check import rule_ids
-    from linger.checks.check_result import worst
+    from linger.checks.check import rule_ids, worst
     from linger.graph.core.finding import SEVERITIES
 
     one_of("check", json=as_json, format_sarif=form is Form.sarif)
@@ -105,7 +104,7 @@ def _joined(errors: list[LingerError]) -> LingerError:
 
 
 def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all: bool) -> None:
-    from linger.checks.check_result import json_report, sarif_report
+    from linger.checks.check import json_report, sarif_report
 
     if form is Form.table:
         page = io.StringIO()
@@ -120,7 +119,7 @@ def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all:
 
 
 def _print(page: Console, results: list[CheckResult], *, show_all: bool) -> None:
-    from linger.reporting.findings import SHOWN, finding_tables
+    from linger.reporting.tables import SHOWN, finding_tables
 
     for result in results:
         for shown in finding_tables(result, shown=None if show_all else SHOWN):

@@ -87,7 +87,7 @@ def memory(
         linger memory digits.onnx --target venus
         linger memory digits.onnx --plot arena.svg
     """
-    from linger.checks.limits.memory import memory as memory_of
+    from linger.checks.limits.whole_file import memory as memory_of
     from linger.reporting.plots import require_picture
 
     form = Form.json if as_json else form
@@ -160,7 +160,7 @@ def _drawn(report: _Report, suffix: str) -> bytes:
     """The arena over time; for a chip, or where there is no C, the tensors alive over the layers."""
     if report.arena is None or report.use.target is not None:
         return _picture(report.use, suffix)
-    from linger.c.arena_plot import arena_picture
+    from linger.c.arena import arena_picture
 
     return arena_picture(report.arena, suffix)
 

@@ -17,10 +17,10 @@ from linger.errors import UsageError, counted, listing, refuse_together
 
 if TYPE_CHECKING:
     from linger.cli.arguments.data import DataOptions
-    from linger.cli.arguments.folders import PictureOptions, SoundOptions
+    from linger.cli.arguments.paths import PictureOptions, SoundOptions
     from linger.reporting.facts import Quality
-    from linger.workflow.quantize_job.delivery import Tell
-    from linger.workflow.quantize_job.quantized import Quantized, QuantizeSettings
+    from linger.workflow.delivery import Tell
+    from linger.workflow.quantized import Quantized, QuantizeSettings
 
 _SCALES = "unit (0 to 1), byte (0 to 255), signed (-1 to 1), imagenet"
 _KEPT = ("out", "c", "cut", "overwrite", "force", "as_json", "quiet", "config", "model")
@@ -126,7 +126,7 @@ def quantize(
         linger quantize --config my_net-quantized/net.yaml --out again
     """
     tell = _silent if quiet or as_json else _told
-    from linger.workflow.quantize_job.quantized import QuantizeSettings
+    from linger.workflow.quantized import QuantizeSettings
 
     given = _given(context)
     settings = QuantizeSettings(
@@ -196,7 +196,7 @@ def _refuse_early(
         UsageError: Settings, names of files and of code, folders; all of them are named.
     """
     from linger.cli.arguments.paths import METRIC, require_code, require_data, require_file
-    from linger.workflow.quantize_job.quantized import require_free
+    from linger.workflow.quantized import require_free
 
     checks = settings.checks(has_metric=metric is not None)
     checks += [] if model is None else [partial(require_code, model)]
@@ -229,7 +229,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
     Raises:
         UsageError: There are such options; all of them are named.
     """
-    from linger.cli.arguments.folders import SOUNDS, files_in
+    from linger.cli.arguments.paths import SOUNDS, files_in
 
     folders = [Path(source) for source in sources if Path(source).is_dir()]
     are_sounds = [any(f.suffix.lower() in SOUNDS for f in files_in(folder)) for folder in folders]
@@ -249,7 +249,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
 def _pictures(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
 ) -> PictureOptions:
-    from linger.cli.arguments.folders import PictureOptions, Scale, read_numbers, read_sizes
+    from linger.cli.arguments.paths import PictureOptions, Scale, read_numbers, read_sizes
 
     if scale not in list(Scale):
         raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
@@ -270,7 +270,7 @@ def _pictures(
 
 
 def _sounds(shape: str, rate: int | None, length: int | None, limit: int | None) -> SoundOptions:
-    from linger.cli.arguments.folders import SoundOptions, read_sizes
+    from linger.cli.arguments.paths import SoundOptions, read_sizes
 
     sizes = read_sizes(shape, "--shape") if shape else ()
     return SoundOptions(
@@ -297,7 +297,7 @@ def _made(
     from linger.cli.arguments.data import read_data
     from linger.cli.arguments.model import load_metric, load_model
     from linger.workflow import quantize as job
-    from linger.workflow.quantize_job.run_file import RunFile
+    from linger.workflow.quantized import RunFile
 
     loaded = load_model(model, checkpoint)
     settings = settings if metric is None else replace(settings, metric=load_metric(metric))
@@ -320,8 +320,7 @@ def _repeated(
     """A run that is repeated."""
     from linger.cli.arguments.model import load_model
     from linger.workflow import quantize as job
-    from linger.workflow.quantize_job.quantized import require_free
-    from linger.workflow.quantize_job.run_file import read_run_file
+    from linger.workflow.quantized import read_run_file, require_free
 
     run = read_run_file(config)
     other = [

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.arguments.inputs import HELP, read_shapes
-from linger.cli.arguments.options import Inputs, Json, Seed, one_of
+from linger.cli.arguments.options import HELP, Inputs, Json, Seed, one_of, read_shapes
 from linger.cli.terminal import console, say_result
 from linger.errors import UsageError
 
@@ -38,7 +37,7 @@ def run(
         linger run digits.onnx --inputs pictures.npz --out scores.npz
         linger run digits.onnx --shape 1x1x8x8 --all
     """
-    from linger.cli.arguments.inputs import read_feeds
+    from linger.cli.arguments.options import read_feeds
     from linger.records.rich_table import table
     from linger.runtime.session import Session
     from linger.verification.array_files import npz_content

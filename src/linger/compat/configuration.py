@@ -1,22 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QUANT_CONFIGS and what belongs to it: the settings of linger 3.x, kept for this thread or task only."""
+"""QUANT_CONFIGS and what belongs to it: the settings of linger 3.x, kept for this thread or task only.
+
+constrain and const_module: the limits of linger 3.x, kept by the Normalize layers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from linger.constraint.conv_bn import ConvBN, as_batch_norm, counts_as, parts_of_pairs
+from linger.constraint.limits import LIMITS, Limits, Normalized, checked_limits, limits_of, refuse_quantized
+from linger.constraint.normalize import DEFAULT_TYPES, NORMALIZED, normalize_layers
 from linger.errors import UsageError, listing
 from linger.quantization.core.supported import SETTERS, SWITCHES, supported_types
 from linger.quantization.setup.config import save_config
-from linger.quantization.setup.config_file import unknown, write_config
-from linger.quantization.setup.config_reader import newer_config
-from linger.quantization.setup.newer_file import DEFAULT_CLAMP, DEFAULT_QUANT, DEFAULTS, unsaid_method
+from linger.quantization.setup.config_file import Config, Constraint, joined, unknown, write_config
+from linger.quantization.setup.config_reader import (
+    DEFAULT_CLAMP,
+    DEFAULT_QUANT,
+    DEFAULTS,
+    newer_config,
+    read_config,
+    unsaid_method,
+)
+from linger.quantization.setup.marking import checked_exceptions
+from linger.quantization.setup.patterns import last_fitting, patterns_in, unfitting
 from linger.settings import choose, choose_newer, keep_float, newer_settings
 
 _SECTIONS: Mapping[str, Mapping[str, Any]] = {"clamp_info": DEFAULT_CLAMP, "quant_info": DEFAULT_QUANT}
@@ -162,3 +178,163 @@ def _supported(item: object) -> type[nn.Module] | None:
 
 def _name(item: object) -> str:
     return item if isinstance(item, str) else str(getattr(item, "__name__", item))
+
+
+def constrain(
+    model: nn.Module,
+    config_file: str | Path | None = None,
+    disable_module: Iterable[type[nn.Module]] | None = None,
+    disable_submodel: Iterable[str] | str | None = None,
+) -> nn.Module:
+    """Keep weights, biases and outputs of a float model within limits, weights kept, and return the model.
+
+    Without a file: outputs within ±8, weights within 7 times their mean magnitude. That number is fixed now: call it after
+    `trace_layers`, which folds batch norms into weights, and `const_module` to take it anew later. Layers get the limits that the file has for them in `constrain` (`clamp_info` in a file
+    of linger 3.x), `limits` or `layers`, the later of these counting more; those that `normalize_module` or `disable_normalize`
+    marked, or that have limits already, keep those. A file that has none of these leaves the model as it is.
+
+    Args:
+        model: The float model, before or after `trace_layers`. Changed in place.
+        config_file: As of `init`; None: what `QUANT_CONFIGS.clamp_info` says in this context.
+        disable_module: Layer types that stay without limits.
+        disable_submodel: Dotted names of parts that do, with everything inside; `*` at the end matches any.
+
+    Raises:
+        UsageError: The file is wrong or does not fit the model, a name matches nothing, or the model is quantised.
+    """
+    refuse_quantized(model, "constrain")
+    config, source = _config(config_file)
+    excluded, without = checked_exceptions("constrain", disable_module, disable_submodel)
+    problems = [*_misfits(config, model), *_unmatched(without, model)]
+    if problems:
+        raise UsageError(
+            f"constrain: {source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
+        )
+    inside = parts_of_pairs(model)
+    for path, layer in model.named_modules():
+        is_left = layer in inside or counts_as(layer, excluded) or any(_is_inside(path, top) for top in without)
+        is_said = LIMITS.of(layer) is not None or limits_of(layer).is_any
+        wanted = None if is_left or is_said else _wanted(config, path, layer)
+        if wanted is not None:
+            LIMITS.put(layer, _fixed(wanted, layer))
+    return normalize_layers(
+        model,
+        normalize_modules=DEFAULT_TYPES,
+        normalize_weight_value=None,
+        normalize_bias_value=None,
+        normalize_output_value=None,
+    )
+
+
+def const_module(
+    module: nn.Module,
+    c_activation_val: float | None = 8.0,
+    c_weight_val: float | None = 8.0,
+    c_bias_val: float | None = None,
+    c_weight_factor: float | None = None,
+) -> nn.Module:
+    """Change the limits of a module, and of what is inside it, that `constrain` or `normalize_layers` has set.
+
+    Args:
+        module: A layer or a whole part of the float model.
+        c_activation_val: Largest magnitude of an output; None: no limit.
+        c_weight_val: Largest magnitude of a weight.
+        c_bias_val: Largest magnitude of a bias.
+        c_weight_factor: Weights may have so many times their mean magnitude, as it is now; counts above `c_weight_val`.
+
+    Returns:
+        The module.
+
+    Raises:
+        UsageError: A value is no limit, nothing in the module has limits, or the model is quantised.
+    """
+    refuse_quantized(module, "const_module")
+    limits = checked_limits(
+        "const_module", c_weight_val=c_weight_val, c_bias_val=c_bias_val, c_activation_val=c_activation_val
+    )
+    checked_limits("const_module", c_weight_factor=c_weight_factor, _=None, __=None)
+    inside = parts_of_pairs(module)
+    found = [layer for layer in module.modules() if isinstance(layer, Normalized) and layer not in inside]
+    if not found:
+        raise UsageError(
+            f"const_module: nothing in {type(module).__name__} has limits. Call linger.constrain on the model first."
+        )
+    for layer in found:
+        chosen = _fixed(Constraint(limits.weight, limits.bias, limits.output, c_weight_factor), layer)
+        LIMITS.put(layer, chosen)
+        layer.limit_to(chosen)
+    return module
+
+
+def _config(config_file: str | Path | None) -> tuple[Config, str]:
+    if config_file is None:
+        return newer_config(newer_settings(), "QUANT_CONFIGS"), "QUANT_CONFIGS"
+    return read_config(config_file), str(config_file)
+
+
+def _misfits(config: Config, model: nn.Module) -> Iterator[str]:
+    """What a file says about limits of layers that the model does not have, or that cannot have limits."""
+    modules = dict(model.named_modules())
+    yield from (problem for problem in unfitting(config, model) if not problem.startswith("functions"))
+    for place in ("constrain", "limits", "layers"):
+        entries: Mapping[str, object] = getattr(config, place)
+        patterns = patterns_in(entries, modules)
+        for path in entries:
+            if path not in modules and path not in patterns:
+                yield unknown(place, path, modules)
+            elif place != "layers" and path in modules and not isinstance(modules[path], (*NORMALIZED, Normalized)):
+                yield f"{place}.{path}: {type(modules[path]).__name__} cannot be kept within limits"
+
+
+def _unmatched(names: Iterable[str], model: nn.Module) -> Iterator[str]:
+    paths = [path for path, _ in model.named_modules()]
+    for name in names:
+        if not any(_is_inside(path, name) for path in paths):
+            yield unknown("disable_submodel", name, paths)
+
+
+def _is_inside(path: str, top: str) -> bool:
+    is_start = top.endswith("*") and path.startswith(top.removesuffix("*"))
+    return is_start or path == top or path.startswith(f"{top}.")
+
+
+def _wanted(config: Config, path: str, layer: nn.Module) -> Constraint | None:
+    """What a configuration says about a layer; patterns reach only layers of the usual types."""
+    if not isinstance(layer, (*NORMALIZED, Normalized)):
+        return None
+    said = last_fitting(config.constrain, path) if counts_as(layer, DEFAULT_TYPES) or path in config.constrain else None
+    entry, of_float = last_fitting(config.layers, path), last_fitting(config.limits, path)
+    for limits in (of_float, None if entry is None else entry.limits):
+        if limits is not None and limits.is_any:
+            said = Constraint(limits.weight, limits.bias, limits.output)
+    return said
+
+
+def _fixed(wanted: Constraint, layer: nn.Module) -> Limits:
+    """Limits as numbers: the factor times the mean magnitude of the weights, unless they are all zero."""
+    weight = wanted.weight
+    if wanted.weight_factor is not None:
+        mean = _mean_weight(layer)
+        weight = wanted.weight_factor * mean if mean > 0.0 else None
+    return Limits(weight, wanted.bias, wanted.output)
+
+
+def _mean_weight(layer: nn.Module) -> float:
+    """The mean magnitude of what limits of weights act on: folded weights of a pair, γ/σ of a batch norm."""
+    with torch.no_grad():
+        magnitudes = [weight.abs().flatten() for weight in _weights(layer)]
+        return float(torch.cat(magnitudes).mean()) if magnitudes else 0.0
+
+
+def _weights(layer: nn.Module) -> list[Tensor]:
+    own = dict(layer.named_parameters(recurse=False))
+    if any(is_lazy(weight) for weight in own.values()):
+        return []
+    if isinstance(layer, ConvBN):
+        has_statistics = as_batch_norm(layer.bn).running_mean is not None
+        return [layer.folded()[0] if has_statistics else layer.conv.weight]
+    if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
+        if layer.running_var is None or layer.weight is None:
+            return []
+        return [layer.weight * torch.rsqrt(layer.running_var + layer.eps)]
+    return [weight for name, weight in own.items() if name.startswith("weight")]

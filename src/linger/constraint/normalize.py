@@ -1,40 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""normalize_layers, normalize_module, disable_normalize: limits for the layers of a float model."""
+"""normalize_layers, normalize_module, disable_normalize: limits for the layers of a float model.
+
+LSTM and GRU whose weights, biases and output sequence stay within limits.
+
+A layer whose channels have limits of their own, as `linger.equalize` makes it where ReLU6 follows.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from torch import nn
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.rnn import PackedSequence
 
 from linger.analysis.trace import computes_like
-from linger.constraint.batch_norm import NormalizeBatchNorm1d, NormalizeBatchNorm2d, NormalizeBatchNorm3d
 from linger.constraint.conv_bn import (
     ConvBN,
+    NormalizeBatchNorm1d,
+    NormalizeBatchNorm2d,
+    NormalizeBatchNorm3d,
+    NormalizeConv1d,
+    NormalizeConv2d,
     NormalizeConvBN1d,
     NormalizeConvBN2d,
+    NormalizeConvTranspose2d,
     NormalizeConvTransposeBN2d,
+    NormalizeEmbedding,
+    NormalizeLayerNorm,
+    NormalizeLinear,
     counts_as,
     freeze_batch_norms,
     joined_limits,
     parts_of_pairs,
 )
-from linger.constraint.limits import Limits, Normalized, checked_limits, limits_of
-from linger.constraint.marks import LIMITS, Types, checked_types, refuse_quantized
-from linger.constraint.normalized import (
-    NormalizeConv1d,
-    NormalizeConv2d,
-    NormalizeConvTranspose2d,
-    NormalizeEmbedding,
-    NormalizeLayerNorm,
-    NormalizeLinear,
+from linger.constraint.limits import (
+    LIMITS,
+    Limits,
+    Normalized,
+    Types,
+    checked_limits,
+    checked_types,
+    clamp,
+    limits_of,
+    refuse_quantized,
 )
-from linger.constraint.recurrent import NormalizeFastGRU, NormalizeFastLSTM
 from linger.constraint.tracing import replace_everywhere
 from linger.settings import chosen_switches
+
+_Layer = TypeVar("_Layer", bound="_LimitedRecurrent")
+_Sequence = TypeVar("_Sequence", Tensor, PackedSequence)
+_States = tuple[Tensor, Tensor]
+
+
+class _LimitedRecurrent(Normalized):
+    """What both kinds share. torch's forward reads its parameters through `_flat_weights`: here they are limited.
+
+    The returned state is what torch computes with the limited parameters; only the output sequence is limited.
+    """
+
+    _flat_weights_names: list[str]
+
+    @property
+    def _flat_weights(self) -> list[Tensor | None]:
+        return [self._limited(name) for name in self._flat_weights_names]
+
+    @_flat_weights.setter
+    def _flat_weights(self, tensors: object) -> None:
+        """Ignored: torch assigns the parameters, and they are read by their names."""
+
+    def _limited(self, name: str) -> Tensor | None:
+        limit = self.normalize_bias if name.startswith("bias") else self.normalize_weight
+        return clamp(getattr(self, name, None), limit)
+
+    def _weights_have_changed(self) -> bool:
+        """Always False: the parameters are read again in every pass."""
+        return False
+
+    def flatten_parameters(self) -> None:
+        """Limited parameters are new tensors in every pass, so there is no point in joining them in memory."""
+        if self.normalize_weight is None and self.normalize_bias is None:
+            super().flatten_parameters()  # type: ignore[misc]  # the torch layer's
+
+    @classmethod
+    def from_layer(cls: type[_Layer], layer: nn.Module, chosen: Limits) -> _Layer:
+        """As for every Normalize* layer, without torch's own list of parameters."""
+        made = super().from_layer(layer, chosen)
+        made.__dict__.pop("_flat_weights", None)
+        return made
+
+    def _limit_sequence(self, output: _Sequence) -> _Sequence:
+        if isinstance(output, PackedSequence):
+            return output._replace(data=clamp(output.data, self.normalize_data))
+        return clamp(output, self.normalize_data)
+
+
+class NormalizeFastLSTM(_LimitedRecurrent, nn.LSTM):
+    """An LSTM within limits."""
+
+    def forward(self, input: _Sequence, hx: _States | None = None) -> tuple[_Sequence, _States]:  # noqa: A002 - torch's name
+        """(limited output, (h, c)) of the LSTM with limited parameters."""
+        output, state = nn.LSTM.forward(self, input, hx)
+        return self._limit_sequence(output), state
+
+
+class NormalizeFastGRU(_LimitedRecurrent, nn.GRU):
+    """A GRU within limits."""
+
+    def forward(self, input: _Sequence, hx: Tensor | None = None) -> tuple[_Sequence, Tensor]:  # noqa: A002 - torch's name
+        """(limited output, h) of the GRU with limited parameters."""
+        output, state = nn.GRU.forward(self, input, hx)
+        return self._limit_sequence(output), state
+
 
 logger = logging.getLogger(__name__)
 
@@ -199,3 +281,48 @@ def _reason_to_stay(layer: nn.Module, model: nn.Module) -> str:
         if isinstance(reader, _READING_WEIGHTS_THEMSELVES) and layer in reader.children():
             return f"{type(reader).__name__} reads its weights itself"
     return ""
+
+
+class ChannelLimits(nn.Module):
+    """A layer whose output is limited to 0 … `limit`, channel by channel.
+
+    Its state is that of the layer, under `layer.`, and the buffer `limit`, whose axes of size 1 let it be repeated over
+    the output. The integers are those of Clip to the largest limit and of iqMin with the limits, constants of 8 bits.
+    """
+
+    limit: Tensor
+
+    def __init__(self, layer: nn.Module, limit: Tensor, largest: float) -> None:
+        super().__init__()
+        self.layer = layer
+        self.largest = largest
+        self.register_buffer("limit", limit)
+        self.training = layer.training
+
+    def forward(self, x: Tensor) -> Tensor:
+        """min(max(layer(x), 0), limit); the first step, with one limit for all channels, tells the range to the layer."""
+        return torch.minimum(F.hardtanh(self.layer(x), 0.0, self.largest), self.limit)
+
+    def extra_repr(self) -> str:
+        """The limit that all channels share."""
+        return f"largest={self.largest:g}"
+
+
+def limit_channels(model: nn.Module, wanted: Mapping[str, tuple[float, tuple[int, ...]]]) -> dict[nn.Module, nn.Module]:
+    """Put `ChannelLimits` around modules of a model, all channels at the largest limit until a checkpoint says more.
+
+    Args:
+        model: A float model.
+        wanted: The largest limit and the shape of the limits, by the path of the module.
+
+    Returns:
+        The modules by what is around them, so that `replace_everywhere` can undo it. One that has limits already stays.
+    """
+    made: dict[nn.Module, nn.Module] = {}
+    for path, (largest, shape) in wanted.items():
+        layer = model.get_submodule(path)
+        if not isinstance(layer, ChannelLimits):
+            like = next(layer.parameters(), torch.zeros(()))
+            made[layer] = ChannelLimits(layer, torch.full(shape, largest).to(like), largest)
+    replace_everywhere(model, made)
+    return {around: layer for layer, around in made.items()}

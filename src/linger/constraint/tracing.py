@@ -26,8 +26,7 @@ from linger.constraint.conv_bn import (
     freeze_batch_norms,
     parts_of_pairs,
 )
-from linger.constraint.limits import AHEAD_RELU, Normalized
-from linger.constraint.marks import FUSED, Fusion, Types, refuse_quantized
+from linger.constraint.limits import AHEAD_RELU, FUSED, Fusion, Normalized, Types, refuse_quantized
 from linger.errors import UsageError, listing
 from linger.settings import chosen_switches
 

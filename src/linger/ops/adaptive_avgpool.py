@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from linger.dialect import Draw, Sample, op
-from linger.numeric import blocks
-from linger.numeric.curves import reciprocal
+from linger.numeric import blocks, curves
 from linger.numeric.kernel import Kernel, T
 
 
@@ -30,7 +29,7 @@ def iq_adaptive_avgpool(
         k.sum_along(k.sum_along(k.wide(x), 0), 1), k.scalar(0.0)
     )  # [1, 1, height, width], also of no pictures
     area = _windows(k, k.add(empty, k.scalar(1.0)), rows, columns)
-    mean = k.mul(total, reciprocal.window_reciprocal(k, area))
+    mean = k.mul(total, curves.window_reciprocal(k, area))
     return blocks.requantize(k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
 
 

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
-from linger.numeric import blocks
-from linger.numeric.curves import normalization
+from linger.numeric import blocks, curves
 from linger.numeric.kernel import Kernel, T
 
 
 def _finest(scales: Iterable[float]) -> float:
     """A shift to the right only, from Q10 times the scale of the weight, which is the second one."""
-    return list(scales)[1] * 2.0**normalization.FRACTION
+    return list(scales)[1] * 2.0**curves.FRACTION
 
 
 @op("GroupNormInt", limit=_finest, normalises=True, keeps_shape=True, state_name="groupnorm")
@@ -35,29 +34,29 @@ def groupnorm_int(
     scale_x: float,
     scale_w: float,
     scale_o: float,
-    eps: float = normalization.DEFAULT_EPS,
+    eps: float = curves.DEFAULT_EPS,
     platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊sat32(n·w + b)·scale_o/(2^10·scale_w) + ½⌋), n = (x − mean)/√(var + eps) of each group in Q10.
 
     x is [n, c, …], w and b have one number per channel. n has 16 bits; how it is computed is in
-    `linger.numeric.curves.normalization`. b is int32 at 2^10·scale_w.
+    `linger.numeric.curves`. b is int32 at 2^10·scale_w.
     """
     lines = k.group_lines(k.wide(x), groups)
-    n = k.reshape_like(normalization.normalize(k, lines, source=k.scalar(scale_x), eps=eps), x)
+    n = k.reshape_like(curves.normalize(k, lines, source=k.scalar(scale_x), eps=eps), x)
     total = k.add(k.mul(n, k.per_channel(k.wide(w), x)), k.per_channel(k.wide(b), x))
-    source = k.mul(k.scalar(2.0**normalization.FRACTION), k.scalar(scale_w))
+    source = k.mul(k.scalar(2.0**curves.FRACTION), k.scalar(scale_w))
     return blocks.requantize(k, blocks.saturate(k, total, 32), source=source, target=k.scalar(scale_o), bits=o_bits)
 
 
 @groupnorm_int.real
-def real(torch: Any, x: Any, w: Any, b: Any, *, groups: int, eps: float = normalization.DEFAULT_EPS, **_: Any) -> Any:
+def real(torch: Any, x: Any, w: Any, b: Any, *, groups: int, eps: float = curves.DEFAULT_EPS, **_: Any) -> Any:
     """torch.group_norm, which unlike the functional form also takes groups of one number."""
     return torch.group_norm(x, groups, w, b, eps)
 
 
 def _settings(groups: int, eps: float) -> Mapping[str, Any]:
-    return {"groups": groups} | ({} if eps == normalization.DEFAULT_EPS else {"eps": float(eps)})
+    return {"groups": groups} | ({} if eps == curves.DEFAULT_EPS else {"eps": float(eps)})
 
 
 @groupnorm_int.layer("torch.nn.GroupNorm")
@@ -76,7 +75,7 @@ def from_instance_norm(layer: Any) -> Mapping[str, Any] | Refusal:
 
 @groupnorm_int.function("torch.nn.functional.group_norm")
 def from_functional_group_norm(
-    x: object, num_groups: int, weight: object = None, bias: object = None, eps: float = normalization.DEFAULT_EPS
+    x: object, num_groups: int, weight: object = None, bias: object = None, eps: float = curves.DEFAULT_EPS
 ) -> Mapping[str, Any] | Refusal:
     """The groups and eps."""
     return _settings(num_groups, eps)
@@ -91,7 +90,7 @@ def from_functional_instance_norm(
     bias: object = None,
     use_input_stats: bool = True,
     momentum: float = 0.1,
-    eps: float = normalization.DEFAULT_EPS,
+    eps: float = curves.DEFAULT_EPS,
 ) -> Mapping[str, Any] | Refusal:
     """Every channel is a group."""
     if not use_input_stats or running_mean is not None:

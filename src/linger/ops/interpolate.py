@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from linger.dialect import Draw, Refusal, Sample, op
-from linger.numeric import blocks
-from linger.numeric.curves import interpolation
+from linger.numeric import blocks, curves
 from linger.numeric.kernel import Kernel, T
 
-_ONE = 2.0 ** (2 * interpolation.WEIGHT_BITS)
+_ONE = 2.0 ** (2 * curves.WEIGHT_BITS)
 
 
 @op("iqInterpolate", keeps_open_sizes=False, sized_inputs=("rows", "columns"))
@@ -32,7 +31,7 @@ def iq_interpolate(
 
 
 @iq_interpolate.constants("rows", "columns", need_scale=False)
-def matrices(*, rows: interpolation.Matrix, columns: interpolation.Matrix, scale: float, bits: int) -> tuple[Any, ...]:
+def matrices(*, rows: curves.Matrix, columns: curves.Matrix, scale: float, bits: int) -> tuple[Any, ...]:
     """The weights as they are; the scale does not matter to them."""
     return rows, columns
 
@@ -53,14 +52,14 @@ def from_interpolate(
     if antialias:
         return Refusal("antialias=True has no integer form; leave it out")
     old = tuple(int(n) for n in x.shape[2:])
-    found = interpolation.output_sizes(old, size, scale_factor)
+    found = curves.output_sizes(old, size, scale_factor)
     if found is None or min(*old, *found[0]) < 1:
         return Refusal("torch takes either a size or a factor, and pictures that are not empty")
     new, factors = found
     if recompute_scale_factor:
         factors = (None, None)
     rows, columns = (
-        interpolation.linear_weights(*setting, align_corners=bool(align_corners))
+        curves.linear_weights(*setting, align_corners=bool(align_corners))
         for setting in zip(old, new, factors, strict=True)
     )
     return {"rows": tuple(zip(*rows, strict=True)), "columns": tuple(zip(*columns, strict=True))}

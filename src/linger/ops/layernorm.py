@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
-from linger.numeric import blocks
-from linger.numeric.curves import normalization
+from linger.numeric import blocks, curves
 from linger.numeric.kernel import Kernel, T
 
 _NEWER_INPUTS = ("x", "w", "b_normal")
@@ -23,7 +22,7 @@ _Q15 = "normalises to Q15 in 32 bits, LayerNormInt to Q10 in 16 bits, so their n
 
 def _finest(scales: Iterable[float]) -> float:
     """The device shifts right only, from Q10 times the scale of the weight, which is the second one."""
-    return list(scales)[1] * 2.0**normalization.FRACTION
+    return list(scales)[1] * 2.0**curves.FRACTION
 
 
 @op(
@@ -50,17 +49,17 @@ def layernorm_int(
     scale_x: float,
     scale_w: float,
     scale_o: float,
-    eps: float = normalization.DEFAULT_EPS,
+    eps: float = curves.DEFAULT_EPS,
     platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊sat32(n·w + b)·scale_o/(2^10·scale_w) + ½⌋), n = (x − mean)/√(var + eps) in Q10.
 
-    n has 16 bits; how it is computed is in `linger.numeric.curves.normalization`. b is int32 at 2^10·scale_w.
+    n has 16 bits; how it is computed is in `linger.numeric.curves`. b is int32 at 2^10·scale_w.
     """
     lines = k.lines(k.wide(x), w)
-    n = normalization.normalize(k, lines, source=k.scalar(scale_x), eps=eps)
+    n = curves.normalize(k, lines, source=k.scalar(scale_x), eps=eps)
     total = blocks.saturate(k, k.add(k.mul(n, k.wide(w)), k.wide(b)), 32)
-    source = k.mul(k.scalar(2.0**normalization.FRACTION), k.scalar(scale_w))
+    source = k.mul(k.scalar(2.0**curves.FRACTION), k.scalar(scale_w))
     return blocks.requantize(k, k.reshape_like(total, x), source=source, target=k.scalar(scale_o), bits=o_bits)
 
 
@@ -68,22 +67,22 @@ def layernorm_int(
 def refuse_long_lines(node: NodeFacts) -> str | None:
     """Refuse to normalise more numbers than can be added exactly."""
     count, bits = node.size("w", 0), node.bits("x")
-    if count is None or normalization.is_exact(count, bits):
+    if count is None or curves.is_exact(count, bits):
         return None
     return f"the sums over {count} numbers of {bits} bits would not be exact. Normalise fewer numbers."
 
 
 @layernorm_int.real
-def real(torch: Any, x: Any, w: Any, b: Any, *, eps: float = normalization.DEFAULT_EPS, **_: Any) -> Any:
+def real(torch: Any, x: Any, w: Any, b: Any, *, eps: float = curves.DEFAULT_EPS, **_: Any) -> Any:
     """Layer norm over as many of the last axes as the flat weight has numbers for."""
     lines = x.reshape(-1, w.numel())
     return torch.nn.functional.layer_norm(lines, (w.numel(),), w, b, eps).reshape(x.shape)
 
 
 def _settings(count: int, eps: float) -> Mapping[str, Any] | Refusal:
-    if not normalization.is_exact(count, 8):
+    if not curves.is_exact(count, 8):
         return Refusal(f"the sums over {count} numbers would not be exact; normalise fewer than 2^19")
-    return {} if eps == normalization.DEFAULT_EPS else {"eps": float(eps)}
+    return {} if eps == curves.DEFAULT_EPS else {"eps": float(eps)}
 
 
 @layernorm_int.layer("torch.nn.LayerNorm")
@@ -94,7 +93,7 @@ def from_layer_norm(layer: Any) -> Mapping[str, Any] | Refusal:
 
 @layernorm_int.function("torch.nn.functional.layer_norm")
 def from_functional_layer_norm(
-    x: object, normalized_shape: Any, weight: object = None, bias: object = None, eps: float = normalization.DEFAULT_EPS
+    x: object, normalized_shape: Any, weight: object = None, bias: object = None, eps: float = curves.DEFAULT_EPS
 ) -> Mapping[str, Any] | Refusal:
     """As for the layer."""
     return _settings(math.prod(normalized_shape), eps)

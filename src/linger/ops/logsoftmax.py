@@ -12,7 +12,7 @@ from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
 from linger.numeric import blocks
-from linger.numeric.curves import softmax as device
+from linger.numeric import curves as device
 from linger.numeric.kernel import Kernel, T
 
 _LOG_OF_ZERO = -64.0
@@ -37,7 +37,7 @@ def log_softmax_int(
     scale_o: float,
     platform_quant: str = PLATFORM_QUANT,
 ) -> T:
-    """Y = sat(⌊ln(s/2^15)·scale_o + ½⌋), s the softmax in Q15 (`linger.numeric.curves.softmax`); ln 0 counts as −64."""
+    """Y = sat(⌊ln(s/2^15)·scale_o + ½⌋), s the softmax in Q15 (`linger.numeric.curves`); ln 0 counts as −64."""
     s = device.softmax(k, k.wide(x), source=k.scalar(scale_x), axis=dim)
     one = k.scalar(1.0)
     real = k.log(k.mul(k.where_less(s, one, one, s), k.scalar(2.0**-15)))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Newer, Refusal, Sample, op
-from linger.numeric.curves.gates import Q7, GateKit, StateKit, largest_gate
+from linger.numeric.curves import Q7, GateKit, StateKit, largest_gate
 from linger.numeric.kernel import Kernel, T
 
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")

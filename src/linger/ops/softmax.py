@@ -13,7 +13,7 @@ from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Newer, Refusal, Sample, op
 from linger.numeric import blocks
-from linger.numeric.curves import softmax as device
+from linger.numeric import curves as device
 from linger.numeric.kernel import Kernel, T
 
 
@@ -37,7 +37,7 @@ def softmax_int(
     scale_o: float,
     platform_quant: str = PLATFORM_QUANT,
 ) -> T:
-    """Y = sat(⌊softmax(x/scale_x)·scale_o/2^15 + ½⌋), the softmax in Q15 (`linger.numeric.curves.softmax`)."""
+    """Y = sat(⌊softmax(x/scale_x)·scale_o/2^15 + ½⌋), the softmax in Q15 (`linger.numeric.curves`)."""
     y = device.softmax(k, k.wide(x), source=k.scalar(scale_x), axis=dim)
     return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits)
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
-from linger.numeric import blocks
-from linger.numeric.curves import normalization
+from linger.numeric import blocks, curves
 from linger.numeric.kernel import Kernel, T
 
 
@@ -65,7 +64,7 @@ def from_var(
     count, bits = int(x.shape[dim]), getattr(x, "bits", 8)
     if count <= int(unbiased):
         return Refusal(f"{count} numbers have no variance")
-    if not normalization.is_exact(2 * count, bits):
+    if not curves.is_exact(2 * count, bits):
         return Refusal(f"the variance of {count} numbers of {bits} bits would not be exact; use fewer bits")
     return {"dim": dim, "unbiased": int(unbiased)}
 

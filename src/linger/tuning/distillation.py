@@ -18,7 +18,7 @@ from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.stored import Kind
-from linger.quantization.diagnosis.signal_noise import mismatch
+from linger.quantization.diagnosis.noise_bench import mismatch
 from linger.tuning.grid_steps import grid_steps
 from linger.tuning.held_out import split_data
 from linger.tuning.learned_ranges import LearnedRanges

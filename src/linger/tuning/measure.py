@@ -13,7 +13,7 @@ from linger.analysis.attributes import evaluating
 from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
 from linger.errors import UsageError, listing
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.diagnosis.signal_noise import SignalNoise, decibels, mismatch
+from linger.quantization.diagnosis.noise_bench import SignalNoise, decibels, mismatch
 
 
 class OutputError:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from linger.analysis.batches import Batch, as_batches, float_tensors
-from linger.constraint.marks import QUANTIZED
+from linger.constraint.limits import QUANTIZED
 from linger.errors import LingerError, UsageError, listing, no_module
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of

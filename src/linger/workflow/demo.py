@@ -17,7 +17,7 @@ from torch.nn import functional
 from linger.progress import progress
 
 if TYPE_CHECKING:
-    from linger.checks.check_result import CheckResult
+    from linger.checks.check import CheckResult
     from linger.verification.proof.result import Verification
 
 TEST_IMAGES = 540

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from linger.c.memory_use import ArenaUse
 from linger.c.memory_use import memory as arena_of
-from linger.checks.check import check
-from linger.checks.check_result import CheckResult
-from linger.checks.limits.memory import memory
+from linger.checks.check import CheckResult, check
+from linger.checks.limits.whole_file import memory
 from linger.checks.memory_use import MemoryUse
 from linger.errors import LingerError, UsageError, counted, printable
 from linger.files import is_unchanged
@@ -33,8 +32,7 @@ from linger.progress import progress
 from linger.proof import verify
 from linger.reporting.facts import Block, FindingFacts, LayerFacts, MemoryFacts, Proof, Run, TensorFacts, encodable
 from linger.runtime.reference import Reference
-from linger.runtime.saturation import has_saturating_products
-from linger.runtime.session import Session
+from linger.runtime.session import Session, has_saturating_products
 from linger.targets import Target
 from linger.verification.feeds import spread_feeds
 from linger.verification.proof.certificate import (

@@ -24,7 +24,7 @@ from linger.graph.core.unsigned_bytes import carried, stands_for
 from linger.graph.formats.tensor_formats import UNKNOWN, TensorFormat
 from linger.graph.network import Network
 from linger.graph.qdq.qdq_node import MOVE, MOVE_BYTES, is_qdq, quantization_of, scale_of, zero_of
-from linger.numeric.fixed_point import FixedPoint
+from linger.numeric.fixed import FixedPoint
 from linger.reporting.facts import Bins, LayerFacts
 
 MOST_BINS = 128

@@ -198,7 +198,7 @@ def self_test() -> SelfTest:
         import onnx_ir as ir
 
         from linger.proof import verify
-        from linger.runtime.saturation import has_saturating_products
+        from linger.runtime.session import has_saturating_products
 
         result = verify(None, ir.to_proto(ir.from_onnx_text(_SELF_TEST)), batches=4)
         return SelfTest(result.ok, result.integers, result.differing, has_saturating_products())

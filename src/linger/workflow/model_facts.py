@@ -25,8 +25,7 @@ from linger.proof import verify
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.call_watch import Call, CallWatch, Key
-from linger.quantization.diagnosis.coverage import Coverage, coverage
+from linger.quantization.diagnosis.call_watch import Call, CallWatch, Coverage, Key, coverage
 from linger.quantization.diagnosis.layer_comparison import (
     LayerComparison,
     LayerRow,
@@ -53,7 +52,8 @@ from linger.tuning.mixed_precision.goals import checked_metric, metric_name
 from linger.verification.proof.result import Verification
 from linger.workflow.file_facts import MOST_BATCHES, FileFacts, complete_run
 from linger.workflow.file_layers import CHUNK, Grid, Tally, origin_of
-from linger.workflow.model_quality import DATA, SIGNAL, QualityPass, output_name
+from linger.workflow.model_quality import DATA, SIGNAL, QualityPass
+from linger.workflow.samples import output_name
 
 if TYPE_CHECKING:
     from linger.verification.proof.result import Verification

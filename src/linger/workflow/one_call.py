@@ -24,9 +24,9 @@ from linger.reporting.facts import Quality, read_run
 from linger.reporting.verdict import Verdict
 from linger.verification.proof.result import Verification
 from linger.workflow import quantize as job
-from linger.workflow.quantize_job.quantized import CERTIFICATE, CERTIFIED_INPUTS, DATA, NET, Quantized, QuantizeSettings
-from linger.workflow.quantize_job.samples import Samples, checked_arguments, of_user
+from linger.workflow.quantized import CERTIFICATE, CERTIFIED_INPUTS, DATA, NET, Quantized, QuantizeSettings
 from linger.workflow.report import Place, Report, report
+from linger.workflow.samples import Samples, checked_arguments, of_user
 
 if TYPE_CHECKING:
     from linger.c.proof import CProof

@@ -15,7 +15,7 @@ from linger.analysis.batches import Batch, Forward, values_of
 from linger.errors import VerificationError, counted
 from linger.pipeline import init
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.function_bits import choose_widths
+from linger.quantization.setup.patterns import choose_widths
 from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
 from linger.tuning.autotune.starting import refuse_not_finite, start_of
 from linger.tuning.autotune.threads import fitting_threads, on_threads
@@ -23,7 +23,7 @@ from linger.tuning.autotune.tune import INTERRUPTED, tune
 from linger.tuning.mixed_precision.goals import checked_metric, metric_name
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
-from linger.workflow.quantize_job.delivery import (
+from linger.workflow.delivery import (
     Tell,
     Work,
     c_obstacle,
@@ -36,7 +36,7 @@ from linger.workflow.quantize_job.delivery import (
     placed,
     reported,
 )
-from linger.workflow.quantize_job.judging import (
+from linger.workflow.model_quality import (
     batch_size,
     coarse_notes,
     data_cautions,
@@ -47,9 +47,16 @@ from linger.workflow.quantize_job.judging import (
     usual_budget,
     with_fitting_labels,
 )
-from linger.workflow.quantize_job.quantized import DATA, Quantized, QuantizeSettings, require_free
-from linger.workflow.quantize_job.run_file import RunFile, load_weights, read_run_file
-from linger.workflow.quantize_job.samples import Edges, Piece, Samples, edges_of, require_alike, rows_of, seen_before
+from linger.workflow.quantized import (
+    DATA,
+    Quantized,
+    QuantizeSettings,
+    RunFile,
+    load_weights,
+    read_run_file,
+    require_free,
+)
+from linger.workflow.samples import Edges, Piece, Samples, edges_of, require_alike, rows_of, seen_before
 
 if TYPE_CHECKING:
     from linger.tuning.autotune.result import TuneResult

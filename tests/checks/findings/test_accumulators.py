@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import places_of
 from linger.checks.findings.parameters import Accumulator, accumulator_findings, row_sums
+from linger.checks.findings.structure import places_of
 from tests.support.onnx_text import parse
 
 

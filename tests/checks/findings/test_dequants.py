@@ -4,8 +4,8 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.scales import dequant_findings
+from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import QUANT, text_model
 
 BRANCHES = """{before} [c] c = Constant<value = bool {{1}}>()

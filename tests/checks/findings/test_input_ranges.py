@@ -3,8 +3,8 @@
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.scales import input_range_findings
+from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import softmax, text_model
 
 

@@ -3,8 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import CheckedModel
-from linger.checks.findings.structure import name_findings, size_findings
+from linger.checks.findings.structure import CheckedModel, name_findings, size_findings
 from tests.support.check_cases import DEQUANT, QUANT, text_model
 
 

@@ -1,6 +1,6 @@
 """Where nodes stand."""
 
-from linger.checks.findings.node_places import CheckedModel, function_places, model_finding, places_of
+from linger.checks.findings.structure import CheckedModel, function_places, model_finding, places_of
 from linger.graph.core.check_rules import DEAD_NODE
 from linger.graph.core.finding import Finding
 from linger.graph.files.model_io import load

@@ -5,8 +5,8 @@ import onnx_ir as ir
 import pytest
 
 from linger.checks.findings import parameters as module
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.parameters import number_findings
+from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import GATES, RECURRENT, node
 from tests.support.chip import SIGNAL, WIDTHS, WINDOW, model_of
 

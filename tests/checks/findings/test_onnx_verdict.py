@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.schemas import onnx_verdict, without_weights
+from linger.checks.findings.structure import CheckedModel
 from linger.graph.files.model_io import load, read_proto, save
 from tests.graph.files.test_external_data import with_weights
 from tests.support.check_cases import text_model

@@ -2,9 +2,9 @@
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.scales import propagation_findings
 from linger.checks.findings.schemas import without_weights
+from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import DEQUANT, FUNCTION, PARAMETERS, QUANT, linear, text_model
 
 

@@ -3,8 +3,8 @@
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.scales import qdq_findings
+from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import text_model
 
 PAIR = "[q] q = QuantizeLinear(x, s, z) [d] y = DequantizeLinear(q, s, z)"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.scales import saturation_findings
+from linger.checks.findings.structure import CheckedModel
 from linger.graph.core.tensor_types import infer_element_types
 from tests.support.kernels import mixed_products
 from tests.support.onnx_text import parse

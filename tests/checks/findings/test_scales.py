@@ -5,8 +5,8 @@ import math
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.scales import scale_findings
+from linger.checks.findings.structure import CheckedModel
 from linger.numeric.fixed import is_power_of_two
 from tests.support.check_cases import node, text_model
 

@@ -2,8 +2,8 @@
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import CheckedModel
 from linger.checks.findings.schemas import setting_findings, without_weights
+from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import text_model
 
 POOL = "strides=[2, 2], pads=[0, 0, 0, 0], data_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0"

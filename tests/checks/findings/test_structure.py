@@ -2,8 +2,7 @@
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import CheckedModel
-from linger.checks.findings.structure import structure_findings
+from linger.checks.findings.structure import CheckedModel, structure_findings
 from tests.support.check_cases import text_model
 
 IF = "[c] c = Constant<value = bool {{1}}>() [i] y = If(c)<then_branch = t () => ({then}), else_branch = e () => ({other})>"

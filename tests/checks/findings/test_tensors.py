@@ -5,8 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.node_places import CheckedModel
-from linger.checks.findings.structure import problem_of, tensor_findings
+from linger.checks.findings.structure import CheckedModel, problem_of, tensor_findings
 from tests.support.check_cases import text_model
 
 KINDS = [

@@ -3,8 +3,7 @@
 import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import CheckedModel
-from linger.checks.findings.structure import usage_findings
+from linger.checks.findings.structure import CheckedModel, usage_findings
 from tests.support.check_cases import text_model
 
 

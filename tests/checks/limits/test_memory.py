@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.checks.limits.memory import (
+from linger.checks.limits.whole_file import (
     MEMORY,
     PRODUCT_MEMORY,
     SCRATCH,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.cli.arguments.inputs import read_feeds
+from linger.cli.arguments.options import read_feeds
 from linger.errors import UsageError
 from linger.runtime.session import Session
 

@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from linger.cli.arguments.inputs import read_shapes
+from linger.cli.arguments.options import read_shapes
 from linger.errors import UsageError
 from linger.runtime.session import Session
 from tests.support.command import run

@@ -2,7 +2,7 @@
 
 import re
 
-from linger.checks.check_result import RULES
+from linger.checks.check import RULES
 from linger.graph.core.check_rules import GENERAL_RULES
 from linger.graph.core.finding import SEVERITIES
 from tests.conftest import REPOSITORY

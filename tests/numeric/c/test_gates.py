@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from linger.dialect import find_op
-from linger.numeric.c import time
-from linger.numeric.c.gates import piece_array, straight_pieces
+from linger.numeric.c import kernel
+from linger.numeric.c.kernel import piece_array, straight_pieces
 from linger.numeric.c.unit import Input, Unit
-from linger.numeric.curves.gates import GateKit, gate_curves
+from linger.numeric.curves import GateKit, gate_curves
 from linger.numeric.numpy_kernel import NumpyKernel
 from tests.support.c_compiler import SANITIZERS, call, checking_program, load, require_compiler, run_program
 from tests.support.comparison import difference
@@ -188,7 +188,7 @@ def test_a_wrong_piece_is_caught(curve, fault, tmp_path, monkeypatch):
             pieces[middle] = dataclasses.replace(pieces[middle], **changed)
         return tuple(pieces)
 
-    monkeypatch.setattr(time, "straight_pieces", wrong)
+    monkeypatch.setattr(kernel, "straight_pieces", wrong)
     is_right = [d is None for d in differences(tmp_path)]
     assert is_right == ([False, True, True] if curve == "sigmoid" else [True, False, False])
 

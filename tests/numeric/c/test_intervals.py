@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.numeric.c.intervals import (
+from linger.numeric.c.nodes import (
     INT32,
     INT64,
     RANGES,

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from linger.numeric.c import rules
-from linger.numeric.c.intervals import arithmetic_type
-from linger.numeric.c.nodes import Bounds, Node
-from linger.numeric.c.short_products import in_32_bits
+from linger.numeric.c.accumulation import in_32_bits
+from linger.numeric.c.nodes import Bounds, Node, arithmetic_type
 
 
 def scaled(interval, factor, offset, bits):

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from linger.numeric.c.text import Buffer, Tables
+from linger.numeric.c.nodes import Buffer, Tables
 
 
 def test_the_numbers_of_a_table_fill_lines():

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from linger.numeric.fixed import FLOAT32_EXACT
-from linger.numeric.torch.exact import MAX_PARTS, SplitPlan, plan_product, run_product, split_weight
+from linger.numeric.torch.kernel import MAX_PARTS, SplitPlan, plan_product, run_product, split_weight
 from tests.support.big_int import convolved, convolved_transposed
 from tests.support.comparison import assert_same
 

@@ -7,7 +7,7 @@ import torch
 from linger.numeric import blocks
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.tables import ARCS_SIGMOID, GELU, ONE, SIGMOID, SILU, TANH, VENUS_A_TANH
-from linger.numeric.torch.pieces import evaluate_long_pieces, evaluate_pieces, evaluate_wide_pieces
+from linger.numeric.torch.gates import evaluate_long_pieces, evaluate_pieces, evaluate_wide_pieces
 
 pytestmark = pytest.mark.needs_torch
 

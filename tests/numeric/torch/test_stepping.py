@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.torch import stepping
-from linger.numeric.torch.stepping import NumpySteps, TorchSteps, per_step, steps_for
+from linger.numeric.torch import timeline
+from linger.numeric.torch.timeline import NumpySteps, TorchSteps, per_step, steps_for
 
 pytestmark = pytest.mark.needs_torch
 
@@ -23,7 +23,7 @@ def whole(*shape):
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("limit", [1 << 18, 50, 1], ids=["one block", "several blocks", "by torch"])
 def test_products(directions, limit, monkeypatch):
-    monkeypatch.setattr(stepping, "LARGEST_PRODUCT", limit)
+    monkeypatch.setattr(timeline, "LARGEST_PRODUCT", limit)
     state, weight = whole(directions, 3, 7), whole(directions, 7, 8)
     expected = torch.bmm(state, weight)
     for kind in KINDS:

@@ -10,7 +10,7 @@ from torch import nn
 
 import linger
 from linger.errors import UnsupportedError
-from linger.onnx.exporter.baked_sizes import Example, repeated, require_open
+from linger.onnx.exporter.tracing import Example, repeated, require_open
 from tests.support.onnx_text import parse
 from tests.support.wired import picture, quantise
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.onnx.exporter.baked_sizes import DecisionWatch
+from linger.onnx.exporter.tracing import DecisionWatch
 
 READS = {
     "if": lambda x: 1 if x.sum() > 0 else 2,

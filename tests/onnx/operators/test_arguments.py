@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from linger.errors import UnsupportedError, UsageError
-from linger.onnx.operators.arguments import (
+from linger.onnx.operators.bodies import (
     UNKNOWN,
     ArgumentMap,
     TorchSignature,

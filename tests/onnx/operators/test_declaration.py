@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linger.errors import UnsupportedError, UsageError
-from linger.onnx.operators.arguments import ArgumentMap
+from linger.onnx.operators.bodies import ArgumentMap
 from linger.onnx.operators.declaration import declare, read_source
 from tests.support.custom_ops import SCALE_BODY, UNSHIFTED_BODY, Doubling, register_scale
 

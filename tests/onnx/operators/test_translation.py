@@ -10,10 +10,9 @@ from torch import nn
 
 import linger
 from linger.errors import UnsupportedError, UsageError
-from linger.onnx.operators.arguments import ArgumentMap
-from linger.onnx.operators.declaration import declare
+from linger.onnx.operators.bodies import ArgumentMap
+from linger.onnx.operators.declaration import Carrier, Symbolic, declare, table_entries
 from linger.onnx.operators.operator import attach_bodies, translation_table
-from linger.onnx.operators.translation import Carrier, Symbolic, table_entries
 from tests.support.custom_ops import (
     SCALE_BODY,
     UNSHIFTED_BODY,

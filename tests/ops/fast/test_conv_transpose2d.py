@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.numeric.torch.exact import SplitPlan, run_product
+from linger.numeric.torch.kernel import SplitPlan, run_product
 from linger.ops.conv_transpose2d import conv_transpose2d_int
 from linger.ops.fast.twin import product_twin
 from tests.support.comparison import assert_same

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from linger.numeric.curves.normalization import DEFAULT_EPS
+from linger.numeric.curves import DEFAULT_EPS
 from linger.ops.fast.twin import functional_twin
 from linger.ops.groupnorm import groupnorm_int
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.numeric.torch.exact import SplitPlan, run_product
+from linger.numeric.torch.kernel import SplitPlan, run_product
 from linger.ops.fast.twin import product_twin
 from linger.ops.linear import linear_int
 from tests.support.comparison import assert_same

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from linger.numeric.torch import stepping
+from linger.numeric.torch import timeline
 from linger.numeric.torch.gates import Formats
 from linger.ops.fast import gru, lstm
 from tests.support.recurrent import random_layer, tensors
@@ -62,7 +62,7 @@ def test_steps_on_the_cpu_call_no_torch(name, learns):
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("learns", [False, True], ids=["evaluation", "training"])
 def test_steps_by_torch_are_few_and_read_nothing_back(name, learns, monkeypatch):
-    monkeypatch.setattr(stepping, "LARGEST_STEP", 0)
+    monkeypatch.setattr(timeline, "LARGEST_STEP", 0)
     for found, most in zip(per_step(name, learns=learns), TORCH_CALLS[name], strict=True):
         assert not {key for key in found if "local_scalar" in key}
         assert sum(found.values()) <= most
@@ -73,14 +73,14 @@ def test_steps_by_numpy_are_few(name, monkeypatch):
     calls = Counter()
 
     def counted(key):
-        own = getattr(stepping.NumpySteps, key)
-        is_static = isinstance(vars(stepping.NumpySteps)[key], staticmethod)
+        own = getattr(timeline.NumpySteps, key)
+        is_static = isinstance(vars(timeline.NumpySteps)[key], staticmethod)
 
         def call(*given, **options):
             calls[key] += 1
             return own(*given, **options)
 
-        monkeypatch.setattr(stepping.NumpySteps, key, staticmethod(call) if is_static else call)
+        monkeypatch.setattr(timeline.NumpySteps, key, staticmethod(call) if is_static else call)
 
     for key in (
         "add",
@@ -114,7 +114,7 @@ def test_other_ways_give_the_same_integers(name, settings, monkeypatch):
     given = arguments(name, 9)
     expected = CELLS[name][0].run(*given, wants_reach=True)
     for key, value in settings.items():
-        monkeypatch.setattr(stepping, key, value)
+        monkeypatch.setattr(timeline, key, value)
     found = CELLS[name][0].run(*given, wants_reach=True)
     assert found.reach == expected.reach
     assert all(torch.equal(a, b) for a, b in zip(found[:-1], expected[:-1], strict=True))

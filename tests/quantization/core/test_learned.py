@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import linger
-from linger.numeric.torch.learned import Grid, learn_grid
+from linger.numeric.torch.quantize import Grid, learn_grid
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from tests.support.device_models import make_model, picture

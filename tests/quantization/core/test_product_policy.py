@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.quantization.core.runtime import Frame, ProductPolicy
 from linger.quantization.core.supported import holds_matrices
 from linger.quantization.setup.marking import disable_quant, quant_module

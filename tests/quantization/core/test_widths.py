@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import nn
 
 import linger
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.quantization.core.quantized import keep_widths
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import linger
 from linger.errors import UsageError
 from linger.quantization.core.runtime import OpRecord
-from linger.quantization.diagnosis.coverage import Coverage, coverage
+from linger.quantization.diagnosis.call_watch import Coverage, coverage
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, picture, quantise
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.diagnosis.noise_bench import NoiseBench

@@ -8,11 +8,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.errors import UsageError
 from linger.quantization.diagnosis.measurements import Measurements, fingerprint, open_measurements
-from linger.quantization.diagnosis.noise_bench import LayerFacts, Trial
-from linger.quantization.diagnosis.signal_noise import SignalNoise
+from linger.quantization.diagnosis.noise_bench import LayerFacts, SignalNoise, Trial
 from tests.support.odd_targets import Pipe
 
 LAYERS = {"0": LayerFacts("0", "LinearInt", Widths(), Widths(), 20)}

@@ -9,7 +9,7 @@ import torch
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
-from linger.quantization.diagnosis.signal_noise import (
+from linger.quantization.diagnosis.noise_bench import (
     SignalNoise,
     as_real,
     decibels,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.numeric.curves.interpolation import linear_weights, nearest_places
+from linger.numeric.curves import linear_weights, nearest_places
 from linger.quantization.functions.resizing import _linear, _nearest
 from tests.support.wired import picture, quantise
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.batch_norm import NormalizeBatchNorm2d
+from linger.constraint.conv_bn import NormalizeBatchNorm2d
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.setup.initialize import init, quantized_layers

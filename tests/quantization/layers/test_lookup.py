@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import linger
+from linger.constraint.conv_bn import NormalizeEmbedding
 from linger.constraint.limits import Limits
-from linger.constraint.normalized import NormalizeEmbedding
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
 from linger.quantization.core.qtensor import QTensor, unwrap

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.marks import Widths
-from linger.constraint.normalized import NormalizeLayerNorm
+from linger.constraint.conv_bn import NormalizeLayerNorm
+from linger.constraint.limits import Widths
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.setup.initialize import init, quantized_layers

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.layers.signal_layer import TransposedSignalLayer
+from linger.quantization.layers.norm_layers import TransposedSignalLayer
 from linger.quantization.setup.initialize import init
 from tests.support.wired import quantise
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import linger
-from linger.constraint.limits import Limits
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Limits, Widths
 from linger.quantization.setup.config_file import (
     ChannelLimit,
     Config,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.quantization.setup.config_file import Config, Constraint, FunctionConfig, LayerConfig, as_text
 from linger.quantization.setup.config_reader import read_config
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import linger
 from linger.constraint.conv_bn import ConvBN
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.core.runtime import runtime_of

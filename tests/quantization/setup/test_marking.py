@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.marks import QUANTIZATION, QuantChoice, Widths
+from linger.constraint.limits import QUANTIZATION, QuantChoice, Widths
 from linger.errors import UsageError
 from linger.quantization.core.supported import supported_types
 from linger.quantization.setup.initialize import init

@@ -10,8 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from linger.errors import UsageError
-from linger.reporting.page import inline_frame, render_page
-from linger.reporting.page.rendering import SCRIPTS
+from linger.reporting.page import SCRIPTS, inline_frame, render_page
 from tests.conftest import REPOSITORY
 from tests.support.report_runs import HOSTILE_NAMES, hostile, large, minimal, pair, small
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.constraint.channel_limits import ChannelLimits
+from linger.constraint.normalize import ChannelLimits
 from linger.tuning.equalization import equalize as module
 from linger.tuning.equalization import weights
 from linger.tuning.equalization.equalize import quantized_copy

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from linger.runtime import saturation
+from linger.runtime import session
 from linger.verification.proof import comparison
 from linger.verification.proof.causes import SWITCHES
 from linger.verification.proof.comparison import Way
@@ -18,7 +18,7 @@ X = np.array([[7.9375, 7.9375, 0, 0]], np.float32)
 
 @pytest.fixture
 def saturating_cpu(monkeypatch):
-    monkeypatch.setattr(saturation, "has_saturating_products", lambda: True)
+    monkeypatch.setattr(session, "has_saturating_products", lambda: True)
     monkeypatch.setattr(comparison, "Session", ImitatedSession)
 
 
@@ -68,7 +68,7 @@ def test_differences_that_stay_are_said_to_come_from_elsewhere(saturating_cpu, m
 
 
 def test_on_an_exact_cpu_nothing_is_blamed_on_it(saturating_cpu, monkeypatch):
-    monkeypatch.setattr(saturation, "has_saturating_products", lambda: False)
+    monkeypatch.setattr(session, "has_saturating_products", lambda: False)
     result = proved()
     assert not result.ok
     assert result.cause is None
@@ -91,7 +91,7 @@ def test_weights_within_64_are_not_blamed(saturating_cpu, monkeypatch):
 
 
 @pytest.mark.skipif(
-    not saturation.has_saturating_products(), reason="this CPU's u8×s8 kernels are exact, so nothing saturates here"
+    not session.has_saturating_products(), reason="this CPU's u8×s8 kernels are exact, so nothing saturates here"
 )
 def test_textbook_file_on_a_cpu_that_saturates():
     draw = np.random.default_rng(0)

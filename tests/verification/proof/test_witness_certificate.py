@@ -8,7 +8,7 @@ import pytest
 from linger.errors import UsageError, VerificationError
 from linger.proof import verify
 from linger.verification.proof.certificate import sealed
-from linger.verification.proof.recheck import check_certificate
+from linger.verification.proof.verify import check_certificate
 from tests.support.recorded import TEXT, X
 from tests.support.witnesses import Fake, one_more
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.checks.findings.node_places import CheckedModel, NodePlace
+from linger.checks.findings.structure import CheckedModel, NodePlace
 from linger.dialect import Op, is_known
 from linger.graph.core import check_rules as rules
 from linger.graph.core.finding import Finding

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import CheckedModel, NodePlace, model_finding
+from linger.checks.findings.structure import CheckedModel, NodePlace, model_finding
 from linger.dialect import Op, find_op, is_known
 from linger.errors import GraphError
 from linger.graph.core import check_rules as rules

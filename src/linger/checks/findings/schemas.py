@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from linger.checks.findings.node_places import CheckedModel, NodePlace, function_places, model_finding, places_of
+from linger.checks.findings.structure import CheckedModel, NodePlace, function_places, model_finding, places_of
 from linger.dialect import Op, is_known, ops
 from linger.errors import LingerError, UsageError, listing
 from linger.graph.core import check_rules as rules

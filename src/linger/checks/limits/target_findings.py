@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from linger.checks.findings.node_places import places_of
-from linger.checks.limits import memory, op_status, operands, packing, products, whole_file, windows
+from linger.checks.findings.structure import places_of
+from linger.checks.limits import op_status, packing, products, whole_file, windows
 from linger.checks.limits.limit import Limit, Site
 from linger.checks.memory_use import memory_use
 from linger.dialect import ops
@@ -27,9 +27,9 @@ from linger.targets import COMPARE, Target
 TABLES: dict[str, type] = {
     "windows": windows.WindowLimits,
     "products": products.ProductLimits,
-    "operands": operands.OperandLimits,
+    "operands": products.OperandLimits,
     "packing": packing.PackingLimits,
-    "memory": memory.MemoryLimits,
+    "memory": whole_file.MemoryLimits,
 }
 """The tables of a chip's file, and what each becomes."""
 
@@ -37,7 +37,7 @@ LIMITS: tuple[Limit, ...] = tuple(
     sorted(
         (
             found
-            for module in (op_status, windows, products, operands, packing)
+            for module in (op_status, windows, products, packing)
             for found in vars(module).values()
             if isinstance(found, Limit)
         ),
@@ -48,7 +48,7 @@ LIMITS: tuple[Limit, ...] = tuple(
 
 TARGET_RULES: tuple[CheckRule, ...] = (
     *(whole_file.MODEL, whole_file.PLATFORM, whole_file.DIALECT, whole_file.BATCH, whole_file.PLAIN_NODE),
-    *(whole_file.OPTION, whole_file.SHARED, memory.MEMORY, memory.PRODUCT_MEMORY, memory.SCRATCH),
+    *(whole_file.OPTION, whole_file.SHARED, whole_file.MEMORY, whole_file.PRODUCT_MEMORY, whole_file.SCRATCH),
     *(found.rule for found in LIMITS),
 )
 """The rule of each limit."""
@@ -111,15 +111,15 @@ def _findings_of_the_whole(
     model: ir.Model, target: Target, tables: Mapping[type, object], tensors: Tensors, *, is_sound: bool
 ) -> Iterator[Finding]:
     """Findings that concern no single node; those about memory only where the nodes are sound."""
-    packing_limits, memory_limits = tables[packing.PackingLimits], tables[memory.MemoryLimits]
+    packing_limits, memory_limits = tables[packing.PackingLimits], tables[whole_file.MemoryLimits]
     assert isinstance(packing_limits, packing.PackingLimits)
-    assert isinstance(memory_limits, memory.MemoryLimits)
+    assert isinstance(memory_limits, whole_file.MemoryLimits)
     yield from whole_file.model_findings(model, target, packing_limits.model_bytes)
     yield from whole_file.batch_findings(model, target, memory_limits.batch_option, tensors.shapes)
     if is_sound:
-        use = memory.with_scratch(memory_use(model, tensors), model, tensors.shapes, memory_limits)
-        yield from memory.memory_findings(use, target, memory_limits)
-        yield from memory.scratch_findings(model, target, tensors.shapes, memory_limits)
+        use = whole_file.with_scratch(memory_use(model, tensors), model, tensors.shapes, memory_limits)
+        yield from whole_file.memory_findings(use, target, memory_limits)
+        yield from whole_file.scratch_findings(model, target, tensors.shapes, memory_limits)
     yield from whole_file.sharing_findings(model, target, memory_limits.command)
     yield from whole_file.option_findings(model, target, memory_limits.command, memory_limits.op_options)
 

@@ -1,21 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data on the command line: arrays in a file, a folder of pictures or sounds, or a user's own callable."""
+"""Data on the command line: arrays in a file, a folder of pictures or sounds, or a user's own callable.
+
+A folder of pictures as the input of a model: cut to one size, as numbers in the range that the model was trained on.
+
+A folder of .wav files as the input of a model: one channel, −1 to 1, in windows of one length.
+"""
 
 from __future__ import annotations
 
+import wave
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from linger.analysis.batches import Forward, joined_rows
-from linger.cli.arguments import pictures, sounds
-from linger.cli.arguments.folders import PICTURES, SOUNDS, PictureOptions, SoundOptions, files_in
 from linger.cli.arguments.model import as_tensor, call_named, load_named
-from linger.cli.arguments.paths import ARRAYS, DATA_FORMS, require_data
+from linger.cli.arguments.paths import (
+    ARRAYS,
+    DATA_FORMS,
+    PICTURES,
+    SOUNDS,
+    PictureOptions,
+    Scale,
+    SoundOptions,
+    files_in,
+    require_data,
+)
 from linger.errors import UsageError, listing
+from linger.progress import progress
 from linger.verification.array_files import load_arrays, natural_order
-from linger.workflow.quantize_job.samples import (
+from linger.workflow.samples import (
     LABELS,
     Samples,
     checked_arguments,
@@ -23,8 +42,12 @@ from linger.workflow.quantize_job.samples import (
     of_arrays,
     of_user,
     positional_arguments,
+    spread,
     without_labels,
 )
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _NO_LABELS = "none"
 
@@ -132,10 +155,8 @@ def _folder(folder: Path, options: DataOptions) -> Samples:
             f"{folder}: it holds {len(found['pictures'])} pictures and {len(found['sounds'])} sounds. Give a folder of one kind."
         )
     if found["pictures"]:
-        return pictures.read_pictures(folder, found["pictures"], options.pictures)
-    return sounds.read_sounds(
-        folder, found["sounds"], options.sounds
-    )  # there is one of either kind, as was asked before
+        return read_pictures(folder, found["pictures"], options.pictures)
+    return read_sounds(folder, found["sounds"], options.sounds)  # there is one of either kind, as was asked before
 
 
 def _label_file(path: Path) -> Tensor:
@@ -156,3 +177,253 @@ def _with_labels(samples: Samples, labels: Tensor, what: str) -> Samples:
         made,
         pieces=tuple(replace(p, group=old.group) for p, old in zip(made.pieces, samples.pieces, strict=True)),
     )
+
+
+_HOLD_16_BITS = ("PNG", "PPM")
+"""Formats whose 16 bits Pillow may give as 32."""
+
+
+_PRESETS: dict[Scale, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
+    Scale.unit: (255.0, (0.0,), (1.0,)),
+    Scale.byte: (1.0, (0.0,), (1.0,)),
+    Scale.signed: (255.0, (0.5,), (0.5,)),
+    Scale.imagenet: (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""What bytes are divided by, then the mean that is taken away and the deviation that the rest is divided by."""
+
+
+def read_pictures(folder: Path, files: list[Path], options: PictureOptions) -> Samples:
+    """The pictures [samples, channels, height, width]; labels where every picture lies in a sub-folder, its class.
+
+    Raises:
+        UsageError: Files that cannot be read, all of them; pictures of different sizes and no size; means that do not fit.
+    """
+    mean, std, divisor = _normalisation(options)
+    chosen = [files[i] for i in spread(len(files), options.limit)]
+    if options.size is not None:
+        _numbers_of(folder, (len(chosen), options.channels, *options.size))  # or Pillow would fill the memory first
+    pixels = _read_picture(folder, chosen, options)
+    numbers = _numbers_of(folder, (len(pixels), *pixels[0].shape))
+    for i, picture in enumerate(pixels):
+        numbers[i] = picture
+    numbers /= divisor
+    numbers -= mean[None, :, None, None]
+    numbers /= std[None, :, None, None]
+    labels, classes = _labels(folder, chosen)
+    what = f"{len(chosen)} pictures of {folder}" + (f", {len(classes)} classes" if classes else "")
+    return of_arrays([torch.from_numpy(numbers)], labels, what)
+
+
+def _numbers_of(folder: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """An array that is not filled yet, if there is memory for it."""
+    try:
+        return np.empty(shape, np.float32)
+    except (MemoryError, ValueError):  # a ValueError where not even the number of bytes can be written
+        raise UsageError(
+            f"{folder}: {shape[0]} pictures of {shape[-1]}x{shape[-2]} do not fit into memory. Give a smaller --size, or "
+            "fewer pictures with --limit."
+        ) from None
+
+
+def _normalisation(options: PictureOptions) -> tuple[NDArray[Any], NDArray[Any], float]:
+    """Mean and deviation for each channel, and what bytes are divided by."""
+    divisor, usual_mean, usual_std = _PRESETS[options.scale]
+    found = []
+    for name, given, usual in (("--mean", options.mean, usual_mean), ("--std", options.std, usual_std)):
+        values = usual if given is None else given
+        if len(values) not in (1, options.channels):
+            raise UsageError(
+                f"{name}: {len(values)} numbers for {options.channels} channels. Give one number, or one for each channel."
+            )
+        found.append(np.resize(np.array(values, np.float32), options.channels))
+    if not (found[1] > 0).all():
+        raise UsageError("--std: a deviation of 0 or less. Give numbers above 0.")
+    return found[0], found[1], divisor
+
+
+def _read_picture(folder: Path, files: list[Path], options: PictureOptions) -> list[NDArray[np.uint8]]:
+    """All pictures, or one error that names every file that is none.
+
+    One after the other: a photograph may need a thousand times the memory of what is kept of it.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    kept: list[NDArray[np.uint8]] = []
+    sizes, wrong = set(), []
+    for file in progress(files, "read pictures"):
+        name = file.relative_to(folder).as_posix()
+        try:
+            pixels = _pixels(file, options)
+        except UnidentifiedImageError:
+            wrong.append(f"{name} (no picture)")
+            continue
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            wrong.append(f"{name} ({' '.join(str(error).split())})")
+            continue
+        sizes.add(f"{pixels.shape[2]}x{pixels.shape[1]}")
+        if len(sizes) == 1:  # else only the sizes are still of interest
+            kept.append(pixels)
+    if wrong:
+        raise UsageError(
+            f"{len(wrong)} of {len(files)} pictures cannot be read: {listing(wrong)}. Repair or remove them."
+        )
+    if len(sizes) > 1:
+        raise UsageError(
+            f"{folder}: the pictures have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
+            "takes, for example --size 224."
+        )
+    return kept
+
+
+def _pixels(file: Path, options: PictureOptions) -> NDArray[np.uint8]:
+    """The middle of a picture, scaled so that it just covers the size; [channels, height, width]."""
+    from PIL import Image, ImageOps
+
+    with Image.open(file) as opened:
+        if options.size is not None:
+            side = 2 * max(options.size)  # the decoder of JPEG may leave out the rest, others read it all
+            opened.draft(None, (side, side))
+        picture = ImageOps.exif_transpose(opened)  # as a viewer shows it; of several frames the first one
+        picture = _of_bytes(picture, opened.format).convert("L" if options.is_grey else "RGB")
+    if options.size is not None:
+        height, width = options.size
+        picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _of_bytes(picture: Image, kind: str | None) -> Image:
+    """The picture with numbers of 8 bits, which Pillow cuts off at 255 instead: of grey with 16 bits the upper ones.
+
+    Raises:
+        ValueError: Its numbers have no known range.
+    """
+    from PIL import Image
+
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and kind in _HOLD_16_BITS):
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise ValueError("its pixels are numbers of 32 bits; save it with 8 or 16 bits")
+    return picture.convert("RGBA") if picture.mode == "P" else picture  # Pillow warns of transparent colours else
+
+
+def _labels(folder: Path, files: list[Path]) -> tuple[torch.Tensor | None, list[str]]:
+    """The number of each picture's sub-folder in their sorted order; None where pictures lie in the folder itself."""
+    names = [file.relative_to(folder).parts[0] for file in files if file.parent != folder]
+    classes = sorted(d.name for d in folder.iterdir() if d.is_dir() and not d.name.startswith("."))
+    if len(names) < len(files) or len(classes) < 2:
+        return None, []
+    return torch.tensor([classes.index(name) for name in names]), classes
+
+
+_MAX_WIDTH = 4
+"""Bytes of a sample."""
+
+_ENDS_EARLY = "the file ends too early"
+
+
+@dataclass(frozen=True)
+class _Sound:
+    """What the header of a file says."""
+
+    file: Path
+    width: int
+    channels: int
+    rate: int
+    frames: int
+
+
+def read_sounds(folder: Path, files: list[Path], options: SoundOptions) -> Samples:
+    """Windows [windows, length], or [windows, 1, length], of all files in the order of their names; a file is a group.
+
+    Windows lie side by side; what is left at the end of a file is dropped, and a file that is too short filled with zeros.
+
+    Raises:
+        UsageError: Files that cannot be read or have another rate, all of them; windows that do not fit into memory.
+    """
+    sounds = _headers(folder, files, options)
+    size = options.length or max(sound.frames for sound in sounds)
+    ends = np.cumsum([max(1, sound.frames // size) for sound in sounds])
+    chosen = np.array(spread(int(ends[-1]), options.limit))
+    owners = np.searchsorted(ends, chosen, side="right")
+    try:
+        windows = np.zeros((len(chosen), size), np.float32)
+    except (MemoryError, ValueError):  # a ValueError where not even the number of bytes can be written
+        raise UsageError(
+            f"{folder}: {len(chosen)} windows of {size} samples do not fit into memory. Give a smaller --length, or fewer "
+            "windows with --limit."
+        ) from None
+    starts = (chosen - np.concatenate([[0], ends])[owners]) * size
+    for row, owner, start in progress(list(zip(windows, owners, starts, strict=True)), "read sounds"):
+        found = _read_sound(sounds[owner], int(start), size)
+        row[: len(found)] = found
+    shaped = windows[:, None, :] if options.has_channel else windows
+    what = f"{len(set(owners.tolist()))} sounds of {folder}, {len(windows)} windows of {size} samples"
+    samples = of_arrays([torch.from_numpy(shaped)], None, what)
+    groups = [sounds[owner].file.relative_to(folder).as_posix() for owner in owners]
+    return replace(
+        samples, pieces=tuple(replace(p, group=group) for p, group in zip(samples.pieces, groups, strict=True))
+    )
+
+
+def _headers(folder: Path, files: list[Path], options: SoundOptions) -> list[_Sound]:
+    """The headers of all files, or one error that names every file that is at fault."""
+    sounds, wrong = [], []
+    for file in files:
+        try:
+            sound = _header(file)
+        except (wave.Error, EOFError, OSError, ValueError) as error:
+            wrong.append(f"{file.name} ({str(error) or _ENDS_EARLY})")
+            continue
+        except RuntimeError:  # of `wave`, without a text
+            wrong.append(f"{file.name} (the lengths in it contradict each other)")
+            continue
+        sounds.append(sound)
+        if options.rate not in (None, sound.rate):
+            wrong.append(f"{file.name} ({sound.rate} samples per second)")
+    if wrong:
+        wanted = "" if options.rate is None else f" at {options.rate} samples per second"
+        raise UsageError(
+            f"{len(wrong)} of {len(files)} sounds cannot be read{wanted}: {listing(wrong)}. Give PCM files of one rate; "
+            "linger does not resample."
+        )
+    if len({sound.rate for sound in sounds}) > 1:
+        listed = [f"{sound.file.name} {sound.rate}" for sound in sounds]
+        raise UsageError(f"{folder}: sounds of different rates: {listing(listed, limit=8)}. Give files of one rate.")
+    return sounds
+
+
+def _header(file: Path) -> _Sound:
+    """The header of a file whose last sample is where the header says."""
+    with wave.open(str(file), "rb") as opened:
+        sound = _Sound(file, opened.getsampwidth(), opened.getnchannels(), opened.getframerate(), opened.getnframes())
+        if sound.width > _MAX_WIDTH:
+            raise ValueError(f"samples of {8 * sound.width} bits")
+        if not sound.frames:
+            raise ValueError("it is empty")
+        opened.setpos(sound.frames - 1)
+        if len(opened.readframes(1)) < sound.width * sound.channels:
+            raise ValueError(_ENDS_EARLY)
+    return sound
+
+
+def _read_sound(sound: _Sound, start: int, size: int) -> NDArray[np.float32]:
+    """At most `size` samples: the mean of all channels, −1 to 1."""
+    with wave.open(str(sound.file), "rb") as opened:
+        opened.setpos(start)
+        content = opened.readframes(min(size, sound.frames - start))
+    mean = _integers(content, sound.width).reshape(-1, sound.channels).mean(axis=1)
+    numbers: NDArray[np.float32] = (mean / 2.0 ** (8 * sound.width - 1)).astype(np.float32)
+    return numbers
+
+
+def _integers(content: bytes, width: int) -> NDArray[Any]:
+    """PCM samples as signed integers: of 8 bits with an offset of 128, of 24 bits in three bytes."""
+    if width == 1:
+        return np.frombuffer(content, np.uint8).astype(np.int64) - 128
+    if width == 3:
+        parts = np.frombuffer(content, np.uint8).reshape(-1, 3)
+        wide = np.zeros((len(parts), 4), np.uint8)
+        wide[:, 1:] = parts
+        return wide.view("<i4")[:, 0].astype(np.int64) >> 8
+    return np.frombuffer(content, f"<i{width}").astype(np.int64)

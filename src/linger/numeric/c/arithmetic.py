@@ -14,26 +14,38 @@ from typing import Any
 
 from linger.errors import UnsupportedError
 from linger.numeric.c import rules
-from linger.numeric.c.accumulation import Total
-from linger.numeric.c.intervals import INT32, Interval, arithmetic_type, at_exponent, dyadic, is_inside, size_of
-from linger.numeric.c.nodes import Bounds, Node, Rule, broadcast
+from linger.numeric.c.accumulation import Total, in_32_bits
+from linger.numeric.c.nodes import (
+    INT32,
+    Bounds,
+    Interval,
+    Node,
+    Rule,
+    Shape,
+    arithmetic_type,
+    at_exponent,
+    broadcast,
+    dyadic,
+    is_inside,
+    size_of,
+)
 from linger.numeric.c.scope import Draft
-from linger.numeric.c.short_products import in_32_bits
-from linger.numeric.c.text import Shape
-from linger.numeric.c.values import (
+from linger.numeric.c.views import (
     Curve,
     Fixed,
     Halves,
     Ladder,
+    Move,
     Number,
     Quotient,
     Real,
+    Reshaped,
     Rungs,
     Table,
     Value,
+    View,
     by_cases,
 )
-from linger.numeric.c.views import Move, Reshaped, View
 from linger.numeric.fixed import storage_bits
 
 _LARGEST_EXPONENT = 100
@@ -232,7 +244,7 @@ class CArithmetic:
         exponent = left.exponent + right.exponent
         shape = broadcast(left.shape, right.shape)
         for one, other in ((left, right), (right, left)):
-            if _is_one(one):
+            if isinstance(one.node.rule, rules.Constant) and one.node.rule.value == 1:
                 node = other.node if other.shape == shape else Node(rules.Same(), (self.shaped(other),), shape)
                 return Number(node, shape, exponent, power)
         made = self._combine(rules.Arithmetic("*"), [replace(x, power=None) for x in (left, right)])
@@ -522,10 +534,6 @@ def _added(node: Node) -> int | None:
 
 def _is_zero(x: Number) -> bool:
     return isinstance(x.node.rule, rules.Constant) and x.node.rule.value == 0
-
-
-def _is_one(x: Number) -> bool:
-    return isinstance(x.node.rule, rules.Constant) and x.node.rule.value == 1
 
 
 def _remainder_bits(a: Number, b: Number) -> int | None:

@@ -1,16 +1,318 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of whole numbers as a graph of rules: what each element is computed from, and between which ends it lies."""
+"""Tensors of whole numbers as a graph of rules: what each element is computed from, and between which ends it lies.
+
+What the writer of one C function keeps: arrays, places in them, lines of text, tables and helpers that are used.
+
+Intervals of whole numbers, and the C types that hold them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import product as pairs
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from linger.numeric.c.intervals import Interval, arithmetic_type, meet, size_of
-from linger.numeric.c.text import Buffer, Index, Shape
+Interval = tuple[int, int]
+"""The smallest and the largest number that a value can have, both included."""
+
+INT32, INT64 = "int32_t", "int64_t"
+WIDTHS = {INT32: 32, INT64: 64}
+RANGES: dict[str, Interval] = {
+    "uint8_t": (0, 1),
+    **{f"int{bits}_t": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
+}
+"""What the elements of an array of each type can be; bytes without a sign are booleans."""
+
+
+def is_inside(inner: Interval, outer: Interval) -> bool:
+    """Whether every number of `inner` is one of `outer`."""
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def hull(intervals: Iterable[Interval]) -> Interval:
+    """The smallest interval that holds all of these.
+
+    >>> hull([(0, 3), (-2, 1)])
+    (-2, 3)
+    """
+    lows, highs = zip(*intervals, strict=True)
+    return min(lows), max(highs)
+
+
+def meet(a: Interval, b: Interval) -> Interval:
+    """What two intervals share; the first one where that is nothing."""
+    low, high = max(a[0], b[0]), min(a[1], b[1])
+    return (low, high) if low <= high else a
+
+
+def times(a: Interval, b: Interval) -> Interval:
+    """The products of two numbers.
+
+    >>> times((-2, 3), (-5, 1))
+    (-15, 10)
+    """
+    corners = [x * y for x, y in pairs(a, b)]
+    return min(corners), max(corners)
+
+
+def square(a: Interval) -> Interval:
+    """The products of a number with itself.
+
+    >>> square((-3, 2))
+    (0, 9)
+    """
+    largest = max(a[0] ** 2, a[1] ** 2)
+    return (0 if a[0] <= 0 <= a[1] else min(a[0] ** 2, a[1] ** 2)), largest
+
+
+def shifted(a: Interval, amounts: Interval) -> Interval:
+    """⌊x/2^n⌋ for n of an interval of whole numbers that are not negative."""
+    corners = [x >> n for x, n in pairs(a, amounts)]
+    return min(corners), max(corners)
+
+
+def masked(a: Interval, bits: int) -> Interval:
+    """X mod 2^bits: exact where the interval does not leave one block of 2^bits numbers.
+
+    >>> masked((-1, -1), 4), masked((3, 18), 4)
+    ((15, 15), (0, 15))
+    """
+    size = 1 << bits
+    return (a[0] % size, a[1] % size) if a[0] >> bits == a[1] >> bits else (0, size - 1)
+
+
+def floor_divided(a: Interval, b: Interval) -> Interval:
+    """⌊x/y⌋ for y > 0."""
+    corners = [x // y for x, y in pairs(a, b)]
+    return min(corners), max(corners)
+
+
+def sums(term: Interval, count: int) -> Interval:
+    """Sums of up to `count` such terms: also every partial sum on the way."""
+    return count * min(term[0], 0), count * max(term[1], 0)
+
+
+def arithmetic_type(*intervals: Interval) -> str | None:
+    """The C type to compute in: 32 bits where everything fits, else 64; None beyond."""
+    found = hull(intervals)
+    return next((ctype for ctype in (INT32, INT64) if is_inside(found, RANGES[ctype])), None)
+
+
+def storage_type(interval: Interval) -> str | None:
+    """The smallest C type for an array of such numbers."""
+    types = ("int8_t", "int16_t", INT32, INT64)
+    return next((ctype for ctype in types if is_inside(interval, RANGES[ctype])), None)
+
+
+def literal(value: int, ctype: str) -> str:
+    """A number as C text; the smallest ones have names, because C has no negative literals.
+
+    >>> literal(-7, INT32), literal(1 << 40, INT64), literal(-(1 << 31), INT32)
+    ('-7', 'INT64_C(1099511627776)', 'INT32_MIN')
+    """
+    if value == RANGES[ctype][0] and ctype in WIDTHS:
+        return f"INT{WIDTHS[ctype]}_MIN"
+    if ctype == INT64:
+        return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))"
+    return str(value)
+
+
+def dyadic(value: float) -> tuple[int, int]:
+    """A finite float as m·2^e with m odd (or 0·2^0), exactly.
+
+    >>> dyadic(0.75), dyadic(-8.0), dyadic(0.0)
+    ((3, -2), (-1, 3), (0, 0))
+    """
+    if value == 0:
+        return 0, 0
+    top, bottom = float(value).as_integer_ratio()
+    twos = (top & -top).bit_length() - 1
+    return top >> twos, twos - (bottom.bit_length() - 1)
+
+
+def at_exponent(value: float, exponent: int, *, up: bool) -> int:
+    """value/2^exponent, rounded up or down where it is no whole number."""
+    m, e = dyadic(value)
+    if e >= exponent:
+        return m << (e - exponent)
+    shift = exponent - e
+    return -(-m >> shift) if up else m >> shift
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    """Number of elements."""
+    return math.prod(shape)
+
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A place in an array counted from its beginning, for arrays that are walked through in their order."""
+
+    name: str
+
+
+Index = tuple[str, ...] | Flat
+"""One C expression for each axis, or one for all of them."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An array of the C function: an input, an output, or scratch that its caller provides.
+
+    `order` has the axes from the outermost to the innermost one in memory; None: as they come.
+    """
+
+    name: str
+    ctype: str
+    shape: Shape
+    order: Shape | None = None
+
+    def strides_for(self, shape: Shape) -> Shape | None:
+        """How far apart neighbours on each axis lie, read in a shape that may have other axes of size 1; None for other shapes."""
+        if self.order is None:
+            return tuple(step if n != 1 else 0 for step, n in zip(natural_strides(shape), shape, strict=True))
+        if _longer(shape) != _longer(self.shape):
+            return None
+        steps = iter(
+            [step for step, n in zip(ordered_strides(self.shape, self.order), self.shape, strict=True) if n != 1]
+        )
+        return tuple(next(steps) if n != 1 else 0 for n in shape)
+
+    def element(self, shape: Shape, index: Index) -> str:
+        """The element at an index of a shape that the array is read in."""
+        return f"{self.name}[{self.place(shape, index)}]"
+
+    def place(self, shape: Shape, index: Index) -> str:
+        """The place in the array of an index of a shape that the array is read in."""
+        if isinstance(index, Flat):
+            return index.name
+        strides = self.strides_for(shape)
+        if strides is not None:
+            return _position(index, strides)
+        flat = _position(index, natural_strides(shape))
+        steps = zip(self.shape, natural_strides(self.shape), strict=True)
+        apart = tuple(f"(({flat}) / {step} % {n})" for n, step in steps)  # reshaped out of another order
+        return _position(apart, ordered_strides(self.shape, self.order or ()))
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a tensor is written: a whole array, or a part of it that begins at `offsets`; perhaps in proof builds only."""
+
+    buffer: Buffer
+    shape: Shape
+    offsets: Shape | None = None
+    is_proof: bool = False
+
+    def place(self, index: Index) -> str:
+        """The element of the array for an element of the tensor."""
+        if isinstance(index, Flat) or self.offsets is None:
+            return self.buffer.element(self.shape, index)
+        return self.buffer.element(self.shape, shifted_index(index, self.offsets))
+
+
+def natural_strides(shape: Shape) -> Shape:
+    """How far apart neighbours on each axis lie where the last axis is the innermost one.
+
+    >>> natural_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(size_of(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def ordered_strides(shape: Shape, order: Shape) -> Shape:
+    """The same where the axes lie in another order.
+
+    >>> ordered_strides((1, 3, 4, 5), (0, 2, 3, 1))
+    (60, 1, 15, 3)
+    """
+    steps = natural_strides(tuple(shape[axis] for axis in order))
+    return tuple(steps[order.index(axis)] for axis in range(len(shape)))
+
+
+def _position(index: tuple[str, ...], strides: Shape) -> str:
+    """The place of an element.
+
+    >>> _position(("i", "0", "j"), (12, 4, 1))
+    'i * 12 + j'
+    """
+    pairs = sorted(zip(index, strides, strict=True), key=lambda pair: -pair[1])
+    parts = [i if step == 1 else f"{i} * {step}" for i, step in pairs if i != "0" and step]
+    return bare(" + ".join(parts)) if len(parts) == 1 else " + ".join(parts) or "0"
+
+
+def _longer(shape: Shape) -> Shape:
+    return tuple(n for n in shape if n != 1)
+
+
+def shifted_index(index: tuple[str, ...], by: Shape) -> tuple[str, ...]:
+    """An index with a number added on each axis."""
+    return tuple(i if n == 0 else str(n) if i == "0" else f"({i} + {n})" for i, n in zip(index, by, strict=True))
+
+
+def aligned(index: Index, shape: Shape) -> Index:
+    """The index of an operand that broadcasts: its axes are the last ones, those of size 1 are always at 0."""
+    if isinstance(index, Flat):
+        return index if size_of(shape) != 1 else ("0",) * len(shape)
+    tail = index[len(index) - len(shape) :]
+    return tuple("0" if n == 1 else i for i, n in zip(tail, shape, strict=True))
+
+
+def bare(text: str) -> str:
+    """An expression without the parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return text[1:-1] if i == len(text) - 1 else text
+    return text
+
+
+@dataclass
+class Tables:
+    """Constant arrays of a translation unit; equal ones are kept once."""
+
+    _names: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
+
+    def name(self, values: Sequence[int]) -> str:
+        """The array that holds these numbers, in the smallest type."""
+        ctype = storage_type(hull((v, v) for v in values))
+        assert ctype is not None  # the writer refuses numbers beyond 64 bits before
+        key = (ctype, tuple(values))
+        return self._names.setdefault(key, f"linger_table_{len(self._names)}")
+
+    def lines(self, used: frozenset[str]) -> list[str]:
+        """The definitions of those that are used."""
+        return [
+            line
+            for (ctype, values), name in self._names.items()
+            if name in used
+            for line in _definition(name, ctype, values)
+        ]
+
+
+def _definition(name: str, ctype: str, values: tuple[int, ...]) -> list[str]:
+    width = ctype if ctype in (INT32, "int64_t") else INT32
+    texts = [literal(v, width) for v in values]
+    rows, row = [], ""
+    for text in texts:
+        if len(row) + len(text) > 110:
+            rows.append(row)
+            row = ""
+        row += f" {text},"
+    rows.append(row)
+    return [f"static const {ctype} {name}[{len(values)}] = {{", *(f"   {r}" for r in rows), "};"]
+
 
 Array = NDArray[Any]
 FLOAT = "float"

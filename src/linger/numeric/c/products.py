@@ -12,12 +12,23 @@ import numpy as np
 from linger.numeric.c import rules
 from linger.numeric.c.accumulation import Accumulate, Accumulators, Total, Window
 from linger.numeric.c.arithmetic import CArithmetic
-from linger.numeric.c.intervals import RANGES, Interval, at_exponent, hull, size_of, sums, times
-from linger.numeric.c.nodes import Array, Bounds, Node, broadcast, walk
+from linger.numeric.c.nodes import (
+    RANGES,
+    Array,
+    Bounds,
+    Interval,
+    Node,
+    Shape,
+    at_exponent,
+    broadcast,
+    hull,
+    size_of,
+    sums,
+    times,
+    walk,
+)
 from linger.numeric.c.scope import Draft
-from linger.numeric.c.text import Shape
-from linger.numeric.c.values import Fixed, Number, Rungs, Value
-from linger.numeric.c.views import Found, View
+from linger.numeric.c.views import Fixed, Found, Number, Rungs, Value, View
 from linger.numeric.fixed import ceil_pads
 from linger.numeric.kernel import Ints, Steps, TransposedSteps
 

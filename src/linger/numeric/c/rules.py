@@ -7,10 +7,21 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from linger.numeric.c import intervals
-from linger.numeric.c.intervals import INT32, INT64, WIDTHS, Interval, arithmetic_type, literal
-from linger.numeric.c.nodes import FLOAT, Bounds, Node, Place
-from linger.numeric.c.text import Index, bare
+from linger.numeric.c import nodes
+from linger.numeric.c.nodes import (
+    FLOAT,
+    INT32,
+    INT64,
+    WIDTHS,
+    Bounds,
+    Index,
+    Interval,
+    Node,
+    Place,
+    arithmetic_type,
+    bare,
+    literal,
+)
 
 _LARGEST = (1 << 31) - 1
 _EXACT_IN_FLOAT = 1 << 24
@@ -62,7 +73,7 @@ class Arithmetic:
         if self.symbol == "+":
             return a[0] + b[0], a[1] + b[1]
         if self.symbol == "*":
-            return intervals.square(a) if left is right else intervals.times(a, b)
+            return nodes.square(a) if left is right else nodes.times(a, b)
         low, high = a[0] - b[1], a[1] - b[0]
         return (low, high) if self.is_below_max is None else (min(low, 0), min(high, 0))
 
@@ -104,7 +115,7 @@ class Shift:
     weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
-        return intervals.shifted(known.of(node.args[0]), (self.bits, self.bits))
+        return nodes.shifted(known.of(node.args[0]), (self.bits, self.bits))
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         (x,) = node.args
@@ -122,7 +133,7 @@ class Mask:
     weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
-        return intervals.masked(known.of(node.args[0]), self.bits)
+        return nodes.masked(known.of(node.args[0]), self.bits)
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         ctype = common_type(place, node, node.args[0])
@@ -142,7 +153,7 @@ class ShiftBy:
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         x, n = (known.of(a) for a in node.args)
-        return intervals.shifted(x, (max(self.offset - n[1], 0), max(self.offset - n[0], 0)))
+        return nodes.shifted(x, (max(self.offset - n[1], 0), max(self.offset - n[0], 0)))
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         x, n = node.args
@@ -164,7 +175,7 @@ class ScaleBy:
     def bounds(self, node: Node, known: Bounds) -> Interval:
         x, n = (known.of(a) for a in node.args)
         low, high = max(n[0] - self.least, 0), max(n[1] - self.least, 0)
-        return intervals.hull([(x[0] << b, x[1] << b) for b in (low, high)])
+        return nodes.hull([(x[0] << b, x[1] << b) for b in (low, high)])
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         x, n = node.args
@@ -214,7 +225,7 @@ class Select:
         if a_high >= b_low:
             rest = known.under(a, (max(a_low, b_low), a_high))
             found.append(rest.under(b, (b_low, min(b_high, a_high))).of(other))
-        return intervals.hull(found)
+        return nodes.hull(found)
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         a, b, then, other = node.args
@@ -278,7 +289,7 @@ class FloorQuotient:
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         a, b = (known.of(x) for x in node.args)
-        return intervals.floor_divided(a, (max(b[0], 1), max(b[1], 1)))
+        return nodes.floor_divided(a, (max(b[0], 1), max(b[1], 1)))
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         a, b = node.args

@@ -9,10 +9,23 @@ from contextlib import contextmanager
 
 from linger.errors import UnsupportedError
 from linger.numeric.c.accumulation import Total
-from linger.numeric.c.intervals import literal, size_of, storage_type
-from linger.numeric.c.nodes import FLOAT, Node
+from linger.numeric.c.nodes import (
+    FLOAT,
+    Buffer,
+    Flat,
+    Index,
+    Node,
+    Shape,
+    Tables,
+    Target,
+    aligned,
+    bare,
+    literal,
+    natural_strides,
+    size_of,
+    storage_type,
+)
 from linger.numeric.c.rules import Constant, Same, converted
-from linger.numeric.c.text import Buffer, Flat, Index, Shape, Tables, Target, aligned, bare, natural_strides
 from linger.numeric.c.views import Joined, Padded
 
 _LONGEST = 72
@@ -32,7 +45,7 @@ class Draft:
     Args:
         title: What messages call the op.
         tables: The constant arrays of the translation unit.
-        tiles: Writes the loops of nodes that many sums are part of, if it can; see `linger.numeric.c.tiles`.
+        tiles: Writes the loops of nodes that many sums are part of, if it can; see `linger.numeric.c.tiled_windows`.
     """
 
     def __init__(self, title: str, tables: Tables, tiles: Callable[[Scope, Filled], bool] | None = None) -> None:

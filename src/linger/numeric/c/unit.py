@@ -20,14 +20,11 @@ import numpy as np
 from linger.errors import UsageError
 from linger.numeric.c import rules
 from linger.numeric.c.accumulation import Accumulators
-from linger.numeric.c.gates import OFFSET_BITS, SLOPE_BITS
-from linger.numeric.c.intervals import RANGES, Interval, size_of
-from linger.numeric.c.kernel import CKernel
-from linger.numeric.c.nodes import FLOAT, Array, Node, walk
+from linger.numeric.c.kernel import OFFSET_BITS, SLOPE_BITS, CKernel
+from linger.numeric.c.nodes import FLOAT, RANGES, Array, Buffer, Interval, Node, Shape, Tables, Target, size_of, walk
 from linger.numeric.c.scope import PROOF, Draft, Scope
-from linger.numeric.c.text import Buffer, Shape, Tables, Target
-from linger.numeric.c.tiles.windows import write_tiles
-from linger.numeric.c.values import Fixed, Number, Real, Value
+from linger.numeric.c.tiled_windows import write_tiles
+from linger.numeric.c.views import Fixed, Number, Real, Value
 
 PROLOGUE = """\
 #include <stdint.h>

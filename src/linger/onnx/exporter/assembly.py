@@ -14,9 +14,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from linger.checks.limits.memory import MemoryLimits, scratch_shortage
 from linger.checks.limits.packing import PackingLimits
 from linger.checks.limits.products import ProductLimits
+from linger.checks.limits.whole_file import MemoryLimits, scratch_shortage
 from linger.checks.limits.windows import WindowLimits
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError, listing
@@ -53,7 +53,7 @@ from linger.graph.passes.chip_windows import (
 from linger.graph.passes.constants import fix_shapes
 from linger.graph.passes.declared_types import complete_types
 from linger.graph.passes.well_formed import remove_dead_code
-from linger.onnx.exporter.naming import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
+from linger.onnx.exporter.finishing import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
 from linger.onnx.exporter.tracing import TraceOptions
 from linger.targets import Target, find_target
 from linger.version import __version__

@@ -20,7 +20,7 @@ from torch.onnx import symbolic_helper
 from linger.dialect import DOMAIN, DOMAIN_VERSION, Op, find_op
 from linger.errors import UnsupportedError
 from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
-from linger.onnx.operators.translation import GraphContext
+from linger.onnx.operators.declaration import GraphContext
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 

@@ -28,29 +28,31 @@ from linger.files import write_atomically
 from linger.graph.files.model_io import save
 from linger.graph.passes.qdq_pairs import cancel_dq_q
 from linger.onnx.exporter.assembly import assemble
-from linger.onnx.exporter.baked_sizes import DecisionWatch, Example, require_open
 from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter, WrapperTrace
-from linger.onnx.exporter.finishing import list_initializers, require_suitable
+from linger.onnx.exporter.finishing import list_initializers, require_suitable, unwrap_names
 from linger.onnx.exporter.finishing import simplify as simplify_model
-from linger.onnx.exporter.forms import OPSET, chosen_form
-from linger.onnx.exporter.naming import unwrap_names
 from linger.onnx.exporter.options import (
+    OPSET,
     ExportOptions,
     check_keywords,
     check_names,
     check_options,
     check_place,
     check_tensors,
+    chosen_form,
     warn_about_removed,
     with_names,
     with_one_sample,
     with_target,
 )
 from linger.onnx.exporter.tracing import (
+    DecisionWatch,
     DynamicAxes,
     DynamicShapes,
+    Example,
     FunctionMetError,
     declared_axes,
+    require_open,
     torch_export,
     trace,
     trace_dynamo,

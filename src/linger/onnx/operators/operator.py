@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
@@ -17,10 +17,8 @@ from linger.errors import UsageError
 from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import all_nodes, opset_of
 from linger.graph.lowering.bodies import FUNCTION_IR_VERSION
-from linger.onnx.operators.arguments import ArgumentMap
-from linger.onnx.operators.bodies import BodyLike, expand_functions
-from linger.onnx.operators.declaration import FIRST_OPSET, Declaration, declare
-from linger.onnx.operators.translation import Carrier, Symbolic, table_entries
+from linger.onnx.operators.bodies import ArgumentMap, BodyLike, expand_functions
+from linger.onnx.operators.declaration import FIRST_OPSET, Carrier, Declaration, Symbolic, declare, table_entries
 
 Translations = Mapping[int, Callable[..., Any]]
 """Symbolic functions by the opset from which they hold."""
@@ -256,7 +254,7 @@ def with_bodies(content: bytes, *, form: str = "dialect") -> bytes:
 def _attach(model: ir.Model, changes: Changes) -> set[ir.OperatorIdentifier]:
     """Attach the function of every declared node in use, and of those inside these functions."""
     attached: set[ir.OperatorIdentifier] = set()
-    waiting = list(_calls(model))
+    waiting = list(dict.fromkeys(node.op_identifier() for node in all_nodes(model) if node.domain))
     while waiting:
         identifier = waiting.pop()
         proto = None if identifier in attached else _function_of(identifier, opset_of(model))
@@ -268,10 +266,6 @@ def _attach(model: ir.Model, changes: Changes) -> set[ir.OperatorIdentifier]:
             waiting += [node.op_identifier() for node in all_nodes(function)]
             changes.note("::".join(identifier[:2]), "runs as a function of the file")
     return attached
-
-
-def _calls(model: ir.Model) -> Iterable[ir.OperatorIdentifier]:
-    return dict.fromkeys(node.op_identifier() for node in all_nodes(model) if node.domain)
 
 
 def _function_of(identifier: ir.OperatorIdentifier, opset: int) -> onnx.FunctionProto | None:

@@ -32,8 +32,17 @@ from linger.numeric.torch.gates import (
     start_state,
 )
 from linger.numeric.torch.scale import Scale
-from linger.numeric.torch.stepping import Array, Steps, per_step, quiet, steps_for
-from linger.numeric.torch.timeline import Timeline, by_items, input_gradients, state_gradient
+from linger.numeric.torch.timeline import (
+    Array,
+    Steps,
+    Timeline,
+    by_items,
+    input_gradients,
+    per_step,
+    quiet,
+    state_gradient,
+    steps_for,
+)
 
 _LARGEST_NEW = 127 / 128  # of n
 

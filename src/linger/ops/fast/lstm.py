@@ -30,8 +30,15 @@ from linger.numeric.torch.gates import (
     start_state,
 )
 from linger.numeric.torch.scale import Scale
-from linger.numeric.torch.stepping import per_step, quiet, steps_for
-from linger.numeric.torch.timeline import Timeline, by_items, input_gradients, state_gradient
+from linger.numeric.torch.timeline import (
+    Timeline,
+    by_items,
+    input_gradients,
+    per_step,
+    quiet,
+    state_gradient,
+    steps_for,
+)
 
 _LARGEST_PRODUCT = 127 * 128 / 2.0**14  # of o and tanh(c)
 _CELL = 2.0**12

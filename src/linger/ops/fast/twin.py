@@ -21,8 +21,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from linger.dialect import Op
+from linger.numeric.torch.gates import look_up
 from linger.numeric.torch.kernel import carrier, conv1d, conv2d, conv_transpose2d
-from linger.numeric.torch.pieces import look_up
 from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale
 

@@ -14,12 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linger.constraint.batch_norm import batch_statistics
-from linger.constraint.conv_bn import fold, per_weight
+from linger.constraint.conv_bn import batch_statistics, fold, per_weight
 from linger.constraint.limits import Limits, clamp
 from linger.numeric.fixed import BIAS_BITS, is_power_of_two, limits
-from linger.numeric.torch.exact import SplitPlan, plan_product, split_weight
-from linger.numeric.torch.kernel import carrier, integer_type
+from linger.numeric.torch.kernel import SplitPlan, carrier, integer_type, plan_product, split_weight
 from linger.numeric.torch.quantize import fake_quantize, holders_of_memory
 from linger.numeric.torch.scale import Scale
 

@@ -23,7 +23,7 @@ from torch._ops import OpOverload
 from torch.compiler import is_exporting
 from torch.utils._pytree import tree_leaves, tree_map
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.dialect import Op, find_op
 from linger.errors import UnsupportedError
 from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type

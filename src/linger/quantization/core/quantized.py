@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.dialect import Interval
 from linger.errors import UsageError
-from linger.numeric.torch.exact import run_product
+from linger.numeric.torch.kernel import run_product
 from linger.numeric.torch.quantize import Memory
 from linger.numeric.torch.scale import Scale
 from linger.ops.fast.twin import accumulate, product_twin

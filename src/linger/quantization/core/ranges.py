@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.dialect import Interval, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import as_float32, is_power_of_two, limits, scale_for

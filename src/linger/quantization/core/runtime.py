@@ -28,7 +28,7 @@ from torch._C._dynamo import eval_frame
 from torch.compiler import is_exporting
 from torch.utils._pytree import tree_leaves, tree_map
 
-from linger.constraint.marks import QUANTIZATION, Widths
+from linger.constraint.limits import QUANTIZATION, Widths
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.quantization.core.distributed.fsdp import check_shards

@@ -24,15 +24,16 @@ from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.stored import EVERYTHING
 from linger.quantization.diagnosis.call_watch import Call, CallWatch, FunctionKey, Given, Key
-from linger.quantization.diagnosis.noise_bench import range_of_function, working_copy
-from linger.quantization.diagnosis.signal_noise import (
+from linger.quantization.diagnosis.noise_bench import (
     SignalNoise,
     as_real,
     decibels,
     inner_product,
     mismatch,
     power,
+    range_of_function,
     squared_error,
+    working_copy,
 )
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer

@@ -16,10 +16,9 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from linger.analysis.batches import Batch, values_of
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.errors import UsageError, listing
-from linger.quantization.diagnosis.noise_bench import FunctionFacts, LayerFacts, Trial
-from linger.quantization.diagnosis.signal_noise import SignalNoise
+from linger.quantization.diagnosis.noise_bench import FunctionFacts, LayerFacts, SignalNoise, Trial
 from linger.records.reading import As, one_of, parse_json, read
 from linger.records.table import written
 from linger.version import __version__

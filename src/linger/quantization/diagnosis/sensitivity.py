@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from linger.analysis.batches import as_batches
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.errors import UsageError, no_module
 from linger.notation import MIXED, as_width, read_bits
 from linger.progress import progress
@@ -28,9 +28,10 @@ from linger.quantization.diagnosis.noise_bench import (
     FunctionFacts,
     LayerFacts,
     NoiseBench,
+    SignalNoise,
     Trial,
+    decibels,
 )
-from linger.quantization.diagnosis.signal_noise import SignalNoise, decibels
 from linger.quantization.setup.marking import checked_widths
 from linger.records.html import bars_html
 from linger.records.table import Column, Result

@@ -27,7 +27,6 @@ from linger.quantization.functions.constants import is_parameter, quantize_float
 from linger.quantization.functions.functional import RELU, as_operand, run_functional
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.functions.masks import MASKS
-from linger.quantization.functions.multiplications import multiplications
 from linger.quantization.functions.norms import affine_of, call_norm, why_float
 from linger.quantization.functions.products import (
     MATRIX_PRODUCTS,
@@ -35,6 +34,7 @@ from linger.quantization.functions.products import (
     Product,
     as_linear,
     compute_product,
+    multiplications,
     read_product,
 )
 from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly

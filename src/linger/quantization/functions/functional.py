@@ -14,8 +14,8 @@ from torch import Tensor
 from linger.analysis.multiplications import products_of
 from linger.dialect import Interval, Op, find_op
 from linger.numeric.tables import Pieces
+from linger.numeric.torch.gates import flat_ends
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.pieces import flat_ends
 from linger.numeric.torch.quantize import fake_quantize, may_saturate
 from linger.numeric.torch.scale import Scale, largest_of, limit_of
 from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
@@ -211,7 +211,7 @@ def _observe_output(
     if call.is_learning:
         # without a twin the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
-        values = _all_values(operands) if real is None else _reached(op, real)
+        values = torch.cat([o.content.detach().reshape(-1) for o in operands]) if real is None else _reached(op, real)
         seen = layer.ranges["o"].observe(values, call.name, call.now)
     return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real)
 
@@ -334,10 +334,6 @@ def _exact_values(
         if found is not None:
             return found
         return to_carrier(simulate(call.op, operands, attributes, output.scale, is_exact=True), output.bits)
-
-
-def _all_values(operands: Sequence[QTensor]) -> Tensor:
-    return torch.cat([o.content.detach().reshape(-1) for o in operands])
 
 
 def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits: int) -> dict[str, Any]:

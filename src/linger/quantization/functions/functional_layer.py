@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linger.constraint.marks import FUNCTION_BITS
+from linger.constraint.limits import FUNCTION_BITS
 from linger.dialect import Op, ops
 from linger.errors import UsageError
 from linger.ops.fast.twin import functional_twin

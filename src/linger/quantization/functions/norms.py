@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from linger.dialect import Binding, Op
 from linger.errors import UsageError
-from linger.numeric.curves.normalization import FRACTION, is_exact
+from linger.numeric.curves import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
 from linger.numeric.torch.quantize import round_weight, weight_scale
 from linger.numeric.torch.scale import Scale

@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from linger.dialect import find_op
-from linger.numeric.curves.interpolation import WEIGHT_BITS
+from linger.numeric.curves import WEIGHT_BITS
 from linger.numeric.fixed import WindowRun, adaptive_runs
 from linger.quantization.core.qtensor import QTensor, compute
 from linger.quantization.core.runtime import TorchFunction

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from linger.dialect import Refusal
-from linger.numeric.curves.interpolation import nearest_places, output_sizes
+from linger.numeric.curves import nearest_places, output_sizes
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import TorchFunction
 from linger.quantization.functions.constants import is_state

@@ -21,11 +21,10 @@ from linger.constraint.conv_bn import (
     learn_statistics,
     learning_factor,
     normalize_folded,
+    output_padding,
     per_weight,
 )
-from linger.constraint.limits import Limits, clamp, exceeds
-from linger.constraint.marks import Widths
-from linger.constraint.normalized import output_padding
+from linger.constraint.limits import Limits, Widths, clamp, exceeds
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS

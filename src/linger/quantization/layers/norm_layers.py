@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms as quantised layers: layer norm and its kin, and a batch norm that no convolution takes in."""
+"""Norms as quantised layers: layer norm and its kin, and a batch norm that no convolution takes in.
+
+A transposed convolution of signals as a quantised layer.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import batch_statistics
-from linger.constraint.limits import clamp
-from linger.constraint.marks import Widths
+from linger.constraint.conv_bn import batch_statistics
+from linger.constraint.limits import Widths, clamp
 from linger.dialect import Op
 from linger.errors import UsageError
-from linger.numeric.curves.normalization import NORMAL_BITS
+from linger.numeric.curves import NORMAL_BITS
 from linger.numeric.torch.scale import Scale
 from linger.quantization.core.frozen import Frozen, integer_bound, limit_parameters
 from linger.quantization.core.qtensor import QTensor
@@ -166,3 +168,29 @@ class BatchNormLayer(QuantLayer):
         # checkpoints of torch before 0.4.1 do not count batches
         state_dict.setdefault(f"{prefix}num_batches_tracked", self.num_batches_tracked)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+_ROW = -2
+"""The axis of size 1 that makes a signal a picture."""
+
+_BESIDE_THE_SIGNAL = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
+
+
+class TransposedSignalLayer(QuantLayer):
+    """nn.ConvTranspose1d as integers: that of a picture of one row, which is the op that devices have."""
+
+    def __init__(
+        self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
+    ) -> None:
+        super().__init__(op, source, geometry, widths, runtime)
+        for name, value in _BESIDE_THE_SIGNAL.items():  # as of the picture, from which an output_size is computed
+            setattr(self, name, (value, *getattr(source, name)))
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """The layer on a picture of one row, which then is a signal again."""
+        size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
+        return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
+
+    def _laid_out(self, weight: Tensor) -> Tensor:
+        """[in, out/groups, length], with a row."""
+        return weight.unsqueeze(_ROW)

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from linger.analysis.multiplications import products_of
-from linger.constraint.limits import Limits, clamp
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Limits, Widths, clamp
 from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits

@@ -1,31 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save_config: all that was decided about a quantised model, but its weights, as a file."""
+"""save_config: all that was decided about a quantised model, but its weights, as a file.
+
+What `init(config_file=…)` does with a file: before its own work, and after it.
+
+Whether a settings file fits a float model: every place where it does not, before anything is changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from linger.constraint.channel_limits import ChannelLimits
-from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
-from linger.constraint.limits import limits_of
-from linger.constraint.marks import FUSED, QUANTIZATION, Fusion, Widths
+from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, as_batch_norm, layer_of, parts_of_pairs
+from linger.constraint.limits import FUSED, QUANTIZATION, Fusion, Normalized, QuantChoice, Types, Widths, limits_of
+from linger.constraint.normalize import NORMALIZED, ChannelLimits, limit_channels
+from linger.constraint.tracing import fuse, fused_kind, replace_everywhere
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
-from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.quantized import QuantizedBase, device_of, ranges_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.stored import Kind, kind_of
-from linger.quantization.core.supported import supported_types
+from linger.quantization.core.supported import has_own_forward, op_for, supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
-from linger.quantization.layers.layer import QuantLayer
+from linger.quantization.layers.layer import QuantLayer, range_names
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.quantization.setup.config_file import ChannelLimit, Config, FunctionConfig, Fused, LayerConfig, write_config
-from linger.quantization.setup.marking import checked_types
+from linger.quantization.layers.recurrent_operands import range_suffix
+from linger.quantization.setup.config_file import (
+    ChannelLimit,
+    Config,
+    FunctionConfig,
+    Fused,
+    LayerConfig,
+    joined,
+    unknown,
+    write_config,
+)
+from linger.quantization.setup.marking import checked_types, choice_for, types_by_name
+from linger.quantization.setup.patterns import expanded, mark_functions, unfitting
 from linger.settings import Switches
 
 _LAYERS = (QuantLayer, QuantRecurrent)
@@ -220,3 +236,219 @@ def width_of(name: str, widths: Widths) -> int:
     """The width of a layer's range."""
     by_kind = {Kind.INPUT: widths.data, Kind.WEIGHT: widths.parameter, Kind.OUTPUT: widths.output}
     return by_kind[kind_of(name) or Kind.OUTPUT]
+
+
+def misfits(config: Config, model: nn.Module) -> Iterator[str]:
+    """Every place where a file does not fit a float model."""
+    modules = dict(model.named_modules())
+    yield from _unknown("types", config.types or (), [kind.__name__ for kind in supported_types()])
+    for place in ("stays_float", "stays_float_alone", "not_quantized", "parts", "layers", "limits"):
+        yield from _unknown(place, getattr(config, place), modules)
+    yield from _misfits_of_layers(config, modules)
+    for pair in config.fused:
+        yield from _misfits_of_pair(pair, modules)
+    for name, function in config.functions.items():
+        yield from _misfits_of_function(name, function, modules)
+    if config.complete:
+        yield from _left_out(config, model)
+
+
+def _unknown(place: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    yield from (unknown(place, name, known) for name in names if name not in known)
+
+
+def _misfits_of_layers(config: Config, modules: Mapping[str, nn.Module]) -> Iterator[str]:
+    for path in config.limits:
+        if path in modules and not isinstance(modules[path], (*NORMALIZED, Normalized)):
+            yield f"limits.{path}: {type(modules[path]).__name__} cannot be kept within limits"
+    for path, layer in config.layers.items():
+        if path in modules:
+            yield from _misfits_of_layer(path, layer, modules[path])
+
+
+def _misfits_of_layer(path: str, layer: LayerConfig, module: nn.Module) -> Iterator[str]:
+    inner, found = layer_of(module), op_for(layer_of(module))
+    if found is None:
+        yield f"{path}: {type(module).__name__} has no integer form"
+        return
+    if layer.op and found[0].name != layer.op:
+        yield f"{path}: {type(module).__name__} becomes {found[0].name}, and the file has {layer.op}"
+    if choice_for(module).is_disabled:
+        yield f"{path}: linger.disable_quant keeps it float, and the file quantises it"
+    weight = getattr(inner, "weight", None)
+    shape = tuple(weight.shape) if isinstance(weight, Tensor) else layer.shape
+    if layer.shape not in ((), shape):
+        yield f"{path}: its weights are {list(shape)}, and those of the file {list(layer.shape)}"
+    yield from _unknown(f"{path}.scales", (*layer.scales, *layer.methods), _known_ranges(inner))
+
+
+def _known_ranges(module: nn.Module) -> tuple[str, ...]:
+    found = op_for(module)
+    assert found is not None  # checked by the caller
+    if not found[0].is_recurrent:
+        return range_names(found[0])
+    layers = getattr(module, "num_layers", 1)
+    ends = [range_suffix(k, back) for k in range(layers) for back in range(1 + getattr(module, "bidirectional", False))]
+    return tuple(f"{name}{end}" for end in ends for name in ("i", "iw", "hw", "o"))
+
+
+def _misfits_of_pair(pair: Fused, modules: dict[str, nn.Module]) -> Iterator[str]:
+    if not {pair.conv, pair.bn} <= set(modules):
+        yield from _unknown("fused", (pair.conv, pair.bn), modules)
+        return
+    conv, bn = modules[pair.conv], modules[pair.bn]
+    is_fused = isinstance(conv, ConvBN) and isinstance(bn, EmptyBatchNorm)
+    can_be = fused_kind(conv, bn) is not None and as_batch_norm(bn).running_mean is not None
+    if not is_fused and not can_be:
+        yield f"fused: {pair.conv} ({type(conv).__name__}) and {pair.bn} ({type(bn).__name__}) cannot be one layer"
+
+
+def _misfits_of_function(name: str, function: FunctionConfig, modules: dict[str, nn.Module]) -> Iterator[str]:
+    parent, _, key = name.rpartition(".")
+    if parent not in modules:
+        yield unknown("functions", parent, modules)
+        return
+    known = [k.removeprefix("running_") for k in FunctionalLayer(key).state_dict() if k.startswith("running_")]
+    yield from _unknown(f"functions.{name}", (*function.scales, *function.methods, *function.bits), known)
+
+
+def _left_out(config: Config, model: nn.Module) -> Iterator[str]:
+    """Layers that would be quantised although a complete file does not name them."""
+    inside = parts_of_pairs(model)
+    named = {*config.layers, *config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)}
+    tops = tuple(f"{top}." for top in config.stays_float)
+    for path, module in model.named_modules():
+        is_said = module in inside or path in named or f"{path}.".startswith(tops)
+        if not is_said and _would_be_quantized(layer_of(module)):
+            yield f"{path or type(module).__name__}: the file says nothing about this {type(module).__name__}"
+
+
+def _would_be_quantized(layer: nn.Module) -> bool:
+    return op_for(layer) is not None and not isinstance(layer, types_by_name()) and not has_own_forward(layer)
+
+
+_UNTIL_THE_NEXT_PASS = 1.0
+"""The scale of an input that has that of the layer before, until a pass has shown it."""
+
+
+def prepared(model: nn.Module, said: Config, source: str) -> Config:
+    """Give a float model the pairs, limits and marks of a configuration that `init` reads, and return it without patterns.
+
+    Args:
+        model: The float model.
+        said: The configuration as it was written.
+        source: Where it was, for messages.
+
+    Raises:
+        UsageError: The file belongs to another model; every place that does not fit is named, and nothing is changed.
+    """
+    around, problems = _with_channel_limits(model, said)
+    problems += unfitting(said, model)
+    config = expanded(said, model)
+    problems += misfits(config, model)
+    if problems:
+        replace_everywhere(model, around)
+        raise UsageError(f"{source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed.")
+    mark_functions(said, model)
+    modules = dict(model.named_modules())
+    for pair in config.fused:
+        if not isinstance(modules[pair.conv], ConvBN):
+            fuse(model, pair.conv, pair.bn, modules[pair.conv], modules[pair.bn])
+    _limit(model, config)
+    for place, widths in config.parts.items():
+        QUANTIZATION.put(modules[place], QuantChoice(widths=widths))
+    for place, layer in config.layers.items():
+        if isinstance(modules[place], types_by_name()):
+            QUANTIZATION.put(modules[place], QuantChoice(widths=layer.bits or Widths(parameter=config.parameter_bits)))
+    for place in config.stays_float_alone:
+        QUANTIZATION.put(modules[place], QuantChoice(is_disabled=True, is_alone=True))
+    return config
+
+
+def _with_channel_limits(model: nn.Module, config: Config) -> tuple[dict[nn.Module, nn.Module], list[str]]:
+    """Put limits around the modules that a file names, and tell the names that the model does not have."""
+    modules = dict(model.named_modules())
+    wanted = {path: (entry.largest, entry.shape) for path, entry in config.channel_limits.items()}
+    known = {path: limits for path, limits in wanted.items() if path in modules and path}
+    problems = [unknown("channel_limits", path, modules) for path in wanted if path not in known]
+    return limit_channels(model, known), problems
+
+
+def named_types(config: Config) -> Types | None:
+    """The layer types that a file names."""
+    if config.types is None:
+        return None
+    return tuple(kind for kind in supported_types() if kind.__name__ in config.types)
+
+
+def _limit(model: nn.Module, config: Config) -> None:
+    """Keep layers that stay float within limits."""
+    for path, limits in config.limits.items():
+        module = model.get_submodule(path)
+        if isinstance(module, Normalized):
+            module.limit_to(limits)
+        else:
+            kind = next(kind for kind in type(module).__mro__ if kind in NORMALIZED)
+            replace_everywhere(model, {module: NORMALIZED[kind].from_layer(module, limits)})
+
+
+def finish(model: nn.Module, config: Config) -> None:
+    """Give a model after `init` the widths, limits and scales of a file."""
+    modules = dict(model.named_modules())
+    for path, entry in config.layers.items():
+        layer = modules[path]
+        if isinstance(layer, (QuantLayer, QuantRecurrent)):  # else init has said why it stays float
+            _finish_layer(layer, entry, is_whole=config.complete)
+    for pair in config.fused:
+        joined_layer = modules[pair.conv]
+        if pair.folded and isinstance(joined_layer, QuantLayer):
+            joined_layer.fold_batch_norm()
+    for name, function in config.functions.items():
+        _finish_function(model, name, function)
+    _choose_scales(model, config)
+
+
+def _choose_scales(model: nn.Module, config: Config) -> None:
+    entries: dict[str, LayerConfig | FunctionConfig] = dict(config.layers)
+    entries |= {_child(name): function for name, function in config.functions.items()}
+    for one in ranges_of(model, with_adopted=True).values():
+        entry = entries.get(one.key.rpartition(".")[0])
+        if follows(one):
+            one.choose(_UNTIL_THE_NEXT_PASS)
+        elif entry is not None and one.name in entry.scales:
+            one.choose(entry.scales[one.name])
+            one.method = entry.methods.get(one.name)
+
+
+def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig, *, is_whole: bool) -> None:
+    """Give a layer what its entry says; what the entry leaves out stays, unless the file says everything."""
+    layer.widths = entry.bits or layer.widths
+    if is_whole or entry.limits.is_any:
+        layer.limited_to = entry.limits
+    if is_whole or entry.relu_ahead:
+        layer.is_ahead_of_relu = entry.relu_ahead
+    if is_whole or entry.adopts_input or entry.scales:
+        layer.input_range = "stale" if entry.adopts_input else "own" if "x" in entry.scales else ""
+    for name in entry.scales:
+        layer.ranges[name].width = width_of(name, layer.widths)
+
+
+def _finish_function(model: nn.Module, name: str, function: FunctionConfig) -> None:
+    path, _, key = name.rpartition(".")
+    parent = model.get_submodule(path)
+    made = parent._modules.get(KEY_PREFIX + key)  # noqa: SLF001 - get_submodule would raise
+    if not isinstance(made, FunctionalLayer):
+        made = FunctionalLayer(key, device_of(parent, model)).train(parent.training)
+        parent.add_module(KEY_PREFIX + key, made)
+    for each, bits in function.bits.items():
+        made.ranges[each].width = bits
+    made.out_bits = function.bits.get("o")
+    if made.may_be_finer:
+        made.become_fine()  # its scale is written in the file
+    made.subtract_max(is_wanted=function.subtracts_max)
+
+
+def _child(name: str) -> str:
+    """The path of a function's ranges."""
+    parent, _, key = name.rpartition(".")
+    return f"{parent}.{KEY_PREFIX}{key}".lstrip(".")

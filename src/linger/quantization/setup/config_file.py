@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import yaml
 
-from linger.constraint.limits import Limits
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Limits, Widths
 from linger.errors import UsageError, listing, printable
 from linger.files import write_atomically
 from linger.quantization.core.methods import Choice

@@ -16,10 +16,27 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
-from linger.constraint.batch_norm import as_batch_norm, freeze_statistics
-from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, counts_as, freeze_batch_norms, layer_of, parts_of_pairs
-from linger.constraint.limits import AHEAD_RELU, Normalized, limits_of
-from linger.constraint.marks import FUSED, QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
+from linger.constraint.conv_bn import (
+    ConvBN,
+    EmptyBatchNorm,
+    as_batch_norm,
+    counts_as,
+    freeze_batch_norms,
+    freeze_statistics,
+    layer_of,
+    parts_of_pairs,
+)
+from linger.constraint.limits import (
+    AHEAD_RELU,
+    FUSED,
+    QUANTIZATION,
+    QUANTIZED,
+    Normalized,
+    QuantChoice,
+    Types,
+    Widths,
+    limits_of,
+)
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing, no_module
@@ -51,14 +68,12 @@ from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer
+from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer, TransposedSignalLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
-from linger.quantization.layers.signal_layer import TransposedSignalLayer
-from linger.quantization.setup.config_apply import finish, named_types, prepared
+from linger.quantization.setup.config import finish, named_types, prepared
 from linger.quantization.setup.config_file import SCALES, Config
 from linger.quantization.setup.config_reader import newer_config, read_config
-from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer
-from linger.quantization.setup.function_bits import choose_widths
+from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer, quant_tensor
 from linger.quantization.setup.learned_scales import refuse_other_methods
 from linger.quantization.setup.marking import (
     QuantMode,
@@ -68,7 +83,7 @@ from linger.quantization.setup.marking import (
     choice_for,
     types_by_name,
 )
-from linger.quantization.setup.tensor_quantizer import quant_tensor
+from linger.quantization.setup.patterns import choose_widths
 from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
 from linger.settings import Switches, chosen_switches, kept_float, newer_settings
 from linger.targets import find_target

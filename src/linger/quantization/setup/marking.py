@@ -10,10 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from linger.constraint import marks
+from linger.constraint import limits
 from linger.constraint.conv_bn import counts_as, layer_of
-from linger.constraint.limits import Normalized
-from linger.constraint.marks import QUANTIZATION, QUANTIZED, QuantChoice, Types, Widths
+from linger.constraint.limits import QUANTIZATION, QUANTIZED, Normalized, QuantChoice, Types, Widths
 from linger.errors import UsageError, listing, no_module, refuse_unknown
 from linger.notation import as_width
 from linger.quantization.core.supported import supported_types
@@ -199,4 +198,4 @@ def checked_types(types: Iterable[type[nn.Module]] | type[nn.Module] | None) -> 
     if types is None:
         return tuple(kind for kind in supported if kind not in types_by_name())
     accepted = (*supported, *THROUGH_FUNCTIONS, Normalized)
-    return marks.checked_types("quant_modules", types, accepted, supported, "has no integer form")
+    return limits.checked_types("quant_modules", types, accepted, supported, "has no integer form")

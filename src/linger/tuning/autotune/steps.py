@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from linger.analysis.batches import Batch, fresh, run_batch
-from linger.constraint.limits import AHEAD_RELU
-from linger.constraint.marks import FUSED
+from linger.constraint.limits import AHEAD_RELU, FUSED
 from linger.constraint.tracing import trace_layers
 from linger.quantization.core.calibrate import choose_ranges, local_calibration
 from linger.quantization.core.quantized import ranges_of

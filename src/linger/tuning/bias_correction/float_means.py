@@ -22,8 +22,7 @@ from linger.ops.fast.twin import product_twin
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.functions.products import PRODUCTS
 from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.layers.norm_layers import BatchNormLayer
-from linger.quantization.layers.signal_layer import TransposedSignalLayer
+from linger.quantization.layers.norm_layers import BatchNormLayer, TransposedSignalLayer
 from linger.tuning.bias_correction.channel_means import Call, ChannelMeans
 from linger.tuning.bias_correction.gate_means import float_gates
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from linger.constraint.channel_limits import ChannelLimits
+from linger.constraint.normalize import ChannelLimits
 from linger.constraint.tracing import replace_everywhere
 from linger.tuning.equalization.flow import Numbers
 from linger.tuning.equalization.watching import Clip, Watch

@@ -20,8 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from linger.analysis.batches import Batch, Function
 from linger.analysis.trace import Trace, unaffected
-from linger.constraint.batch_norm import as_batch_norm
-from linger.constraint.conv_bn import ConvBN
+from linger.constraint.conv_bn import ConvBN, as_batch_norm
 from linger.constraint.limits import limits_of
 from linger.tuning.equalization.flow import Channels, Form, Layer, Norm, Numbers
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linger.quantization.diagnosis.signal_noise import decibels
+from linger.quantization.diagnosis.noise_bench import decibels
 from linger.tuning.remedy import Change
 
 _BLOCK = 64

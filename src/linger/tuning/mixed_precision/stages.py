@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from linger.constraint.marks import QUANTIZATION, QuantChoice, Widths
+from linger.constraint.limits import QUANTIZATION, QuantChoice, Widths
 from linger.dialect import Op, find_op, ops
 from linger.errors import UsageError
 from linger.notation import as_width
-from linger.numeric.curves.normalization import is_exact
+from linger.numeric.curves import is_exact
 from linger.quantization.core.quantized import keep_widths
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.stored import Kind

@@ -9,7 +9,7 @@ from typing import cast
 
 from torch import nn
 
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.dialect import find_op
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.ranges import Range, Saved

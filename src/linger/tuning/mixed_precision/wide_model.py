@@ -14,7 +14,7 @@ from typing import cast
 from torch import nn
 
 from linger.analysis.batches import Batch, fresh, run_batch
-from linger.constraint.marks import Widths
+from linger.constraint.limits import Widths
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.ranges import Range

@@ -28,7 +28,7 @@ from linger.graph.core.nodes import (
 from linger.graph.core.unsigned_bytes import SAFE_WEIGHT
 from linger.graph.files.model_io import copied, exchanged, in_memory, load
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.runtime import saturation
+from linger.runtime import session
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.verification.array_files import Array
@@ -308,7 +308,7 @@ def find_cause(model: ir.Model, comparison: RecordingComparison) -> Cause | None
     if first is None or batch is None or first.found_by.removesuffix(PLAIN) not in comparison.sessions:
         return None
     nodes = byte_products_before(comparison.model.graph, first.tensor)
-    if not nodes or not saturation.has_saturating_products():
+    if not nodes or not session.has_saturating_products():
         return None
     tried = [switch for switch in SWITCHES if switch not in comparison.way.options]
     vanishes = (switch for switch in tried if _agrees_with(switch, model, comparison.way, batch.recording))

@@ -2,7 +2,7 @@
 """A certificate: a verification as a JSON file, with the model's fingerprint, the inputs and the versions.
 
 Inputs that were generated are given by their seeds, small ones are part of the file, large ones are stored beside it in
-`<name>.inputs.npz`. `linger.verification.proof.recheck` computes everything again.
+`<name>.inputs.npz`. `linger.verification.proof.verify` computes everything again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from linger.errors import UsageError, VerificationError
 from linger.files import is_unchanged, places_beside, write_atomically, write_together
 from linger.records.reading import Count, FileName, Is, Sha256, parse_json, read, refuse_fields
-from linger.runtime.saturation import has_saturating_products
-from linger.runtime.session import LEVELS
+from linger.runtime.session import LEVELS, has_saturating_products
 from linger.verification.array_files import npz_content
 from linger.version import __version__
 

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.batch_norm import BatchNorm, as_batch_norm, running_statistics
+from linger.constraint.conv_bn import BatchNorm, as_batch_norm, running_statistics
 from linger.errors import UsageError
 from linger.quantization.core.distributed.group import (
     FUNCTION,

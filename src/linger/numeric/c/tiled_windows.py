@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles of convolutions and pools, whose channels are innermost: a row of a window is one run of neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from linger.numeric.c import accumulation
+from linger.numeric.c.accumulation import Accumulate, Total, Window
+from linger.numeric.c.nodes import INT32, WIDTHS, Node, Shape
+from linger.numeric.c.scope import Filled, Scope
+from linger.numeric.c.tile_lines import (
+    BLOCK,
+    LONG_BLOCK,
+    Line,
+    Tile,
+    are_narrow,
+    bias_of,
+    bias_text,
+    blocks,
+    counted_loop,
+    grouped,
+    line_along,
+    only_total,
+    pixel_loop,
+    product_name,
+    sum_text,
+    sums_array,
+    times_text,
+    write_results,
+)
+
+
+def tile_rows(scope: Scope, filled: Filled, total: Node) -> bool:
+    """x·wᵀ + b: a row of x with a block of rows of w."""
+    w = total.args[1]
+    rows, row = line_along(scope, w, ("0", "0"), 0), line_along(scope, w, ("0", "0"), 1)
+    if rows is None or row is None or not are_narrow(row) or row.step > 1:
+        return False
+    return _dots(scope, filled, total, row, rows.step)
+
+
+def tile_matrices(scope: Scope, filled: Filled, total: Node) -> bool:
+    """x·y: rows of x with columns of y, which lie side by side or, where y is transposed, one after the other."""
+    y = total.args[1]
+    zero = ("0",) * len(y.shape)
+    down, along = line_along(scope, y, zero, len(zero) - 2), line_along(scope, y, zero, len(zero) - 1)
+    if down is None or along is None or not are_narrow(down):
+        return False
+    if along.step <= 1:
+        return _columns(scope, filled, total)
+    return down.step <= 1 and _dots(scope, filled, total, down, along.step)
+
+
+def _lead(stack: ExitStack, scope: Scope, total: Node, count: int) -> tuple[Scope, tuple[str, ...]]:
+    """Loops over the first axes."""
+    names = []
+    for size in total.shape[:count]:
+        scope, name = stack.enter_context(scope.loop(size))
+        names.append(name)
+    return scope, tuple(names)
+
+
+def _right(scope: Scope, total: Node, lead: tuple[str, ...]) -> Line | None:
+    """The right operand at the leading axes."""
+    node = total.args[1]
+    if isinstance(total.rule, Total) and len(node.shape) == 2:
+        return line_along(scope, node, ("0", "0"), 1)
+    return line_along(scope, node, (*lead, "0", "0"), len(node.shape) - 1)
+
+
+def _left(scope: Scope, x: Node, lead: tuple[str, ...], axis: int) -> Line | None:
+    index = (*lead, "0")
+    return line_along(scope, x, index[len(index) - len(x.shape) :], len(x.shape) + axis)
+
+
+def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bool:
+    x, axes = total.args[0], len(total.shape)
+    zero = ("0",) * (axes - 1)
+    along = _left(scope, x, zero, -1)
+    down = _left(scope, x, zero, -2) if axes > 1 and len(x.shape) > 1 else None
+    if along is None or not are_narrow(along) or along.step > 1:
+        return False
+    ctype, name = product_name(scope, "dots", total, along, w)
+    bias, length = bias_of(scope, total)[1], x.shape[-1]
+    with ExitStack() as stack:
+        place, lead = _lead(stack, scope, total, axes - 2)
+        rows = total.shape[-2] if axes > 1 else 1
+        place, row, pixels = stack.enter_context(pixel_loop(place, rows, (0, rows if down is not None else 0)))
+        place, first, block = blocks(stack, place, total.shape[-1], BLOCK)
+        index = (*lead, row) if axes > 1 else ()
+        found, right = _left(place, x, index, -1), _right(place, total, lead)
+        assert found is not None
+        assert right is not None
+        sums = sums_array(place, ctype, block, pixels, BLOCK)
+        begin = right.at(times_text(first, str(w_step)))
+        step = 0 if down is None else down.step
+        run = f"1, 0, {length}, {begin}, {w_step}, 0, {bias_text(bias, first)}"
+        place.line(f"{name}({sums}, {pixels}, {block}, {found.at()}, {step}, {run});")
+
+        def element(p: str, j: str) -> tuple[str, ...]:
+            return (*index[:-1], *((grouped(sum_text(row, p)),) if index else ()), grouped(sum_text(first, j)))
+
+        write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
+    return True
+
+
+def _columns(scope: Scope, filled: Filled, total: Node) -> bool:
+    (x, y), axes = total.args, len(total.shape)
+    along = _left(scope, x, ("0",) * (axes - 1), -1)
+    down = line_along(scope, y, ("0",) * len(y.shape), len(y.shape) - 2)
+    if along is None or down is None or not are_narrow(along) or along.step > 1:
+        return False
+    ctype, name = product_name(scope, "columns", total, along, down)
+    with ExitStack() as stack:
+        place, lead = _lead(stack, scope, total, axes - 1)
+        place, first, block = blocks(stack, place, total.shape[-1], LONG_BLOCK)
+        found, right = _left(place, x, lead, -1), _right(place, total, lead[:-1])
+        assert found is not None
+        assert right is not None
+        sums = sums_array(place, ctype, block, "1", LONG_BLOCK)
+        place.line(f"{name}({sums}, {block}, {found.at()}, {x.shape[-1]}, {right.at(first)}, {down.step});")
+        tile = Tile(sums, "1", block, lambda _, j: (*lead, grouped(sum_text(first, j))))
+        write_results(place, filled, total, ctype, tile)
+    return True
+
+
+_PICTURE = 4
+_ORIGIN = ("0",) * _PICTURE
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The taps of a window along one axis that lie inside: the first, how many, and the place of the first one."""
+
+    first: str
+    count: str
+    begin: str
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """The sizes of a convolution or pool over a picture; a signal is one of one row.
+
+    `steps` are how far rows and columns of the input are apart in memory, `whole` the windows that lie inside.
+    """
+
+    total: Node
+    window: Window
+    size: tuple[int, int]
+    outputs: tuple[int, int]
+    whole: tuple[tuple[int, int], tuple[int, int]]
+    steps: tuple[int, int]
+    channels: Line
+
+    @staticmethod
+    def of(scope: Scope, total: Node) -> _Picture | None:
+        """The sizes, unless a window lies outside or the channels are not innermost."""
+        assert isinstance(total.rule, Total)
+        assert total.rule.window is not None
+        window, x = total.rule.window, total.args[0]
+        outputs = total.shape[2:] if len(total.shape) == _PICTURE else (1, *total.shape[2:])
+        rows, columns = (_whole(window, axis, x.shape[2 + axis], outputs[axis]) for axis in (0, 1))
+        found = _channels_last(scope, x)
+        if rows is None or columns is None or found is None:
+            return None
+        size = (x.shape[2], x.shape[3])
+        return _Picture(total, window, size, (outputs[0], outputs[1]), (rows, columns), found[1], found[0])
+
+    def index(self, n: str, channel: str, row: str, column: str) -> tuple[str, ...]:
+        """The index of an element of the result."""
+        has_rows = len(self.total.shape) == _PICTURE
+        return (n, channel, row, column) if has_rows else (n, channel, column)
+
+    def span(self, scope: Scope, axis: int, at: str) -> _Span:
+        """The taps of the window at a place, as C."""
+        kernel, dilation, pad = (s[axis] for s in (self.window.kernel, self.window.dilations, self.window.pads))
+        moved = times_text(at, str(self.window.strides[axis]))
+        start = f"{moved} - {pad}" if pad else moved
+        if self.whole[axis] == (0, self.outputs[axis]):
+            return _Span("0", str(kernel), grouped(start))
+        begin = scope.local(INT32, start)
+        outside, reach = f"-{begin}", f"{self.size[axis]} - {begin}"
+        if dilation > 1:
+            outside, reach = (f"({text} + {dilation - 1}) / {dilation}" for text in (outside, reach))
+        first = scope.local(INT32, f"{begin} < 0 ? {outside} : 0")
+        end = scope.local(INT32, f"{reach} < {kernel} ? {reach} : {kernel}")
+        count = scope.local(INT32, f"{end} - {first}")
+        if self.size[axis] == 1:  # nothing would read a variable for the only place
+            return _Span(first, count, "0")
+        return _Span(first, count, scope.local(INT32, sum_text(begin, times_text(first, str(dilation)))))
+
+
+_Writer = Callable[[str, tuple[str, str], str, str, tuple[_Span, _Span]], str]
+"""The call for a tile: its sums, how many pixels and channels, the first channel, where they lie, the taps."""
+
+
+def _whole(window: Window, axis: int, size: int, outputs: int) -> tuple[int, int] | None:
+    """The first window that lies inside, and the one behind the last; None if one has no tap inside."""
+    kernel, step, pad = window.kernel[axis], window.strides[axis], window.pads[axis]
+    dilation = window.dilations[axis]
+    taps = [[0 <= at * step - pad + k * dilation < size for k in range(kernel)] for at in range(outputs)]
+    if not all(map(any, taps)):
+        return None
+    inside = [at for at, found in enumerate(taps) if all(found)]
+    return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+
+def _channels_last(scope: Scope, x: Node) -> tuple[Line, tuple[int, int]] | None:
+    """The channels of a picture, and how far its rows and columns are apart; None unless channels are neighbours."""
+    lines = [line_along(scope, x, _ORIGIN, axis) for axis in (1, 2, 3)]
+    channel, row, column = lines
+    if channel is None or row is None or column is None or not are_narrow(channel) or channel.step > 1:
+        return None
+    return channel, (row.step, column.step)
+
+
+def _weights(scope: Scope, w: Node) -> tuple[Line, Shape] | None:
+    """The weights of a convolution, and how far they are apart on each axis."""
+    lines = [line for axis in range(_PICTURE) if (line := line_along(scope, w, _ORIGIN, axis)) is not None]
+    if len(lines) < _PICTURE or not are_narrow(lines[0]):
+        return None
+    return lines[0], tuple(line.step for line in lines)
+
+
+def tile_convolution(scope: Scope, filled: Filled, total: Node) -> bool:
+    """A convolution: dense, grouped or depthwise."""
+    picture, w = _Picture.of(scope, total), total.args[1]
+    weights = _weights(scope, w)
+    if picture is None or weights is None:
+        return False
+    outputs, inside, rows, columns = w.shape
+    if inside == 1 and outputs == picture.window.group > 1:
+        wanted = (1, 0, columns * outputs, outputs)
+        return _lies(weights[1], wanted) and _depthwise(scope, filled, picture, weights[0])
+    wanted = (rows * columns * inside, 1, columns * inside, inside)
+    return _lies(weights[1], wanted) and _dense(scope, filled, picture, weights[0])
+
+
+def _lies(steps: Shape, wanted: Shape) -> bool:
+    return all(step in (0, want) for step, want in zip(steps, wanted, strict=True))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of a call that are texts already."""
+
+    name: str
+    sums: str
+    pixels: str
+    block: str
+    x: Line
+    pixel: int
+    weights: Line
+    taps: tuple[str, ...]
+    bias: str
+    channel: str
+
+    def text(self, sums: str, x: str, runs: str, w: str, bias: str) -> str:
+        """The call itself."""
+        return f"{self.name}({sums}, {self.pixels}, {self.block}, {x}, {self.pixel}, {runs}, {w}, {bias});"
+
+
+def _dense(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
+    """A convolution over all channels of a group: pixels side by side share the weights."""
+    total, window, (x, w) = picture.total, picture.window, picture.total.args[:2]
+    outputs, inside = w.shape[0] // window.group, w.shape[1]
+    ctype, name = product_name(scope, "dots", total, picture.channels, weights)
+    bias = bias_of(scope, total)[1]
+    with ExitStack() as stack:
+        place, n = stack.enter_context(scope.loop(total.shape[0]))
+        place, row = stack.enter_context(place.loop(picture.outputs[0]))
+        rows = picture.span(place, 0, row)
+        place, column, pixels = stack.enter_context(pixel_loop(place, picture.outputs[1], picture.whole[1]))
+        columns = picture.span(place, 1, column)
+        place, group = stack.enter_context(place.loop(window.group))
+        place, first, block = blocks(stack, place, outputs, BLOCK)
+        channel = sum_text(times_text(group, str(outputs)), first)
+        sums = sums_array(place, ctype, block, pixels, BLOCK)
+        found = line_along(place, x, (n, "0", rows.begin, columns.begin), 1)
+        assert found is not None
+        taps = _taps(window, inside, grouped(channel), rows, columns)
+        pixel = picture.steps[1] * window.strides[1]
+        begin, part = bias_text(bias, channel), times_text(group, str(inside))
+        call = _Call(name, sums, pixels, block, found, pixel, weights, taps, begin, part)
+        _write_dots(place, call, picture, (rows, columns), (ctype, inside))
+
+        def element(p: str, j: str) -> tuple[str, ...]:
+            return picture.index(n, grouped(sum_text(channel, j)), row, grouped(sum_text(column, p)))
+
+        write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
+    return True
+
+
+def _is_run(window: Window) -> bool:
+    """Whether the taps of a row are neighbours, all channels of them."""
+    return (window.dilations[1] == 1 or window.kernel[1] == 1) and window.group == 1
+
+
+def _taps(window: Window, inside: int, channel: str, rows: _Span, columns: _Span) -> tuple[str, ...]:
+    """Where the weights of a tile begin."""
+    row = window.kernel[1] * inside
+    return (
+        times_text(channel, str(window.kernel[0] * row)),
+        times_text(rows.first, str(row)),
+        times_text(columns.first, str(inside)),
+    )
+
+
+def _write_dots(
+    scope: Scope, call: _Call, picture: _Picture, spans: tuple[_Span, _Span], kind: tuple[str, int]
+) -> None:
+    """One call for a window whose rows are runs, or that is one row; otherwise one for each of its rows, which are added."""
+    window, (rows, columns), (ctype, inside) = picture.window, spans, kind
+    row_step, column_step = (s * d for s, d in zip(picture.steps, window.dilations, strict=True))
+    row = window.kernel[1] * inside
+    output = window.kernel[0] * row
+    if _is_run(window):
+        runs = f"{rows.count}, {row_step}, {times_text(columns.count, str(inside))}"
+        w = f"{call.weights.at(*call.taps)}, {output}, {row}"
+        scope.line(call.text(call.sums, call.x.at(call.channel), runs, w, call.bias))
+        return
+    runs = f"{columns.count}, {column_step}, {inside}"
+    if window.kernel[0] == 1:
+        w = f"{call.weights.at(*call.taps)}, {output}, {inside}"
+        scope.line(call.text(call.sums, call.x.at(call.channel), runs, w, call.bias))
+        return
+    nothing = f"{call.weights.at()}, {output}, {inside}"
+    scope.line(call.text(call.sums, call.x.buffer.name, f"0, {column_step}, {inside}", nothing, call.bias))
+    with ExitStack() as stack:
+        place, tap = counted_loop(stack, scope, rows.count)
+        w = f"{call.weights.at(*call.taps, times_text(tap, str(row)))}, {output}, {inside}"
+        x = call.x.at(call.channel, times_text(tap, str(row_step)))
+        _add(place, call, ctype, lambda more: call.text(more, x, runs, w, "NULL"))
+
+
+def _add(scope: Scope, call: _Call, ctype: str, text: Callable[[str], str]) -> None:
+    """Add the sums of one more call."""
+    more = sums_array(scope, ctype, call.block, call.pixels, BLOCK)
+    scope.line(text(more))
+    with ExitStack() as stack:
+        count = times_text(call.pixels, call.block)
+        place, i = counted_loop(stack, scope, count)
+        place.line(f"{call.sums}[{i}] += {more}[{i}];")
+
+
+def _depthwise(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
+    """Each channel with weights of its own: channels side by side, pixels side by side share the weights."""
+    ctype, name = product_name(scope, "depthwise", picture.total, picture.channels, weights)
+    bias, channels = bias_of(scope, picture.total)[1], picture.total.shape[1]
+    row, pixel = picture.window.kernel[1] * channels, picture.steps[1] * picture.window.strides[1]
+
+    def call(sums: str, count: tuple[str, str], first: str, x: str, taps: tuple[_Span, _Span]) -> str:
+        w = weights.at(times_text(taps[0].first, str(row)), times_text(taps[1].first, str(channels)), first)
+        end = f"{w}, {row}, {channels}, {bias_text(bias, first)}"
+        return f"{name}({sums}, {count[0]}, {count[1]}, {x}, {pixel}, {_window_text(picture, taps)}, {end});"
+
+    return _over_channels(scope, filled, picture, (ctype, picture.whole[1]), call)
+
+
+def _window_text(picture: _Picture, spans: tuple[_Span, _Span]) -> str:
+    """How many rows and columns a window has, and how far they are apart."""
+    row_step, column_step = (s * d for s, d in zip(picture.steps, picture.window.dilations, strict=True))
+    return f"{spans[0].count}, {row_step}, {spans[1].count}, {column_step}"
+
+
+def _over_channels(
+    scope: Scope, filled: Filled, picture: _Picture, kind: tuple[str, tuple[int, int]], call: _Writer
+) -> bool:
+    """The loops of primitives that keep channels apart; `kind`: the type of the sums, and the windows that may share a call."""
+    total, (ctype, whole) = picture.total, kind
+    with ExitStack() as stack:
+        place, n = stack.enter_context(scope.loop(total.shape[0]))
+        place, row = stack.enter_context(place.loop(picture.outputs[0]))
+        rows = picture.span(place, 0, row)
+        place, column, pixels = stack.enter_context(pixel_loop(place, picture.outputs[1], whole))
+        columns = picture.span(place, 1, column)
+        place, first, block = blocks(stack, place, total.shape[1], LONG_BLOCK)
+        sums = sums_array(place, ctype, block, pixels, LONG_BLOCK)
+        found = line_along(place, total.args[0], (n, "0", rows.begin, columns.begin), 1)
+        assert found is not None
+        place.line(call(sums, (pixels, block), first, found.at(first), (rows, columns)))
+
+        def element(p: str, j: str) -> tuple[str, ...]:
+            return picture.index(n, grouped(sum_text(first, j)), row, grouped(sum_text(column, p)))
+
+        write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
+    return True
+
+
+def tile_transposed(scope: Scope, filled: Filled, total: Node) -> bool:
+    """A transposed convolution: for each pixel the taps whose windows reach it, one call for each."""
+    x, w = total.args[:2]
+    found, weights = _channels_last(scope, x), _weights(scope, w)
+    assert isinstance(total.rule, Total)
+    window = total.rule.window
+    if found is None or weights is None or window is None:
+        return False
+    inside, outputs, rows, columns = w.shape
+    if not _lies(weights[1], (1, rows * columns * inside, columns * inside, inside)):
+        return False
+    ctype, name = product_name(scope, "dots", total, found[0], weights[0])
+    bias = bias_of(scope, total)[1]
+    with ExitStack() as stack:
+        place, n = stack.enter_context(scope.loop(total.shape[0]))
+        place, row = stack.enter_context(place.loop(total.shape[2]))
+        place, column = stack.enter_context(place.loop(total.shape[3]))
+        place, group = stack.enter_context(place.loop(window.group))
+        place, first, block = blocks(stack, place, outputs, BLOCK)
+        channel = sum_text(times_text(group, str(outputs)), first)
+        sums = sums_array(place, ctype, block, "1", BLOCK)
+        size = inside // window.group
+        part = times_text(group, str(size))
+        taps = (times_text(grouped(first), str(rows * columns * inside)), part)
+        call = _Call(name, sums, "1", block, found[0], 0, weights[0], taps, bias_text(bias, channel), part)
+        output = f"{rows * columns * inside}, 0"
+        place.line(call.text(sums, found[0].buffer.name, "0, 0, 0", f"{weights[0].at()}, {output}", call.bias))
+        with ExitStack() as inner:
+            within, (down, along), (y_tap, x_tap) = _reaching(inner, place, window, (row, column), x.shape[2:])
+            source = line_along(within, x, (n, "0", down, along), 1)
+            assert source is not None
+            where = weights[0].at(*taps, times_text(y_tap, str(columns * inside)), times_text(x_tap, str(inside)))
+            start = source.at(part)
+            _add(
+                within, call, ctype, lambda more: call.text(more, start, f"1, 0, {size}", f"{where}, {output}", "NULL")
+            )
+        tile = Tile(sums, "1", block, lambda _, j: (n, grouped(sum_text(channel, j)), row, column))
+        write_results(place, filled, total, ctype, tile)
+    return True
+
+
+def _reaching(
+    stack: ExitStack, scope: Scope, window: Window, at: tuple[str, str], size: Shape
+) -> tuple[Scope, tuple[str, str], tuple[str, str]]:
+    """Loops over the taps that reach a pixel: the place inside, where each is taken from, and which tap it is."""
+    places, taps = [], []
+    for axis, where in enumerate(at):
+        scope, tap = stack.enter_context(scope.loop(window.kernel[axis]))
+        stride, step = window.strides[axis], times_text(tap, str(window.dilations[axis]))
+        moved = scope.local(INT32, f"{sum_text(where, str(window.pads[axis]))} - {step}")
+        whole = "" if stride == 1 else f" && {moved} % {stride} == 0"
+        scope = stack.enter_context(scope.when(f"{moved} >= 0 && {moved} < {size[axis] * stride}{whole}"))
+        taps.append(tap)
+        places.append(moved if stride == 1 else f"({moved} / {stride})")
+    return scope, (places[0], places[1]), (taps[0], taps[1])
+
+
+def tile_window_sum(scope: Scope, filled: Filled, total: Node) -> bool:
+    """Sums over windows."""
+    assert isinstance(total.rule, Total)
+    return _pool(scope, filled, total, "sum", total.rule.type_in(scope))
+
+
+def tile_window_largest(scope: Scope, filled: Filled, total: Node) -> bool:
+    """The largest elements of windows."""
+    return _pool(scope, filled, total, "max", "")
+
+
+def _pool(scope: Scope, filled: Filled, total: Node, kind: str, ctype: str) -> bool:
+    picture = _Picture.of(scope, total)
+    if picture is None:
+        return False
+    scope.draft.includes.add("linger_pools.h")
+    name = f"linger_window_{kind}_{picture.channels.bits}{f'_{WIDTHS[ctype]}' if ctype else ''}"
+
+    def call(sums: str, count: tuple[str, str], _: str, x: str, taps: tuple[_Span, _Span]) -> str:
+        return f"{name}({sums}, {count[1]}, {x}, {_window_text(picture, taps)});"
+
+    return _over_channels(scope, filled, picture, (ctype or picture.channels.buffer.ctype, (0, 0)), call)
+
+
+_WRITERS: dict[Accumulate, Callable[[Scope, Filled, Node], bool]] = {
+    accumulation.multiply_rows: tile_rows,
+    accumulation.multiply_matrices: tile_matrices,
+    accumulation.convolve: tile_convolution,
+    accumulation.convolve_transposed: tile_transposed,
+    accumulation.sum_window: tile_window_sum,
+    accumulation.largest_of_window: tile_window_largest,
+}
+
+
+def write_tiles(scope: Scope, filled: Filled) -> bool:
+    """Write the loops for nodes that the sums of one primitive are part of; False where that is not possible."""
+    total = only_total(filled)
+    if total is None:
+        return False
+    assert isinstance(total.rule, Total)
+    writer = _WRITERS.get(total.rule.accumulate)
+    return writer is not None and writer(scope, filled, total)
