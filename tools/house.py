@@ -29,7 +29,7 @@ SHARED_LINES = 6
 # The largest value that a measure may have. Every folder but `ops`, which has one file per op, has FILES_LIMIT.
 TARGETS = {
     "import cycles": 0,
-    "files": 417,
+    "files": 418,
     "lines": 95_600,
     "complexity over 10, %": 2.5,
     "bare Any, %": 8,

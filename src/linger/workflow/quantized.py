@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from linger.errors import UsageError, listing, refuse_together
 from linger.files import require_free_folder
 from linger.notation import Widths, read_allowance, read_bits, value_and_unit
-from linger.onnx.exporter.options import FORMS, PACKED_FORMS, check_form, check_opset, check_packed
+from linger.onnx.exporter.forms import FORMS, PACKED_FORMS, check_form, check_opset, check_packed
 from linger.quantization.setup.config import config_of
 from linger.quantization.setup.config_file import as_text
 from linger.quantization.setup.config_reader import read_config
