@@ -29,7 +29,7 @@ SHARED_LINES = 6
 # The largest value that a measure may have. Every folder but `ops`, which has one file per op, has FILES_LIMIT.
 TARGETS = {
     "import cycles": 0,
-    "files": 418,
+    "files": 419,
     "lines": 95_600,
     "complexity over 10, %": 2.5,
     "bare Any, %": 8,
@@ -41,7 +41,7 @@ TARGETS = {
     "walk repair, files": 34,
     "walk repair and check, files": 43,
     "walk linger c, files": 54,
-    "walk linger quantize, files": 173,
+    "walk linger quantize, files": 175,
     "walk linger quantize, loads": 1,  # its own file is read, and searched for hostile content, once
 }
 
