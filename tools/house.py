@@ -37,7 +37,7 @@ TARGETS = {
     "walk forward, files": 10,
     "walk forward, hops": 58,
     "walk verify, files": 50,  # of these 6 write the graph that `linger.Session` runs, which is proven too
-    "walk export, files": 49,
+    "walk export, files": 50,
     "walk repair, files": 34,
     "walk repair and check, files": 43,
     "walk linger c, files": 54,
