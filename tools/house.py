@@ -29,7 +29,7 @@ SHARED_LINES = 6
 # The largest value that a measure may have. Every folder but `ops`, which has one file per op, has FILES_LIMIT.
 TARGETS = {
     "import cycles": 0,
-    "files": 417,
+    "files": 419,
     "lines": 95_600,
     "complexity over 10, %": 2.5,
     "bare Any, %": 8,
@@ -37,11 +37,11 @@ TARGETS = {
     "walk forward, files": 10,
     "walk forward, hops": 58,
     "walk verify, files": 50,  # of these 6 write the graph that `linger.Session` runs, which is proven too
-    "walk export, files": 49,
+    "walk export, files": 50,
     "walk repair, files": 34,
     "walk repair and check, files": 43,
     "walk linger c, files": 54,
-    "walk linger quantize, files": 173,
+    "walk linger quantize, files": 175,
     "walk linger quantize, loads": 1,  # its own file is read, and searched for hostile content, once
 }
 

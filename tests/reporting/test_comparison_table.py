@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from linger.errors import UsageError
-from linger.reporting.tables import SHOWN_ROWS, comparison_table, draw_comparison, unmatched_table
+from linger.reporting.result_tables import SHOWN_ROWS, comparison_table, draw_comparison, unmatched_table
 from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
 

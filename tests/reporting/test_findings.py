@@ -4,7 +4,7 @@ from rich.console import Console
 
 from linger.checks.check import CheckResult
 from linger.graph.core.finding import Finding
-from linger.reporting.tables import finding_tables
+from linger.reporting.result_tables import finding_tables
 
 
 def shown(*findings, **options):

@@ -119,7 +119,7 @@ def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all:
 
 
 def _print(page: Console, results: list[CheckResult], *, show_all: bool) -> None:
-    from linger.reporting.tables import SHOWN, finding_tables
+    from linger.reporting.result_tables import SHOWN, finding_tables
 
     for result in results:
         for shown in finding_tables(result, shown=None if show_all else SHOWN):

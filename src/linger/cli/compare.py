@@ -52,7 +52,7 @@ def compare(
         linger compare old.onnx new.onnx --batches 4 --all
     """
     from linger.reporting.plots import require_picture
-    from linger.reporting.tables import comparison_table, draw_comparison, unmatched_table
+    from linger.reporting.result_tables import comparison_table, draw_comparison, unmatched_table
     from linger.verification.devices.compare import compare as compare_tensors
 
     if plot is not None:

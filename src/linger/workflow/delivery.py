@@ -40,13 +40,10 @@ from linger.workflow.quantized import (
     WEIGHTS,
     Quantized,
     QuantizeSettings,
-    RunFile,
-    config_text,
     is_former_run,
-    sha256,
-    weights_content,
 )
 from linger.workflow.report import Report, report
+from linger.workflow.run_file import RunFile, config_text, sha256, weights_content
 from linger.workflow.samples import Edges, Piece, Samples, rows_of
 
 if TYPE_CHECKING:

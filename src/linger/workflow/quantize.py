@@ -47,15 +47,8 @@ from linger.workflow.model_quality import (
     usual_budget,
     with_fitting_labels,
 )
-from linger.workflow.quantized import (
-    DATA,
-    Quantized,
-    QuantizeSettings,
-    RunFile,
-    load_weights,
-    read_run_file,
-    require_free,
-)
+from linger.workflow.quantized import DATA, Quantized, QuantizeSettings, require_free
+from linger.workflow.run_file import RunFile, load_weights, read_run_file
 from linger.workflow.samples import Edges, Piece, Samples, edges_of, require_alike, rows_of, seen_before
 
 if TYPE_CHECKING:

@@ -5,14 +5,8 @@ import warnings
 import pytest
 
 from linger.errors import UsageError
-from linger.onnx.exporter.options import (
-    ExportOptions,
-    check_keywords,
-    check_names,
-    check_opset,
-    check_options,
-    warn_about_removed,
-)
+from linger.onnx.exporter.forms import check_opset
+from linger.onnx.exporter.options import ExportOptions, check_keywords, check_names, check_options, warn_about_removed
 
 
 @pytest.mark.parametrize(

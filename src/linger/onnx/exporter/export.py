@@ -31,15 +31,14 @@ from linger.onnx.exporter.assembly import assemble
 from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter, WrapperTrace
 from linger.onnx.exporter.finishing import list_initializers, require_suitable, unwrap_names
 from linger.onnx.exporter.finishing import simplify as simplify_model
+from linger.onnx.exporter.forms import OPSET, chosen_form
 from linger.onnx.exporter.options import (
-    OPSET,
     ExportOptions,
     check_keywords,
     check_names,
     check_options,
     check_place,
     check_tensors,
-    chosen_form,
     warn_about_removed,
     with_names,
     with_one_sample,

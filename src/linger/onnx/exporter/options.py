@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of an export, old and new, as one frozen object, checked before anything runs.
-
-Forms and opsets of a file, and which of them exist together. No torch: a wrong one is refused before it is imported.
-"""
+"""The arguments of an export, old and new, as one frozen object, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -20,56 +17,8 @@ from torch import Tensor, nn
 from linger.errors import UsageError, listing, refuse_unknown
 from linger.onnx.exporter.assembly import FormOptions
 from linger.onnx.exporter.finishing import free_name
+from linger.onnx.exporter.forms import PACKED_FORMS, check_form, check_opset, check_packed
 from linger.onnx.exporter.tracing import TORCH_KEYWORDS, DynamicAxes, declared_axes
-from linger.targets import find_target
-
-FORMS = ("dialect", "bare", "standard", "qdq")
-PACKED_FORMS = ("dialect", "bare")
-FLOAT_OPSETS = range(9, 21)
-INTEGER_OPSETS = range(11, 21)
-DYNAMO_OPSETS = range(18, 21)
-OPSET = 12
-"""The usual one."""
-
-
-def chosen_form(form: str | None, target: str | None) -> str:
-    """The form asked for; else the one that the chip's packer takes, or the one with functions.
-
-    Raises:
-        UsageError: There is no such chip.
-    """
-    if form is not None:
-        return form
-    return "dialect" if target is None else find_target(target).form
-
-
-def check_form(form: str) -> None:
-    """Refuse a form that does not exist."""
-    if form not in FORMS:
-        raise UsageError(f"export: there is no form {form!r}. Choose one of {', '.join(FORMS)}.")
-
-
-def check_opset(opset: int, *, is_quantized: bool = True, is_dynamo: bool = False) -> None:
-    """Refuse an opset that a file cannot have."""
-    kind = "quantised" if is_quantized else "float"
-    allowed = DYNAMO_OPSETS if is_dynamo else INTEGER_OPSETS if is_quantized else FLOAT_OPSETS
-    if opset not in allowed:
-        how = " with dynamo=True" if is_dynamo else ""
-        hint = f" Opset {opset} exists with dynamo=False." if is_dynamo and opset in FLOAT_OPSETS else ""
-        raise UsageError(
-            f"export: opset {opset} is not available for a {kind} model{how}. "
-            f"Use {allowed.start} to {allowed.stop - 1}.{hint}"
-        )
-
-
-def check_packed(form: str | None, target: str) -> None:
-    """Refuse a chip that does not exist, and a form that no packer reads; None: the form that its own packer reads."""
-    find_target(target)
-    if form in FORMS and form not in PACKED_FORMS:
-        raise UsageError(
-            f"export: target={target!r} needs the form {' or '.join(PACKED_FORMS)}, which packers read, not {form!r}."
-        )
-
 
 logger = logging.getLogger(__name__)
 
