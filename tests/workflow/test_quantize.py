@@ -211,9 +211,9 @@ def test_an_interruption_while_files_are_moved_leaves_nothing(made, tmp_path):
 
 
 def test_tuning_that_was_interrupted_ends_the_run(tmp_path):
-    from linger.tuning.autotune.search import Session
+    from linger.tuning.autotune.search import Search
 
-    with mock.patch.object(Session, "run", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(Search, "run", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         job.quantize(make_net(), make_data(5), tmp_path / "out", QUICK)
     assert names(tmp_path) == []
 

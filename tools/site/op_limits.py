@@ -25,12 +25,14 @@ def _is_named(op: Op, rule: str) -> bool:
 
 def read_values(check: Callable[..., Any]) -> set[str]:
     """The values of a chip's file that a check reads, itself or through functions of its module, as `table.value`."""
-    table = check.__module__.rpartition(".")[2]
-    if table not in TABLES:
-        return set()
-    known = {entry.name for entry in fields(TABLES[table])}
     names = {name for function in _called(check, set()) for name in _names(function.__code__)}
-    return {f"{table}.{name}" for name in names & known}
+    return {
+        f"{table}.{entry.name}"
+        for table, kind in TABLES.items()
+        if kind.__name__ in names
+        for entry in fields(kind)
+        if entry.name in names
+    }
 
 
 def _called(function: Any, seen: set[object]) -> Iterator[FunctionType]:
