@@ -91,7 +91,7 @@ def check_product_widths(site: Site) -> Iterator[Finding]:
     """Bits of the weights and the output of a matrix product."""
     limits = site.limits(ProductLimits)
     weight, data = site.attribute("parameter_bits", 8), site.attribute("data_bits", 8)
-    if data not in {width for width, _, _ in limits.alignment}:
+    if data not in [width for width, _, _ in limits.alignment]:  # an attribute of a wrong kind may have no hash
         yield site.untried(
             f"{data}-bit input, which nobody has compared with what {site.chip} computes",
             "Leave data_bits of this layer at 8, or compare a few outputs on the chip.",

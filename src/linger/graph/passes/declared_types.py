@@ -290,12 +290,22 @@ def _declared(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> dict[tuple[GraphK
     known: dict[bytes, Inferred] = {}
     for key, graph in graphs(proto.graph):
         for info in (*graph.value_info, *graph.output):
-            if info.type.WhichOneof("value") is not None:
-                content = info.type.SerializeToString()
-                if content not in known:
-                    known[content] = _read(info.type)
-                found[key, info.name] = known[content]
+            if not _has_elements(info.type):
+                info.ClearField("type")
+                continue
+            content = info.type.SerializeToString()
+            if content not in known:
+                known[content] = _read(info.type)
+            found[key, info.name] = known[content]
     return found
+
+
+def _has_elements(declared: onnx.TypeProto) -> bool:
+    """False for no type, and for an optional or a sequence of none, which inference may write and onnx_ir does not read."""
+    kind = declared.WhichOneof("value")
+    if kind not in ("optional_type", "sequence_type"):
+        return kind is not None
+    return _has_elements(getattr(declared, kind).elem_type)
 
 
 def _read(declared: onnx.TypeProto) -> Inferred:
