@@ -113,17 +113,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def thinned(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The cases of functions marked `thin` that are not for every day: all but the first, the last and one per width, op by op."""
-    groups: dict[tuple[str, str], list[pytest.Item]] = {}
-    for item in items:
+    """The cases of functions marked `thin` that are not for every day.
+
+    Every day has, op by op, the first case, the last and one per width, and of the whole function each `every`-th, by the order
+    of their names: the order in which tests run is drawn.
+    """
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in sorted(items, key=lambda item: item.nodeid):
         if item.get_closest_marker("thin") is not None:
-            function, _, case = item.nodeid.partition("[")
-            groups.setdefault((function, case.partition(": ")[0] if ": " in case else ""), []).append(item)
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left = set()
-    for group in groups.values():
-        widths = {found[1]: item for item in reversed(group) if (found := WIDTH.search(item.nodeid))}
-        left |= {*group} - {group[0], group[-1], *widths.values()}
+    for cases in functions.values():
+        marker = cases[0].get_closest_marker("thin")
+        assert marker is not None
+        step = marker.kwargs.get("every", len(cases))
+        left |= {*cases} - {*cases[::step]} - _of_every_op(cases)
     return left
+
+
+def _of_every_op(cases: list[pytest.Item]) -> set[pytest.Item]:
+    """Of the cases of one function, by the op before the colon in their names: the first, the last and one per width."""
+    ops: dict[str, list[pytest.Item]] = {}
+    for item in cases:
+        case = item.nodeid.partition("[")[2]
+        ops.setdefault(case.partition(": ")[0] if ": " in case else "", []).append(item)
+    kept: set[pytest.Item] = set()
+    for group in ops.values():
+        widths = {found[1]: item for item in reversed(group) if (found := WIDTH.search(item.nodeid))}
+        kept |= {group[0], group[-1], *widths.values()}
+    return kept
 
 
 def _few(items: list[pytest.Item]) -> set[pytest.Item]:

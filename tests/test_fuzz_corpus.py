@@ -18,7 +18,6 @@ STARTS = {name: data for name, data in seeds().items() if not name.startswith("b
 
 
 @pytest.mark.parametrize("name", INPUTS)
-@pytest.mark.thin
 def test_every_input_of_the_corpus_keeps_its_promises(name):
     assert exercise(INPUTS[name]) in {"unreadable", "flawed", "not repaired", "partly repaired", "repaired"}
 

@@ -59,19 +59,19 @@ def domains(model):
 
 
 @every_network
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_numpy_gives_what_the_engine_computed(case):
     assert list(net_mismatches(case, Reference(model_path(case, NETS)).run)) == []
 
 
 @every_network
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_onnxruntime_gives_what_the_engine_computed(case):
     assert list(net_mismatches(case, open_session(model_path(case, NETS)))) == []
 
 
 @every_network
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_repaired_file_gives_what_the_engine_computed(case, tmp_path):
     repaired = repair(shutil.copy(model_path(case, NETS), tmp_path))
     assert list(net_mismatches(case, open_session(repaired.path))) == []
@@ -85,7 +85,7 @@ def test_repair_finds_nothing_that_would_change_an_output(case):
 
 
 @every_convertible
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_newer_dialect_gives_what_the_engine_computed(case):
     model = converted(case)
     assert domains(model) == {NEWER}
@@ -93,7 +93,7 @@ def test_newer_dialect_gives_what_the_engine_computed(case):
 
 
 @every_convertible
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_network_converted_back_gives_what_the_engine_computed(case):
     model = convert_dialect(converted(case), OLDER).model
     assert domains(model) == {OLDER}

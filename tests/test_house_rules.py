@@ -89,33 +89,29 @@ def test_the_costly_tests_exist():
         assert re.search(rf"^ *def {function}\b", (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE), entry
 
 
+class Item:
+    """A collected case of a test function, as far as the rule looks at it."""
+
+    def __init__(self, case, function="test_y", marker="thin", **kwargs):
+        self.nodeid, self.marker, self.kwargs = f"tests/test_x.py::{function}[{case}]", marker, kwargs
+
+    def get_closest_marker(self, name):
+        return self if name == self.marker else None
+
+
 def test_thin_functions_run_their_first_and_last_case_and_one_per_width_every_day():
-    class Item:
-        def __init__(self, case, marker="thin"):
-            self.nodeid, self.marker = f"tests/test_x.py::test_y[{case}]", marker
-
-        def get_closest_marker(self, name):
-            return self if name == self.marker else None
-
-    cases = [
-        "A: plain",
-        "A: ties",
-        "A: 4 bits",
-        "A: 16 bits",
-        "A: 4 bits again",
-        "A: one",
-        "B: plain",
-        "B: more",
-        "B: one",
-    ]
+    cases = ["A: a", "A: b, 16 bits", "A: c", "A: d, 4 bits", "A: e, 4 bits", "A: z", "B: 1", "B: 2", "B: 3"]
     items = [*map(Item, cases), *(Item(f"C: {number}", marker="other") for number in range(5))]
     left = thinned(items)
-    assert [case for case, item in zip(cases, items, strict=False) if item in left] == [
-        "A: ties",
-        "A: 4 bits again",
-        "B: more",
-    ]
+    assert [case for case, item in zip(cases, items, strict=False) if item in left] == ["A: c", "A: e, 4 bits", "B: 2"]
     assert left <= set(items[: len(cases)])
+    assert thinned(items[::-1]) == left, "whatever the order in which tests run"
+
+
+def test_thin_functions_run_each_case_of_so_many_every_day():
+    items = [Item(number, every=3) for number in range(9)] + [Item(number, "test_z") for number in range(4)]
+    left = [item.nodeid.partition("::")[2] for item in items if item in thinned(items)]
+    assert left == [*(f"test_y[{n}]" for n in (1, 2, 4, 5, 7)), "test_z[1]", "test_z[2]"]
 
 
 def test_no_file_is_named_for_nothing():

@@ -106,7 +106,7 @@ def test_golden_check_is_silent_without_a_fault(kernel, monkeypatch):
 
 @each_kernel
 @pytest.mark.parametrize(("fault", "name"), FAULT_AND_OP)
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_contract_check_catches_a_fault_of_one_kernel(kernel, fault, name, monkeypatch):
     compute, _ = plant(monkeypatch, kernel, fault)
     assert caught(disagreements(kernel, compute, samples_of(name)))
@@ -121,7 +121,7 @@ def test_contract_check_catches_a_fault_in_an_op_without_vectors(kernel, fault, 
 
 @each_kernel
 @each_fault
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_golden_check_catches_a_fault_of_one_kernel(kernel, fault, monkeypatch):
     _, run = plant(monkeypatch, kernel, fault)
     assert caught(golden_mismatches(case_names(), run))
@@ -140,7 +140,7 @@ FILE_RUNS = {"numpy": run_reference, "onnxruntime": run_session}
 
 @pytest.mark.parametrize("compute", SHARED_BY.values(), ids=SHARED_BY.keys())
 @each_fault
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_contract_check_cannot_see_a_fault_that_all_kernels_share(fault, compute, monkeypatch):
     """Why agreement is not correctness: this is what the vectors are for."""
     plant_in_blocks(monkeypatch, fault, [find_op(name) for name in BIASED])
@@ -149,7 +149,7 @@ def test_contract_check_cannot_see_a_fault_that_all_kernels_share(fault, compute
 
 @pytest.mark.parametrize("run", FILE_RUNS.values(), ids=FILE_RUNS.keys())
 @each_fault
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_golden_check_catches_a_fault_that_all_kernels_share(fault, run, monkeypatch):
     plant_in_blocks(monkeypatch, fault, [find_op(name) for name in BIASED])
     assert caught(golden_mismatches(case_names(), run))

@@ -131,7 +131,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(("write", "suffix"), WRITERS.values())
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_a_link_a_pipe_and_a_device_stay_what_they_are(folder, write, suffix):
     plain, link, place, pipe, device = (folder / f"{name}{suffix}" for name in ("a", "link", "place", "pipe", "null"))
     write(plain, folder)

@@ -79,7 +79,6 @@ def whole(size):
 @pytest.mark.parametrize(
     "sizes", [(1, 1), (1, 99), (50, 50), (101, 5000), (4096, 4097, 3), (70_000, 9, 65_536)], ids=str
 )
-@pytest.mark.thin
 def test_several_passes_describe_all_values(draw_values, sizes):
     tensors = [draw_values(size) for size in sizes]
     assert_describes(accumulated(*tensors), tensors)

@@ -62,7 +62,7 @@ def reach(*axes: tuple[int, int]) -> int:
 
 
 @pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_dots_are_sums_of_products(library, x_bits, w_bits, s_bits):
     rng = np.random.default_rng(x_bits * w_bits + s_bits)
     for _ in range(CASES):
@@ -102,7 +102,7 @@ def test_columns_are_a_row_of_a_matrix_product(library, x_bits, w_bits, s_bits):
 
 
 @pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_depthwise_sums_each_channel(library, x_bits, w_bits, s_bits):
     rng = np.random.default_rng(x_bits * w_bits + s_bits)
     for _ in range(CASES):

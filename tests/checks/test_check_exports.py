@@ -140,7 +140,7 @@ KINDS = {
 
 @pytest.mark.parametrize("form", ["dialect", "standard"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.thin
+@pytest.mark.thin(every=5)
 def test_every_kind_of_layer_is_clean(kind, form, tmp_path):
     forward, layers = KINDS[kind]
     torch.manual_seed(1)

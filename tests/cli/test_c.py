@@ -147,7 +147,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_wrong_usage_is_one_line_and_writes_nothing(arguments, message, nets, fails):
     fails("c", *arguments, code=2, message=message)
 

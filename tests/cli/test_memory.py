@@ -253,7 +253,7 @@ def test_a_network_without_layers(nets):
     ],
     ids=["missing", "folder", "broken", "chip", "chip-first", "ending", "out", "plot", "twice", "format", "nothing"],
 )
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_what_cannot_be_done_is_said_and_nothing_is_written(nets, arguments, code, message):
     before = sorted(path.name for path in nets.iterdir())
     done = run("memory", *arguments, cwd=nets)

@@ -53,7 +53,7 @@ def injected(shift, x):
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
-@pytest.mark.thin
+@pytest.mark.thin(every=5)
 def test_linear_at_every_tie(shift):
     b, wanted = injected(shift, 3)
     w = np.ones((len(b), 1), np.int8)
@@ -62,7 +62,7 @@ def test_linear_at_every_tie(shift):
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
-@pytest.mark.thin
+@pytest.mark.thin(every=5)
 def test_convolution_at_every_tie(shift):
     b, wanted = injected(shift, -3)
     w = np.ones((len(b), 1, 1, 1), np.int8)

@@ -113,7 +113,7 @@ def mismatches(op, cases, library):
 
 
 @pytest.mark.parametrize("op", every_op(), ids=title)
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_compiled_c_equals_numpy(op, tmp_path):
     require_compiler()
     built = built_op(op)
@@ -134,7 +134,7 @@ def test_every_refusal_is_listed_with_its_reason():
 
 
 @pytest.mark.parametrize("op", every_op(), ids=title)
-@pytest.mark.thin
+@pytest.mark.thin(every=5)
 def test_text_has_no_library_and_no_float_between_integers(op):
     source = built_op(op).unit.source()
     assert source.isascii()

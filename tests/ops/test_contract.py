@@ -36,7 +36,6 @@ def test_torch_equals_numpy(op, sample):
 
 
 @pytest.mark.parametrize(("op", "sample"), **every_sample())
-@pytest.mark.thin
 def test_onnx_runtime_equals_numpy(op, sample):
     inputs = arrays(sample)
     expected = run_numpy(op, inputs, sample.attributes)
@@ -48,7 +47,7 @@ def test_onnx_runtime_equals_numpy(op, sample):
 
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("op", every_op(), ids=title)
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_function_passes_the_checker_at_every_opset(op, opset):
     from linger.graph.lowering.bodies import attach_functions
 
@@ -61,7 +60,7 @@ def test_function_passes_the_checker_at_every_opset(op, opset):
 
 
 @pytest.mark.parametrize(("op", "sample"), **every_sample())
-@pytest.mark.thin
+@pytest.mark.thin(every=12)
 def test_expansion_equals_numpy_at_every_optimisation_level(op, sample):
     inputs = arrays(sample)
     expected = run_numpy(op, inputs, sample.attributes)

@@ -88,7 +88,7 @@ EVERY_INT8 = np.arange(-128, 128).astype(np.int8)
 
 @pytest.mark.parametrize("platform", ["arcs", "venusA"])
 @pytest.mark.parametrize("fraction", [0, 1, 3, 4, 5, 7, 10, 27, 29])
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_every_8_bit_input_gives_the_integer_of_the_chips_formula(platform, fraction):
     expected = [curve_value("iqSigmoid", platform, x, fraction) for x in EVERY_INT8.tolist()]
     attributes = {"scale_x": 2.0**fraction, "scale_o": 128.0}

@@ -83,7 +83,7 @@ def assert_equal(here: Run, there: Run) -> None:
 
 
 @each_model
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_integers_gradients_and_files_are_those_of_the_cpu(name, device, tmp_path):
     here = train(calibrate(name, "cpu"), "cpu")
     there = train(calibrate(name, device), device, start=here.trained)
@@ -107,7 +107,7 @@ number fits the integers, whether a float tensor is a mask."""
 
 
 @each_model
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_a_training_step_reads_no_number_back(name, device):
     model, x = linger.init(make_model(name).to(device)).train(), picture(seed=2).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.05)

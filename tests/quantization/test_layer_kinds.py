@@ -193,7 +193,7 @@ def test_batch_norm_goes_on_learning(kind):
 
 
 @each_kind
-@pytest.mark.thin
+@pytest.mark.thin(every=8)
 def test_a_trained_model_is_exact_and_so_is_its_file(kind, tmp_path):
     model = fused(kind).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -206,7 +206,7 @@ def test_a_trained_model_is_exact_and_so_is_its_file(kind, tmp_path):
 
 
 @each_kind
-@pytest.mark.thin
+@pytest.mark.thin(every=8)
 def test_two_layers_with_relu_between_them(kind, tmp_path):
     """The first saturates at zero for the second, whose products then have a sharper bound."""
     inner = kind.layer()
@@ -364,7 +364,7 @@ FILES = [
 
 @each_kind
 @pytest.mark.parametrize(("form", "opset"), FILES, ids=str)
-@pytest.mark.thin
+@pytest.mark.thin(every=6)
 def test_the_file_computes_every_integer_of_the_model(kind, form, opset, tmp_path):
     path = tmp_path / "net.onnx"
     verified(fused(kind), kind.signal(), path, form=form, opset_version=opset)
@@ -384,7 +384,7 @@ def test_the_file_computes_every_integer_of_the_model(kind, form, opset, tmp_pat
 
 
 @each_kind
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_an_open_batch_size_stays_open(kind, tmp_path):
     model, x, path = fused(kind), kind.signal(), tmp_path / "net.onnx"
     linger.onnx.export(model, (x,), path, input_names=["x"], dynamic_axes={"x": {0: "n"}})
@@ -399,7 +399,7 @@ def test_the_newer_exporter_writes_the_same_integers(kind, tmp_path):
 
 
 @each_kind
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_qdq_is_as_exact_as_it_says(kind, tmp_path):
     model, x, path = fused(kind), kind.signal(), tmp_path / "net.onnx"
     linger.onnx.export(model, (x,), path, form="qdq", opset_version=13)

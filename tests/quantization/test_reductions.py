@@ -75,7 +75,7 @@ def test_gradient_is_that_of_the_real_function(op, call):
 
 @each_call
 @pytest.mark.parametrize("options", [{"opset_version": 11}, {"form": "standard", "opset_version": 18}], ids=str)
-@pytest.mark.thin
+@pytest.mark.thin(every=12)
 def test_the_file_computes_every_integer_of_the_model(op, call, options, tmp_path):
     model, x, path = quantised(call), picture(4), tmp_path / "net.onnx"
     linger.onnx.export(model, (x,), path, input_names=["x"], dynamic_axes={"x": {0: "n"}}, **options)

@@ -14,7 +14,7 @@ EACH = [(op, function) for op, functions in SPELLINGS.items() for function in fu
 
 
 @pytest.mark.parametrize(("op", "function"), EACH)
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_every_spelling_runs_as_integers(op, function, tmp_path):
     h, y = assert_runs_as(op, function, tmp_path)
     # half a step and the error of the pieces

@@ -143,7 +143,6 @@ def test_what_is_labelled_as_something_else_is_known(shared, document):
 
 
 @cases(AS_PRINTED, COMPLETED)
-@pytest.mark.thin
 def test_block_runs(case, stage):
     case.prelude(stage)
     if case.check is checks.debug_file:  # the one block that asks for a file that cannot run

@@ -59,7 +59,7 @@ def no_ghosts(model):
 
 
 @pytest.mark.parametrize("seed", range(25))
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_edits_that_keep_the_function_keep_the_values(seed):
     dice = random.Random(seed)
     model = random_model(dice)

@@ -189,7 +189,7 @@ def layer_samples():
 
 @pytest.mark.parametrize("is_saturating", [True, False], ids=["any CPU", "this CPU"])
 @pytest.mark.parametrize(("op", "sample"), **layer_samples())
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_samples_are_equal(op, sample, is_saturating):
     given = arrays(sample)
     model = single_node_model(op, given, sample.attributes, opset=12)

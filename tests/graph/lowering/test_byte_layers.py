@@ -195,7 +195,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.thin
+@pytest.mark.thin(every=8)
 def test_names_of_the_file_stay_its_own(name):
     proto = network(LINES.replace("CLIP", "thinker.Relu(h)"))
     proto.graph.node.insert(0, onnx.helper.make_node("Neg", ["x"], [name]))

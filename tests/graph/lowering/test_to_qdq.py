@@ -273,7 +273,7 @@ def test_a_file_with_functions_and_an_open_batch_is_written_as_well():
 @pytest.mark.needs_torch
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("option", ["default", "literal", "int8"])
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_the_standard_form_of_a_network_is_exact_at_every_level(network, level, option):
     content, feeds, expected = network
     model = load(content)

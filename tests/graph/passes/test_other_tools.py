@@ -76,7 +76,7 @@ def test_the_islands_between_conv_and_gemm_run_on_integers(quantised, draw):
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.thin
+@pytest.mark.thin(every=3)
 def test_no_rule_changes_a_kernel_at_any_level(quantised, name):
     model = opened(quantised)
     before = [kernels(model, level) for level in LEVELS]

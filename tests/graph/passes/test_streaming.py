@@ -153,7 +153,7 @@ def test_pools_over_time(draw, op, settings, kernel, stride):
 @pytest.mark.parametrize("op", ["LSTMInt", "GRUInt"])
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("batch_first", [0, 1])
-@pytest.mark.thin
+@pytest.mark.thin(every=5)
 def test_recurrent_states_go_round_without_loss(draw, frames, op, bits, batch_first):
     shapes = ("[1,24,3]", "[1,24,5]") if batch_first else ("[24,1,3]", "[24,1,5]")
 

@@ -93,7 +93,7 @@ def test_tiles_give_the_numbers_of_numpy(name, is_last, tmp_path):
 
 
 @pytest.mark.parametrize("name", SUMMING)
-@pytest.mark.thin
+@pytest.mark.thin(every=3)
 def test_most_samples_are_tiled(name):
     op = find_op(name)
     source, _ = build(op, is_last=True)

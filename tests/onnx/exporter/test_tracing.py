@@ -68,7 +68,7 @@ def the_newer_exporter():
     + [("quantised", o, False, d) for o in (11, 12, 13, 15, 17, 18, 20) for d in (False, True)]
     + list(the_newer_exporter()),
 )
-@pytest.mark.thin
+@pytest.mark.thin(every=3)
 def test_matrix_of_kinds_opsets_sizes_and_exporters(tmp_path, kind, opset, dynamo, is_dynamic):
     model, x = prepared(kind)
     path = tmp_path / "net.onnx"

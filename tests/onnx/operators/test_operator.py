@@ -360,7 +360,7 @@ class TestDeformableConvolution:
 
     @pytest.mark.parametrize("opset", [12, 13, 17, 20])
     @pytest.mark.parametrize("case", CASES)
-    @pytest.mark.thin
+    @pytest.mark.thin(every=2)
     def test_stock_onnx_runtime_computes_what_torch_computes(self, tmp_path, case, opset, deform_op):
         path, x = tmp_path / "deform.onnx", torch.randn(2, 4, 6, 7)
         model = Deforming(channels=4, is_masked=case != "grouped", **CASES[case])

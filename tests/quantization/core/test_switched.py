@@ -97,7 +97,7 @@ CALLS = [
 @pytest.mark.parametrize(
     ("field", "op_name", "forward"), CALLS, ids=[f"{i} {field} {op}" for i, (field, op, _) in enumerate(CALLS)]
 )
-@pytest.mark.thin
+@pytest.mark.thin(every=4)
 def test_a_switch_keeps_its_function_float_and_no_other(field, op_name, forward, tmp_path):
     torch.manual_seed(0)
     on = quantised(forward, None)

@@ -236,7 +236,7 @@ MASKS = {
 
 @pytest.mark.parametrize("need_weights", [False, True], ids=["values", "weights too"])
 @pytest.mark.parametrize(("mask", "padding"), MASKS.values(), ids=MASKS.keys())
-@pytest.mark.thin
+@pytest.mark.thin(every=8)
 def test_masks(mask, padding, need_weights, tmp_path):
     real = Heads(need_weights=need_weights, average=False, batch_first=True)
 

@@ -303,7 +303,7 @@ each_limit = pytest.mark.parametrize("name", LIMITS)
 @each_chip
 @pytest.mark.parametrize("is_traced", [False, True], ids=["as written", "traced"])
 @each_limit
-@pytest.mark.thin
+@pytest.mark.thin(every=6)
 def test_relu6_saturates_in_simulation_and_file(target: str, is_traced: bool, name: str, tmp_path: Path) -> None:
     net: nn.Module = Limited(LIMITS[name])
     if is_traced:

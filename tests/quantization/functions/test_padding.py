@@ -49,7 +49,7 @@ def both(function):
 
 
 @pytest.mark.parametrize("function", EVERY.values(), ids=EVERY.keys())
-@pytest.mark.thin
+@pytest.mark.thin(every=5)
 def test_border_of_a_quantised_tensor(function, tmp_path):
     model = both(function)
     h, y = model(picture())
@@ -64,7 +64,7 @@ def test_border_of_a_quantised_tensor(function, tmp_path):
 
 @pytest.mark.parametrize("function", [CONSTANT["a constant"], COPIES["reflect"], COPIES["replicate"]])
 @pytest.mark.parametrize("options", [{"opset": 11}, {"opset": 17}, {"form": "bare"}, {"dynamo": True}], ids=str)
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_every_kind_of_file(function, options, tmp_path):
     model = after(function)
     options = {"opset_version" if key == "opset" else key: value for key, value in options.items()}
@@ -184,7 +184,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("conv", LAYERS.values(), ids=LAYERS.keys())
-@pytest.mark.thin
+@pytest.mark.thin(every=5)
 def test_convolution_with_a_border_of_copies(conv, tmp_path):
     torch.manual_seed(3)
     conv = type(conv)(

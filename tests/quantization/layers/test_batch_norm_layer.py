@@ -210,7 +210,7 @@ FORMS = [("dialect", 11), ("dialect", 12), ("dialect", 20), ("bare", 12), ("stan
 
 @each_kind
 @pytest.mark.parametrize(("form", "opset"), FORMS, ids=str)
-@pytest.mark.thin
+@pytest.mark.thin(every=12)
 def test_the_file_computes_every_integer_of_the_model(kind, shape, form, opset, tmp_path):
     x, path = batch(shape), tmp_path / "net.onnx"
     model = calibrated(settled(kind(4)), x)

@@ -193,7 +193,7 @@ def verified(model, path, **options):
     ids=str,
 )
 @pytest.mark.parametrize("bits", [4, 8, 16])
-@pytest.mark.thin
+@pytest.mark.thin(every=9)
 def test_the_file_computes_every_integer_of_the_model(form, opset, bits, tmp_path):
     file = verified(quantised(parameter_bits=bits), tmp_path / "net.onnx", form=form, opset_version=opset)
     if form == "standard":

@@ -195,7 +195,7 @@ FORMS = [("dialect", 11), ("dialect", 12), ("dialect", 20), ("bare", 12), ("stan
 
 @each_kind
 @pytest.mark.parametrize(("form", "opset"), FORMS, ids=str)
-@pytest.mark.thin
+@pytest.mark.thin(every=7)
 def test_the_file_computes_every_integer_of_the_model(make, shape, form, opset, tmp_path):
     x, path = batch(shape), tmp_path / "net.onnx"
     model = calibrated(settled(make), x)
@@ -217,7 +217,7 @@ def test_the_file_computes_every_integer_of_the_model(make, shape, form, opset, 
 
 @each_kind
 @pytest.mark.parametrize("options", [{"dynamo": True, "opset_version": 18}, {"opset_version": 12}], ids=str)
-@pytest.mark.thin
+@pytest.mark.thin(every=2)
 def test_an_open_batch_size_stays_open(make, shape, options, tmp_path):
     x, path = batch(shape), tmp_path / "net.onnx"
     model = calibrated(settled(make), x)

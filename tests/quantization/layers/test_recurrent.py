@@ -78,7 +78,7 @@ def test_numbers_are_those_of_the_float_layer(kind, settings):
     ids=[*SHAPES, "bare", "standard"],
 )
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-@pytest.mark.thin
+@pytest.mark.thin(every=6)
 def test_file_equals_the_simulation(tmp_path, kind, settings, form):
     torch.manual_seed(0)
     model, x = Tagger(kind, **settings), data()
