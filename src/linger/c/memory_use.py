@@ -156,8 +156,7 @@ class ArenaUse(Summed):
         strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
         return strips_html(strips, len(self.steps), self.arena_bytes)
 
-    @property
-    def _columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # without those that would be empty
+    def _shown_columns(self) -> tuple[Column, ...]:
         """Without columns that would be empty."""
         empty = set()
         if not self.scratch_bytes:

@@ -231,10 +231,9 @@ class MemoryUse(Summed):
         )
 
     def __str__(self) -> str:
-        return "\n".join([to_text(self._columns, self.layers), self.summary()])
+        return "\n".join([to_text(self._shown_columns(), self.layers), self.summary()])
 
-    @property
-    def _columns(self) -> tuple[Column, ...]:  # type: ignore[override]  # without those that would be empty
+    def _shown_columns(self) -> tuple[Column, ...]:
         is_used = {"scratch_kb": self.target is not None, "note": any(layer.note for layer in self.layers)}
         return tuple(column for column in _COLUMNS if is_used.get(column.name, True))
 

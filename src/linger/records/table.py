@@ -155,6 +155,10 @@ class Shown(ABC):
         rows: Sequence[Any] = getattr(self, self._rows_name)
         return rows
 
+    def _shown_columns(self) -> Sequence[Column]:
+        """The columns of the table; a result leaves out those that would be empty."""
+        return self._columns
+
     def _title(self) -> str:
         return self.summary()
 
@@ -170,10 +174,10 @@ class Shown(ABC):
         return f"{type(self).__name__}({self.summary()})"
 
     def _repr_html_(self) -> str:
-        return to_html(self._title(), self._columns, self._rows(), picture=self._picture(), notes=self._notes())
+        return to_html(self._title(), self._shown_columns(), self._rows(), picture=self._picture(), notes=self._notes())
 
     def __rich__(self) -> RenderableType:
-        return to_rich(self._title(), self._columns, self._rows())
+        return to_rich(self._title(), self._shown_columns(), self._rows())
 
 
 class Summed(Shown):
@@ -183,13 +187,13 @@ class Summed(Shown):
         return (self.summary(),)
 
     def __str__(self) -> str:
-        return "\n".join([to_text(self._columns, self._rows()), self.summary()])
+        return "\n".join([to_text(self._shown_columns(), self._rows()), self.summary()])
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group  # a library that draws is loaded when something is drawn
         from rich.text import Text
 
-        return Group(to_rich(self._title(), self._columns, self._rows()), Text(self.summary()))
+        return Group(to_rich(self._title(), self._shown_columns(), self._rows()), Text(self.summary()))
 
 
 class Result(Shown):
@@ -213,4 +217,4 @@ class Result(Shown):
         return to_csv(self._row_type, self._rows(), path)
 
     def __str__(self) -> str:
-        return "\n".join([self._title(), to_text(self._columns, self._rows()), *self._notes()])
+        return "\n".join([self._title(), to_text(self._shown_columns(), self._rows()), *self._notes()])
