@@ -46,7 +46,7 @@ APT_INSTALL := apt-get install --yes --quiet --no-install-recommends
 .PHONY: help setup demo test test-all test-fast test-slow test-devices test-deploy test-lowest test-cpus m4 devices browser trainers fuzz mutants check bench accuracy docs docs-serve wheel clean
 
 help:
-	@echo "make demo       train, quantise, export and verify a CNN on real data (prints the verdict)"
+	@echo "make demo       train, quantize, export and verify a CNN on real data (prints the verdict)"
 	@echo "make test       lint, types, import contracts, tests"
 	@echo "make test-all   every suite below one after the other, and benchmarks/suites.md (hours; SUITES=\"deploy lowest\")"
 	@echo "make test-fast  the inner loop: two cases of every cheap test, in about a minute"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far quantised networks are from their float selves: networks × ways to quantise, written to docs/accuracy.md.
+"""How far quantized networks are from their float selves: networks × ways to quantize, written to docs/accuracy.md.
 
-Each network is quantised on some data and judged on other data: the figures of its task, the signal-to-noise ratio of its
-outputs, the CPU time of quantising, and how much of it is 16 bits wide. Tuned networks are exported and verified, and
+Each network is quantized on some data and judged on other data: the figures of its task, the signal-to-noise ratio of its
+outputs, the CPU time of quantizing, and how much of it is 16 bits wide. Tuned networks are exported and verified, and
 checked for a chip where the untuned file fits it. Prints whether each bar is met.
 
 Every cell is kept as JSON in the cache folder, so that a page can be put together from several runs.
@@ -62,7 +62,7 @@ def outputs_of(model: Callable[..., Any], network: Network) -> Outputs:
 
 
 def widths(model: torch.nn.Module) -> dict[str, float]:
-    """How much of a quantised model is 16 bits wide."""
+    """How much of a quantized model is 16 bits wide."""
     ranges = list(ranges_of(model).values())
     wide = [r for r in ranges if r.bits >= WIDE]
     layers = {r.key.rpartition(".")[0] for r in wide if r.kind is Kind.WEIGHT}
@@ -92,13 +92,13 @@ def proof_of(model: torch.nn.Module, network: Network) -> dict[str, float]:
 
 
 def measure(network: Network, column: str, seed: int, expected: Outputs) -> dict[str, float]:
-    """One cell: every figure of one way to quantise one network."""
+    """One cell: every figure of one way to quantize one network."""
     began = time.process_time()
     if column == RUNTIME:
-        from networks.runtime import quantised_by_runtime
+        from networks.runtime import quantized_by_runtime
 
         with tempfile.TemporaryDirectory() as folder:
-            run = quantised_by_runtime(network, Path(folder))
+            run = quantized_by_runtime(network, Path(folder))
             seconds = time.process_time() - began
             found = outputs_of(run, network)
         facts: dict[str, float] = {}

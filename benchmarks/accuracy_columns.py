@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of the accuracy benchmark: each a way from a float model to a quantised one, on the tuning data alone."""
+"""The columns of the accuracy benchmark: each a way from a float model to a quantized one, on the tuning data alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import linger
 WIDE_GOAL = "20 dB"
 WIDE_TRIALS = 100
 Way = Callable[[Network, int], nn.Module]
-"""Network and seed to quantised model."""
+"""Network and seed to quantized model."""
 
 
 def fused(network: Network) -> nn.Module:
@@ -40,7 +40,7 @@ def calibrated(
 
 
 def equalized(network: Network, seed: int) -> nn.Module:
-    """Equalised in float, then plain calibration."""
+    """Equalized in float, then plain calibration."""
     model = fused(network)
     linger.equalize(model, list(network.tuning))
     return calibrated(network, seed, model=model)
@@ -56,7 +56,7 @@ def widened(network: Network, seed: int) -> nn.Module:
 
 
 def remedied(network: Network, seed: int, *, remedy: str) -> nn.Module:
-    """Plain calibration, then one remedy that works on the quantised model."""
+    """Plain calibration, then one remedy that works on the quantized model."""
     made = calibrated(network)
     options = {"seed": seed} if remedy in SEEDED else {}
     getattr(linger, remedy)(made, copy.deepcopy(network.model), list(network.tuning), **options)

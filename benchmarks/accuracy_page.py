@@ -25,7 +25,7 @@ LABELLED = ("accuracy %", "accuracy lost, points", "same class %")
 EVERYWHERE = ("output SQNR dB", "CPU seconds", "16-bit tensors %", "layers with 16-bit weights")
 INTRODUCTION = """# Accuracy
 
-How far quantised networks are from their float selves, measured by `benchmarks/accuracy.py` (`make accuracy`), which writes this
+How far quantized networks are from their float selves, measured by `benchmarks/accuracy.py` (`make accuracy`), which writes this
 page. The functions are explained in [tune.md](tune.md).
 
 Every column begins with the same float network and sees the tuning data only; the figures are of other data.
@@ -36,11 +36,11 @@ Every column begins with the same float network and sees the tuning data only; t
 - *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of 270 s of CPU time for efficientnet-lite0 and upconv7,
   120 s for silero-vad and crepe, and 40 s for the others; *tune mixed* is the same with `bits="mixed"`.
 - *ONNX Runtime static* is its `quantize_static` (QDQ, 8 bits) with a float scale for each tensor of activations and each channel
-  of weights, where linger has one power of two for each tensor. It is run with graph optimisations off: what its scales allow,
+  of weights, where linger has one power of two for each tensor. It is run with graph optimizations off: what its scales allow,
   on any CPU. Recurrent layers stay float there.
 
 *Output SQNR* is the signal-to-noise ratio of the network's outputs against float's; several outputs count alike. *CPU seconds*
-are of one core, for quantising and tuning without judging. A figure with ± is the mean of several seeds and half the distance
+are of one core, for quantizing and tuning without judging. A figure with ± is the mean of several seeds and half the distance
 between the largest and the smallest. *Not measured* means that this cell has not been run.
 """
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from file_networks import CASES, Case, float_file, one_thread, quantised_files, stock_session
+from file_networks import CASES, Case, float_file, one_thread, quantized_files, stock_session
 from interleaved import samples
 from rows import Row, not_measured, parser, ratio_of, report
 from torch import nn
@@ -81,7 +81,7 @@ def on_this_machine(rounds: int, chosen: str) -> Iterator[Row]:
 
 
 def _network(title: str, case: Case, folder: Path, rounds: int) -> Iterator[Row]:
-    (path,) = quantised_files(case, folder).values()
+    (path,) = quantized_files(case, folder).values()
     begin, children = time.process_time(), _child_seconds()
     export(path, folder / "c", name="network")
     yield Row(f"export as C, {title}", time.process_time() - begin, unit="s")
@@ -119,7 +119,7 @@ def on_emulated_cores() -> Iterator[Row]:
     ):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            (path,) = quantised_files(case, folder).values()
+            (path,) = quantized_files(case, folder).values()
             export(path, folder / "c", name="network")
             x = np.random.default_rng(1).integers(-100, 100, (1, *case.size)).astype(np.int8)
             for core, bar in bars.items():

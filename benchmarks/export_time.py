@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an export costs: linger's of the quantised CIFAR ResNet-18 against torch's tracing export of the float one."""
+"""What an export costs: linger's of the quantized CIFAR ResNet-18 against torch's tracing export of the float one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def rows(options: argparse.Namespace) -> list[Row]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x = torch.randn(1, 3, 32, 32)
-    plain, quantised = ResNet18().eval(), ResNet18().eval()
-    linger.init(linger.trace_layers(quantised, x))
+    plain, quantized = ResNet18().eval(), ResNet18().eval()
+    linger.init(linger.trace_layers(quantized, x))
     with linger.calibration():
-        quantised(torch.randn(8, 3, 32, 32))
+        quantized(torch.randn(8, 3, 32, 32))
 
     def export_float() -> None:
         with warnings.catch_warnings():
@@ -32,10 +32,10 @@ def rows(options: argparse.Namespace) -> list[Row]:
             torch_export(plain, (x,), io.BytesIO(), dynamo=False, opset_version=12)
 
     def export_integers() -> None:
-        linger.onnx.export(quantised, (x,), io.BytesIO(), opset_version=12)
+        linger.onnx.export(quantized, (x,), io.BytesIO(), opset_version=12)
 
     variants = {"torch": export_float, "linger": export_integers}
-    claim = "export of the quantised ResNet-18 (CIFAR) / torch's export of the float one"
+    claim = "export of the quantized ResNet-18 (CIFAR) / torch's export of the float one"
     return [measured(claim, variants, base="torch", rounds=options.rounds, warm_up=1, bar=BAR)]
 
 

@@ -73,17 +73,17 @@ def float_file(case: Case) -> bytes:
     return buffer.getvalue()
 
 
-def quantised_files(case: Case, folder: Path, forms: Sequence[str] = ("dialect",)) -> dict[str, Path]:
+def quantized_files(case: Case, folder: Path, forms: Sequence[str] = ("dialect",)) -> dict[str, Path]:
     """The same network as linger writes it, one file for each form."""
     torch.manual_seed(0)
     plain = case.make().eval()
     x = torch.randn(8, *case.size)
-    quantised = linger.init(linger.trace_layers(plain, x[:1])).eval()
+    quantized = linger.init(linger.trace_layers(plain, x[:1])).eval()
     with linger.calibration():
-        quantised(x)
+        quantized(x)
     paths = {form: folder / f"{form}.onnx" for form in forms}
     for form, path in paths.items():
-        linger.onnx.export(quantised, (x[:1],), path, form=form)
+        linger.onnx.export(quantized, (x[:1],), path, form=form)
     return paths
 
 

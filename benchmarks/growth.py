@@ -144,12 +144,12 @@ def convolutions(layers: int, channels: int) -> nn.Module:
 
 def training_step(model: nn.Module, x: Tensor) -> Callable[[], None]:
     """A QAT step of a model, calibrated by its first run."""
-    quantised = linger.init(model).train()
-    optimizer = torch.optim.SGD(quantised.parameters(), lr=1e-4)
+    quantized = linger.init(model).train()
+    optimizer = torch.optim.SGD(quantized.parameters(), lr=1e-4)
 
     def step() -> None:
         optimizer.zero_grad()
-        result = quantised(x)
+        result = quantized(x)
         (result[0] if isinstance(result, tuple) else result).square().mean().backward()
         optimizer.step()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from file_networks import CASES, float_file, one_thread, quantised_files, stock_session
+from file_networks import CASES, float_file, one_thread, quantized_files, stock_session
 from interleaved import samples
 from numpy.typing import NDArray
 from rows import DEPTHWISE_FILE, RESNET_FILE, SMALL_CNN_FILE, Row, parser, ratio_of, report
@@ -42,7 +42,7 @@ def measure(title: str, folder: Path, rounds: int) -> list[Row]:
     claim, bar = CLAIMS[title]
     case = CASES[title]
     pictures = np.random.default_rng(1).standard_normal((COMPARED, 1, *case.size)).astype(np.float32)
-    paths = quantised_files(case, folder, STOCK)
+    paths = quantized_files(case, folder, STOCK)
     sessions: dict[str, Any] = {"float32": stock_session(float_file(case))}
     sessions["Session"] = linger.Session(paths["dialect"], one_thread())
     sessions |= {form: stock_session(paths[form]) for form in STOCK}

@@ -51,10 +51,10 @@ class Widths:
 WIDTHS = (Widths(8, 8), Widths(8, 4), Widths(4, 4))
 
 Method = Callable[[Task, nn.Module, Widths, int, float], nn.Module]
-"""Quantises and trains: task, float network, widths, seed, learning rate of scales."""
+"""Quantizes and trains: task, float network, widths, seed, learning rate of scales."""
 
 
-def quantised(task: Task, model: nn.Module, widths: Widths, weights: str = "max") -> nn.Module:
+def quantized(task: Task, model: nn.Module, widths: Widths, weights: str = "max") -> nn.Module:
     """A copy of these widths, with ranges from training data; those of weights by a method of calibration."""
     made = copy.deepcopy(model)
     if task.is_fused:
@@ -70,7 +70,7 @@ def quantised(task: Task, model: nn.Module, widths: Widths, weights: str = "max"
 def calibrated(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
     """No training: the largest magnitudes, or for narrow weights the ranges of least squared error."""
     del seed, rate
-    return quantised(task, model, widths, "mse" if widths.weights < 8 else "max")
+    return quantized(task, model, widths, "mse" if widths.weights < 8 else "max")
 
 
 def steps_of(task: Task) -> int:
@@ -79,7 +79,7 @@ def steps_of(task: Task) -> int:
 
 
 def trained(task: Task, made: nn.Module, seed: int, scales: list[nn.Parameter], rate: float, **when: Any) -> nn.Module:
-    """Train a quantised model; in the second half its batch norms keep their statistics."""
+    """Train a quantized model; in the second half its batch norms keep their statistics."""
     schedule = linger.Schedule(made, freeze_batch_norms=steps_of(task) // 2 if task.is_fused else None, **when)
     learned = {id(scale) for scale in scales}
     own = [parameter for parameter in made.parameters() if id(parameter) not in learned]
@@ -92,14 +92,14 @@ def running(weights: str) -> Method:
     """Ranges follow the data; those of weights their largest magnitude ("max"), or they stay as calibration found them."""
 
     def run(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
-        return trained(task, quantised(task, model, widths, weights), seed, [], rate)
+        return trained(task, quantized(task, model, widths, weights), seed, [], rate)
 
     return run
 
 
 def stepwise(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
     """As `running`, with weights of 16 bits in the first sixth, then of 8 bits, in the last two thirds of 4."""
-    made, steps = quantised(task, model, Widths(8, 16)), steps_of(task)
+    made, steps = quantized(task, model, Widths(8, 16)), steps_of(task)
     last = f"{widths.data}/{widths.weights}/{widths.data}"
     return trained(task, made, seed, [], rate, widths={0: "8/16/8", steps // 6: "8/8/8", steps // 3: last})
 
@@ -108,7 +108,7 @@ def learned(method: str) -> Method:
     """Scales are parameters of the network."""
 
     def run(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
-        made = quantised(task, model, widths, "mse")
+        made = quantized(task, model, widths, "mse")
         return trained(task, made, seed, linger.learn_scales(made, method), rate)
 
     return run
@@ -136,7 +136,7 @@ def differing(task: Task, model: nn.Module) -> int:
 def step_cost(task: Task, model: nn.Module, widths: Widths, method: str) -> float:
     """CPU time of a training step over that of the float network, interleaved, median."""
     batches = [batch for batch, _ in zip(task.batches(torch.Generator().manual_seed(0)), range(6), strict=False)]
-    made = quantised(task, model, widths, "mse")
+    made = quantized(task, model, widths, "mse")
     if method in ("tqt", "lsq"):
         linger.learn_scales(made, method)
     models = {"float": copy.deepcopy(model).train(), "integers": made.train()}

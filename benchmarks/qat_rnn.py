@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What training recurrent layers as integers costs: 50 steps, batch 8, one thread, all gates in fixed point.
 
-Prints the ratio of a training step (forward, backward, optimiser) and of an exact evaluation to torch's float layer,
+Prints the ratio of a training step (forward, backward, optimizer) and of an exact evaluation to torch's float layer,
 measured side by side; then that of the exported file to ONNX Runtime's own float op. The bars are those of a layer in one
 direction on sequences of one length.
 """
@@ -103,12 +103,12 @@ def measure_file(kind: str, hidden: int, batch: int, folder: Path, options: argp
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch announces the end of its exporter
         torch.onnx.export(model, (x, None), str(paths["float"]), opset_version=12, dynamo=False)
-    quantised = linger.init(model)
+    quantized = linger.init(model)
     with linger.calibration():
-        quantised(x, None)
-    quantised(x, None)
+        quantized(x, None)
+    quantized(x, None)
     for form in ("dialect", "standard"):
-        linger.onnx.export(quantised, (x, None), paths[form], form=form)
+        linger.onnx.export(quantized, (x, None), paths[form], form=form)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     sessions: dict[str, Any] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training as integers costs: CIFAR ResNet-18, batch 16, one thread, everything quantised.
+"""What training as integers costs: CIFAR ResNet-18, batch 16, one thread, everything quantized.
 
 The ratio of a training step and of an exact integer evaluation to the float model's, measured side by side. The bars are for the
 full width; narrower networks (`--width`) have none.

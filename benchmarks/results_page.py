@@ -168,15 +168,15 @@ def draw(path: Path, entries: Mapping[str, Any], rivals: Rivals) -> None:
         figure = Figure(figsize=(11, 1 + 0.25 * len(drawn)), layout="constrained")
         axes = figure.subplots()
         axes.set_xscale("log", base=2)
-        for place, (label, row, colour) in enumerate(drawn):
+        for place, (label, row, color) in enumerate(drawn):
             assert row.figure is not None  # `_drawn` has left the others out
-            axes.plot([1, row.figure], [place, place], color=colour, linewidth=5, solid_capstyle="butt")
-            axes.plot(row.figure, place, "o", color=colour, markersize=6)
+            axes.plot([1, row.figure], [place, place], color=color, linewidth=5, solid_capstyle="butt")
+            axes.plot(row.figure, place, "o", color=color, markersize=6)
             if row.bar is not None:
                 axes.plot([row.bar, row.bar], [place - 0.4, place + 0.4], color="black", linewidth=2)
             text = shown(row.figure) if row.bar is None else f"{shown(row.figure)}, bar {row.bar:g}"
-            axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", color=colour)
-            axes.text(-0.01, place, label, transform=axes.get_yaxis_transform(), va="center", ha="right", color=colour)
+            axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", color=color)
+            axes.text(-0.01, place, label, transform=axes.get_yaxis_transform(), va="center", ha="right", color=color)
         axes.set_yticks([])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×" if value >= 1 else f"{value:.2g}×")
@@ -187,7 +187,7 @@ def draw(path: Path, entries: Mapping[str, Any], rivals: Rivals) -> None:
 
 
 def _drawn(entries: Mapping[str, Any], rivals: Rivals) -> list[tuple[str, Row, str]]:
-    """Label, row and colour of every line of the picture."""
+    """Label, row and color of every line of the picture."""
     lines = []
     for name in rivals:
         rows = rows_of(entries.get(name, {}))

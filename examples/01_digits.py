@@ -3,7 +3,7 @@
 
     python examples/01_digits.py
 
-Trains in float, quantises (calibration alone, then training as integers), exports ONNX, and compares every integer of
+Trains in float, quantizes (calibration alone, then training as integers), exports ONNX, and compares every integer of
 every layer over the whole test set: torch simulation, numpy reference, stock ONNX Runtime. Writes demo-output/digits_0.onnx
 and so on; prints a table of accuracies and the integers that differ. Needs the extra `demo`.
 """
@@ -44,18 +44,18 @@ def run_seed(seed: int, folder: Path, *, epochs: int, console: Console) -> tuple
     train(model, train_x, train_y, epochs=epochs, rate=4e-3, seed=seed)
     in_float = evaluate(model, test_x, test_y)
 
-    quantised = calibrated(model, train_x[: 8 * BATCH])
-    after_calibration = evaluate(quantised, test_x, test_y)
+    quantized = calibrated(model, train_x[: 8 * BATCH])
+    after_calibration = evaluate(quantized, test_x, test_y)
 
-    train(quantised, train_x, train_y, epochs=max(1, epochs // 5), rate=4e-4, seed=seed)
-    after_training = evaluate(quantised, test_x, test_y)
+    train(quantized, train_x, train_y, epochs=max(1, epochs // 5), rate=4e-4, seed=seed)
+    after_training = evaluate(quantized, test_x, test_y)
     if seed == 0:
-        console.print(str(linger.coverage(quantised)))
+        console.print(str(linger.coverage(quantized)))
 
     path = folder / f"digits_{seed}.onnx"
-    export_digits(quantised, test_x[:1], path)
+    export_digits(quantized, test_x[:1], path)
     in_runtime = accuracy_of_file(path, test_x, test_y)  # stock: no linger in it
-    proof = linger.verify(quantised, path, list(test_x.split(90)))
+    proof = linger.verify(quantized, path, list(test_x.split(90)))
     return [in_float, after_calibration, after_training, in_runtime], proof
 
 

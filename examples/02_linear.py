@@ -6,7 +6,7 @@
 Writes linear.onnx and linear_int.onnx; prints the nodes and the result of both files beside torch's, and the proof that the integers are the same:
 
     float      Gemm                     torch [-7.0, 12.0, -14.5]  ONNX Runtime [-7.0, 12.0, -14.5]
-    quantised  Quant LinearInt Dequant  torch [-7.0, 12.0, -14.5]  ONNX Runtime [-7.0, 12.0, -14.5]
+    quantized  Quant LinearInt Dequant  torch [-7.0, 12.0, -14.5]  ONNX Runtime [-7.0, 12.0, -14.5]
     0 of 12 integers differ (2 tensors, 1 batch).
 """
 
@@ -52,12 +52,12 @@ def main() -> None:
     linger.onnx.export(model, (X,), "linear.onnx", **names)
     show("float", model, Path("linear.onnx"), X)
 
-    quantised = linger.init(linear())
+    quantized = linger.init(linear())
     with linger.calibration():
-        quantised(X)
-    linger.onnx.export(quantised, (X,), "linear_int.onnx", **names)
-    show("quantised", quantised, Path("linear_int.onnx"), X)
-    print(linger.verify(quantised, "linear_int.onnx", (X,)).summary())
+        quantized(X)
+    linger.onnx.export(quantized, (X,), "linear_int.onnx", **names)
+    show("quantized", quantized, Path("linear_int.onnx"), X)
+    print(linger.verify(quantized, "linear_int.onnx", (X,)).summary())
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 
     python examples/03_two_heads.py
 
-Writes two_heads.onnx and two_heads_int.onnx; prints a table per file (float, then quantised) that compares every output with
+Writes two_heads.onnx and two_heads_int.onnx; prints a table per file (float, then quantized) that compares every output with
 torch's, and what one head alone gives:
 
     one head alone: where (1, 4)
-    quantised: 2 outputs on 1 input, all within tolerance
+    quantized: 2 outputs on 1 input, all within tolerance
     output  type     shape  max abs  max rel  tolerance
     what    float32  1×5    0        0        0          ok
     where   float32  1×4    0        0        0          ok
@@ -53,7 +53,7 @@ def main() -> None:
     session = onnxruntime.InferenceSession("two_heads_int.onnx", providers=["CPUExecutionProvider"])
     (box,) = session.run(["where"], {"picture": pictures[:1].numpy()})
     print(f"one head alone: where {box.shape}")
-    print(f"quantised: {linger.onnx.compare(model, 'two_heads_int.onnx', pictures[:1])}")
+    print(f"quantized: {linger.onnx.compare(model, 'two_heads_int.onnx', pictures[:1])}")
 
 
 if __name__ == "__main__":

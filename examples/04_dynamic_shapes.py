@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that stay open: the three forms of `dynamic_axes`, `dynamic_shapes`, and a quantised model.
+"""Sizes that stay open: the three forms of `dynamic_axes`, `dynamic_shapes`, and a quantized model.
 
     python examples/04_dynamic_shapes.py
 
@@ -74,7 +74,7 @@ def main() -> None:
     linger.init(model)
     with linger.calibration():
         model(example)
-    show("quantised", model, example, FORMS["names"])
+    show("quantized", model, example, FORMS["names"])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ and the export writes one `Conv2dInt` whose integer weights hold the batch norm.
 and cba_int.onnx; prints the nodes of both:
 
     float      Conv Relu
-    quantised  Quant Conv2dInt Relu Dequant
+    quantized  Quant Conv2dInt Relu Dequant
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def main() -> None:
         expected = model(x[:1]).numpy()
     print(f"           largest difference from torch {np.abs(found - expected).max():.1e}")
 
-    quantised = linger.init(linger.trace_layers(model, x[:1]))
+    quantized = linger.init(linger.trace_layers(model, x[:1]))
     with linger.calibration():
-        quantised(x)
-    linger.onnx.export(quantised, (x[:1],), "cba_int.onnx", opset_version=15)
-    print(f"quantised  {' '.join(nodes('cba_int.onnx'))}")
-    print(f"           {linger.verify(quantised, 'cba_int.onnx', (x[:1],)).summary()}")
+        quantized(x)
+    linger.onnx.export(quantized, (x[:1],), "cba_int.onnx", opset_version=15)
+    print(f"quantized  {' '.join(nodes('cba_int.onnx'))}")
+    print(f"           {linger.verify(quantized, 'cba_int.onnx', (x[:1],)).summary()}")
     assert not [name for name in nodes("cba.onnx") + nodes("cba_int.onnx") if "BatchNorm" in name]
 
 

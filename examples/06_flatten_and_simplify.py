@@ -5,7 +5,7 @@
 
 A flatten that keeps the channels is exported as a small calculation of the new shape. With `simplify=True` the file
 holds its result instead; linger runs both files before it writes the simpler one. Writes
-float.onnx, float_simple.onnx and the same for quantised; prints the nodes before and after, in float and as integers, where the dialect's nodes stay what they are:
+float.onnx, float_simple.onnx and the same for quantized; prints the nodes before and after, in float and as integers, where the dialect's nodes stay what they are:
 
     float      as traced    Conv Shape Constant Constant Constant Slice Constant Concat Reshape
     float      simplified   Conv Reshape
@@ -56,7 +56,7 @@ def main() -> None:
     linger.init(model)
     with linger.calibration():
         model(x)
-    show("quantised", model, x)
+    show("quantized", model, x)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
     python examples/10_read_the_protobuf.py
 
-Exports a small quantised model (small.onnx) and prints what the file holds, level by level: model (versions, domains), graph
+Exports a small quantized model (small.onnx) and prints what the file holds, level by level: model (versions, domains), graph
 (inputs, outputs, open sizes), tensors (integer weights), nodes with their attributes, functions (the nodes' bodies):
 
     node   thinker::Conv2dInt  0.Quant, 0.weight, 0.bias -> 0.Conv2dInt
@@ -29,7 +29,7 @@ FIELDS = {
 }
 
 
-def quantised_file(path: str) -> None:
+def quantized_file(path: str) -> None:
     """A convolution and a linear layer, calibrated on random numbers and exported."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 4 * 4, 3))
@@ -58,7 +58,7 @@ def content(attribute: AttributeProto) -> object:
 
 
 def main() -> None:
-    quantised_file("small.onnx")
+    quantized_file("small.onnx")
     model = onnx.load("small.onnx")
     domains = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in model.opset_import)
     print(f"model  IR version {model.ir_version}, opsets: {domains}, written by {model.producer_name}")

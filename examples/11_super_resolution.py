@@ -43,7 +43,7 @@ class Enlarge(torch.autograd.Function):
 
 
 class SuperResolution(nn.Module):
-    """Colours are planes of a batch; without biases, contrast does not matter."""
+    """Colors are planes of a batch; without biases, contrast does not matter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def train(model: nn.Module, planes: Tensor, steps: int) -> None:
         optimizer.zero_grad()
 
 
-def quantised(model: SuperResolution, planes: Tensor) -> nn.Module:
+def quantized(model: SuperResolution, planes: Tensor) -> nn.Module:
     """The convolutions as integers, calibrated on the enlarged photograph that they were trained on."""
     made = linger.init(linger.trace_layers(copy.deepcopy(model.missing).eval(), planes))
     with linger.calibration(), torch.no_grad():
@@ -135,7 +135,7 @@ def main() -> int:
     torch.manual_seed(0)
     model, seen, truth = SuperResolution(), photograph("china.jpg"), photograph("flower.jpg")
     train(model, seen, steps)
-    as_integers = quantised(model, seen)
+    as_integers = quantized(model, seen)
     write(model, reduced(truth, 3), "enlarge.onnx", ["planes", "scales"], "large")
     write(as_integers, (truth,), "enlarge_int.onnx", ["large"], "missing")
 

@@ -89,7 +89,7 @@ def plant(model: Net) -> None:
         model.third.bias[0] = 400.0
 
 
-def quantise(model: nn.Module, x: Tensor, y: Tensor, *, count: int) -> nn.Module:
+def quantize(model: nn.Module, x: Tensor, y: Tensor, *, count: int) -> nn.Module:
     """Calibrate, then train a little as integers."""
     made = linger.init(model)
     made.eval()
@@ -120,12 +120,12 @@ def main() -> None:
         print(f"{item.name} ({item.role}): {item.advice}")
     print(*advice.lines, sep="\n")
 
-    calibrated = accuracy(quantise(copy.deepcopy(model), train_x, train_y, count=0), test_x, test_y)
-    trained = accuracy(quantise(copy.deepcopy(model), train_x, train_y, count=2), test_x, test_y)
+    calibrated = accuracy(quantize(copy.deepcopy(model), train_x, train_y, count=0), test_x, test_y)
+    trained = accuracy(quantize(copy.deepcopy(model), train_x, train_y, count=2), test_x, test_y)
     exec("\n".join(advice.lines), {"linger": linger, "torch": torch, "model": model})
     tamed = linger.normalize_layers(model)
     train(tamed, train_x, train_y, count=2, rate=1e-4)
-    saved = accuracy(quantise(tamed, train_x, train_y, count=2), test_x, test_y)
+    saved = accuracy(quantize(tamed, train_x, train_y, count=2), test_x, test_y)
 
     print(f"lost: {in_float - trained:.2f} points without the advice, {max(in_float - saved, 0.0):.2f} with it")
     rows = [

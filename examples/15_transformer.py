@@ -3,7 +3,7 @@
 
     python examples/15_transformer.py
 
-torch's own nn.TransformerEncoder, unchanged: trained in float, quantised (calibration alone, then training as integers),
+torch's own nn.TransformerEncoder, unchanged: trained in float, quantized (calibration alone, then training as integers),
 exported, and every integer of every op compared over the whole test set: torch simulation, numpy, stock ONNX Runtime. Writes
 demo-output/transformer_0.onnx and so on; prints a table of accuracies and the integers that differ. Needs the extra `demo`.
 """
@@ -81,26 +81,26 @@ def run_seed(seed: int, folder: Path, *, epochs: int, console: Console) -> tuple
     train(model, train_x, train_y, epochs=epochs, rate=4e-3, seed=seed)
     in_float = evaluate(model, test_x, test_y)
 
-    quantised = linger.init(copy.deepcopy(model))
-    quantised.eval()
+    quantized = linger.init(copy.deepcopy(model))
+    quantized.eval()
     with linger.calibration():
         for rows in train_x.split(BATCH)[:8]:
-            quantised(rows)
-    after_calibration = evaluate(quantised, test_x, test_y)
+            quantized(rows)
+    after_calibration = evaluate(quantized, test_x, test_y)
     if seed == 0:
-        console.print(str(linger.coverage(quantised)))
+        console.print(str(linger.coverage(quantized)))
 
-    train(quantised, train_x, train_y, epochs=max(1, epochs // 5), rate=4e-4, seed=seed)
-    after_training = evaluate(quantised, test_x, test_y)
+    train(quantized, train_x, train_y, epochs=max(1, epochs // 5), rate=4e-4, seed=seed)
+    after_training = evaluate(quantized, test_x, test_y)
 
     path = folder / f"transformer_{seed}.onnx"
     axes = {"rows": {0: "batch"}, "scores": {0: "batch"}}
     names = {"input_names": ["rows"], "output_names": ["scores"]}
     # opset 17: ONNX Runtime cannot run a float layer norm of an older one beside the integers
-    linger.onnx.export(quantised, (test_x[:1],), path, dynamic_axes=axes, opset_version=17, **names)
+    linger.onnx.export(quantized, (test_x[:1],), path, dynamic_axes=axes, opset_version=17, **names)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])  # stock: no linger in it
     in_runtime = accuracy(session.run(None, {"rows": test_x.numpy()})[0], test_y)
-    proof = linger.verify(quantised, path, list(test_x.split(90)))
+    proof = linger.verify(quantized, path, list(test_x.split(90)))
     return [in_float, after_calibration, after_training, in_runtime], proof
 
 

@@ -3,7 +3,7 @@
 
     python examples/18_voice_activity.py
 
-The network has four convolutions and an LSTM cell whose state goes from one chunk of 32 ms to the next. It is quantised,
+The network has four convolutions and an LSTM cell whose state goes from one chunk of 32 ms to the next. It is quantized,
 exported as ONNX and written as C with `reset` and `step`; the program keeps the state. A real conversation then runs through
 the emulated core. Writes voice-output/voice.onnx, the C beside it and timeline.png (the sound, the probabilities in float and
 on the core, the speech that both hear); prints how many of all numbers differ from the file, and a table: decisions, RAM, flash,
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from real_models.packages import SOUND_RATE, conversation, need
-from real_models.proof import quantise
+from real_models.proof import quantize
 from real_models.voice import CHUNK, SPEECH, STATE, groups, load, spectra, stream, widen
 from rich.console import Console
 
@@ -27,7 +27,7 @@ import linger
 from linger.errors import LingerError
 from linger.records.rich_table import table
 
-COLOURS = {"sound": "0.45", "float": "tab:blue", "integers": "tab:orange"}
+COLORS = {"sound": "0.45", "float": "tab:blue", "integers": "tab:orange"}
 
 
 def main() -> int:
@@ -45,11 +45,11 @@ def main() -> int:
     spectrum = spectra(sound, filters)
     expected, steps = stream(model, spectrum)
     calibration = [tuple(torch.cat(part) for part in zip(*group, strict=True)) for group in groups(steps[:310], 62)]
-    quantised = quantise(model, calibration, prepare=widen)
+    quantized = quantize(model, calibration, prepare=widen)
 
     path = options.folder / "voice.onnx"
     names = {"input_names": ["spectrum", "h", "c"], "output_names": ["speech", "next_h", "next_c"]}
-    linger.onnx.export(quantised, steps[0], path, dynamic_axes=None, **names)
+    linger.onnx.export(quantized, steps[0], path, dynamic_axes=None, **names)
     states = {"next_h": "h", "next_c": "c"}
     folder = linger.c.export(path, options.folder / "c", stream=0, pairs=states, overwrite=True)
     chunks = [{"spectrum": chunk[None].numpy()} for chunk in spectrum]
@@ -97,17 +97,17 @@ def draw(sound: np.ndarray, expected: np.ndarray, found: np.ndarray, path: Path)
     seconds = np.arange(len(found)) * CHUNK / SOUND_RATE
     figure = Figure(figsize=(11, 5), layout="constrained")
     wave, probability, speech = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1))
-    wave.plot(np.arange(len(sound)) / SOUND_RATE, sound, color=COLOURS["sound"], linewidth=0.3)
+    wave.plot(np.arange(len(sound)) / SOUND_RATE, sound, color=COLORS["sound"], linewidth=0.3)
     wave.set_ylabel("sound")
     decisions = {"float": expected, "integers": found}
     for name, values in decisions.items():
-        probability.step(seconds, values, where="post", label=name, color=COLOURS[name], linewidth=1)
+        probability.step(seconds, values, where="post", label=name, color=COLORS[name], linewidth=1)
     probability.axhline(SPEECH, color="0.7", linewidth=0.8, linestyle="--")
     probability.set_ylabel("probability of speech")
     probability.legend(loc="center left", ncols=2, framealpha=1)
     for row, (name, values) in enumerate(decisions.items()):
         spans = [(start, CHUNK / SOUND_RATE) for start in seconds[values >= SPEECH]]
-        speech.broken_barh(spans, (-row - 0.4, 0.8), facecolors=COLOURS[name])
+        speech.broken_barh(spans, (-row - 0.4, 0.8), facecolors=COLORS[name])
     speech.set_yticks([0, -1], list(decisions))
     speech.set_xlabel("seconds")
     speech.set_xlim(0, len(sound) / SOUND_RATE)

@@ -7,7 +7,7 @@ or `python examples/19_many_processes.py`, which runs 1, 2 and 4 processes one a
 is trained in float once. Then every process calibrates it, and trains it as integers by DistributedDataParallel (gloo, CPU), on its
 own part of each batch. Ranges and batch-norm statistics are those of all processes, so their digests are equal on all of them.
 The calibrated file has the same bytes for any number of processes: its weights are those of the float network, and its scales follow
-from all pictures. The trained files differ, as float networks trained like this do: each process normalises its part of a batch by
+from all pictures. The trained files differ, as float networks trained like this do: each process normalizes its part of a batch by
 that part's mean and variance, and gradients are added up in another order. Their scales, which are powers of two, seldom differ.
 Writes digits_float.pt and, for each number of processes, two ONNX files into demo-output. Needs the extra `demo`.
 """
@@ -114,29 +114,29 @@ def work(options: argparse.Namespace) -> Outcome | None:
     model = DigitsNet()
     model.load_state_dict(torch.load(options.folder / "digits_float.pt"))
     model.drop = nn.Dropout(0.0)  # its random numbers would depend on the number of processes
-    quantised = linger.init(linger.trace_layers(model, test_x[:1])).eval()
+    quantized = linger.init(linger.trace_layers(model, test_x[:1])).eval()
     with linger.calibration():  # each process on its own pictures; the scales are those of all
         for pictures, _ in list(own_parts(train_x, train_y, seed=0))[:8]:
-            quantised(pictures)
-    is_equal, calibrated = is_equal_everywhere(quantised), copy.deepcopy(quantised)
-    seconds = train_together(quantised, train_x, train_y, max(1, options.epochs // 5))
-    is_equal = is_equal_everywhere(quantised) and is_equal
+            quantized(pictures)
+    is_equal, calibrated = is_equal_everywhere(quantized), copy.deepcopy(quantized)
+    seconds = train_together(quantized, train_x, train_y, max(1, options.epochs // 5))
+    is_equal = is_equal_everywhere(quantized) and is_equal
     if dist.get_rank() != 0:
         return None
 
     paths = [options.folder / f"digits_{kind}_{dist.get_world_size()}.onnx" for kind in ("calibrated", "trained")]
-    for each, path in zip((calibrated, quantised), paths, strict=True):
+    for each, path in zip((calibrated, quantized), paths, strict=True):
         evaluate(each, test_x[:1], test_y[:1])
         export_digits(each, test_x[:1], path)
     proofs = [
-        linger.verify(each, p, list(test_x.split(90))) for each, p in zip((calibrated, quantised), paths, strict=True)
+        linger.verify(each, p, list(test_x.split(90))) for each, p in zip((calibrated, quantized), paths, strict=True)
     ]
     return Outcome(
         is_equal,
-        {name: float(value) for name, value in quantised.state_dict().items() if ".scale_" in name},
+        {name: float(value) for name, value in quantized.state_dict().items() if ".scale_" in name},
         *(hashlib.sha256(path.read_bytes()).hexdigest()[:8] for path in paths),
         evaluate(calibrated, test_x, test_y),
-        evaluate(quantised, test_x, test_y),
+        evaluate(quantized, test_x, test_y),
         accuracy_of_file(paths[1], test_x, test_y),
         sum(proof.differing for proof in proofs) if all(proof.ok for proof in proofs) else -1,
         seconds,

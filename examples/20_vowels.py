@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from real_models.packages import need
-from real_models.proof import plain, prove, quantise
+from real_models.proof import plain, prove, quantize
 from real_models.vowels import BATCH, SPEAKERS, Part, read, train, trained
 from rich.console import Console
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ def run(kind: str, folder: Path, *, epochs: int, tuned: int, proven_on: int) -> 
     learnt, judged = read("TRAIN"), read("TEST")
     model = trained(kind, epochs=epochs)
     frames, lengths, _ = learnt
-    calibrated = quantise(model, [(frames[:90], lengths[:90]), (frames[90:], lengths[90:])], can_fuse=False)
+    calibrated = quantize(model, [(frames[:90], lengths[:90]), (frames[90:], lengths[90:])], can_fuse=False)
     as_integers = copy.deepcopy(calibrated)
     train(as_integers, learnt, epochs=tuned, rate=1e-3)
     models = (model, calibrated, as_integers)
@@ -82,8 +82,8 @@ def draw(results: list[Result], truth: Tensor, path: Path) -> None:
             part = counts / counts.sum(1, keepdim=True)
             place.imshow(part, cmap="Blues", vmin=0, vmax=1)
             for i, j in counts.nonzero().tolist():
-                colour = "white" if part[i, j] > DARK else "black"
-                place.text(j, i, str(int(counts[i, j])), ha="center", va="center", fontsize=8, color=colour)
+                color = "white" if part[i, j] > DARK else "black"
+                place.text(j, i, str(int(counts[i, j])), ha="center", va="center", fontsize=8, color=color)
             place.set_title(f"{result.kind}, {stage}: {share(result.heard[stage], truth):.1f} %")
             place.set_xticks(ticks, [str(i + 1) for i in ticks])
             place.set_yticks(ticks, [str(i + 1) for i in ticks])

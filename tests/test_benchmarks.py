@@ -110,11 +110,11 @@ def test_page_tells_machines_apart():
     assert "linger 1.0, Machine B." in text
 
 
-def test_picture_has_every_ratio_with_a_bar(tmp_path):
+def test_image_has_every_ratio_with_a_bar(tmp_path):
     entries = {"qat_step": entry(Row("a", 1.2, 1.1), Row("b", 3.0)), "repair": entry(not_measured("c", "why", bar=2))}
-    draw(tmp_path / "picture.svg", entries, BESIDE)
+    draw(tmp_path / "image.svg", entries, BESIDE)
     draw(tmp_path / "again.svg", entries, BESIDE)
-    text = (tmp_path / "picture.svg").read_text(encoding="utf-8")
+    text = (tmp_path / "image.svg").read_text(encoding="utf-8")
     labels = re.findall(r"<!-- (.*?) -->", text)
     assert [label for label in labels if label in ("a", "b", "c")] == ["a"]
     assert text == (tmp_path / "again.svg").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import linger
 from linger.errors import LingerError
 from tests.conftest import REPOSITORY
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 pytestmark = pytest.mark.needs_torch
 
@@ -57,7 +57,7 @@ def pairs():
 
 
 def test_parts_are_traced_one_after_the_other_and_a_float_checkpoint_loads():
-    source, x = pairs(), picture()
+    source, x = pairs(), image()
     source(x)  # statistics that differ from those of a fresh model
     net = pairs()
     linger.trace_layers(net, net[0], x)
@@ -70,7 +70,7 @@ def test_parts_are_traced_one_after_the_other_and_a_float_checkpoint_loads():
 
 
 def test_weights_copied_key_by_key_before_tracing_stay():
-    source, net, x = pairs(), pairs(), picture()
+    source, net, x = pairs(), pairs(), image()
     source(x)
     own = net.state_dict()
     for key, value in source.state_dict().items():
@@ -84,12 +84,12 @@ def test_a_part_that_forward_leaves_out_is_no_obstacle(tmp_path):
     def made():
         return Wired(lambda m, x: m.conv(x))  # its other layers are never called
 
-    model, path = calibrated(made(), picture()), tmp_path / "net.onnx"
-    linger.onnx.export(model, (picture(),), path)
+    model, path = calibrated(made(), image()), tmp_path / "net.onnx"
+    linger.onnx.export(model, (image(),), path)
     assert [i.name for i in onnx.load(path).graph.initializer] == ["conv.weight", "conv.bias"]
     fresh = linger.init(made()).eval()
     fresh.load_state_dict(model.state_dict())
-    assert torch.equal(integers(fresh, picture()), integers(model, picture()))
+    assert torch.equal(integers(fresh, image()), integers(model, image()))
 
 
 @pytest.mark.parametrize("kind", [nn.LeakyReLU, nn.ReLU, nn.ReLU6], ids=lambda kind: kind.__name__)
@@ -97,12 +97,12 @@ def test_an_activation_in_place_gives_the_same_integers_and_gradients(kind):
     def made(inplace):
         torch.manual_seed(2)
         act = kind(inplace=inplace)
-        return quantise(Wired(lambda m, x: m.conv2(act(m.conv(x)))), picture())
+        return quantize(Wired(lambda m, x: m.conv2(act(m.conv(x)))), image())
 
     beside, inside = made(False), made(True)
-    assert torch.equal(integers(beside, picture()), integers(inside, picture()))
+    assert torch.equal(integers(beside, image()), integers(inside, image()))
     for model in (beside, inside):
-        model.train()(picture()).sum().backward()
+        model.train()(image()).sum().backward()
     assert torch.equal(beside.conv.weight.grad, inside.conv.weight.grad)
     assert beside.conv.weight.grad.abs().sum() > 0
 
@@ -156,7 +156,7 @@ def test_lengths_may_be_a_list():
     assert not torch.equal(integers(model, x, [5, 3]), integers(model, x, [5, 2]))
 
 
-def test_a_quantised_model_is_pickled_and_trains_on():
+def test_a_quantized_model_is_pickled_and_trains_on():
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     model, x = calibrated(net, rows()), rows()
     other = pickle.loads(pickle.dumps(model))
@@ -200,7 +200,7 @@ def test_scales_far_apart_give_the_numbers_of_8_bits_in_training_and_evaluation(
 
 
 def test_a_batch_norm_with_extreme_channels_stays_finite_and_within_its_steps():
-    x, net = picture(8), nn.Sequential(nn.Conv2d(3, 3, 1, groups=3, bias=False), nn.BatchNorm2d(3)).eval()
+    x, net = image(8), nn.Sequential(nn.Conv2d(3, 3, 1, groups=3, bias=False), nn.BatchNorm2d(3)).eval()
     with torch.no_grad():
         net[0].weight.fill_(1.0)
         net[1].running_var.copy_(torch.tensor([1e-12, 1.0, 1e6]))

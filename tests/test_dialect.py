@@ -56,8 +56,8 @@ def test_cat_takes_any_number_of_inputs_and_scales():
 
 
 def test_all_missing_and_unknown_attributes_are_named():
-    with pytest.raises(UsageError, match="lacks o_bits, scale_x, scale_o and does not know colour"):
-        find_op("Requant").complete({"data_bits": 8, "colour": 1})
+    with pytest.raises(UsageError, match="lacks o_bits, scale_x, scale_o and does not know color"):
+        find_op("Requant").complete({"data_bits": 8, "color": 1})
 
 
 def test_unknown_op_lists_the_known_ones():

@@ -278,7 +278,7 @@ def test_recipe_is_the_last_op_as_it_is(file):
     assert read(file).removeprefix("# SPDX-License-Identifier: Apache-2.0\n") in blocks
 
 
-def test_licence_is_the_one_the_metadata_names():
+def test_license_is_the_one_the_metadata_names():
     text = read("LICENSE")
     assert "Apache License" in text
     assert "Version 2.0" in text

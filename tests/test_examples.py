@@ -19,7 +19,7 @@ SLOW = ("01_digits", "11_super_resolution", "14_real_models", "18_voice_activity
 TARGETS = {"17_microcontroller": "cortex-m4", "18_voice_activity": "cortex-m4"}
 """Examples that run on an emulated core."""
 PACKAGES = {"18_voice_activity": ("silero_vad", "pyannote.audio"), "20_vowels": ("aeon",)}
-PICTURES = {
+IMAGES = {
     "11_super_resolution": "enlarged.png",
     "18_voice_activity": "voice-output/timeline.png",
     "20_vowels": "vowels-output/vowels.png",
@@ -33,7 +33,7 @@ LINES = {
         r"^│ of them weights +│ 28,728 bytes",
         r"^│ RAM +│ 2,048 bytes",
         r"^│ stack +│ \d{3} bytes",
-        r"^│ instructions for one picture +│ [\d,]{7,9} ",
+        r"^│ instructions for one image +│ [\d,]{7,9} ",
     ],
     "18_voice_activity": [r"^│ the same decision +│ (9\d|100)\.\d %"],
     "19_many_processes": [r"^│ 2 .*│ 2[0-5] of 25 +│$"],
@@ -61,8 +61,8 @@ def test_example_runs_and_prints_what_it_says(example, tmp_path):
         beats_bicubic(printed)
     if example == "12_tame_outliers":
         advice_saves_the_accuracy(printed)
-    if example in PICTURES:
-        assert (tmp_path / PICTURES[example]).read_bytes().startswith(b"\x89PNG")
+    if example in IMAGES:
+        assert (tmp_path / IMAGES[example]).read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_example_runs_as_a_script_without_the_tests(tmp_path):
@@ -127,7 +127,7 @@ def test_a_missing_package_is_named_in_one_sentence(monkeypatch):
 
 
 def test_everything_listed_belongs_to_an_example():
-    listed = (*LINES, *SLOW, *TARGETS, *PACKAGES, *PICTURES, *TOOL.ARGUMENTS, *TOOL.VARYING)
+    listed = (*LINES, *SLOW, *TARGETS, *PACKAGES, *IMAGES, *TOOL.ARGUMENTS, *TOOL.VARYING)
     assert [name for name in listed if name not in EXAMPLES] == []
     assert sorted(path.stem for path in TOOL.STORED.iterdir()) == EXAMPLES
 

@@ -103,17 +103,17 @@ def resnet(shared):
 
 @pytest.fixture(scope="module")
 def resnet_vectors(shared):
-    """16 pictures and the 100 class values the engine gave for each."""
+    """16 images and the 100 class values the engine gave for each."""
     with np.load(shared / "golden" / "ops" / "resnet18-12-regular.npz") as content:
         return {name: content[name] for name in content.files}
 
 
 @pytest.fixture(scope="module")
 def resnet_outputs(resnet, resnet_vectors):
-    """What ONNX Runtime gives, one picture at a time, default optimisation."""
+    """What ONNX Runtime gives, one image at a time, default optimization."""
     session = Session(resnet)
-    pictures = resnet_vectors["input"]
-    return np.concatenate([session.run(None, {"input": pictures[i : i + 1]})[0] for i in range(len(pictures))])
+    images = resnet_vectors["input"]
+    return np.concatenate([session.run(None, {"input": images[i : i + 1]})[0] for i in range(len(images))])
 
 
 def test_resnet_in_onnxruntime_gives_the_recorded_outputs(resnet_outputs, resnet_vectors):
@@ -125,7 +125,7 @@ def test_resnet_sees_the_apple(resnet_outputs):
     assert resnet_outputs[0].argmax() == 0
 
 
-@pytest.mark.parametrize("index", [0, 9], ids=["the apple", "another picture"])
+@pytest.mark.parametrize("index", [0, 9], ids=["the apple", "another image"])
 def test_resnet_in_numpy_gives_the_recorded_outputs(resnet, resnet_vectors, index):
     found = Reference(resnet).run({"input": resnet_vectors["input"][index : index + 1]})
     assert_same(found["output"], resnet_vectors["output"][index : index + 1])

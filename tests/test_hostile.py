@@ -53,7 +53,7 @@ REFUSED_TO_RUN = {
 }
 LIMITS = {
     "linger verify": "the file has no integer tensors",
-    "linger vectors": "there is no quantised tensor in it",
+    "linger vectors": "there is no quantized tensor in it",
     "graph.extract": r"the nodes are not in the order of computation|the outputs do not depend on n_times",
 }
 """What an entry says of sound files that hold nothing for it: standard ops only, or inputs that nothing reads."""

@@ -43,7 +43,7 @@ def test_files_count_in_their_folder_and_ops_may_hold_many(house, write):
 
 
 def test_the_head_ends_before_the_first_code(house, write):
-    text = '# licence\n"""What it is."""\n\nimport os\n\n\n@os.cache\ndef f():\n    import sys\n\n'
+    text = '# license\n"""What it is."""\n\nimport os\n\n\n@os.cache\ndef f():\n    import sys\n\n'
     assert house.measure_files(write({"a.py": text})).measures["headers and imports, %"] == 40.0
 
 

@@ -68,9 +68,9 @@ def test_no_run_left_its_files_in_the_root():
     assert left == [], "a test or a block of the documentation runs where it starts: give it a folder of its own"
 
 
-def test_the_picture_of_the_packages_is_up_to_date():
-    picture = load_tool("packages_picture")
-    assert picture.picture() == picture.PICTURE.read_text(encoding="utf-8"), "run python tools/packages_picture.py"
+def test_the_image_of_the_packages_is_up_to_date():
+    image = load_tool("packages_picture")
+    assert image.image() == image.IMAGE.read_text(encoding="utf-8"), "run python tools/packages_picture.py"
 
 
 def test_faults_that_the_fast_tests_must_catch_can_be_planted():

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import linger
 from linger.errors import UsageError
-from tests.support.models import quantised
+from tests.support.models import quantized
 
 pytestmark = pytest.mark.needs_torch
 
@@ -85,9 +85,9 @@ OF_QUANTIZE = {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """The float model, the quantised one calibrated for every argument, and its file with every input."""
+    """The float model, the quantized one calibrated for every argument, and its file with every input."""
     net = Net().eval()
-    made = quantised(copy.deepcopy(net), X)
+    made = quantized(copy.deepcopy(net), X)
     with linger.calibration():
         made(X, GAIN, shift=GAIN)
         made(X)
@@ -127,7 +127,7 @@ FUNCTIONS = {
     "find_bits": lambda m, x, _: linger.find_bits(*fresh_pair(m), x, goal=1, max_trials=2),
     "tune": lambda m, x, _: linger.tune(m[0], x, budget="1 trials"),
     "quantize": lambda m, x, _: linger.quantize(m[0], x, budget="1 trials").verify().ok,
-    "plot_tensors": lambda m, x, _: linger.plot_tensors(m[1], m[2].parent / "pictures", x, count=1),
+    "plot_tensors": lambda m, x, _: linger.plot_tensors(m[1], m[2].parent / "images", x, count=1),
     "report": reported,
 }
 
@@ -333,7 +333,7 @@ def test_quantize_does_not_take_a_tuple_of_batches_for_targets():
         linger.quantize(nn.Sequential(nn.Linear(4, 3)), (X, X), budget="1 trials")
 
 
-def test_advice_about_a_quantised_model_adds_nothing_to_it(models):
+def test_advice_about_a_quantized_model_adds_nothing_to_it(models):
     """Its tensors are read as real numbers: a sum of the analysis is no op of the model."""
     _, model, _ = models
     before = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}

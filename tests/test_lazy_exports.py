@@ -122,10 +122,10 @@ def results(tmp_path_factory):
     torch.save(torch.nn.Conv2d(3, 4, 3).state_dict(), folder / "weights.pt")
     pair = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU()).eval()
     model, x = small_net()
-    quantised_pair = linger.init(copy.deepcopy(pair)).eval()
+    quantized_pair = linger.init(copy.deepcopy(pair)).eval()
     linger.restore()
     with linger.calibration():
-        quantised_pair(x)
+        quantized_pair(x)
     net = folder / "net.onnx"
     linger.onnx.export(model, (x,), net)
     compared = linger.onnx.compare(model, net, (x,))
@@ -135,7 +135,7 @@ def results(tmp_path_factory):
         "wb_analyse": linger.wb_analyse(folder / "weights.pt", None),
         "advise": linger.advise(folder / "weights.pt"),
         "coverage": linger.coverage(model),
-        "compare_layers": linger.compare_layers(pair, quantised_pair, x),
+        "compare_layers": linger.compare_layers(pair, quantized_pair, x),
         "sensitivity": linger.sensitivity(pair, [x]),
         "convert_dialect": linger.convert_dialect(net, "linger", partial=True),
         "check": linger.check(net, "venus"),

@@ -75,7 +75,7 @@ UNTOUCHED = {
 
 
 @pytest.mark.parametrize("name", UNTOUCHED)
-def test_what_has_no_behaviour_is_left_alone(name):
+def test_what_has_no_behavior_is_left_alone(name):
     assert changes(UNTOUCHED[name]) == set()
 
 

@@ -169,10 +169,10 @@ def test_a_check_says_the_same():
     (file,) = old["files"]
     found = without(again, "linger")
     file["path"] = found["files"][0]["path"]  # relative to where the tests run
-    # what was learnt of the chip since: the batch of this file is open, and it names no chip
-    learnt = [finding for finding in found["files"][0]["findings"] if finding["rule"] in ("LGR903", "LGR909")]
-    assert len(learnt) == 2
-    found["files"][0]["findings"] = [f for f in found["files"][0]["findings"] if f not in learnt]
+    # what was learned of the chip since: the batch of this file is open, and it names no chip
+    learned = [finding for finding in found["files"][0]["findings"] if finding["rule"] in ("LGR903", "LGR909")]
+    assert len(learned) == 2
+    found["files"][0]["findings"] = [f for f in found["files"][0]["findings"] if f not in learned]
     for part in (found["files"][0], file):
         del part["ok"], part["counts"]
     del found["ok"], old["ok"]
@@ -240,7 +240,7 @@ def test_the_keys_of_a_checkpoint_are_those_of_today(tool, name):
 
 @pytest.mark.needs_torch
 @pytest.mark.parametrize("name", MODELS)
-def test_a_float_checkpoint_loads_into_a_quantised_model(tool, name):
+def test_a_float_checkpoint_loads_into_a_quantized_model(tool, name):
     saved = checkpoint(name, "_float.pt")
     model = tool.prepared(name)
     model.load_state_dict(saved, strict=True)

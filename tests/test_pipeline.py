@@ -11,7 +11,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from tests.support.models import SmallNet, Traced, quantised, settle, small_net
+from tests.support.models import SmallNet, Traced, quantized, settle, small_net
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_tensor_missing_from_the_file_is_reported(exported):
 
 @pytest.mark.filterwarnings("ignore:calibration. .* saw nothing but zeros")
 def test_tensor_of_few_values_is_listed(tmp_path):
-    model = quantised(SmallNet(), torch.zeros(2, 1, 8, 8))
+    model = quantized(SmallNet(), torch.zeros(2, 1, 8, 8))
     linger.onnx.export(model, (torch.zeros(2, 1, 8, 8),), tmp_path / "net.onnx")
     result = linger.verify(model, tmp_path / "net.onnx", (torch.zeros(2, 1, 8, 8),))
     assert result.ok
@@ -129,7 +129,7 @@ def test_float_island_is_reported_but_not_judged(tmp_path):
             return torch.sin(self.first(x))
 
     x = torch.randn(5, 6)
-    model = quantised(EndsInFloat(), x)
+    model = quantized(EndsInFloat(), x)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx")
     result = linger.verify(model, tmp_path / "net.onnx", (x,))
     assert result.ok
@@ -138,7 +138,7 @@ def test_float_island_is_reported_but_not_judged(tmp_path):
 
 def test_float_model_and_wrong_inputs_are_refused(exported):
     model, x, path = exported
-    with pytest.raises(UsageError, match="not quantised"):
+    with pytest.raises(UsageError, match="not quantized"):
         linger.verify(SmallNet(), path, (x,))
     with pytest.raises(UsageError, match="does not take 2 positional arguments"):
         linger.verify(model, path, (x, x))
@@ -195,7 +195,7 @@ def test_a_model_without_inputs_is_refused(exported):
         linger.verify(model, path)
 
 
-# -- pictures ---------------------------------------------------------------------------------------------------
+# -- images ---------------------------------------------------------------------------------------------------
 
 
 def sick_model():
@@ -273,7 +273,7 @@ def test_functions_that_become_integers_are_something(make):
 
 
 @pytest.mark.parametrize("opset", [11, 13, 14])
-def test_float_batch_norm_between_quantised_layers_is_proved(tmp_path, opset):
+def test_float_batch_norm_between_quantized_layers_is_proved(tmp_path, opset):
     torch.manual_seed(1)
     x = torch.randn(4, 2, 8, 8)
     net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))

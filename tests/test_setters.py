@@ -13,7 +13,7 @@ from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.supported import SETTERS
 from linger.quantization.setup.initialize import init
 from linger.settings import Switches, chosen_switches
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 
 def apart(function):
@@ -68,11 +68,11 @@ def make():
 def float_ops(model):
     model.eval()
     with linger.calibration():
-        model(picture())
+        model(image())
     return [o.op for o in linger.coverage(model).float_ops]
 
 
-def test_a_model_keeps_what_it_was_initialised_with():
+def test_a_model_keeps_what_it_was_initialized_with():
     def both():
         before = init(make())
         linger.SetIQTensorAdd(False)
@@ -125,4 +125,4 @@ def test_the_public_init_hands_the_keyword_on():
         assert float_ops(model) == ["add"]
     finally:
         linger.restore()
-    assert torch.equal(model(picture()), model(picture()))
+    assert torch.equal(model(image()), model(image()))

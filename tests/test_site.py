@@ -174,7 +174,7 @@ def test_every_op_is_compared_with_float_or_says_why_not():
 def test_op_page_says_what_the_file_of_the_op_says():
     op = ops()["iqAdd"]
     page = op_pages.op_page(op, op_errors.Errors(np.array([0.5, -1.0]), None, "here"))
-    assert page.startswith("# iqAdd\n\nThe sum of two quantised tensors")
+    assert page.startswith("# iqAdd\n\nThe sum of two quantized tensors")
     for part in ("⌊x·scale_o/scale_x + ½⌋", "| `o_bits` | int | `8` |", "`torch.add`", "`QAdd`", "LGR931", "alpha ≠ 1"):
         assert (part in page) == (part != "alpha ≠ 1"), part
     assert "at most 1.00 steps" in page
@@ -209,9 +209,9 @@ def test_errors_are_those_of_rounding(name, largest):
     assert (errors.at is not None) == ops()[name].is_pointwise
 
 
-def test_the_same_errors_give_the_same_picture():
+def test_the_same_errors_give_the_same_image():
     op = ops()["iqGelu"]
-    first, second = (op_errors.picture(op, op_errors.measure(op)) for _ in range(2))
+    first, second = (op_errors.image(op, op_errors.measure(op)) for _ in range(2))
     assert first == second
     assert "http-equiv" not in first
     assert "<dc:date>" not in first

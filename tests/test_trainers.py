@@ -1,4 +1,4 @@
-"""Trainers of others: a quantised model is an ordinary module there, and a schedule a callback. Each example is 20 lines."""
+"""Trainers of others: a quantized model is an ordinary module there, and a schedule a callback. Each example is 20 lines."""
 
 import ast
 import os

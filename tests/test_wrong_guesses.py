@@ -83,7 +83,7 @@ TAKES_A_MODEL = {
     "quant_module": linger.quant_module,
     "equalize": lambda model: linger.equalize(model, torch.ones(4, 2)),
 }
-TAKES_A_QUANTISED_MODEL = {
+TAKES_A_QUANTIZED_MODEL = {
     "coverage": linger.coverage,
     "learn_scales": linger.learn_scales,
     "LearnedRanges": linger.LearnedRanges,
@@ -106,10 +106,10 @@ def test_what_is_no_model_is_told_what_to_give(function, given):
 
 
 @pytest.mark.parametrize("given", [nn.Linear, "net.pt", None, [nn.Linear(2, 2)], {"w": torch.ones(1)}], ids=repr)
-@pytest.mark.parametrize("function", TAKES_A_QUANTISED_MODEL)
-def test_what_is_no_quantised_model_is_told_in_a_sentence(function, given):
+@pytest.mark.parametrize("function", TAKES_A_QUANTIZED_MODEL)
+def test_what_is_no_quantized_model_is_told_in_a_sentence(function, given):
     with pytest.raises(UsageError):
-        TAKES_A_QUANTISED_MODEL[function](given)
+        TAKES_A_QUANTIZED_MODEL[function](given)
 
 
 def test_a_hint_is_a_sentence():
@@ -149,7 +149,7 @@ def test_no_public_name_ignores_a_keyword(function, tmp_path):
         linger.onnx.export(*small_net(), files["model"])
     given = {p.name: files[p.name] if p.name in files else NEEDED[p.name]() for p in needed}
     sizes = (2, 2, 1) if takes_all and not needed and issubclass(function, nn.Module) else ()
-    with pytest.raises((TypeError, UsageError), match=r"nonsense|quantised layers are made by linger\.init"):
+    with pytest.raises((TypeError, UsageError), match=r"nonsense|quantized layers are made by linger\.init"):
         function(*sizes, **given, nonsense=1)
 
 

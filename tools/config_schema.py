@@ -92,7 +92,7 @@ def schema() -> Schema:
     return {
         "$schema": DIALECT,
         "title": "linger configuration",
-        "description": "How a model is quantised: read by linger.init(model, config_file=…), written by linger.save_config.",
+        "description": "How a model is quantized: read by linger.init(model, config_file=…), written by linger.save_config.",
         **whole,
     }
 

@@ -73,8 +73,8 @@ def with_fixed_weights(model: nn.Module, *, divisor: int = 64) -> nn.Module:
     return model.eval()
 
 
-def quantised(model: nn.Module, *inputs: Any, fuse: bool = False, **options: Any) -> nn.Module:
-    """The model with fixed weights, quantised and calibrated on the inputs."""
+def quantized(model: nn.Module, *inputs: Any, fuse: bool = False, **options: Any) -> nn.Module:
+    """The model with fixed weights, quantized and calibrated on the inputs."""
     model = with_fixed_weights(model)
     if fuse:
         linger.trace_layers(model, *inputs)
@@ -88,21 +88,21 @@ def quantised(model: nn.Module, *inputs: Any, fuse: bool = False, **options: Any
 def _conv_bn_relu(path: Path) -> None:
     images = numbers(2, 2, 6, 6)
     net = nn.Sequential(nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(96, 5))
-    linger.onnx.export(quantised(net, images, fuse=True), (images,), path, verify=True)
+    linger.onnx.export(quantized(net, images, fuse=True), (images,), path, verify=True)
 
 
 @exported("02_depthwise_bare")
 def _depthwise(path: Path) -> None:
     images = numbers(1, 4, 7, 7)
     net = nn.Sequential(nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=4), nn.ReLU6(), nn.Conv2d(4, 8, 1, bias=False))
-    linger.onnx.export(quantised(net, images), (images,), path, form="bare", input_names=["image"])
+    linger.onnx.export(quantized(net, images), (images,), path, form="bare", input_names=["image"])
 
 
 @exported("03_linear_standard")
 def _linear(path: Path) -> None:
     rows = numbers(3, 12)
     net = nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4, bias=False), nn.LeakyReLU(0.25))
-    linger.onnx.export(quantised(net, rows), (rows,), path, form="standard", opset_version=17)
+    linger.onnx.export(quantized(net, rows), (rows,), path, form="standard", opset_version=17)
 
 
 @exported("04_transposed_conv")
@@ -111,7 +111,7 @@ def _transposed_conv(path: Path) -> None:
     net = nn.Sequential(
         nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2)
     )
-    linger.onnx.export(quantised(net, images), (images,), path, opset_version=11)
+    linger.onnx.export(quantized(net, images), (images,), path, opset_version=11)
 
 
 class _Recurrent(nn.Module):
@@ -127,13 +127,13 @@ class _Recurrent(nn.Module):
 @exported("05_lstm")
 def _lstm(path: Path) -> None:
     steps = numbers(5, 2, 4)
-    linger.onnx.export(quantised(_Recurrent(nn.LSTM, num_layers=2), steps), (steps,), path, input_names=["steps"])
+    linger.onnx.export(quantized(_Recurrent(nn.LSTM, num_layers=2), steps), (steps,), path, input_names=["steps"])
 
 
 @exported("06_gru_standard")
 def _gru(path: Path) -> None:
     steps = numbers(2, 5, 4)
-    net = quantised(_Recurrent(nn.GRU, batch_first=True), steps)
+    net = quantized(_Recurrent(nn.GRU, batch_first=True), steps)
     linger.onnx.export(net, (steps,), path, form="standard", input_names=["steps"])
 
 
@@ -153,7 +153,7 @@ class _Tagger(nn.Module):
 def _bidirectional(path: Path) -> None:
     batch = numbers(3, 6, 4), torch.tensor([4, 6, 1])
     axes = {"x": [0, 1], "lengths": [0]}
-    linger.onnx.export(quantised(_Tagger(), *batch), batch, path, input_names=["x", "lengths"], dynamic_axes=axes)
+    linger.onnx.export(quantized(_Tagger(), *batch), batch, path, input_names=["x", "lengths"], dynamic_axes=axes)
 
 
 class _Words(nn.Module):
@@ -169,7 +169,7 @@ class _Words(nn.Module):
 @exported("08_embedding")
 def _embedding(path: Path) -> None:
     ids = torch.arange(10).reshape(2, 5) * 7 % 11
-    linger.onnx.export(quantised(_Words(), ids), (ids,), path, dynamic_axes={"ids": {1: "words"}})
+    linger.onnx.export(quantized(_Words(), ids), (ids,), path, dynamic_axes={"ids": {1: "words"}})
 
 
 class _Attention(nn.Module):
@@ -187,21 +187,21 @@ class _Attention(nn.Module):
 @exported("09_attention")
 def _attention(path: Path) -> None:
     rows = numbers(2, 4, 8)
-    linger.onnx.export(quantised(_Attention(), rows), (rows,), path, opset_version=14)
+    linger.onnx.export(quantized(_Attention(), rows), (rows,), path, opset_version=14)
 
 
 @exported("10_layer_norm")
 def _layer_norm(path: Path) -> None:
     rows = numbers(2, 3, 16)
     net = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4), nn.LogSoftmax(-1))
-    linger.onnx.export(quantised(net, rows), (rows,), path)
+    linger.onnx.export(quantized(net, rows), (rows,), path)
 
 
 @exported("11_group_norm")
 def _group_norm(path: Path) -> None:
     images = numbers(1, 2, 5, 5)
     net = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.InstanceNorm2d(8))
-    linger.onnx.export(quantised(net, images), (images,), path)
+    linger.onnx.export(quantized(net, images), (images,), path)
 
 
 class _Functions(nn.Module):
@@ -219,7 +219,7 @@ class _Functions(nn.Module):
 @exported("12_functions")
 def _functions(path: Path) -> None:
     batch = numbers(2, 3, 6), torch.arange(36).reshape(2, 3, 6) % 5 < 2
-    linger.onnx.export(quantised(_Functions(), *batch), batch, path, input_names=["x", "mask"], opset_version=13)
+    linger.onnx.export(quantized(_Functions(), *batch), batch, path, input_names=["x", "mask"], opset_version=13)
 
 
 class _Pools(nn.Module):
@@ -238,7 +238,7 @@ class _Pools(nn.Module):
 @exported("13_pools_and_interpolation")
 def _pools(path: Path) -> None:
     images = numbers(1, 1, 8, 8)
-    linger.onnx.export(quantised(_Pools(), images), (images,), path, output_names=["sum", "shuffled", "mean", "top"])
+    linger.onnx.export(quantized(_Pools(), images), (images,), path, output_names=["sum", "shuffled", "mean", "top"])
 
 
 @exported("14_open_sizes")
@@ -247,7 +247,7 @@ def _open_sizes(path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(), nn.Linear(24, 3))
     axes = {"image": {0: "n", 2: "height", 3: "width"}, "scores": {0: "n"}}
     names = {"input_names": ["image"], "output_names": ["scores"]}
-    linger.onnx.export(quantised(net, images), (images,), path, dynamic_axes=axes, verify=True, **names)
+    linger.onnx.export(quantized(net, images), (images,), path, dynamic_axes=axes, verify=True, **names)
 
 
 @exported("15_16_and_4_bits")
@@ -257,7 +257,7 @@ def _widths(path: Path) -> None:
     linger.quant_module(net[0], data_bits=16, parameter_bits=8, out_bits=16)
     linger.quant_module(net[2], parameter_bits=4)
     linger.quant_module(net[4], data_bits=4, parameter_bits=4, out_bits=32)
-    linger.onnx.export(quantised(net, rows), (rows,), path)
+    linger.onnx.export(quantized(net, rows), (rows,), path)
 
 
 @exported("16_qdq")
@@ -266,7 +266,7 @@ def _qdq(path: Path) -> None:
     net = nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
     )
-    linger.onnx.export(quantised(net, images, fuse=True), (images,), path, form="qdq", opset_version=13)
+    linger.onnx.export(quantized(net, images, fuse=True), (images,), path, form="qdq", opset_version=13)
 
 
 class _FloatTail(nn.Module):
@@ -282,7 +282,7 @@ class _FloatTail(nn.Module):
 @exported("17_repaired")
 def _repaired(path: Path) -> None:
     images = numbers(1, 1, 6, 6)
-    net = quantised(_FloatTail(), images)
+    net = quantized(_FloatTail(), images)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the file is broken on purpose
         linger.onnx.export(net, (images,), Path(folder) / "broken.onnx", is_update_dequant=False, input_names=["image"])
@@ -297,7 +297,7 @@ def _converted(path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 4), nn.Tanh())
     with tempfile.TemporaryDirectory() as folder:
         older = Path(folder) / "older.onnx"
-        linger.onnx.export(quantised(net, images), (images,), older, form="bare", is_scoped_info=False)
+        linger.onnx.export(quantized(net, images), (images,), older, form="bare", is_scoped_info=False)
         linger.convert_dialect(older, to="linger", path=path)
 
 
@@ -306,7 +306,7 @@ def _target(path: Path) -> None:
     images = numbers(1, 1, 8, 8)
     net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU6(), nn.Flatten(), nn.Linear(512, 8), nn.Sigmoid())
     options = {"simplify": False, "is_input_quant": True, "input_names": ["image"]}
-    linger.onnx.export(quantised(net, images, target="venus"), (images,), path, **options)
+    linger.onnx.export(quantized(net, images, target="venus"), (images,), path, **options)
 
 
 class _Soft(torch.autograd.Function):

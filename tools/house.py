@@ -113,7 +113,7 @@ def measure_sizes(house: House, sources: list[Source]) -> None:
 
 
 def measure_heads(house: House, sources: list[Source]) -> None:
-    """Count the share of lines above the first code of a file: the licence, the module's docstring and the imports."""
+    """Count the share of lines above the first code of a file: the license, the module's docstring and the imports."""
     heads = 0
     for source in sources:
         code = [node for node in source.tree.body if not is_head(node)]

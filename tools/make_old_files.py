@@ -48,7 +48,7 @@ class ConvNet(nn.Module):
         self.head = nn.Linear(36, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores, n×3, of pictures, n×1×6×6."""
+        """Scores, n×3, of images, n×1×6×6."""
         x = torch.relu(self.bn(self.conv(x)))
         x = torch.relu(x + self.mix(x))
         return self.head(self.pool(x).flatten(1))
@@ -74,7 +74,7 @@ EXAMPLES = {"conv": (1, 1, 6, 6), "lstm": (1, 3, 4)}
 
 
 def prepared(name: str) -> nn.Module:
-    """A new model, fused and quantised, as it must be to load a checkpoint."""
+    """A new model, fused and quantized, as it must be to load a checkpoint."""
     model = MODELS[name]()
     if name == "conv":
         linger.trace_layers(model, torch.zeros(EXAMPLES[name]))

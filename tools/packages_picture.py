@@ -2,7 +2,7 @@
 """Draw docs/packages.svg: the packages of linger as the import contracts of pyproject.toml stack them.
 
 Each row may import the rows below it. A box shows a package, the first sentence of its docstring and its subpackages.
-The picture is made from the contracts and docstrings; a test fails when it is older than they are.
+The image is made from the contracts and docstrings; a test fails when it is older than they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PICTURE = REPOSITORY / "docs" / "packages.svg"
+IMAGE = REPOSITORY / "docs" / "packages.svg"
 WIDTH, GAP, LINE, LETTER = 1120, 8, 16, 6.6
 TORCH_SIDE = {"onnx", "simulation", "compatibility", "quantization", "constraint", "analysis"}
 STYLE = """
@@ -67,8 +67,8 @@ def box(name: str, parts: list[str], x: float, y: float, width: float) -> tuple[
     return "\n".join(texts), len(lines) + 1
 
 
-def picture() -> str:
-    """The whole picture as SVG text."""
+def image() -> str:
+    """The whole image as SVG text."""
     rows, inside = contracts()
     y: float = GAP
     drawn: list[str] = []
@@ -87,4 +87,4 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(picture(), encoding="utf-8")
+    IMAGE.write_text(image(), encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a report for the documentation: `python tools/report_screenshots.py report.html [--layer 7] [--out docs/pictures]`.
+"""Images of a report for the documentation: `python tools/report_screenshots.py report.html [--layer 7] [--out docs/images]`.
 
 Writes report-light.png, report-dark.png and report-narrow.png. They look best where a sans-serif font such as Noto Sans is installed.
 """
@@ -27,27 +27,27 @@ LIMIT = 200_000
 
 
 def small_png(content: bytes) -> bytes:
-    """The picture in 256 colours: the flat areas of a page stay exactly as they are, rare colours share what is left."""
-    picture = Image.open(io.BytesIO(content)).convert("RGB")
-    colours = [colour for _, colour in sorted(picture.getcolors(picture.width * picture.height), reverse=True)]
-    rare = Image.new("RGB", (len(colours), 1))
-    rare.putdata(colours)
+    """The image in 256 colors: the flat areas of a page stay exactly as they are, rare colors share what is left."""
+    image = Image.open(io.BytesIO(content)).convert("RGB")
+    colors = [color for _, color in sorted(image.getcolors(image.width * image.height), reverse=True)]
+    rare = Image.new("RGB", (len(colors), 1))
+    rare.putdata(colors)
     shared = rare.quantize(128).getpalette()
     palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in colours[:128] for part in colour] + shared[: 3 * 128])
+    palette.putpalette([part for color in colors[:128] for part in color] + shared[: 3 * 128])
     out = io.BytesIO()
-    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    image.quantize(palette=palette, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
     return out.getvalue()
 
 
 def main() -> None:
-    """Take the pictures."""
+    """Take the images."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("report", type=Path)
     arguments.add_argument(
         "--layer", type=int, help="the number of the layer that is shown as selected, counted from 1"
     )
-    arguments.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "pictures")
+    arguments.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "images")
     options = arguments.parse_args()
     program = chromium()
     if program is None:
@@ -57,7 +57,7 @@ def main() -> None:
     with opened(program) as browser:
         for name, view in VIEWS.items():
             browser.open(options.report.resolve(), address=address, **view)
-            content = small_png(browser.picture())
+            content = small_png(browser.image())
             if len(content) > LIMIT:
                 sys.exit(f"report-{name}.png would have {len(content)} bytes; the limit is {LIMIT}")
             (options.out / f"report-{name}.png").write_bytes(content)

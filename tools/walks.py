@@ -82,7 +82,7 @@ def trace(root: Path, action: Callable[[], object], reads: Reads | None = None) 
 
 
 def walks() -> dict[str, Callable[[], object]]:
-    """The walks by name, on a conv-bn-relu that is fused, quantised and calibrated; they leave files in this folder.
+    """The walks by name, on a conv-bn-relu that is fused, quantized and calibrated; they leave files in this folder.
 
     `forward` runs in training mode. `repair` mends a file, and `repair and check` also runs the result.
     """

@@ -49,7 +49,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Network:
-    """One network, ready to be quantised and judged.
+    """One network, ready to be quantized and judged.
 
     Attributes:
         model: The float model, in evaluation mode.

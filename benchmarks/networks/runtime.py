@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same float network quantised by ONNX Runtime: static, QDQ, a float scale per channel of the weights."""
+"""The same float network quantized by ONNX Runtime: static, QDQ, a float scale per channel of the weights."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime.quanti
         return next(self._feeds, None)
 
 
-def quantised_by_runtime(network: Network, folder: Path) -> Callable[..., Outputs]:
-    """The quantised file as a function of a batch.
+def quantized_by_runtime(network: Network, folder: Path) -> Callable[..., Outputs]:
+    """The quantized file as a function of a batch.
 
-    It is run with graph optimisations off, so that the figures are those of its scales: on CPUs without VNNI the
-    optimised kernels saturate sums of products and lose more.
+    It is run with graph optimizations off, so that the figures are those of its scales: on CPUs without VNNI the
+    optimized kernels saturate sums of products and lose more.
     """
     exported, prepared, static = (folder / f"{name}.onnx" for name in ("float", "prepared", "static"))
     export_float(network, exported)
@@ -55,11 +55,11 @@ def quantised_by_runtime(network: Network, folder: Path) -> Callable[..., Output
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
-    quantised = onnxruntime.InferenceSession(static, settings, providers=["CPUExecutionProvider"])
+    quantized = onnxruntime.InferenceSession(static, settings, providers=["CPUExecutionProvider"])
 
     def run(*batch: Tensor) -> Outputs:
         feeds = {name: t.numpy() for name, t in zip(names, batch, strict=False)}
-        return tuple(torch.from_numpy(np.asarray(found)) for found in quantised.run(None, feeds))
+        return tuple(torch.from_numpy(np.asarray(found)) for found in quantized.run(None, feeds))
 
     return streamed(run) if network.is_stepwise else run
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AIMET: its simulated quantisation with 8 bits, trained as it comes."""
+"""AIMET: its simulated quantization with 8 bits, trained as it comes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rivals.side_by_side import resnet_row
 
 
 def prepare(model: nn.Module, x: Tensor) -> nn.Module:
-    """Sums as modules, then quantisers on every input, weight and output, calibrated on one batch."""
+    """Sums as modules, then quantizers on every input, weight and output, calibrated on one batch."""
     simulation = QuantizationSimModel(prepare_model(model.eval()), x, default_output_bw=8, default_param_bw=8)
     simulation.compute_encodings(lambda m: m(x))
     made: nn.Module = simulation.model

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brevitas: 8 bits, one power of two for each tensor, in ResNet-18 and in an LSTM whose every intermediate is quantised."""
+"""Brevitas: 8 bits, one power of two for each tensor, in ResNet-18 and in an LSTM whose every intermediate is quantized."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Unsigned(Uint8ActPerTensorFixedPoint):  # type: ignore[misc]  # brevitas h
     collect_stats_steps = 1
 
 
-def quantised_layer(layer: nn.Module, name: str) -> nn.Module | None:
+def quantized_layer(layer: nn.Module, name: str) -> nn.Module | None:
     """Brevitas' layer in the place of a float one; None where the float one stays."""
     if isinstance(layer, nn.Conv2d):
         sizes = layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding
@@ -53,12 +53,12 @@ def quantised_layer(layer: nn.Module, name: str) -> nn.Module | None:
     return None
 
 
-def quantise(model: nn.Module, prefix: str = "") -> nn.Module:
+def quantize(model: nn.Module, prefix: str = "") -> nn.Module:
     """Replace the layers of a model, inside too."""
     for name, child in list(model.named_children()):
-        made = quantised_layer(child, f"{prefix}{name}")
+        made = quantized_layer(child, f"{prefix}{name}")
         if made is None:
-            quantise(child, f"{prefix}{name}.")
+            quantize(child, f"{prefix}{name}.")
         else:
             setattr(model, name, made)
     return model
@@ -66,7 +66,7 @@ def quantise(model: nn.Module, prefix: str = "") -> nn.Module:
 
 def prepare(model: nn.Module, x: Tensor) -> nn.Module:
     """Input, weights, outputs behind batch norm, sums behind ReLU, pool and linear."""
-    made = nn.Sequential(qnn.QuantIdentity(act_quant=Signed), quantise(model)).train()
+    made = nn.Sequential(qnn.QuantIdentity(act_quant=Signed), quantize(model)).train()
     made(x)
     return made
 

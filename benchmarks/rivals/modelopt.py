@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA ModelOpt: its default int8 settings, which quantise inputs and weights of layers, no sums and no outputs."""
+"""NVIDIA ModelOpt: its default int8 settings, which quantize inputs and weights of layers, no sums and no outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rivals.side_by_side import resnet_row
 
 
 def prepare(model: nn.Module, x: Tensor) -> nn.Module:
-    """Quantisers in front of every layer, calibrated on one batch."""
+    """Quantizers in front of every layer, calibrated on one batch."""
     made: nn.Module = mtq.quantize(model, mtq.INT8_DEFAULT_CFG, lambda m: m(x))
     return made.train()
 

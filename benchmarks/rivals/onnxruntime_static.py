@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime's own static quantisation of the same float32 files: QDQ, one float scale for each tensor.
+"""ONNX Runtime's own static quantization of the same float32 files: QDQ, one float scale for each tensor.
 
 It needs no environment of its own: it is the version that linger is tested with. It is fast and not exact: its integers depend
 on the CPU (sums of unsigned and signed bytes saturate without VNNI), and its sums are rounded to other integers than the
@@ -41,8 +41,8 @@ class Pictures(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime.quan
         return next(self._feeds, None)
 
 
-def quantised_file(case: Case, content: bytes, folder: Path) -> Path:
-    """The float32 file, quantised."""
+def quantized_file(case: Case, content: bytes, folder: Path) -> Path:
+    """The float32 file, quantized."""
     exported, prepared, static = (folder / f"{name}.onnx" for name in ("float", "prepared", "static"))
     exported.write_bytes(content)
     quant_pre_process(exported, prepared)
@@ -60,13 +60,13 @@ def quantised_file(case: Case, content: bytes, folder: Path) -> Path:
 
 
 def static_row(title: str, case: Case, rounds: int) -> Row:
-    """The quantised file beside the float32 file that it was made from."""
+    """The quantized file beside the float32 file that it was made from."""
     x = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
     content = float_file(case)
     with tempfile.TemporaryDirectory() as folder:
         sessions = {
             "float32": stock_session(content),
-            "static": stock_session(quantised_file(case, content, Path(folder))),
+            "static": stock_session(quantized_file(case, content, Path(folder))),
         }
     variants = {
         name: (lambda s=session: s.run(None, {s.get_inputs()[0].name: x})) for name, session in sessions.items()

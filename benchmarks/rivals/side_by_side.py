@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rival's training step beside the float one, in one process: the same network, batch and optimiser as `qat_step.py`."""
+"""A rival's training step beside the float one, in one process: the same network, batch and optimizer as `qat_step.py`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def resnet_row(package: str, prepare: Callable[[nn.Module, Tensor], nn.Module], 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     x, target = torch.randn(BATCH, 3, 32, 32), torch.randint(0, CLASSES, (BATCH,))
-    quantised = prepare(ResNet18(CLASSES), x)
+    quantized = prepare(ResNet18(CLASSES), x)
     steps = {
         "float": training_step(ResNet18(CLASSES).train(), x, target, nn.functional.cross_entropy),
-        package: training_step(quantised, x, target, nn.functional.cross_entropy),
+        package: training_step(quantized, x, target, nn.functional.cross_entropy),
     }
     return measured(QAT_STEP, steps, base="float", rounds=options.rounds, detail=f"{package} {version(package)}")
 

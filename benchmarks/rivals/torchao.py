@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchao: the exported graph prepared for training with its quantiser for x86."""
+"""torchao: the exported graph prepared for training with its quantizer for x86."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rivals.side_by_side import resnet_row
 
 
 def prepare(model: nn.Module, x: Tensor) -> nn.Module:
-    """Fake quantisation in the graph, batch norm folded into the convolutions."""
+    """Fake quantization in the graph, batch norm folded into the convolutions."""
     quantizer = X86InductorQuantizer()
     quantizer.set_global(get_default_x86_inductor_quantization_config(is_qat=True))
     made: nn.Module = prepare_qat_pt2e(torch.export.export(model.train(), (x,)).module(), quantizer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own file: a small network for handwritten digits, and the data to quantise it with.
+"""A user's own file: a small network for handwritten digits, and the data to quantize it with.
 
     linger quantize digits_net.py:make_net --data digits_net.py:data
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from real_models.packages import SOUND_RATE, conversation, folder_of
-from real_models.proof import Outcome, linger, plain, prove, quantise, share_of_integers
+from real_models.proof import Outcome, linger, plain, prove, quantize, share_of_integers
 
 WINDOW = 1024
 HOP = 160
@@ -76,11 +76,11 @@ def run(folder: Path, *, judged_every: int = 4, proven_on: int = 64) -> Outcome:
     """Calibrate on every twentieth window of a conversation, judge on others."""
     model, windows = load(), frames(conversation())[BEGINNING:]
     batches = [(part,) for part in windows[::20].split(30)]
-    quantised = quantise(model, batches)
+    quantized = quantize(model, batches)
     test = windows[1::judged_every]
     with torch.no_grad():
         expected = model(test)
-        found = plain(quantised(test))
+        found = plain(quantized(test))
     is_voiced = expected.amax(1) >= VOICED
     apart = (expected.argmax(1) - found.argmax(1)).abs()[is_voiced]
     figures = {
@@ -88,6 +88,6 @@ def run(folder: Path, *, judged_every: int = 4, proven_on: int = 64) -> Outcome:
         "same bin %": 100 * float((apart == 0).float().mean()),
         "within 2 bins %": 100 * float((apart <= 2).float().mean()),
     }
-    proof = prove(quantised, [(part,) for part in test[:proven_on].split(32)], folder / "crepe.onnx", ["sound"])
-    share = share_of_integers(model, quantised, (test[:1],))
-    return Outcome("crepe tiny", figures, proof, linger.coverage(quantised), share)
+    proof = prove(quantized, [(part,) for part in test[:proven_on].split(32)], folder / "crepe.onnx", ["sound"])
+    share = share_of_integers(model, quantized, (test[:1],))
+    return Outcome("crepe tiny", figures, proof, linger.coverage(quantized), share)

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from real_models.packages import folder_of, photograph
-from real_models.proof import Outcome, linger, plain, prove, quantise, share_of_integers
+from real_models.proof import Outcome, linger, plain, prove, quantize, share_of_integers
 
 CHANNELS = (3, 16, 32, 64, 128, 256, 256)
 MARGIN = 7
@@ -81,16 +81,16 @@ def run(
         for name, wish in (WIDTHS if widths is None else widths).items():
             linger.quant_module(made.get_submodule(name), **wish)
 
-    quantised = quantise(model, [(crops(name, side)[0],) for name in calibrated_on], prepare=prepare)
+    quantized = quantize(model, [(crops(name, side)[0],) for name in calibrated_on], prepare=prepare)
     figures = {}
     for name in judged_on:
         small, whole = crops(name, side)
         with torch.no_grad():
             in_float = psnr(model(small), whole)
-            figures[f"{name} dB lost"] = in_float - psnr(plain(quantised(small)), whole)
+            figures[f"{name} dB lost"] = in_float - psnr(plain(quantized(small)), whole)
         figures[f"{name} dB"] = in_float
     tests = [(crops(name, side // 2)[0],) for name in judged_on]
     axes = {"picture": {0: "batch", 2: "height", 3: "width"}}
-    proof = prove(quantised, tests, folder / "enlarger.onnx", ["picture"], dynamic_axes=axes)
-    share = share_of_integers(model, quantised, tests[0])
-    return Outcome("waifu2x upconv7", figures, proof, linger.coverage(quantised), share)
+    proof = prove(quantized, tests, folder / "enlarger.onnx", ["picture"], dynamic_axes=axes)
+    share = share_of_integers(model, quantized, tests[0])
+    return Outcome("waifu2x upconv7", figures, proof, linger.coverage(quantized), share)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from real_models.packages import folder_of, photograph
-from real_models.proof import Outcome, linger, plain, prove, quantise, share_of_integers
+from real_models.proof import Outcome, linger, plain, prove, quantize, share_of_integers
 
 SIZES = {"pnet": 12, "rnet": 24, "onet": 48}
 """Side of the picture that gives one answer."""
@@ -117,11 +117,11 @@ def run(folder: Path, name: str, *, every: int = 1, proven_on: int = 16) -> Outc
     """Calibrate on every fourth window, judge on the others."""
     model, pictures = load(name), windows(SIZES[name])
     chosen = torch.arange(len(pictures)) % 4 == 0
-    quantised = quantise(model, [(part,) for part in pictures[chosen].split(64)])
+    quantized = quantize(model, [(part,) for part in pictures[chosen].split(64)])
     test = pictures[~chosen][::every]
     with torch.no_grad():
         expected = model(test)
-        found = [plain(part) for part in quantised(test)]
+        found = [plain(part) for part in quantized(test)]
     threshold = THRESHOLDS[name]
     faces, found_faces = (part[0].flatten(1)[:, 1] >= threshold for part in (expected, found))
     deltas = (expected[1] - found[1]).flatten(1)[faces & found_faces].abs()
@@ -132,6 +132,6 @@ def run(folder: Path, name: str, *, every: int = 1, proven_on: int = 16) -> Outc
         "frame off by, mean": float(deltas.mean()),
         "frame off by, most": float(deltas.max()),
     }
-    proof = prove(quantised, [(part,) for part in test[:proven_on].split(8)], folder / f"{name}.onnx", ["picture"])
-    share = share_of_integers(model, quantised, (test[:1],))
-    return Outcome(f"MTCNN {name}", figures, proof, linger.coverage(quantised), share)
+    proof = prove(quantized, [(part,) for part in test[:proven_on].split(8)], folder / f"{name}.onnx", ["picture"])
+    share = share_of_integers(model, quantized, (test[:1],))
+    return Outcome(f"MTCNN {name}", figures, proof, linger.coverage(quantized), share)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from real_models.packages import PHOTOGRAPHS, folder_of, photograph
-from real_models.proof import Outcome, linger, plain, prove, quantise, share_of_integers
+from real_models.proof import Outcome, linger, plain, prove, quantize, share_of_integers
 
 SIDE = 224
 
@@ -115,11 +115,11 @@ def run(
         if wish is not None:
             wish(made)
 
-    quantised = quantise(model, batches, prepare=prepare)
+    quantized = quantize(model, batches, prepare=prepare)
     tests = torch.cat([torch.cat([pictures[:1], pictures[2:]])[:views] for pictures in every.values()])
     with torch.no_grad():
         expected = torch.cat([model(part) for part in tests.split(6)])
-        found = torch.cat([plain(quantised(part)) for part in tests.split(6)])
+        found = torch.cat([plain(quantized(part)) for part in tests.split(6)])
     is_same = expected.argmax(1) == found.argmax(1)
     is_sure = expected.softmax(1).amax(1) >= 0.5
     figures = {
@@ -128,6 +128,6 @@ def run(
         "same class where float is sure %": 100 * float(is_same[is_sure].float().mean()),
     }
     inputs = [(part,) for part in tests[:proven_on].split(1)]
-    proof = prove(quantised, inputs, folder / "pictures.onnx", ["picture"])
-    share = share_of_integers(model, quantised, inputs[0])
-    return Outcome(f"efficientnet-lite0, {choice}", figures, proof, linger.coverage(quantised), share)
+    proof = prove(quantized, inputs, folder / "pictures.onnx", ["picture"])
+    share = share_of_integers(model, quantized, inputs[0])
+    return Outcome(f"efficientnet-lite0, {choice}", figures, proof, linger.coverage(quantized), share)

@@ -38,14 +38,14 @@ class Outcome:
         return found
 
 
-def quantise(
+def quantize(
     model: nn.Module,
     batches: Sequence[tuple[Any, ...]],
     *,
     prepare: Callable[[nn.Module], Any] | None = None,
     can_fuse: bool = True,
 ) -> nn.Module:
-    """A quantised copy, calibrated on the batches. `prepare` states wishes before `init`."""
+    """A quantized copy, calibrated on the batches. `prepare` states wishes before `init`."""
     made = copy.deepcopy(model).eval()
     if can_fuse:
         linger.trace_layers(made, *batches[0])
@@ -59,14 +59,14 @@ def quantise(
 
 
 def prove(
-    quantised: nn.Module, batches: Iterable[tuple[Any, ...]], path: Path, names: Sequence[str], **options: Any
+    quantized: nn.Module, batches: Iterable[tuple[Any, ...]], path: Path, names: Sequence[str], **options: Any
 ) -> linger.Verification:
     """Write the file, its batch size open, and compare every integer of every batch: torch, numpy, ONNX Runtime."""
     batches = list(batches)
     axes = {name: {0: "batch"} for name in names}
     settings = {"input_names": list(names), "dynamic_axes": axes} | options
-    linger.onnx.export(quantised, batches[0], path, **settings)
-    return linger.verify(quantised, path, batches)
+    linger.onnx.export(quantized, batches[0], path, **settings)
+    return linger.verify(quantized, path, batches)
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -74,10 +74,10 @@ def plain(tensor: Tensor) -> Tensor:
     return torch.from_numpy(tensor.detach().numpy())
 
 
-def share_of_integers(model: nn.Module, quantised: nn.Module, batch: tuple[Any, ...]) -> float:
-    """The part of all products of the float model that the quantised one computes as integers."""
+def share_of_integers(model: nn.Module, quantized: nn.Module, batch: tuple[Any, ...]) -> float:
+    """The part of all products of the float model that the quantized one computes as integers."""
     work = products(model, batch)
-    as_integers = {record.where for record in linger.coverage(quantised).integer_ops if record.op not in FORMATS}
+    as_integers = {record.where for record in linger.coverage(quantized).integer_ops if record.op not in FORMATS}
     done = sum(count for path, count in work.items() if path in as_integers)
     return done / max(1, sum(work.values()))
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from real_models.packages import conversation, folder_of
-from real_models.proof import Outcome, linger, plain, prove, quantise, share_of_integers
+from real_models.proof import Outcome, linger, plain, prove, quantize, share_of_integers
 
 CHUNK = 512
 CONTEXT = 64
@@ -99,8 +99,8 @@ def run(folder: Path, *, seconds: float = 30.0, proven_on: int = 60) -> Outcome:
     spectrum = spectra(conversation()[: int(seconds * 16000)], filters)
     expected, steps = stream(model, spectrum)
     calibration = [tuple(torch.cat(part) for part in zip(*group, strict=True)) for group in groups(steps[:310], 62)]
-    quantised = quantise(model, calibration, prepare=widen)
-    found, steps = stream(quantised, spectrum)
+    quantized = quantize(model, calibration, prepare=widen)
+    found, steps = stream(quantized, spectrum)
     figures = {
         "chunks": float(len(expected)),
         "with speech": float((expected >= SPEECH).sum()),
@@ -109,9 +109,9 @@ def run(folder: Path, *, seconds: float = 30.0, proven_on: int = 60) -> Outcome:
     }
     every = max(1, len(steps) // proven_on)
     names = ["spectrum", "h", "c"]
-    proof = prove(quantised, steps[every // 2 :: every], folder / "voice.onnx", names, dynamic_axes=None)  # one voice
-    share = share_of_integers(model, quantised, steps[0])
-    return Outcome("silero-vad", figures, proof, linger.coverage(quantised), share)
+    proof = prove(quantized, steps[every // 2 :: every], folder / "voice.onnx", names, dynamic_axes=None)  # one voice
+    share = share_of_integers(model, quantized, steps[0])
+    return Outcome("silero-vad", figures, proof, linger.coverage(quantized), share)
 
 
 def groups(items: list[Batch], size: int) -> list[list[Batch]]:

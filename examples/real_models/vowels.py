@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from real_models.packages import folder_of
-from real_models.proof import Outcome, linger, plain, prove, quantise, share_of_integers
+from real_models.proof import Outcome, linger, plain, prove, quantize, share_of_integers
 
 CHANNELS = 12
 SPEAKERS = 9
@@ -92,9 +92,9 @@ def run(folder: Path, kind: str, *, epochs: int = 30, tuned: int = 5, proven_on:
     learnt, judged = read("TRAIN"), read("TEST")
     model = trained(kind, epochs=epochs)
     frames, lengths, _ = learnt
-    quantised = quantise(model, [(frames[:90], lengths[:90]), (frames[90:], lengths[90:])], can_fuse=False)
-    after_calibration = accuracy(quantised, judged)
-    tuned_model = copy.deepcopy(quantised)
+    quantized = quantize(model, [(frames[:90], lengths[:90]), (frames[90:], lengths[90:])], can_fuse=False)
+    after_calibration = accuracy(quantized, judged)
+    tuned_model = copy.deepcopy(quantized)
     train(tuned_model, learnt, epochs=tuned, rate=1e-3)
     figures = {
         "takes": float(len(judged[0])),

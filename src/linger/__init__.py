@@ -11,7 +11,7 @@ _STAGES = {
     "all in one": "quantize",
     "analyse": "wb_analyse advise Dumper plot_tensors",
     "constrain": "trace_layers normalize_layers normalize_module disable_normalize",
-    "quantise": "init Switches QuantMode quant_module quant_function disable_quant quant_tensor calibration choose_ranges save_statistics merge_statistics save_config QTensor FixedPoint",
+    "quantize": "init Switches QuantMode quant_module quant_function disable_quant quant_tensor calibration choose_ranges save_statistics merge_statistics save_config QTensor FixedPoint",
     "train": "learn_scales Schedule",
     "tune": "tune equalize correct_biases choose_exponents round_weights distill find_bits",
     "diagnose": "coverage compare_layers sensitivity plot_layers",

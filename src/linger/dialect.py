@@ -164,7 +164,7 @@ class Newer:
     axes: int | None = None
     """The number of axes of its data, where it takes only that; the op of another name takes the rest."""
     is_global: bool = False
-    """Its window is the whole picture, whatever its size."""
+    """Its window is the whole image, whatever its size."""
     has_rounding: bool = True
     """Its nodes say how they round (`quant_mode`)."""
     is_packed: bool = True
@@ -252,7 +252,7 @@ class _Properties:
     """It has one input, and each number of its output depends on the one at the same place alone: a table of them computes it."""
     picks: bool = False
     """Every number of the result is one of an operand's, limited or not, so that limits behind the op hold before it too."""
-    normalises: bool = False
+    normalizes: bool = False
     """It divides its input by a deviation measured in it, and takes a weight and a bias, or neither."""
 
     input_bits: int | None = None
@@ -277,9 +277,9 @@ class _Properties:
     keeps_open_sizes: bool = True
     """A height or width of its first input that is open is open in its output, too."""
     is_for_open_sizes: bool = False
-    """Files have it only where they leave the sizes of pictures open."""
+    """Files have it only where they leave the sizes of images open."""
     sized_inputs: tuple[str, ...] = ()
-    """Inputs that, as constants, belong to one size of the picture."""
+    """Inputs that, as constants, belong to one size of the image."""
 
     chip_limits: tuple[str, ...] = ()
     """The limits of chips that concern it, by the names of the rules (`target-…`) in `linger.checks.limits`."""

@@ -18,12 +18,12 @@ from linger.errors import missing_extra
 
 _INSTEAD = {
     "prepare prepare_qat prepare_fx prepare_qat_fx prepare_pt2e prepare_model": "linger.init(model) replaces the layers by "
-    "quantised ones; calibrate it inside `with linger.calibration():`, or train it",
+    "quantized ones; calibrate it inside `with linger.calibration():`, or train it",
     "convert convert_fx convert_pt2e convert_model": "nothing needs to be converted: after linger.init(model) and calibration, "
     "linger.onnx.export(model, x, path) writes the integers",
     "fuse fuse_modules fuse_modules_qat fuse_conv_bn fuse_bn": "linger.trace_layers(model, x) fuses convolutions and batch norms",
-    "quantise quantize_static quantize_dynamic quantize_qat quantize_model quantize_ ptq optimize compress": "linger.quantize(model, "
-    "data) makes, proves and judges a quantised model",
+    "quantize quantize_static quantize_dynamic quantize_qat quantize_model quantize_ ptq optimize compress": "linger.quantize(model, "
+    "data) makes, proves and judges a quantized model",
     "load load_model read_model": "linger.Session(path) runs an ONNX file and linger.graph.load(path) opens it for editing; a "
     "checkpoint is torch's: model.load_state_dict(torch.load(path))",
     "save save_model": "linger.onnx.export(model, x, path) writes a model, torch.save(model.state_dict(), path) a checkpoint",

@@ -26,7 +26,7 @@ _TRIALS = "trial"
 
 @dataclass(frozen=True)
 class Widths:
-    """Bits of a quantised network; as text what `read_bits` reads.
+    """Bits of a quantized network; as text what `read_bits` reads.
 
     Attributes:
         weights: Of the weights of every layer.

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _Arguments = ParamSpec("_Arguments")
 
 
-def _with_redirect(quantise: Callable[_Arguments, nn.Module]) -> Callable[_Arguments, nn.Module]:
-    @wraps(quantise, assigned=("__name__", "__qualname__", "__doc__"))  # it lives here
+def _with_redirect(quantize: Callable[_Arguments, nn.Module]) -> Callable[_Arguments, nn.Module]:
+    @wraps(quantize, assigned=("__name__", "__qualname__", "__doc__"))  # it lives here
     def init(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> nn.Module:
-        made = quantise(*args, **kwargs)
+        made = quantize(*args, **kwargs)
         redirect()
         nothing = initialize.why_nothing(made)
         if nothing is not None:
@@ -56,7 +56,7 @@ def plot_tensors(
 
     Args:
         source: As for `linger.advise`.
-        folder: Where the pictures go; made if it is missing.
+        folder: Where the images go; made if it is missing.
         inputs: As for `linger.advise`: layer outputs are drawn too.
         count: How many.
         suffix: `.png` or `.svg`.
@@ -68,7 +68,7 @@ def plot_tensors(
         UsageError: The source cannot be read, matplotlib (extra `report`) is missing, the suffix is none of the two.
     """
     if suffix not in plots.SUFFIXES:
-        raise UsageError(f"plot_tensors: pictures are written as {listing(plots.SUFFIXES)}, not {suffix!r}.")
+        raise UsageError(f"plot_tensors: images are written as {listing(plots.SUFFIXES)}, not {suffix!r}.")
     tensors = tensors_of(source, inputs, where="plot_tensors")
     judged = in_threads(judge, tensors, "advise")
     worst = sorted(zip(judged, tensors, strict=True), key=lambda pair: pair[0].concern)[:count]

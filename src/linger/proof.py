@@ -40,21 +40,21 @@ def verify(
     sizes: Sizes = 0,
     witness: Witnesses = None,
 ) -> Verification:
-    """Prove that a file computes what a quantised model simulates: every integer, with equality.
+    """Prove that a file computes what a quantized model simulates: every integer, with equality.
 
     Three computations are compared: the torch simulation (or a recording of it), the numpy reference on the file, and stock
     ONNX Runtime at each level, once with every tensor watched and once as a user runs it. A witness is a fourth one: the same
     network as a compiled C program.
 
     Args:
-        model: The quantised model (it stays as it was); or a `Recording`, arrays by name, an iterable of either, the
+        model: The quantized model (it stays as it was); or a `Recording`, arrays by name, an iterable of either, the
             path of an .npz file or of a folder of them; or None, which compares the file's own computations. Arrays by name
             may be some of the tensors; a recording must have all that are integers.
         path: The exported file, in any form, or a `Network` of it, which is not read again.
         inputs: For a model: what the export takes as args (a tensor, a tuple that may end in a dict of keywords, a dict),
             or an iterable of such; real numbers, also where the file takes integers. For recordings: left out, unless
             they have none. For None: arrays or an .npz file; left out, they are made up.
-        levels: Optimisation levels of ONNX Runtime: "disable", "basic", "extended", "all".
+        levels: Optimization levels of ONNX Runtime: "disable", "basic", "extended", "all".
         session_options: More for ONNX Runtime: attributes of its SessionOptions and config entries, by name.
         batches: How many batches are made up.
         seed: The seed of the first one; the next batch has the next seed.

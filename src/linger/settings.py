@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings as frozen objects, what the documented setters keep, and the only place that reads the environment.
 
-Each setter changes one switch for the models that this thread or task initialises afterwards; a model that is initialised
+Each setter changes one switch for the models that this thread or task initializes afterwards; a model that is initialized
 keeps what it got. `linger.init(model, switches=linger.Switches(…))` says the same for one model, and changes nothing else.
 """
 
@@ -57,10 +57,10 @@ class Switches:
         log_softmax: `torch.log_softmax` (`SetIQTensorLogSoftmax`).
         var: `torch.var` and `torch.std` (`SetIQTensorVar`).
         linear: `F.linear` and `x @ parameter` in a forward (`SetFunctionLinearQuant`); nn.Linear is a layer.
-        bmm: products of two quantised tensors (`SetFunctionBmmQuant`), and with them attention.
+        bmm: products of two quantized tensors (`SetFunctionBmmQuant`), and with them attention.
         channel_shuffle: `linger.channel_shuffle` as an op of its own, or as reshapes of the same integers
             (`SetFunctionChannelShuffleQuant`).
-        freezes_batch_norm: Fused and quantised batch norms keep their statistics (`SetBnMomentumUpdate`).
+        freezes_batch_norm: Fused and quantized batch norms keep their statistics (`SetBnMomentumUpdate`).
     """
 
     add: bool = True
@@ -94,12 +94,12 @@ _CHOSEN: ContextVar[Switches | None] = ContextVar("linger_switches", default=Non
 
 
 def chosen_switches() -> Switches:
-    """The switches that the setters have chosen in this context, for the models that are initialised next."""
+    """The switches that the setters have chosen in this context, for the models that are initialized next."""
     return _CHOSEN.get() or Switches()
 
 
 def choose(**changes: bool) -> None:
-    """Change switches of this context; models that are initialised already keep theirs."""
+    """Change switches of this context; models that are initialized already keep theirs."""
     _CHOSEN.set(replace(chosen_switches(), **changes))
 
 
@@ -126,7 +126,7 @@ def kept_float() -> tuple[type, ...]:
 
 
 def keep_float(types: tuple[type, ...]) -> None:
-    """Keep layers of these types float, too, in the models that this context initialises next."""
+    """Keep layers of these types float, too, in the models that this context initializes next."""
     _KEPT_FLOAT.set((*_KEPT_FLOAT.get(), *types))
 
 
@@ -150,7 +150,7 @@ class Setter(Protocol):
     """A documented setter: turns a switch on or off."""
 
     def __call__(self, enable: bool) -> None:
-        """Choose for the models that are initialised next."""
+        """Choose for the models that are initialized next."""
 
 
 def _setter(name: str, switch: str, what: str) -> Setter:
@@ -158,7 +158,7 @@ def _setter(name: str, switch: str, what: str) -> Setter:
         choose(**{switch: enable})
 
     setter.__name__ = setter.__qualname__ = name
-    setter.__doc__ = f"Let {what} of quantised tensors be integer ops, or keep them float."
+    setter.__doc__ = f"Let {what} of quantized tensors be integer ops, or keep them float."
     return setter
 
 
@@ -184,7 +184,7 @@ def SetFunctionLinearQuant(enable: bool) -> None:
 
 
 def SetFunctionBmmQuant(enable: bool) -> None:
-    """Let products of two quantised tensors, also in attention, be integer ops, or keep them float.
+    """Let products of two quantized tensors, also in attention, be integer ops, or keep them float.
 
     Here they are integers unless this is called with False. The original kept them float unless it was called with True,
     although its own documents said otherwise.
@@ -204,7 +204,7 @@ def SetBnMomentumUpdate(disable: bool = True) -> None:
     """Stop (True) or resume (False) the learning of batch statistics: when stopped, the momentum of fused batch norms is 0.
 
     Read by `trace_layers`, `normalize_layers` and `init`. It concerns batch norms that are fused with a convolution, have
-    limits, or are quantised; a plain nn.BatchNorm learns as before.
+    limits, or are quantized; a plain nn.BatchNorm learns as before.
     """
     choose(freezes_batch_norm=disable)
 

@@ -39,7 +39,7 @@ def exact_mean(numbers):
 
 
 def is_nearest(value, exact, kind):
-    """Whether no neighbour of a floating-point number is nearer to the exact one."""
+    """Whether no neighbor of a floating-point number is nearer to the exact one."""
     around = [np.nextafter(kind(value), kind(end)) for end in (-np.inf, np.inf)]
     error = abs(Fraction(value) - exact)
     return all(error <= abs(Fraction(float(other)) - exact) for other in around if np.isfinite(other))

@@ -1,4 +1,4 @@
-"""Weights as they will be quantised: batch norms folded in by the names of a checkpoint, limits kept."""
+"""Weights as they will be quantized: batch norms folded in by the names of a checkpoint, limits kept."""
 
 import pytest
 import torch
@@ -98,7 +98,7 @@ def test_rows_of_a_checkpoint_stay_and_the_folded_ones_follow(tmp_path):
     assert [row.cells() for row in made.rows] == [row.cells() for row in plain.rows]
     assert not plain.folded
     log = (tmp_path / "wb.log").read_text()
-    assert log.startswith(str(plain) + "Folded, as they will be quantised:\n+--")
+    assert log.startswith(str(plain) + "Folded, as they will be quantized:\n+--")
     scale = checkpoint["bn1.weight"] * torch.rsqrt(checkpoint["bn1.running_var"] + 1e-5)
     expected = checkpoint["conv1.weight"] * scale[:, None, None, None]
     assert made.folded[0].max == float(expected.abs().max())

@@ -19,7 +19,7 @@ from linger.analysis.weights import wb_analyse
 from linger.errors import UsageError
 from tests.support.checkpoint_files import MakesFolder
 
-QUANTISED = pytest.mark.filterwarnings("ignore:torch.quantize_per")
+QUANTIZED = pytest.mark.filterwarnings("ignore:torch.quantize_per")
 COMPRESSED = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
 SCRIPTED = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 ZIP, LEGACY = {}, {"_use_new_zipfile_serialization": False}
@@ -196,7 +196,7 @@ def kinds():
     return {
         "coo": (real.to_sparse(), (4, 3.0), "sparse_coo; its zeros count too"),
         "csr": (real.to_sparse_csr(), (4, 3.0), "sparse_csr; its zeros count too"),
-        "quantised": (torch.quantize_per_tensor(real, 0.5, 0, torch.qint8), (4, 3.0), "quantised; its real values are analysed"),
+        "quantized": (torch.quantize_per_tensor(real, 0.5, 0, torch.qint8), (4, 3.0), "quantized; its real values are analyzed"),
         "complex": (torch.tensor([3 + 4j]), (1, 5.0), "complex; absolute values"),
         "meta": (real.to("meta"), (0, math.nan), "a meta tensor has no values"),
         "opaque": (torch.zeros(2, dtype=torch.uint8).view(torch.uint4), (0, math.nan), "torch cannot read values of this type"),
@@ -210,7 +210,7 @@ def kinds():
     }  # fmt: skip
 
 
-@QUANTISED
+@QUANTIZED
 @COMPRESSED
 def test_unusual_tensors_are_read_or_excused():
     for name, (tensor, (count, maximum), note) in kinds().items():
@@ -221,7 +221,7 @@ def test_unusual_tensors_are_read_or_excused():
 
 
 @FORMATS
-@QUANTISED
+@QUANTIZED
 @COMPRESSED
 def test_unusual_tensors_survive_a_file(tmp_path, form):
     cannot = ("lazy", "opaque", *(["float8"] if form is LEGACY else []))  # torch itself does not write or read these

@@ -39,7 +39,7 @@ def test_by_hand():
     assert (usual.name, usual.fraction_bits, usual.clipped, usual.zeroed) == ("Q1.6", 6, 0.0, 0.0)
     assert usual.sqnr_db == pytest.approx(10 * math.log10((1 + 0.25 + 2**-14) / 2**-14), abs=1e-9)
     # one exponent above: 1.0·128 = 128 → clipped to 127, an error of 1/128; the small value is exact
-    finer = loss.neighbours[1]
+    finer = loss.neighbors[1]
     assert (finer.name, finer.clipped) == ("Q0.7", 0.25)
     assert finer.sqnr_db == pytest.approx(10 * math.log10((1.25 + 2**-14) / 2**-14), abs=1e-9)
     # 4 bits: 7/1 → scale 4: the small value becomes zero
@@ -54,7 +54,7 @@ def test_by_hand():
 @example([8.0, 9.809089250273719e-45])  # half of it, at the scale ½ of 4 bits, is no float32
 def test_every_format_equals_the_naive_evaluation(values):
     loss = loss_of(np.array(values, np.float32))
-    for found in (*loss.rule.values(), *loss.best.values(), *loss.neighbours):
+    for found in (*loss.rule.values(), *loss.best.values(), *loss.neighbors):
         sqnr, clipped, zeroed = naive(np.array(values, np.float32), found.bits, found.fraction_bits)
         assert found.sqnr_db == pytest.approx(sqnr, abs=TOLERANCE_DB)
         assert (found.clipped, found.zeroed) == (pytest.approx(clipped), pytest.approx(zeroed))

@@ -1,4 +1,4 @@
-"""Counts for pictures."""
+"""Counts for images."""
 
 import numpy as np
 import torch

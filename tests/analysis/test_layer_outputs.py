@@ -85,12 +85,12 @@ def test_a_whole_model_is_one_leaf():
     assert list(leaves(nn.Sequential(nn.ReLU()), is_whole=lambda m: isinstance(m, nn.Sequential))) == ["root"]
 
 
-def test_parametrised_layers_are_leaves():
+def test_parametrized_layers_are_leaves():
     model = nn.Sequential(weight_norm(nn.Linear(2, 2)), weight_norm(nn.Conv2d(1, 1, 1)))
     assert list(leaves(model)) == ["root.0", "root.1"]
 
 
-def test_parametrised_container_shows_its_layers_only():
+def test_parametrized_container_shows_its_layers_only():
     model = Net(lambda m, x: m.fc(x), fc=nn.Linear(2, 2))
     model.weight = nn.Parameter(torch.ones(2, 2))
     assert list(leaves(weight_norm(model))) == ["root.fc"]

@@ -66,7 +66,7 @@ def test_alarm_is_fourteen_marks():
     assert ALARM == "!!!!!!!!!!!!!!"
 
 
-def test_table_is_bordered_and_centred():
+def test_table_is_bordered_and_centerd():
     assert table_text(("ab", "c"), [("1", "22"), ("4444", "333")]).splitlines() == [
         "+------+-----+",
         "|  ab  |  c  |",

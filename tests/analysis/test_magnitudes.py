@@ -161,7 +161,7 @@ CORNERS = {
     "only NaN": torch.tensor([torch.nan, torch.nan]),
     "only infinite": torch.tensor([torch.inf, -torch.inf]),
     "NaN and infinite among numbers": torch.tensor([1.0, torch.nan, -2.0, torch.inf, -torch.inf, 0.5]),
-    "signalling NaN": torch.cat([SIGNALLING, torch.ones(3)]),
+    "signaling NaN": torch.cat([SIGNALLING, torch.ones(3)]),
     "infinite half": torch.tensor([65504.0, torch.inf], dtype=torch.float16),
     "true and false": torch.tensor([True, False, True]),
 }

@@ -49,7 +49,7 @@ def networks():
         def forward(self, x):
             return self.out(self.gru(self.lstm(x)[0])[0][:, -1])
 
-    class Pictures(nn.Module):
+    class Images(nn.Module):
         def __init__(self):
             super().__init__()
             self.first = nn.Conv2d(3, 8, 3, padding=1, stride=2)  # 8×4×4 of 27 products
@@ -67,11 +67,11 @@ def networks():
         "causal": (Causal, (4, 10), 8 * 10 * 12 + 8 * 10 * 3 + 8 * 2),
         "attention": (Attention, (5, 8), 3 * 5 * 64 + 2 * (2 * 5 * 5 * 4) + 8 * 3),
         "recurrent": (Recurrent, (7, 4), 2 * 7 * 4 * 6 * (4 + 6) + 7 * 3 * 5 * (12 + 5) + 5 * 3),
-        "pictures": (Pictures, (3, 8, 8), 128 * 27 + 128 * 9 + 192 * 2 + 192 * 16 + 256 * 18 + 4 * 5),
+        "images": (Images, (3, 8, 8), 128 * 27 + 128 * 9 + 192 * 2 + 192 * 16 + 256 * 18 + 4 * 5),
     }
 
 
-@pytest.mark.parametrize("name", ["causal", "attention", "recurrent", "pictures"])
+@pytest.mark.parametrize("name", ["causal", "attention", "recurrent", "images"])
 def test_every_count_is_the_one_by_hand(name, tmp_path):
     import torch
 
@@ -115,7 +115,7 @@ def test_a_branch_that_a_batch_of_one_always_takes_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("op", "shapes", "macs"),
     [
-        pytest.param("QLinearMatMul", [(2, 3), (2, 5), (), (), (5, 3)], 2 * 3 * 5, id="quantised product"),
+        pytest.param("QLinearMatMul", [(2, 3), (2, 5), (), (), (5, 3)], 2 * 3 * 5, id="quantized product"),
         pytest.param("Conv2dInt", [(1, 4, None, 8), (1, 3, 8, 8), (4, 3, 3, 3)], None, id="open size"),
         pytest.param("Conv2dInt", [None, (1, 3, 8, 8), (4, 3, 3, 3)], None, id="no shape"),
         pytest.param("LinearInt", [(0, 4), (0, 6), (4, 6)], 0, id="empty"),

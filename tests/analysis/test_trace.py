@@ -194,7 +194,7 @@ class Scaled(nn.Conv2d):
         return 2 * super().forward(x)
 
 
-class Standardised(nn.Conv2d):
+class Standardized(nn.Conv2d):
     """A subclass that changes its weights on the way."""
 
     def _conv_forward(self, x, weight, bias):
@@ -213,7 +213,7 @@ def patched():
         pytest.param(nn.Conv2d(3, 4, 3), True, id="itself"),
         pytest.param(Renamed(3, 4, 3), True, id="plain subclass"),
         pytest.param(Scaled(3, 4, 3), False, id="own forward"),
-        pytest.param(Standardised(3, 4, 3), False, id="own convolution"),
+        pytest.param(Standardized(3, 4, 3), False, id="own convolution"),
         pytest.param(patched(), False, id="forward of one instance"),
     ],
 )

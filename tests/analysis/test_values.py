@@ -21,7 +21,7 @@ NUMPY_S_OWN = {
     torch.uint64: np.uint64,
     torch.bool: np.bool_,
 }
-QUANTISED = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+QUANTIZED = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 COMPRESSED = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
 
 
@@ -105,10 +105,10 @@ def test_compressed_layouts_are_read_densely(convert):
     assert values.implicit_zeros == 0
 
 
-@QUANTISED
-def test_quantised_tensors_give_their_real_values():
-    quantised = torch.quantize_per_tensor(torch.tensor([0.5, -1.5, 9.0]), 0.5, 3, torch.quint8)
-    assert all_of(TensorValues(quantised)).tolist() == [0.5, -1.5, 9.0]
+@QUANTIZED
+def test_quantized_tensors_give_their_real_values():
+    quantized = torch.quantize_per_tensor(torch.tensor([0.5, -1.5, 9.0]), 0.5, 3, torch.quint8)
+    assert all_of(TensorValues(quantized)).tolist() == [0.5, -1.5, 9.0]
 
 
 @pytest.mark.parametrize(

@@ -192,10 +192,10 @@ def test_every_kind_of_tensor_has_its_row_and_its_note():
         "csr": (real.to_sparse_csr(), ["tensor(0.8750)", "tensor(3.)"], "sparse_csr; its zeros count too"),
         "complex": (torch.tensor([3 + 4j, 3]), ["tensor(4.)", "tensor(5.)"], "complex; absolute values"),
         "meta": (real.to("meta"), nothing, "a meta tensor has no values"),
-        "quantised": (
+        "quantized": (
             torch.quantize_per_tensor(real, 0.5, 0, torch.qint8),
             ["tensor(0.8750)", "tensor(3.)"],
-            "quantised; its real values are analysed",
+            "quantized; its real values are analyzed",
         ),
     }
     made = wb_analyse({name: tensor for name, (tensor, *_) in kinds.items()}, None)

@@ -91,7 +91,7 @@ def test_overlaps_are_those_that_painting_finds(drawn):
     assert pairs(arena) == painted(arena)
 
 
-def test_a_chain_takes_the_two_largest_neighbours():
+def test_a_chain_takes_the_two_largest_neighbors():
     # 100 and 300 are alive together, then 300 and 200, then 200 and 50: 16-byte steps give 112, 304, 208, 64
     arena = plan_arena([Lifetime(f"b{i}", size, i, i + 1) for i, size in enumerate((100, 300, 200, 50))])
     assert (arena.size, arena.least) == (304 + 208, 304 + 208)

@@ -7,13 +7,13 @@ import pytest
 
 from linger.c.exporter import export
 from tests.support.c_compiler import require_compiler
-from tests.support.c_folders import picture_network, require_tool, sequence_network
+from tests.support.c_folders import image_network, require_tool, sequence_network
 
 
 @pytest.mark.parametrize("options", [{}, {"weights": "file", "arena": "caller"}], ids=["plain", "weights in a file"])
 def test_cmake_builds_and_tests_the_folder(options, tmp_path):
     cmake, ctest = require_tool("cmake", "cmake"), require_tool("ctest", "cmake")
-    folder = export(picture_network(), tmp_path / "c", name="net", **options)
+    folder = export(image_network(), tmp_path / "c", name="net", **options)
     build = str(tmp_path / "build")
     for command in ([cmake, "-S", str(folder), "-B", build], [cmake, "--build", build], [ctest, "--test-dir", build]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -23,7 +23,7 @@ def test_cmake_builds_and_tests_the_folder(options, tmp_path):
 
 def test_cmake_sees_a_test_that_fails(tmp_path):
     cmake, ctest = require_tool("cmake", "cmake"), require_tool("ctest", "cmake")
-    folder = export(picture_network(), tmp_path / "c", name="net")
+    folder = export(image_network(), tmp_path / "c", name="net")
     text = (folder / "net.c").read_text()
     (folder / "net.c").write_text(re.sub(r"\+ (\d+)\) >> (\d+)", r"+ 1\1) >> \2", text, count=1))
     build = str(tmp_path / "build")
@@ -33,7 +33,7 @@ def test_cmake_sees_a_test_that_fails(tmp_path):
 
 
 def test_a_zephyr_module(tmp_path):
-    folder = export(picture_network(), tmp_path / "c", name="net", framework="zephyr")
+    folder = export(image_network(), tmp_path / "c", name="net", framework="zephyr")
     assert "name: net\nbuild:\n  cmake: .\n  kconfig: Kconfig\n" in (folder / "zephyr/module.yml").read_text()
     assert "config NET\n    bool" in (folder / "Kconfig").read_text()
     text = (folder / "CMakeLists.txt").read_text()
@@ -43,7 +43,7 @@ def test_a_zephyr_module(tmp_path):
 
 
 def test_an_idf_component(tmp_path):
-    folder = export(picture_network(), tmp_path / "c", name="net", framework="esp-idf")
+    folder = export(image_network(), tmp_path / "c", name="net", framework="esp-idf")
     text = (folder / "CMakeLists.txt").read_text()
     assert re.findall(r'"([\w.]+)"', text) == ["net.c", "net_float.c", "net_weights.c", "."]
     assert 'version: "1.0.0"' in (folder / "idf_component.yml").read_text()
@@ -63,7 +63,7 @@ def test_an_arduino_library(tmp_path):
 def test_a_sketch_compiles(options, tmp_path):
     compiler = require_tool("g++", "g++")
     require_compiler()
-    folder = export(picture_network(), tmp_path / "c", name="net", framework="arduino", **options)
+    folder = export(image_network(), tmp_path / "c", name="net", framework="arduino", **options)
     (tmp_path / "main.cpp").write_text(
         "struct { void begin(long) {} template <class T> void println(T) {} } Serial;\n"
         '#include "examples/net_once/net_once.ino"\n'

@@ -8,13 +8,13 @@ import pytest
 from linger.c.check_program import _small
 from linger.c.exporter import export
 from tests.support.c_compiler import require_compiler
-from tests.support.c_folders import picture_network, run_test_program, sequence_network
+from tests.support.c_folders import image_network, run_test_program, sequence_network
 
 
 @pytest.fixture
 def folder(tmp_path):
     require_compiler()
-    return export(picture_network(), tmp_path / "c", name="net")
+    return export(image_network(), tmp_path / "c", name="net")
 
 
 def spoil(folder, pattern, new, file="net.c"):
@@ -31,7 +31,7 @@ def test_a_sound_program_passes(flags, folder, tmp_path):
 
 
 def test_integers_are_compared_as_integers(tmp_path):
-    text = (export(picture_network(), tmp_path / "c", name="net") / "test.c").read_text()
+    text = (export(image_network(), tmp_path / "c", name="net") / "test.c").read_text()
     integers, reals = (
         text.partition(f"static void check_{what}(void) {{")[2].partition("\n}\n")[0] for what in ("0", "0_real")
     )
@@ -51,14 +51,14 @@ def test_a_wrong_conversion_is_named(folder, tmp_path):
     spoil(folder, r"0\.5f;", "0.25f;", "net_float.c")
     done = run_test_program(folder, tmp_path)
     assert done.returncode == 1
-    assert "net_run, sample 0: output picture, element" in done.stdout
+    assert "net_run, sample 0: output image, element" in done.stdout
 
 
 def test_the_first_wrong_tensor_is_named(folder, tmp_path):
     spoil(folder, r"\+ (\d+)\) >> (\d+)", r"+ 1\1) >> \2")
     done = run_test_program(folder, tmp_path, "-DLINGER_PROOF")
     assert done.returncode == 1
-    assert re.match(r"net_run_q, sample 0: tensor \d+ \(picture\) is the first that differs\n", done.stdout)
+    assert re.match(r"net_run_q, sample 0: tensor \d+ \(image\) is the first that differs\n", done.stdout)
 
 
 def test_a_tensor_that_is_not_shown_is_noticed(folder, tmp_path):
@@ -70,7 +70,7 @@ def test_a_tensor_that_is_not_shown_is_noticed(folder, tmp_path):
 
 def test_other_weights_are_refused(tmp_path):
     require_compiler()
-    folder = export(picture_network(), tmp_path / "c", name="net", weights="file")
+    folder = export(image_network(), tmp_path / "c", name="net", weights="file")
     weights = folder / "net_weights.bin"
     weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
     done = run_test_program(folder, tmp_path)

@@ -16,7 +16,7 @@ from linger.errors import UnsupportedError, UsageError
 from linger.graph.files.model_io import save
 from linger.proof import verify
 from tests.support.c_compiler import STRICT, require_compiler
-from tests.support.c_folders import QUICK, WIDTHS, WINDOW, picture_network, run_test_program, sequence_network, symbols
+from tests.support.c_folders import QUICK, WIDTHS, WINDOW, image_network, run_test_program, sequence_network, symbols
 from tests.support.c_targets import require_target
 from tests.support.streams import conv, dialect, network, recurrent
 
@@ -31,12 +31,12 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def model():
-    return picture_network()
+    return image_network()
 
 
 @pytest.fixture(scope="module")
 def file(model, tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "picture-net v2.onnx"
+    path = tmp_path_factory.mktemp("model") / "image-net v2.onnx"
     save(model, path)
     return path
 
@@ -49,7 +49,7 @@ def test_every_option_gives_the_integers_of_the_file(options, file, tmp_path):
         proof = prove(program, file, samples=2)
     assert proof.ok, proof.summary()
     assert proof.differing == 0
-    assert {row.name for row in proof.rows} >= {"scores", "picture", "scores (integers)"}
+    assert {row.name for row in proof.rows} >= {"scores", "image", "scores (integers)"}
 
 
 def test_a_network_on_an_emulated_processor(file, tmp_path):
@@ -104,7 +104,7 @@ def test_networks_that_hardly_compute(make, inputs, outputs, tmp_path):
     assert run_test_program(folder, tmp_path, "-DLINGER_PROOF").returncode == 0
 
 
-def test_a_picture_of_real_numbers_has_the_order_of_the_file(tmp_path):
+def test_a_image_of_real_numbers_has_the_order_of_the_file(tmp_path):
     """Its channels are innermost in memory, and outermost for who calls."""
     require_compiler()
     draw = np.random.default_rng(0)
@@ -128,7 +128,7 @@ def test_channels_are_innermost_where_that_is_asked_for(model, tmp_path):
 
 
 def test_the_name_is_made_of_the_file_or_given(file, tmp_path):
-    assert (export(file, tmp_path / "a") / "picture_net_v2.h").exists()
+    assert (export(file, tmp_path / "a") / "image_net_v2.h").exists()
     assert (export(file, tmp_path / "b", name="other") / "other.h").exists()
 
 
@@ -142,7 +142,7 @@ def test_the_manifest_ties_the_folder_to_file_and_certificate(file, tmp_path):
     digest = hashlib.sha256((tmp_path / "certificate.json").read_bytes()).hexdigest()
     assert entries["certificate"]["sha256"] == digest
     other = tmp_path / "other.onnx"
-    save(picture_network(6), other)
+    save(image_network(6), other)
     with pytest.raises(UsageError, match=r"certificate\.json' is about another file than other\.onnx"):
         export(other, tmp_path / "d", certificate=tmp_path / "certificate.json")
     assert not (tmp_path / "d").exists()
@@ -158,7 +158,7 @@ def test_two_networks_in_one_program(tmp_path):
     cc = require_compiler()
     folder = tmp_path / "both"
     folder.mkdir()
-    models = {"one": picture_network(7), "two": picture_network(8)}
+    models = {"one": image_network(7), "two": image_network(8)}
     wants = []
     for name, model in models.items():
         export(model, folder / name, name=name)
@@ -170,11 +170,11 @@ def test_two_networks_in_one_program(tmp_path):
 #include <stdio.h>
 #include "one.h"
 #include "two.h"
-static int8_t image[90], mask[120], scores[5], picture[120];
+static int8_t image[90], mask[120], scores[5], image[120];
 int main(void) {
-    one_run_q(image, mask, scores, picture);
+    one_run_q(image, mask, scores, image);
     for (int i = 0; i < 5; i++) { printf("%d ", scores[i]); }
-    two_run_q(image, mask, scores, picture);
+    two_run_q(image, mask, scores, image);
     for (int i = 0; i < 5; i++) { printf("%d ", scores[i]); }
     return 0;
 }
@@ -233,7 +233,7 @@ HOSTILE = (
 
 def test_hostile_names_stay_in_comments_and_strings(tmp_path):
     """Names of tensors, nodes, inputs and outputs may be anything; C, CMake and the page get few letters of them."""
-    model = picture_network()
+    model = image_network()
     model.graph.name = "evil */ #error\n"
     for number, node in enumerate(model.graph):
         node.name = f"{HOSTILE[number % len(HOSTILE)]}{number}"
@@ -253,8 +253,8 @@ def test_hostile_names_stay_in_comments_and_strings(tmp_path):
 
 
 def test_an_empty_name_of_a_parameter(tmp_path):
-    model = picture_network(scores="卷积")
-    assert "void net_run(const float *image, const int8_t *mask, float *x, int8_t *picture);" in (
+    model = image_network(scores="卷积")
+    assert "void net_run(const float *image, const int8_t *mask, float *x, int8_t *image);" in (
         export(model, tmp_path / "c", name="net") / "net.h"
     ).read_text("ascii")
 
@@ -372,7 +372,7 @@ STREAMS = {
         r"^stream=1: .* moves by 2 frames and gets 1 in one step\. Choose a multiple of 2",
     ),
     "no states": (
-        picture_network,
+        image_network,
         0,
         r"stream=0 is for a file that is one step .*pairs=\{'hn': 'h0'\}.* or leave stream out",
     ),

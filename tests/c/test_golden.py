@@ -4,12 +4,12 @@ import numpy as np
 
 from linger.c.check_program import GRID, golden_samples
 from linger.c.exporter import FolderOptions, interface_of
-from tests.support.c_folders import picture_network, sequence_network
+from tests.support.c_folders import image_network, sequence_network
 from tests.support.streams import dialect, network
 
 
 def test_inputs_are_the_integers_of_their_real_numbers():
-    samples = golden_samples(interface_of(picture_network(), "net", FolderOptions()))
+    samples = golden_samples(interface_of(image_network(), "net", FolderOptions()))
     assert len(samples) == 2
     for sample in samples:
         grid, integers = sample.inputs[0], sample.integers[0]

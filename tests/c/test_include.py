@@ -110,7 +110,7 @@ def test_depthwise_sums_each_channel(library, x_bits, w_bits, s_bits):
         rows, columns = (int(n) for n in rng.integers(6, size=2))
         x_pixel, x_row, x_column, w_row, w_column = (int(n) for n in rng.integers(200, size=5))
         if rng.integers(3) == 0:
-            # neighbours with windows of 3 × 3, which some variants treat differently
+            # neighbors with windows of 3 × 3, which some variants treat differently
             pixels, rows, columns, x_pixel = library.pixels, 3, 3, x_column
         x_axes = ((pixels, x_pixel), (rows, x_row), (columns, x_column), (channels, 1))
         w_axes = ((1, 0), (rows, w_row), (columns, w_column), (channels, 1))

@@ -12,7 +12,7 @@ from linger.c.proof import prove
 from linger.errors import UnsupportedError, UsageError
 from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 EDGES = {"inputs": "float[2,4] x", "outputs": "float[2,4] y"}
 MUL = "thinker.iqMul <scale_x: float = {0}.0, scale_y: float = {0}.0, scale_o: float = {0}.0>"
@@ -44,7 +44,7 @@ ADDED = f"f = Sigmoid (x)\n q = Q16(f)\n r = Q16(x)\n a = ADD16(q, r)\n s = {MUL
     ids=["behind", "before", "between", "moved", "added"],
 )
 def test_where_the_integer_part_begins_and_ends(body, outputs, inputs, ends, outside):
-    cut = find_cut(quantising(body, inputs="float[2,4] x", outputs=outputs))
+    cut = find_cut(quantizing(body, inputs="float[2,4] x", outputs=outputs))
     assert (cut.inputs, cut.outputs) == (inputs, ends)
     assert len(cut.outside) == len(outside)
     assert all(op in node for op, node in zip(outside, cut.outside, strict=True))
@@ -64,11 +64,11 @@ def test_the_part_with_the_most_products_is_taken():
         y = DQ16(t)
     """
     extra = "<int8[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}, int32[4] b = {1,2,3,4}>"
-    assert find_cut(quantising(body, **EDGES, extra=extra)).outputs == ("d",)
+    assert find_cut(quantizing(body, **EDGES, extra=extra)).outputs == ("d",)
 
 
 def test_a_file_without_float_ops_is_not_cut(tmp_path):
-    model = quantising("q = Q16(x)\n y = DQ16(q)", **EDGES)
+    model = quantizing("q = Q16(x)\n y = DQ16(q)", **EDGES)
     assert find_cut(model) is None
     folder = export(model, tmp_path / "c", cut=True, name="net")
     assert "cut" not in json.loads((folder / "manifest.json").read_text())
@@ -76,23 +76,23 @@ def test_a_file_without_float_ops_is_not_cut(tmp_path):
 
 def test_a_file_without_integers_has_no_part():
     with pytest.raises(UnsupportedError, match="no node computes with integers"):
-        find_cut(quantising("y = Exp (x)", **EDGES))
+        find_cut(quantizing("y = Exp (x)", **EDGES))
 
 
 def test_without_cut_the_refusal_names_it(tmp_path):
-    with pytest.raises(UnsupportedError, match=r"these are not quantised ops: .*Softmax.*exported with cut=True"):
-        export(quantising(BEHIND, **EDGES), tmp_path / "c", name="net")
+    with pytest.raises(UnsupportedError, match=r"these are not quantized ops: .*Softmax.*exported with cut=True"):
+        export(quantizing(BEHIND, **EDGES), tmp_path / "c", name="net")
 
 
 def test_a_stream_is_not_cut(tmp_path):
     with pytest.raises(UsageError, match="cut and stream exclude each other"):
-        export(quantising(BEHIND, **EDGES), tmp_path / "c", name="net", cut=True, stream=1)
+        export(quantizing(BEHIND, **EDGES), tmp_path / "c", name="net", cut=True, stream=1)
 
 
 @pytest.mark.parametrize("body", [BEHIND, BETWEEN], ids=["behind", "between"])
 def test_the_part_has_the_integers_of_the_whole_file(tmp_path, body):
     require_compiler()
-    model = quantising(body, **EDGES)
+    model = quantizing(body, **EDGES)
     folder = export(model, tmp_path / "c", name="net", cut=True)
     with build(folder) as program:
         proof = prove(program, model, [{"x": np.linspace(-3, 3, 8, dtype=np.float32).reshape(2, 4)}])
@@ -117,7 +117,7 @@ def test_the_part_has_the_integers_of_the_whole_file(tmp_path, body):
 
 def test_the_edges_are_named_as_the_file_names_them(tmp_path):
     """Names of torch have slashes."""
-    model = quantising(BEFORE, **EDGES)
+    model = quantizing(BEFORE, **EDGES)
     next(value for node in model.graph for value in node.outputs if value.name == "f").name = "/gate/Sigmoid_output_0"
     readme = (export(model, tmp_path / "c", name="net", cut=True) / "README.md").read_text()
     assert "| `gate_sigmoid_output_0` | `/gate/Sigmoid_output_0` | taken |" in readme
@@ -126,7 +126,7 @@ def test_the_edges_are_named_as_the_file_names_them(tmp_path):
 
 
 def test_a_damaged_cut_is_named(tmp_path):
-    folder = export(quantising(BEHIND, **EDGES), tmp_path / "c", name="net", cut=True)
+    folder = export(quantizing(BEHIND, **EDGES), tmp_path / "c", name="net", cut=True)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["cut"]["inputs"] = 3
     (folder / "manifest.json").write_text(json.dumps(manifest))

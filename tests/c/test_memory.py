@@ -1,4 +1,4 @@
-"""What a program in C needs: numbers worked out by hand, refusals, JSON, and a picture whose names can be read."""
+"""What a program in C needs: numbers worked out by hand, refusals, JSON, and a image whose names can be read."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import linger.c
-from linger.c.arena import PlacedBlock, StepMemory, arena_figure, arena_picture
+from linger.c.arena import PlacedBlock, StepMemory, arena_figure, arena_image
 from linger.c.memory_use import ArenaUse, memory, table_bytes
 from linger.errors import GraphError, LingerError, UnsupportedError, UsageError
 from linger.graph.files.model_io import save
@@ -193,7 +193,7 @@ def test_a_mistake_of_the_planner_is_no_traceback(monkeypatch):
         memory(residual())
 
 
-# the picture
+# the image
 
 
 def long_use(count=60):
@@ -231,7 +231,7 @@ def share_area(a, b):
 
 
 @pytest.mark.parametrize("count", [5, 60])
-def test_names_in_the_picture_do_not_cover_each_other(count):
+def test_names_in_the_image_do_not_cover_each_other(count):
     use = long_use(count)
     names, blocks = spans(arena_figure(use), use)
     assert len(names) >= 0.6 * len(blocks)
@@ -241,8 +241,8 @@ def test_names_in_the_picture_do_not_cover_each_other(count):
     assert crossed == []
 
 
-def test_the_picture_shows_the_arena_and_its_bound():
-    written = arena_picture(long_use(9), "svg").decode()
+def test_the_image_shows_the_arena_and_its_bound():
+    written = arena_image(long_use(9), "svg").decode()
     assert "<!-- arena 146.5 KB -->" in written
     assert "<!-- least possible 136.7 KB -->" in written
     assert "<!-- skip -->" in written
@@ -250,7 +250,7 @@ def test_the_picture_shows_the_arena_and_its_bound():
     assert "stages.0.1.conv1.Conv2dInt +1  1 -->" in written
 
 
-def test_the_legend_has_small_fields_and_lies_inside_the_narrowest_picture():
+def test_the_legend_has_small_fields_and_lies_inside_the_narrowest_image():
     figure = arena_figure(long_use(9))
     figure.draw_without_rendering()
     legend, area = figure.axes[0].get_legend(), figure.axes[0].get_window_extent()
@@ -261,7 +261,7 @@ def test_the_legend_has_small_fields_and_lies_inside_the_narrowest_picture():
 
 
 def test_one_line_where_the_plan_is_the_best(use):
-    written = arena_picture(use, "svg").decode()
+    written = arena_image(use, "svg").decode()
     assert "<!-- arena 224 B = the least possible -->" in written
     assert "<!-- least possible" not in written
     assert "<!-- p +1 -->" in written  # the sum lies there too
@@ -274,18 +274,18 @@ def test_pictures_are_the_same_every_time(use, tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_has_one_of_two_endings(use, tmp_path):
-    with pytest.raises(UsageError, match=r"pictures are written as \.png, \.svg"):
+def test_a_image_has_one_of_two_endings(use, tmp_path):
+    with pytest.raises(UsageError, match=r"images are written as \.png, \.svg"):
         use.plot(tmp_path / "p.jpg")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_of_a_file_cannot_break_the_picture():
+def test_names_of_a_file_cannot_break_the_image():
     model = residual()
     for made in model.graph:
         made.name = HOSTILE
     for value in [made.outputs[0] for made in model.graph][:-1]:
         value.name = HOSTILE + (value.name or "")
     use = memory(model)
-    assert arena_picture(use, "png").startswith(b"\x89PNG")
+    assert arena_image(use, "png").startswith(b"\x89PNG")
     assert "\x1b" not in str(use)

@@ -8,7 +8,7 @@ import pytest
 
 from linger.c.exporter import export
 from tests.conftest import REPOSITORY
-from tests.support.c_folders import WIDTHS, picture_network, require_tool, sequence_network
+from tests.support.c_folders import WIDTHS, image_network, require_tool, sequence_network
 from tests.support.streams import dialect, network
 
 ADVISORY = frozenset(
@@ -64,8 +64,8 @@ def pool_network():
 
 CASES = {
     "pools": (pool_network, {}),
-    "picture": (picture_network, {}),
-    "given by the caller": (picture_network, {"arena": "caller", "weights": "file", "layout": "nhwc"}),
+    "image": (image_network, {}),
+    "given by the caller": (image_network, {"arena": "caller", "weights": "file", "layout": "nhwc"}),
     "stream": (sequence_network, {"stream": 1}),
 }
 
@@ -95,7 +95,7 @@ def test_findings_are_explained(tmp_path):
 
 @pytest.mark.slow
 def test_a_finding_that_nobody_explains_is_seen(tmp_path):
-    folder = export(picture_network(), tmp_path / "c", name="net")
+    folder = export(image_network(), tmp_path / "c", name="net")
     with (folder / "net.c").open("a") as file:
         file.write(
             "\nint32_t net_more(int32_t x);\nint32_t net_more(int32_t x) { if (x) goto end; x = 2; end: return x; }\n"

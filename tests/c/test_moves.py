@@ -11,7 +11,7 @@ from linger.c.proof import prove
 from linger.c.steps import make_plan
 from linger.numeric.c.nodes import Tables
 from tests.support.c_compiler import require_compiler
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 MOVES = {
     "turned": ("int8[1,6,4,3]", "Transpose <perm = [0, 3, 1, 2]> (w)"),
@@ -47,7 +47,7 @@ BODY = """
 def every_move():
     lines = "".join(f"    {name} = {op}\n" for name, (_, op) in MOVES.items() if op is not None)
     outputs = ", ".join(f"{kind} {name}" for name, (kind, _) in MOVES.items())
-    return quantising(BODY + lines, inputs="float[1,4,3,6] x", outputs=outputs, extra=f"<{EXTRA}>")
+    return quantizing(BODY + lines, inputs="float[1,4,3,6] x", outputs=outputs, extra=f"<{EXTRA}>")
 
 
 def test_every_move_gives_the_numbers_of_the_reference(tmp_path):

@@ -11,7 +11,7 @@ from linger.errors import UnsupportedError
 from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler
 from tests.support.c_networks import assert_proven, compared, prove
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 PAIR = {"inputs": "float[2,4] x", "outputs": "float[2,4] y"}
 
@@ -29,7 +29,7 @@ def test_what_no_input_changes_is_a_constant_whatever_op_computes_it():
         y = DQ16(q)
     """
     extra = "<float[2,2] borders = {0.0, 1.0, 0.0, 2.0}, int64[1] four = {4}>"
-    network = load_network(quantising(body, inputs="float[2,4] x", outputs="float[2,7] y", extra=extra))
+    network = load_network(quantizing(body, inputs="float[2,4] x", outputs="float[2,7] y", extra=extra))
     assert op_types(network) == ["Quant", "Pad", "Dequant"]
     assert network.constants[network.nodes[1].inputs[1].name].tolist() == [0, 1, 0, 2]
 
@@ -48,14 +48,14 @@ def test_sizes_are_constants_behind_nodes_whose_sizes_no_inference_knows():
         y = DQ16(q)
     """
     extra = "<int64[1] length = {-2}, int64[1] zero = {0}, int64[1] axis = {0}, int64 first = {0}, int64 step = {1}>"
-    network = load_network(quantising(body, **PAIR, extra=extra))
+    network = load_network(quantizing(body, **PAIR, extra=extra))
     assert op_types(network) == ["Slice", "Quant", "Gather", "Dequant"]  # Shape reads the Slice as well
     assert network.constants["numbers"].tolist() == [0, 1]
 
 
 def test_numbers_by_chance_are_no_constants():
     body = "r = RandomNormalLike (bias)\n s = Concat <axis = 0> (x, r)\n q = Q16(s)\n y = DQ16(q)"
-    model = quantising(body, inputs="float[2,4] x", outputs="float[3,4] y", extra="<float[1,4] bias = {1, 2, 3, 4}>")
+    model = quantizing(body, inputs="float[2,4] x", outputs="float[3,4] y", extra="<float[1,4] bias = {1, 2, 3, 4}>")
     with pytest.raises(UnsupportedError, match="RandomNormalLike"):
         load_network(model)
 
@@ -72,14 +72,14 @@ def test_numbers_by_chance_are_no_constants():
 def test_sizes_and_indices_that_depend_on_data_are_refused(line, named):
     body = f"{line}\n q = Q16(m)\n y = DQ16(q)"
     size = "int64[2] n" if "Tile" in line else "int64[1] n"
-    model = quantising(body, inputs=f"float[2,4] x, {size}", outputs="float[a,b] y", extra="<int64[1] zero = {0}>")
+    model = quantizing(body, inputs=f"float[2,4] x, {size}", outputs="float[a,b] y", extra="<int64[1] zero = {0}>")
     with pytest.raises(UnsupportedError, match=named):
         load_network(model)
 
 
 def test_outputs_that_need_no_computation_are_refused_all_by_name():
     body = "q = Q16(x)\n y = DQ16(q)\n k = Identity (c)\n s = Shape (y)"
-    model = quantising(
+    model = quantizing(
         body,
         inputs="float[2,4] x, float[3] z",
         outputs="float[2,4] y, float[3] z, float[1] k, int64[2] s",
@@ -91,14 +91,14 @@ def test_outputs_that_need_no_computation_are_refused_all_by_name():
 
 def proven(body, folder, **graph):
     require_compiler()
-    proof = prove(quantising(body, **graph), folder)
+    proof = prove(quantizing(body, **graph), folder)
     assert_proven(proof)
     return proof
 
 
 def test_one_wrong_integer_and_a_tensor_that_is_not_shown_are_seen(tmp_path):
     require_compiler()
-    model = quantising("q = Q16(x)\n r = thinker.Relu(q)\n y = DQ16(r)", **PAIR)
+    model = quantizing("q = Q16(x)\n r = thinker.Relu(q)\n y = DQ16(r)", **PAIR)
     sample = {"x": np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)}
     wanted = Reference(model).intermediates(sample)
     wanted["r"][1, 2] += 1
@@ -161,7 +161,7 @@ def test_tensors_inside_a_step_are_shown_although_the_result_lies_where_the_oper
 
 
 def test_what_is_no_number_gives_what_numpy_gives(tmp_path):
-    model = quantising("q = Q16(x)\n y = DQ16(q)", inputs="float[1,4] x", outputs="float[1,4] y")
+    model = quantizing("q = Q16(x)\n y = DQ16(q)", inputs="float[1,4] x", outputs="float[1,4] y")
     strange = {"x": np.array([[np.nan, np.inf, -np.inf, 1.0]], np.float32)}
     with build(export(model, tmp_path / "c")) as program, np.errstate(invalid="ignore"):
         assert program.run_q({"x": np.zeros((1, 4), np.int8)})["y"].tolist() == [[0, 0, 0, 0]]

@@ -10,7 +10,7 @@ from linger.c.steps import make_plan
 from linger.proof import verify
 from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 PADDED = """
     wide = Pad (x, pads, border)
@@ -40,7 +40,7 @@ FILES = {
 
 def file_of(name):
     body, inputs, outputs, extra = FILES[name]
-    return quantising(body, inputs=inputs, outputs=outputs, extra=extra)
+    return quantizing(body, inputs=inputs, outputs=outputs, extra=extra)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -75,6 +75,6 @@ def test_states_that_nobody_reads_are_not_computed():
     w, v, b, c = (", ".join(str(i % 9 - 4) for i in range(n)) for n in (24, 16, 8, 8))
     extra = f"<int8[8,3] w = {{{w}}}, int8[8,2] v = {{{v}}}, int32[8] b = {{{b}}}, int32[8] c = {{{c}}}>"
     (step,) = make_plan(
-        load_network(quantising(body, inputs="float[5,1,3] x", outputs="float[5,1,2] y", extra=extra))
+        load_network(quantizing(body, inputs="float[5,1,3] x", outputs="float[5,1,2] y", extra=extra))
     ).steps
     assert step.outputs == ("h",)

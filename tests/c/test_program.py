@@ -13,8 +13,8 @@ from linger.errors import LingerError, UnsupportedError, UsageError
 from tests.support.c_compiler import require_compiler
 from tests.support.tiny_c_network import tiny_files, tiny_manifest, write, write_echo, write_tiny
 
-FEEDS = {"in/picture*/": np.array([[[[0.5, 1.0], [-1.0, 2.0]]]], np.float32), "offset": np.array([5], np.int32)}
-INTEGERS = {**FEEDS, "in/picture*/": np.array([[[[8, 16], [-16, 32]]]], np.int8)}
+FEEDS = {"in/image*/": np.array([[[[0.5, 1.0], [-1.0, 2.0]]]], np.float32), "offset": np.array([5], np.int32)}
+INTEGERS = {**FEEDS, "in/image*/": np.array([[[[8, 16], [-16, 32]]]], np.int8)}
 # x·w + 5 for x = 8, 16, −16, 32 and w = 1, −2, 3; channel by channel
 Y = np.array([[[[13, 21], [-11, 37]], [[-11, -27], [37, -59]], [[29, 53], [-43, 101]]]], np.int8)
 SCORES = np.array([[60, -60, 127]], np.int8)  # 140 saturates
@@ -68,7 +68,7 @@ def test_many_samples_in_one_process(tiny):
 
 def test_inputs_and_outputs_are_described_as_by_onnx_runtime(tiny):
     assert [(i.name, i.shape, i.type) for i in tiny.get_inputs()] == [
-        ("in/picture*/", [1, 1, 2, 2], "tensor(float)"),
+        ("in/image*/", [1, 1, 2, 2], "tensor(float)"),
         ("offset", [1], "tensor(int32)"),
     ]
     assert [o.name for o in tiny.get_outputs()] == ["scores\n", "raw"]
@@ -90,7 +90,7 @@ def test_host_counts_no_instructions(tiny):
 @pytest.mark.parametrize(
     ("feeds", "words"),
     [
-        ({"offset": FEEDS["offset"]}, "lacks in/picture"),
+        ({"offset": FEEDS["offset"]}, "lacks in/image"),
         ({**FEEDS, "other": FEEDS["offset"]}, "unknown input other"),
         ({**FEEDS, "offset": np.array([5], np.int64)}, r"offset as int64\[1\], not int32\[1\]"),
         ({**FEEDS, "offset": np.array([[5]], np.int32)}, r"int32\[1, 1\], not int32\[1\]"),
@@ -327,7 +327,7 @@ def test_all_problems_are_in_one_error(tmp_path):
 
 def test_names_of_the_onnx_file_never_reach_c(tmp_path):
     text = main_source(read_folder(write_tiny(tmp_path / "tiny")), Variant(proof=True))
-    assert "in/picture" not in text
+    assert "in/image" not in text
     assert "scores" not in text
 
 

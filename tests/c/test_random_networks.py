@@ -31,7 +31,7 @@ def integer_model(seed, size):
     main.input(Tensor("x", FLOAT, SHAPE))
     if dice.random() < 0.5:
         main.input(Tensor("z", FLOAT, dice.choice([SHAPE, SHAPE[::-1]])))
-    main.quantise(main.tensors[0], dice.choice([8, 8, 16, 32]))
+    main.quantize(main.tensors[0], dice.choice([8, 8, 16, 32]))
     for _ in range(size):
         table, name = dice.choice(CHOICES)
         if table[name](main):

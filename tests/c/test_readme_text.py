@@ -9,15 +9,15 @@ import pytest
 
 from linger.c.exporter import export
 from tests.support.c_compiler import STRICT, require_compiler
-from tests.support.c_folders import picture_network, sequence_network
+from tests.support.c_folders import image_network, sequence_network
 from tests.support.streams import conv, dialect, network, recurrent
 
 
 def test_memory_and_multiplications(tmp_path):
-    text = (export(picture_network(), tmp_path / "c", name="net") / "README.md").read_text()
+    text = (export(image_network(), tmp_path / "c", name="net") / "README.md").read_text()
     # 4·3·9 + 5·120 bytes of weights, (4 + 5)·4 of biases
     assert "| flash: weights | 744 | exact |" in text
-    # windows that lie in the picture and its border: 4·3·9·30, and 5·120
+    # windows that lie in the image and its border: 4·3·9·30, and 5·120
     assert "3,840 multiply-accumulates" in text
     rows = [line.split(" | ") for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
     assert [row[3] for row in rows] == ["0", "3,240", "600", "0"]
@@ -26,7 +26,7 @@ def test_memory_and_multiplications(tmp_path):
 
 
 def test_every_file_is_listed(tmp_path):
-    folder = export(picture_network(), tmp_path / "c", framework="arduino")
+    folder = export(image_network(), tmp_path / "c", framework="arduino")
     listed = re.findall(
         r"^\| `([^`]+)` \| \w", (folder / "README.md").read_text().partition("## Files")[2], re.MULTILINE
     )
@@ -45,13 +45,13 @@ def test_every_file_is_listed(tmp_path):
     ids=["zephyr", "esp-idf", "arduino"],
 )
 def test_the_page_says_where_a_framework_takes_the_folder(framework, words, tmp_path):
-    page = (export(picture_network(), tmp_path / "c", name="net", framework=framework) / "README.md").read_text()
+    page = (export(image_network(), tmp_path / "c", name="net", framework=framework) / "README.md").read_text()
     assert f"This folder is {words}" in page
 
 
 CASES = {
-    "plain": (picture_network, {}),
-    "given": (picture_network, {"arena": "caller", "weights": "file"}),
+    "plain": (image_network, {}),
+    "given": (image_network, {"arena": "caller", "weights": "file"}),
     "stream": (sequence_network, {"stream": 1}),
 }
 
@@ -71,7 +71,7 @@ def test_the_call_compiles(make, options, tmp_path):
 
 def test_weights_have_one_size(tmp_path):
     """The file is larger than the arrays in it: each begins at a multiple of 16."""
-    folder = export(picture_network(), tmp_path / "c", name="net", weights="file")
+    folder = export(image_network(), tmp_path / "c", name="net", weights="file")
     page, size = (folder / "README.md").read_text(), (folder / "net_weights.bin").stat().st_size
     assert size > 744
     assert f"| flash: weights | {size:,} | exact: `net_weights.bin`" in page
@@ -103,7 +103,7 @@ def test_a_stream_says_its_delay_and_its_state(tmp_path):
 
 
 def test_integers_alone_are_not_called_floats(tmp_path):
-    page = (export(picture_network(), tmp_path / "c", name="net") / "README.md").read_text()
+    page = (export(image_network(), tmp_path / "c", name="net") / "README.md").read_text()
     assert "computes with floats, too" not in page
 
 

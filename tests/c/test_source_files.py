@@ -11,15 +11,15 @@ from linger.c.program import build
 from linger.c.writer import array_definition
 from tests.support.c_compiler import SANITIZERS, STRICT, require_compiler
 from tests.support.c_folders import (
-    picture_network,
+    image_network,
     require_tool,
     run_test_program,
     sequence_network,
 )
 
 NETWORKS = {
-    "picture": (picture_network, {}),
-    "picture, all given by the caller": (picture_network, {"arena": "caller", "layout": "nhwc", "weights": "file"}),
+    "image": (image_network, {}),
+    "image, all given by the caller": (image_network, {"arena": "caller", "layout": "nhwc", "weights": "file"}),
     "stream": (sequence_network, {"stream": 1}),
 }
 
@@ -54,7 +54,7 @@ def test_a_program_in_cpp_can_include_the_header(folder, tmp_path):
 )
 def test_a_machine_that_is_otherwise_does_not_compile_it(old, new, tmp_path):
     compiler = require_compiler()
-    folder = export(picture_network(), tmp_path / "c", name="net")
+    folder = export(image_network(), tmp_path / "c", name="net")
     header = (folder / "net.h").read_text()
     assert old in header
     (folder / "net.h").write_text(header.replace(old, new))
@@ -68,7 +68,7 @@ def test_the_only_variable_is_the_arena(tmp_path):
     """And a program with the caller's arena has none at all: it is reentrant."""
     compiler, nm = require_compiler(), require_tool("nm", "binutils")
     for arena, variables in (("static", ["net_arena"]), ("caller", [])):
-        folder = export(picture_network(), tmp_path / arena, name="net", arena=arena)
+        folder = export(image_network(), tmp_path / arena, name="net", arena=arena)
         objects = []
         for source in ("net.c", "net_float.c", "net_weights.c"):
             objects.append(str(tmp_path / f"{source}.o"))

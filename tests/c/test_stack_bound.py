@@ -11,7 +11,7 @@ from linger.c.exporter import export
 from linger.c.program import build
 from linger.c.readme_text import HEADERS, StackBytes, stack_bound
 from linger.c.toolchains import toolchain
-from tests.support.c_folders import picture_network
+from tests.support.c_folders import image_network
 from tests.support.c_targets import require_target
 from tests.support.streams import dialect, network
 
@@ -44,7 +44,7 @@ def depthwise_network():
     return network(build_depthwise, inputs="int8[1,32,6,6] x", outputs="int8[1,32,6,6] y")
 
 
-STACKS = {"pictures": picture_network, "attention": attention_network, "depthwise": depthwise_network}
+STACKS = {"images": image_network, "attention": attention_network, "depthwise": depthwise_network}
 CASES = [(make, target) for make in STACKS for target in KINDS]
 QUICK = [("attention", "cortex-m4"), ("depthwise", "cortex-m55")]
 

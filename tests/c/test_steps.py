@@ -13,8 +13,8 @@ from linger.c.proof import prove
 from linger.c.steps import Layout, in_memory_order, make_plan, order_with
 from linger.c.writer import write_source
 from tests.support.c_compiler import require_compiler
-from tests.support.c_folders import picture_network
-from tests.support.dialect_text import quantising
+from tests.support.c_folders import image_network
+from tests.support.dialect_text import quantizing
 
 
 def types(plan):
@@ -31,7 +31,7 @@ CHAIN = """
 
 
 def chain():
-    return quantising(CHAIN, inputs="float[1,40] x", outputs="float[1,40] y")
+    return quantizing(CHAIN, inputs="float[1,40] x", outputs="float[1,40] y")
 
 
 def test_what_is_computed_element_by_element_is_one_step():
@@ -42,7 +42,7 @@ def test_what_is_computed_element_by_element_is_one_step():
 
 def test_a_tensor_that_two_nodes_read_is_kept():
     body = "q = Q16(x)\n r = thinker.Relu(q)\n a = ADD16(r, q)\n b = ADD16(r, a)\n y = DQ16(b)"
-    plan = make_plan(load_network(quantising(body, inputs="float[1,4] x", outputs="float[1,4] y")))
+    plan = make_plan(load_network(quantizing(body, inputs="float[1,4] x", outputs="float[1,4] y")))
     assert types(plan) == [["Relu"], ["iqAdd", "iqAdd"]]
 
 
@@ -52,7 +52,7 @@ def test_functions_of_one_byte_are_tables_unless_they_cost_less():
     source, numbers = step.tables["s"]
     assert (source, numbers.shape, numbers.dtype) == ("q", (256,), np.int8)
     body = "q = Q16(x)\n r = thinker.Relu(q)\n y = DQ16(r)"
-    (plain,) = make_plan(load_network(quantising(body, inputs="float[1,4] x", outputs="float[1,4] y"))).steps
+    (plain,) = make_plan(load_network(quantizing(body, inputs="float[1,4] x", outputs="float[1,4] y"))).steps
     assert plain.tables == {}
 
 
@@ -68,7 +68,7 @@ RELU, HALVED = "thinker.Relu({})", "thinker.Requant<data_bits=8, o_bits=8, scale
 def test_a_table_is_worth_twelve_operations(ops, has_table):
     lines = [f"t{i + 1} = {op.format(f't{i}')}" for i, op in enumerate(ops)]
     body = "\n".join(["t0 = Q16(x)", *lines, f"y = DQ16(t{len(ops)})"])
-    (step,) = make_plan(load_network(quantising(body, inputs="float[1,4] x", outputs="float[1,4] y"))).steps
+    (step,) = make_plan(load_network(quantizing(body, inputs="float[1,4] x", outputs="float[1,4] y"))).steps
     assert bool(step.tables) == has_table
 
 
@@ -80,7 +80,7 @@ def test_a_chain_is_computed_in_the_memory_of_its_operand():
 
 def test_scratch_and_a_tensor_may_have_one_name():
     body = 'q = Q16(x)\n n = thinker.SoftmaxInt <dim = 1, data_bits = 8, o_bits = 8, platform_quant = "luna_quant", scale_x: float = 16.0, scale_o: float = 128.0> (q)\n y = DQ128(n)'
-    model = quantising(body, inputs="float[1,40] x", outputs="float[1,40] y")
+    model = quantizing(body, inputs="float[1,40] x", outputs="float[1,40] y")
     next(v for node in model.graph for v in node.outputs if v.name == "q").name = "1/scratch0"
     source = write_source(make_plan(load_network(model)), "soft")
     assert source.steps[0].scratch
@@ -100,9 +100,9 @@ def test_a_transpose_lies_where_its_source_lies(shape, order, moved, found):
     assert order_with(places, in_memory_order(shape, Layout(order))) == (True, found)
 
 
-def test_a_flattened_picture_moves_the_columns_of_the_weights(tmp_path, monkeypatch):
+def test_a_flattened_image_moves_the_columns_of_the_weights(tmp_path, monkeypatch):
     require_compiler()
-    model = picture_network()
+    model = image_network()
     plan = make_plan(load_network(model))
     assert [layout.permutation is not None for layout in plan.layouts.values()].count(True) == 1
     with build(export(model, tmp_path / "right")) as program:
@@ -117,7 +117,7 @@ def test_a_flattened_picture_moves_the_columns_of_the_weights(tmp_path, monkeypa
     with build(export(model, tmp_path / "wrong")) as program:
         wrong = prove(program, model, samples=2)
     assert not wrong.ok
-    assert next(row.name for row in wrong.rows if row.differing) not in ("picture", "image")
+    assert next(row.name for row in wrong.rows if row.differing) not in ("image", "image")
 
 
 def test_two_lifetimes_that_overlap_are_seen(tmp_path, monkeypatch):
@@ -130,6 +130,6 @@ def test_two_lifetimes_that_overlap_are_seen(tmp_path, monkeypatch):
         return Arena(plan.blocks, dict.fromkeys(plan.offsets, 0), plan.size, plan.least)
 
     monkeypatch.setattr(writer, "plan_arena", crowded)
-    model = picture_network()
+    model = image_network()
     with build(export(model, tmp_path / "c")) as program:
         assert not prove(program, model, samples=2).ok

@@ -13,8 +13,8 @@ from tests.support.c_folders import require_tool
 from tests.support.c_targets import require_target
 from tests.support.tiny_c_network import tiny_manifest, write_echo, write_tiny
 
-INTEGERS = {"in/picture*/": np.array([[[[8, 16], [-16, 32]]]], np.int8), "offset": np.array([5], np.int32)}
-FLOATS = {**INTEGERS, "in/picture*/": np.array([[[[0.5, 1.0], [-1.0, 2.0]]]], np.float32)}
+INTEGERS = {"in/image*/": np.array([[[[8, 16], [-16, 32]]]], np.int8), "offset": np.array([5], np.int32)}
+FLOATS = {**INTEGERS, "in/image*/": np.array([[[[0.5, 1.0], [-1.0, 2.0]]]], np.float32)}
 SOON = 0.5  # seconds
 FIRST_LINE = "    int8_t *y = (int8_t *)arena;\n"
 
@@ -152,7 +152,7 @@ def test_instructions_beyond_the_range_of_the_timer(tmp_path, target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["host", *EMULATED])
 @pytest.mark.parametrize("level", ["-O0", "-Os", "-O3", "-flto"])
-def test_levels_of_optimisation(tmp_path, target, level):
+def test_levels_of_optimization(tmp_path, target, level):
     require_target(target)
     with build(write_tiny(tmp_path / "tiny"), target=target, flags=["-O2", level]) as program:
         assert program.intermediates(FLOATS)["s"].tolist() == [[60, -60, 127]]

@@ -17,7 +17,7 @@ from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import require_tool
 from tests.support.c_networks import assert_proven, differing, prove
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 from tests.support.streams import conv, network, numbers, recurrent
 
 PAIR = {"inputs": "float[2,4] x", "outputs": "float[2,4] y"}
@@ -28,7 +28,7 @@ def test_a_tensor_that_is_called_like_an_array_of_weights(tmp_path):
     require_compiler()
     body = "q = Q16(x)\n c_w0 = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=16.0>(q, w)\n"
     body += "s = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=16.0>(c_w0, w)\n y = DQ16(s)"
-    model = quantising(body, **PAIR, extra="<int8[4] w = {1, 2, 3, 4}>")
+    model = quantizing(body, **PAIR, extra="<int8[4] w = {1, 2, 3, 4}>")
     assert_proven(prove(model, tmp_path / "c"))  # a model in memory is called network_…
     folder = export(model, tmp_path / "named", name="c")
     feed = {"x": np.linspace(-4, 4, 8, dtype=np.float32).reshape(2, 4)}
@@ -40,7 +40,7 @@ def test_a_result_does_not_replace_an_operand_that_lies_in_another_order(tmp_pat
     """This was right, but no test would have noticed otherwise: a transposed tensor is the same memory read across."""
     require_compiler()
     body = "q = Q16(x)\n t = Transpose<perm = [1, 0]>(q)\n s = ADD16(t, t)\n y = DQ16(s)"
-    assert_proven(prove(quantising(body, inputs="float[3,5] x", outputs="float[5,3] y"), tmp_path / "c"))
+    assert_proven(prove(quantizing(body, inputs="float[3,5] x", outputs="float[5,3] y"), tmp_path / "c"))
 
 
 @pytest.mark.parametrize("shape", ["[1]", "[1,1,1,1]"])
@@ -54,7 +54,7 @@ def test_a_constant_of_one_element_with_more_axes_in_a_table(shape, tmp_path):
         y = DQ16(t)
     """
     sizes = {"inputs": "float[1,2,3,3] x", "outputs": "float[1,2,3,3] y"}
-    assert_proven(prove(quantising(body, **sizes, extra=f"<int8{shape} k = {{5}}>"), tmp_path / "c"))
+    assert_proven(prove(quantizing(body, **sizes, extra=f"<int8{shape} k = {{5}}>"), tmp_path / "c"))
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
@@ -87,7 +87,7 @@ def test_no_compiler_rounds_product_and_sum_at_once(tmp_path):
     if not (cpu.exists() and " fma " in cpu.read_text(encoding="utf-8")):
         pytest.skip("this processor has no such instruction")
     body = "q = thinker.Quant<data_bits=8, scale_x=10.3>(x)\n y = DQ16(q)"
-    model = quantising(body, inputs="float[20000] x", outputs="float[20000] y")
+    model = quantizing(body, inputs="float[20000] x", outputs="float[20000] y")
     folder, x = export(model, tmp_path / "c", name="net"), ties(10.3, 20000)
     sources = ["net.c", "net_float.c", "net_weights.c"]
     subprocess.run([gcc, "-O2", "-mfma", "-shared", "-fPIC", "-o", "net.so", *sources], cwd=folder, check=True)
@@ -98,7 +98,7 @@ def test_no_compiler_rounds_product_and_sum_at_once(tmp_path):
 
 def test_an_input_of_fewer_bits_says_its_limits(tmp_path):
     body = "q = thinker.Quant<data_bits=4, scale_x=2.0>(x)\n y = DQ16(q)"
-    folder = export(quantising(body, **PAIR), tmp_path / "c", name="net")
+    folder = export(quantizing(body, **PAIR), tmp_path / "c", name="net")
     assert "limited to -8 ... 7; NaN gives 0." in (folder / "net.h").read_text(encoding="utf-8")
 
 
@@ -119,7 +119,7 @@ def test_a_stream_returns_last_states_that_are_outputs(op, draw, tmp_path):
 
 def test_a_tensor_without_elements(tmp_path):
     require_compiler()
-    model = quantising("q = Q16(x)\n y = DQ16(q)", inputs="float[1,0] x", outputs="float[1,0] y")
+    model = quantizing("q = Q16(x)\n y = DQ16(q)", inputs="float[1,0] x", outputs="float[1,0] y")
     assert prove(model, tmp_path / "c").differing == ()
 
 
@@ -142,7 +142,7 @@ def test_larger_arm_processors_compile_the_headers(options, tmp_path):
 def test_a_fault_that_no_proof_build_has_is_found_where_all_edges_are_integers(tmp_path):
     require_compiler()
     add = "y = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=16.0>(x, x)"
-    model = quantising(add, inputs="int8[16] x", outputs="int8[16] y")
+    model = quantizing(add, inputs="int8[16] x", outputs="int8[16] y")
     folder = export(model, tmp_path / "c", name="net")
     with build(folder) as program:
         assert prove_program(program, model).ok

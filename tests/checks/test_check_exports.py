@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from tests.support.models import Traced, quantised, small_net
+from tests.support.models import Traced, quantized, small_net
 
 pytestmark = pytest.mark.needs_torch
 
@@ -33,7 +33,7 @@ def test_a_convolutional_network(form, tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_float_island(form, tmp_path):
     x = torch.randn(5, 6)
-    result = checked(quantised(Traced(), x), (x,), tmp_path / "m.onnx", form)
+    result = checked(quantized(Traced(), x), (x,), tmp_path / "m.onnx", form)
     assert [str(f) for f in (*result.errors, *result.warnings)] == []
 
 

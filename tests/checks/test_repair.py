@@ -10,7 +10,7 @@ import pytest
 import linger
 from linger.checks.repair import parser_dequant, repair
 from tests.support.check_cases import text_model
-from tests.support.dialect_text import lines, quantising
+from tests.support.dialect_text import lines, quantizing
 from tests.support.onnx_text import content
 
 BROKEN = "q = Q16(x) d = DQ4(q) a = ADD16(d, q) e = Neg(a) y = Relu(a)"
@@ -19,7 +19,7 @@ OUTPUTS = "float[n] e, float[n] y"
 
 
 def broken():
-    return quantising(BROKEN, outputs=OUTPUTS)
+    return quantizing(BROKEN, outputs=OUTPUTS)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_every_change_is_named_with_its_rule():
 
 
 def test_what_cannot_be_repaired_is_said_and_left():
-    result = repair(quantising("q = Q32(x) a = ADD16(q, q) y = Exp(a)"))
+    result = repair(quantizing("q = Q32(x) a = ADD16(q, q) y = Exp(a)"))
     assert not result.ok
     assert [f.node for f in result.findings] == ["iqAdd_a (iqAdd)"] * 2
     assert "2 left to repair by hand: iqAdd_a (iqAdd): scale_x is 16, and 'q' has the scale 32" in result.summary()
@@ -97,7 +97,7 @@ def test_check_runs_the_result(file):
 
 
 def test_a_result_that_cannot_run_writes_nothing(tmp_path):
-    model = quantising("q = Q16(x) y = other.Op(q)", domains=', "thinker": 1, "other": 1')
+    model = quantizing("q = Q16(x) y = other.Op(q)", domains=', "thinker": 1, "other": 1')
     onnx.save(ir.to_proto(model), tmp_path / "net.onnx")
     with pytest.raises(linger.GraphError, match="ONNX Runtime cannot load the model"):
         repair(tmp_path / "net.onnx", True)
@@ -122,7 +122,7 @@ def test_rules_can_be_chosen():
 
 
 def test_functions_are_kept_complete():
-    whole = linger.graph.load(ir.to_proto(quantising("q = Q16(x) y = Relu(q)", outputs="float[n] y")))
+    whole = linger.graph.load(ir.to_proto(quantizing("q = Q16(x) y = Relu(q)", outputs="float[n] y")))
     from linger.graph.lowering.bodies import attach_functions
 
     attach_functions(whole)
@@ -133,7 +133,7 @@ def test_functions_are_kept_complete():
 
 @pytest.mark.parametrize(("is_change", "kind"), [(False, 1), (True, 3)])
 def test_parser_dequant_decides_the_outputs(is_change, kind):
-    given = ir.to_proto(quantising("q = Q16(x) y = Relu(q)", outputs="y"))
+    given = ir.to_proto(quantizing("q = Q16(x) y = Relu(q)", outputs="y"))
     before = given.SerializeToString()
     made = parser_dequant(given, is_change)
     assert isinstance(made, onnx.ModelProto)
@@ -143,7 +143,7 @@ def test_parser_dequant_decides_the_outputs(is_change, kind):
 
 
 def test_parser_dequant_names_the_producer_once():
-    given = ir.to_proto(quantising("q = Q16(x) y = Relu(q)"))
+    given = ir.to_proto(quantizing("q = Q16(x) y = Relu(q)"))
     given.producer_name = "pytorch"
     once = parser_dequant(given, False)
     assert once.producer_name == f"linger_{linger.__version__}_pytorch"
@@ -154,7 +154,7 @@ def test_parser_dequant_names_the_producer_once():
 
 def test_parser_dequant_refuses_contradictions_all_at_once():
     with pytest.raises(linger.GraphError, match=r"scale_x is 16.*scale_y is 16"):
-        parser_dequant(quantising("q = Q32(x) a = ADD16(q, q) y = Exp(a)"), False)
+        parser_dequant(quantizing("q = Q32(x) a = ADD16(q, q) y = Exp(a)"), False)
 
 
 def test_arguments_have_their_documented_names(tmp_path):
@@ -176,5 +176,5 @@ def test_arguments_have_their_documented_names(tmp_path):
     ],
 )
 def test_declared_integer_outputs(call, options, inputs, expected):
-    model = quantising("y = Q16(x)", inputs=inputs, outputs="int8[2] y")
+    model = quantizing("y = Q16(x)", inputs=inputs, outputs="int8[2] y")
     assert call(model, **options).model.graph.outputs[0].dtype == expected

@@ -12,7 +12,7 @@ from tests.support.comparison import assert_same
 from tests.support.graph_text import fingerprint
 from tests.support.repairs import SPARING
 
-PICTURES = (0, 9)
+IMAGES = (0, 9)
 """Two of the sixteen in the fast suite."""
 
 
@@ -23,7 +23,7 @@ def network(shared):
 
 @pytest.fixture(scope="module")
 def recorded(shared):
-    """16 pictures and the 100 class values that the engine gave for each."""
+    """16 images and the 100 class values that the engine gave for each."""
     with np.load(shared / "golden" / "ops" / "resnet18-12-regular.npz") as content:
         return content["input"], content["output"]
 
@@ -56,7 +56,7 @@ def strip(model):
 
 
 def move_up(model):
-    """Three nodes towards the input: from behind the last layer to before the pooling."""
+    """Three nodes toward the input: from behind the last layer to before the pooling."""
     gone = dequant_of(model)
     scale, made = gone.attribute[0].f, producers(model)
     nodes = [made[gone.input[0]]]
@@ -163,9 +163,9 @@ def repaired(network, way, rules=SPARING):
     return result.model
 
 
-def outputs(model, pictures):
+def outputs(model, images):
     session = linger.Session(model)
-    return np.concatenate([session.run(None, {"input": pictures[i : i + 1]})[0] for i in range(len(pictures))])
+    return np.concatenate([session.run(None, {"input": images[i : i + 1]})[0] for i in range(len(images))])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -175,8 +175,8 @@ def test_the_repaired_network_is_the_network(network, way):
 
 
 def test_the_repaired_network_gives_what_the_engine_recorded(network, recorded):
-    found = outputs(repaired(network, "all of it", rules=None), recorded[0][list(PICTURES)])
-    assert_same(found, recorded[1][list(PICTURES)])
+    found = outputs(repaired(network, "all of it", rules=None), recorded[0][list(IMAGES)])
+    assert_same(found, recorded[1][list(IMAGES)])
 
 
 @pytest.mark.slow

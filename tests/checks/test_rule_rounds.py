@@ -9,12 +9,12 @@ import pytest
 from linger.checks.repair import RuleChange, apply_rules, load_broken, uncollected
 from linger.errors import UsageError
 from linger.graph.files.model_io import load, save
-from tests.support.dialect_text import lines, quantising
+from tests.support.dialect_text import lines, quantizing
 from tests.support.onnx_text import parse
 
 
 def test_the_rules_work_together():
-    model = quantising("q = Q16(x) d = DQ4(q) r = Relu(d) a = ADD16(r, r) e = Exp(r) y = Add(e, a)")
+    model = quantizing("q = Q16(x) d = DQ4(q) r = Relu(d) a = ADD16(r, r) e = Exp(r) y = Add(e, a)")
     changes, findings = apply_rules(model)
     assert lines(model) == [
         "q=Q16(x)", "r=Relu(q)", "r_dequant=DQ16(r)", "a=ADD16(r,r)", "a_dequant=DQ16(a)", "e=Exp(r_dequant)", "y=Add(e,a_dequant)",
@@ -32,7 +32,7 @@ def test_the_collector_is_as_before_also_after_an_error(was_on):
     try:
         gc.enable() if was_on else gc.disable()
         with pytest.raises(UsageError), uncollected():
-            apply_rules(quantising("y = Exp(x)"), rules=["none" if not gc.isenabled() else "sort_nodes"])
+            apply_rules(quantizing("y = Exp(x)"), rules=["none" if not gc.isenabled() else "sort_nodes"])
         assert gc.isenabled() == was_on
     finally:
         gc.enable() if before else gc.disable()
@@ -42,11 +42,11 @@ def test_unknown_rules_are_named_together():
     with pytest.raises(
         UsageError, match=r"'one': there is no such rule. 'two': there is no such rule. Known rules: .*insert_dequant"
     ):
-        apply_rules(quantising("y = Exp(x)"), rules=["one", "insert_dequant", "two"])
+        apply_rules(quantizing("y = Exp(x)"), rules=["one", "insert_dequant", "two"])
 
 
 def test_a_sound_model_is_only_completed():
-    model = quantising(
+    model = quantizing(
         "q = Q16(x) d = DQ16(q) r = Relu(d) s = Reshape(r, t) y = Softmax(s)", extra="<int64[1] t = {-1}>"
     )
     before = lines(model)
@@ -72,7 +72,7 @@ def test_an_identity_that_an_output_no_longer_needs_goes():
     body = """q = Q16(x) qs = Q16(xs)
       last, all = Scan(q, qs)<num_scan_inputs=1, body = b (float[n] s, int8[n] v) => (float[n] t, int8[n] u) {
         t = ADD16(v, v) u = Identity(t) }> y = DQ16(last) ys = DQ16(all)"""
-    model = quantising(body, inputs="float[n] x, float[3,n] xs", outputs="float[n] y, float[3,n] ys")
+    model = quantizing(body, inputs="float[n] x, float[3,n] xs", outputs="float[n] y, float[3,n] ys")
     apply_rules(model)
     scan = next(node for node in model.graph if node.op_type == "Scan")
     assert [node.op_type for node in scan.attributes["body"].as_graph()] == ["iqAdd", "Dequant"]
@@ -81,7 +81,7 @@ def test_an_identity_that_an_output_no_longer_needs_goes():
 
 def test_a_type_that_is_found_late_counts_for_every_rule():
     body = "s = SequenceConstruct(x, x) a = SequenceAt(s, i) b = DQ4(a) y = Neg(b)"
-    model = quantising(body, inputs="float[n] x, int64 i")
+    model = quantizing(body, inputs="float[n] x, int64 i")
     apply_rules(model)
     assert lines(model) == ["s=SequenceConstruct(x,x)", "a=SequenceAt(s,i)", "y=Neg(a)"]
     assert apply_rules(model) == ([], [])

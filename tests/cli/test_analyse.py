@@ -78,11 +78,11 @@ def test_weights_as_json_and_csv(call):
 
 
 def test_log_and_plots(folder, call):
-    done = call("analyse", "weights", "w.pt", "--log", "a.log", "--plots", "pictures", "--worst", "1")
+    done = call("analyse", "weights", "w.pt", "--log", "a.log", "--plots", "images", "--worst", "1")
     assert done.returncode == 0, done.stderr
     assert "!!!!!!!!!!!!!!" in (folder / "a.log").read_text()
-    assert [p.name for p in (folder / "pictures").iterdir()] == ["00_weight_1.weight.png"]
-    assert "drawn: pictures" in done.stderr
+    assert [p.name for p in (folder / "images").iterdir()] == ["00_weight_1.weight.png"]
+    assert "drawn: images" in done.stderr
 
 
 @pytest.mark.parametrize("source", [["--inputs", "x.npy"], ["--shape", "1x3x16x16"]])

@@ -8,7 +8,7 @@ import pytest
 from linger.cli import COMMANDS
 from linger.graph.files.model_io import save
 from tests.support.c_compiler import require_compiler
-from tests.support.c_folders import picture_network, sequence_network
+from tests.support.c_folders import image_network, sequence_network
 from tests.support.c_targets import require_target
 from tests.support.command import run
 from tests.support.streams import network
@@ -16,7 +16,7 @@ from tests.support.streams import network
 
 @pytest.fixture
 def nets(folder):
-    save(picture_network(), folder / "net.onnx")
+    save(image_network(), folder / "net.onnx")
     save(sequence_network(), folder / "voice.onnx")
     return folder
 
@@ -118,7 +118,7 @@ def test_a_program_that_differs_is_an_error(nets, monkeypatch):
     monkeypatch.setattr(exporter, "source_text", lambda *a: right(*a).replace(") >> ", ") >> 1 + ", 1))
     done = run("c", "net.onnx", "out", "--prove", "--samples", "1", cwd=nets)
     assert done.returncode == 1
-    assert "differ, first in picture (sample 0, index [0, 0, 0," in done.stderr
+    assert "differ, first in image (sample 0, index [0, 0, 0," in done.stderr
     assert "Traceback" not in done.stderr
 
 

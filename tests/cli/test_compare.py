@@ -44,7 +44,7 @@ def test_json(folder, command):
     assert (content["ok"], content["first"], content["differing"]) == (False, "r", 6)
 
 
-def test_picture(folder, command):
+def test_image(folder, command):
     assert command("compare", "m.onnx", "dump.npz", "--plot", "d.svg").returncode == 0
     assert (folder / "d.svg").read_text().startswith("<?xml")
 
@@ -59,7 +59,7 @@ def test_picture(folder, command):
         (("m.onnx", "m.onnx", "--plot", "d.txt"), "Choose one of these endings"),
         (("m.onnx", "m.onnx", "--engine", "tpu"), "none of onnxruntime, numpy"),
     ],
-    ids=["missing", "empty", "wrong order", "one", "picture", "engine"],
+    ids=["missing", "empty", "wrong order", "one", "image", "engine"],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(folder, command, arguments, message):
     (folder / "empty").mkdir()

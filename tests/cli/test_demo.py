@@ -14,7 +14,7 @@ pytestmark = pytest.mark.needs_torch
 
 @pytest.fixture
 def two_batches(monkeypatch):
-    """Few pictures, so that the whole way is short."""
+    """Few images, so that the whole way is short."""
     from linger.workflow import demo
 
     train_x, train_y, test_x, test_y = demo.digits()

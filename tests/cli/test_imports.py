@@ -61,7 +61,7 @@ def test_what_only_reads_a_file_does_not_start_a_runtime(folder):
     assert not imported(folder, *commands) & {"onnxruntime", "torch", "matplotlib", "safetensors", "onnxscript"}
 
 
-def test_what_runs_a_file_needs_neither_torch_nor_pictures(folder):
+def test_what_runs_a_file_needs_neither_torch_nor_images(folder):
     commands = [["run", "m.onnx"], ["verify", "m.onnx"], ["vectors", "m.onnx"], ["compare", "m.onnx", "m.onnx"]]
     commands.append(["report", "m.onnx"])
     assert not imported(folder, *commands) & {"torch", "matplotlib", "safetensors", "onnxscript"}
@@ -104,13 +104,13 @@ def test_wrong_paths_and_settings_of_quantize_are_refused_before_torch_and_all_a
         ([*right, "--opset", "3"], "opset 3 is not available"),
         ([*right, "--out", "full"], "its content is not ours to replace"),
         ([*right, "--c", "full"], "its content is not ours to replace"),
-        (["net.py:make", "--data", "full"], "full: none of its 1 files is a picture or a sound"),
+        (["net.py:make", "--data", "full"], "full: none of its 1 files is a image or a sound"),
         (["net.py:make", "--data", "empty"], "empty: the folder is empty"),
         (["nosuch_package.nets:make", "--data", "x.npz"], "nosuch_package.nets: there is no such module here"),
         (["net.py:make", "--data", "nosuch_package:data"], "nosuch_package: there is no such module here"),
         ([*right, "--metric", "nosuch_package:f"], "nosuch_package: there is no such module here"),
         ([*right, "--scale", "loud"], "--scale loud: no such range"),
-        ([*right, "--size", "1x2x3"], "--size 1x2x3: a picture has a height and a width"),
+        ([*right, "--size", "1x2x3"], "--size 1x2x3: a image has a height and a width"),
         ([*right, "--mean", "grey"], "--mean grey: expected one number"),
         ([*right, "--rate", "8000"], "--rate (for sounds) means nothing for x.npz"),
     ]

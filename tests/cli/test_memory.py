@@ -92,7 +92,7 @@ def test_a_chip_without_room_fails_with_the_remedy(nets):
     assert (done.returncode, done.stderr) == (1, "")
     assert "On venus the tensors must take less than 655,360 bytes (640.0 KB). It does not fit." in done.stdout
     assert "1048576 bytes of tensors are alive here (q 524288, c 524288); venus has 655360" in done.stdout
-    assert "Use a smaller picture or fewer channels here." in done.stdout
+    assert "Use a smaller image or fewer channels here." in done.stdout
     assert "tpacker" not in done.stdout
 
 
@@ -185,7 +185,7 @@ def test_a_report_in_a_file_is_what_would_be_printed(nets, form):
 
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 @pytest.mark.parametrize("chip", [(), ("--target", "venus")], ids=["c", "chip"])
-def test_a_picture_is_the_same_every_time(nets, suffix, start, chip):
+def test_a_image_is_the_same_every_time(nets, suffix, start, chip):
     for name in ("a", "b"):
         done = run("memory", "small.onnx", *chip, "--plot", f"{name}.{suffix}", cwd=nets)
         assert (done.returncode, done.stderr) == (0, "")
@@ -194,7 +194,7 @@ def test_a_picture_is_the_same_every_time(nets, suffix, start, chip):
     assert (nets / f"a.{suffix}").read_bytes() == (nets / f"b.{suffix}").read_bytes()
 
 
-def test_a_picture_shows_the_limit_of_a_chip_or_the_arena(nets):
+def test_a_image_shows_the_limit_of_a_chip_or_the_arena(nets):
     run("memory", "small.onnx", "--target", "venus", "--plot", "chip.svg", cwd=nets)
     run("memory", "small.onnx", "--plot", "arena.svg", cwd=nets)
     chip, arena = ((nets / f"{name}.svg").read_text("utf-8") for name in ("chip", "arena"))
@@ -204,11 +204,11 @@ def test_a_picture_shows_the_limit_of_a_chip_or_the_arena(nets):
     assert "arena" not in chip.replace("arena.svg", "")
 
 
-def test_a_picture_needs_matplotlib(nets, monkeypatch):
+def test_a_image_needs_matplotlib(nets, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = run("memory", "small.onnx", "--plot", "p.png", cwd=nets)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == ("linger: pictures need matplotlib. Install it with: pip install 'linger-nn[report]'\n")
+    assert done.stderr == ("linger: images need matplotlib. Install it with: pip install 'linger-nn[report]'\n")
 
 
 def test_names_in_the_file_cannot_break_anything(nets):
@@ -244,7 +244,7 @@ def test_a_network_without_layers(nets):
         (["broken.onnx"], 1, "not a complete ONNX model"),
         (["small.onnx", "--target", "pluto"], 2, "there is no chip 'pluto'"),
         (["none.onnx", "--target", "pluto"], 2, "there is no chip 'pluto'"),
-        (["small.onnx", "--plot", "p.jpg"], 2, "pictures are written as .png, .svg"),
+        (["small.onnx", "--plot", "p.jpg"], 2, "images are written as .png, .svg"),
         (["small.onnx", "--out", "no/such/folder.json"], 2, "does not exist"),
         (["small.onnx", "--out", "report", "--plot", "no/p.png"], 2, "does not exist"),
         (["small.onnx", "--out", "p.png", "--plot", "p.png"], 2, "--out and --plot"),

@@ -55,7 +55,7 @@ def strange():
     return [([1, 2],)]
 def closeness(model):
     return 1 - float((model(data()) - net().eval()(data())).abs().mean())
-def two(model, pictures):
+def two(model, images):
     return 1.0
 def word(model):
     return "good"
@@ -110,23 +110,23 @@ WRONG = {
     "target": ((*DATA, "--target", "mars"), "mars"),
     "budget": ((*DATA, "--budget", "soon"), "budget='soon' is no budget"),
     "scale": ((*DATA, "--scale", "loud"), "--scale loud: no such range"),
-    "size": ((*DATA, "--size", "1x2x3"), "--size 1x2x3: a picture has a height and a width"),
+    "size": ((*DATA, "--size", "1x2x3"), "--size 1x2x3: a image has a height and a width"),
     "shape": ((*DATA, "--shape", "tall"), "--shape tall: expected sizes above 0"),
     "mean": ((*DATA, "--mean", "grey"), "--mean grey: expected one number"),
     "size-of-arrays": (
         (*DATA, "--size", "8", "--rate", "8000"),
-        "--size (for pictures), --rate (for sounds) means nothing for",
+        "--size (for images), --rate (for sounds) means nothing for",
     ),
     "shape-of-a-callable": (
         (*NET, "--data", "user_net.py:data", "--shape", "1x4"),
-        "--shape (for pictures, sounds) means nothing",
+        "--shape (for images, sounds) means nothing",
     ),
-    "rate-of-pictures": ((*NET, "--data", "full", "--rate", "8000"), "--rate (for sounds) means nothing for full"),
+    "rate-of-images": ((*NET, "--data", "full", "--rate", "8000"), "--rate (for sounds) means nothing for full"),
     "c-of-a-standard-file": (
         (*DATA, "--c", "in_c", "--form", "standard"),
-        "written from quantised ops, which files of the form 'standard' do not have. Leave out --form, or --c.",
+        "written from quantized ops, which files of the form 'standard' do not have. Leave out --form, or --c.",
     ),
-    "nothing-to-quantise": (("user_net.py:floating", "--data", "x.npz"), "nothing of Floating becomes integers"),
+    "nothing-to-quantize": (("user_net.py:floating", "--data", "x.npz"), "nothing of Floating becomes integers"),
     "cut-of-nothing": ((*DATA, "--cut"), "cut is about the program in C, and none is asked for"),
     "goal": ((*DATA, "--goal", "much"), "goal='much' is no goal"),
     "metric-unnamed": ((*DATA, "--metric", "mean"), "mean: this names no metric. Name it as package.module:name"),
@@ -135,7 +135,7 @@ WRONG = {
     "metric-number": ((*DATA, "--metric", "user_net.py:number"), "metric=3 cannot be called"),
     "metric-arguments": (
         (*DATA, "--metric", "user_net.py:two"),
-        "two(model, pictures) cannot be called with a model alone",
+        "two(model, images) cannot be called with a model alone",
     ),
     "metric-text": ((*DATA, "--metric", "user_net.py:word"), "word(model) returned a str, which is no number"),
     "metric-module": (

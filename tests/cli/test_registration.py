@@ -71,7 +71,7 @@ def test_the_same_meaning_has_the_same_name_everywhere():
         if spelling != "--help":
             names.setdefault((option.help or "").lower(), set()).add(spelling)
     assert {text: found for text, found in names.items() if len(found) > 1} == {}
-    synonyms = {"--output", "--force", "--samples", "--chip", "--device", "--random-seed", "--picture", "--file"}
+    synonyms = {"--output", "--force", "--samples", "--chip", "--device", "--random-seed", "--image", "--file"}
     assert not synonyms & {spelling for spelling, _, _ in options()}
 
 

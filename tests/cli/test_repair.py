@@ -12,13 +12,13 @@ from linger.graph.files.model_io import load
 from linger.runtime.reference import Reference
 from tests.support.chip import WIDTHS, model_of, node
 from tests.support.command import run
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 
 @pytest.fixture
 def wrong(folder):
-    onnx.save(ir.to_proto(quantising("q = Q16(x) d = DQ4(q) y = Exp(q)")), folder / "wrong.onnx")
-    onnx.save(ir.to_proto(quantising("q = Q32(x) a = ADD16(q, q) y = Exp(a)")), folder / "hopeless.onnx")
+    onnx.save(ir.to_proto(quantizing("q = Q16(x) d = DQ4(q) y = Exp(q)")), folder / "wrong.onnx")
+    onnx.save(ir.to_proto(quantizing("q = Q32(x) a = ADD16(q, q) y = Exp(a)")), folder / "hopeless.onnx")
     return folder
 
 

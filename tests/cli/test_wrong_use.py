@@ -95,10 +95,10 @@ def test_targets_that_cannot_be_written(mess, arguments):
 
 # where versions of typer differ in signs and in the case of a name, the parts of the sentence are compared
 WRONG = {
-    "no such command": ("quantise", "no such command 'quantise'"),
+    "no such command": ("quantize", "no such command 'quantize'"),
     "a command misspelt": ("verfy m.onnx", "Did you mean 'verify'?"),
     "an option for none": ("--nothing", ("no such option", "--nothing")),
-    "no such option": ("ops --colour", ("ops: no such option", "--colour")),
+    "no such option": ("ops --color", ("ops: no such option", "--color")),
     "an option misspelt": ("run m.onnx --sed 3", "--seed"),
     "no value": ("check m.onnx --target", "check: option '--target' requires an argument"),
     "no argument": ("inspect", ("inspect: missing argument", "'model'")),
@@ -132,7 +132,7 @@ WRONG = {
     "sizes that do not fit": ("run m.onnx --shape 1x4", "--shape does not fit the file"),
     "no such machine": ("c m.onnx out --target cortex-m5", "Did you mean 'cortex-m55'?"),
     "batches and no proof": ("c m.onnx out --batches 2", "--batches belongs to --prove"),
-    "a picture of no kind": ("memory m.onnx --plot p.gif", "p.gif"),
+    "a image of no kind": ("memory m.onnx --plot p.gif", "p.gif"),
     "one file for two": ("memory m.onnx --out p.svg --plot p.svg", "Give each a file of its own"),
     "no such schema": ("schema verfy", "is 'verify' meant?"),
     "a port beyond all": ("view m.onnx --port 70000", "invalid value for '--port'"),

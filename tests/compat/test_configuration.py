@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QUANT_CONFIGS and its neighbours: settings of a context, which change the models initialised in it and no other."""
+"""QUANT_CONFIGS and its neighbors: settings of a context, which change the models initialized in it and no other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Net(nn.Module):
         return self.head((y + y.relu()).transpose(1, 2))
 
 
-def initialised(**arguments: object) -> nn.Module:
+def initialized(**arguments: object) -> nn.Module:
     made = linger.init(Net(), **arguments)  # type: ignore[arg-type]  # arguments of several types
     linger.restore()
     return made
@@ -55,7 +55,7 @@ def test_settings_hold_in_their_context_alone() -> None:
         assert linger.QUANT_CONFIGS.clamp_info.clamp_weight_value == 3
         assert "clamp_activation_value=8" in repr(linger.QUANT_CONFIGS.clamp_info)
         assert linger.constrain(Net()).head.normalize_weight == 3
-        return initialised(), elsewhere[0]
+        return initialized(), elsewhere[0]
 
     model, elsewhere = apart(inside)
     assert (str(model.conv.widths), str(model.head.widths), elsewhere) == ("16/4/16", "16/4/16", 8)
@@ -64,7 +64,7 @@ def test_settings_hold_in_their_context_alone() -> None:
         out = model.eval()(torch.randn(2, 1, 8))
     assert out.bits == 16
     assert [m.out_bits for m in model.modules() if isinstance(m, linger.iqAddLayer)] == [16]
-    assert str(initialised().head.widths) == "8/8/8"
+    assert str(initialized().head.widths) == "8/8/8"
     assert linger.QUANT_CONFIGS.platform is None
     assert linger.QUANT_CONFIGS.quant_info.a_calibrate_name == "abs_max"
     assert repr(linger.QUANT_CONFIGS) == "QUANT_CONFIGS()"
@@ -100,14 +100,14 @@ def test_the_file_of_a_context_and_of_a_model_can_be_read(tmp_path: Path) -> Non
         linger.QUANT_CONFIGS.quant_info.weight_bits = 4
         linger.QUANT_CONFIGS.quant_info.a_calibrate_name = "top_10"
         linger.config_save_to_yaml(tmp_path / "context.yaml")
-        return initialised()
+        return initialized()
 
     model = apart(inside)
     linger.save_config(model, tmp_path / "model.yaml")
     linger.config_save_to_yaml(tmp_path / "same.yaml", model)
     assert (tmp_path / "same.yaml").read_bytes() == (tmp_path / "model.yaml").read_bytes()
     for name in ("context.yaml", "model.yaml"):
-        again = initialised(config_file=tmp_path / name)
+        again = initialized(config_file=tmp_path / name)
         assert str(again) == str(model)
         assert runtime_of(again).target == "arcs"
         assert runtime_of(again).methods == {"inputs": "topk:10", "outputs": "topk:10"}
@@ -117,13 +117,13 @@ def test_ops_are_left_out_in_a_context() -> None:
     def inside() -> nn.Module:
         linger.disable_quant_ops([nn.Conv1d], [torch.add, "mul"])
         linger.disable_quant_ops(["LSTM"])
-        return initialised()
+        return initialized()
 
     model = apart(inside)
     assert type(model.conv) is nn.Conv1d
     assert isinstance(model.head, linger.LinearInt)
     assert runtime_of(model).switches == Switches(add=False, mul=False)
-    assert isinstance(initialised().conv, linger.Conv1dInt)
+    assert isinstance(initialized().conv, linger.Conv1dInt)
 
 
 def test_names_of_ops_are_what_can_be_left_out() -> None:
@@ -134,7 +134,7 @@ def test_names_of_ops_are_what_can_be_left_out() -> None:
     def inside() -> nn.Module:
         linger.disable_quant_ops(modules, functions)
         with pytest.warns(UserWarning, match="no layer of Net was replaced"):
-            return initialised()
+            return initialized()
 
     assert type(apart(inside).head) is nn.Linear
     with pytest.raises(linger.UsageError) as caught:

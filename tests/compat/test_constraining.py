@@ -115,5 +115,5 @@ def test_what_does_not_fit_is_named_and_changes_nothing(net: nn.Module, tmp_path
     assert str(net) == before
     made = linger.init(net)
     linger.restore()
-    with pytest.raises(linger.UsageError, match="constrain: Sequential is quantised already"):
+    with pytest.raises(linger.UsageError, match="constrain: Sequential is quantized already"):
         linger.constrain(made)

@@ -55,7 +55,7 @@ def test_functions_have_classes_too(net: nn.Module) -> None:
 @pytest.mark.parametrize("name", [n for n in vars(older_names) if n.endswith(("Int", "Layer"))])
 def test_a_class_that_is_called_says_what_to_write(name: str) -> None:
     kind = getattr(linger, name)
-    with pytest.raises(linger.UsageError, match=rf"{name}: quantised layers are made by linger.init. Write \w"):
+    with pytest.raises(linger.UsageError, match=rf"{name}: quantized layers are made by linger.init. Write \w"):
         kind(3, 4, data_bits=8)
     assert name not in dir(linger)
 

@@ -40,7 +40,7 @@ def test_every_wrong_argument_is_named() -> None:
         linger.dequant(torch.zeros(1), -1)
 
 
-def test_a_tensor_becomes_quantised_and_comes_back() -> None:
+def test_a_tensor_becomes_quantized_and_comes_back() -> None:
     x = torch.tensor([0.5, -0.26, 3.9])
     q = linger.from_tensor_to_qtensor(x)  # 127/3.9 = 32.6: 2^5
     assert isinstance(q, linger.IQTensor)

@@ -105,7 +105,7 @@ def test_training_worked_by_hand():
 SHAPES = {
     "vectors": (NormalizeBatchNorm1d, (6, 4)),
     "sequences": (NormalizeBatchNorm1d, (6, 4, 3)),
-    "pictures": (NormalizeBatchNorm2d, (3, 4, 5, 2)),
+    "images": (NormalizeBatchNorm2d, (3, 4, 5, 2)),
     "volumes": (NormalizeBatchNorm3d, (3, 4, 2, 3, 2)),
 }
 

@@ -1,4 +1,4 @@
-"""SetBnMomentumUpdate: fused, limited and quantised batch norms keep their statistics; plain ones, and other models, learn."""
+"""SetBnMomentumUpdate: fused, limited and quantized batch norms keep their statistics; plain ones, and other models, learn."""
 
 import contextvars
 
@@ -21,7 +21,7 @@ class Net(nn.Module):
         return self.alone(torch.sigmoid(self.bn(self.conv(x))))
 
 
-def picture():
+def image():
     return 1.0 + torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
@@ -34,16 +34,16 @@ def means(model):
     return {key: value.clone() for key, value in model.state_dict().items() if "running_mean" in key}
 
 
-def learnt(model):
+def learned(model):
     """Which means one training pass changes; the output is by the batch's own statistics all the same."""
     before = means(model)
-    y = model.train()(picture())
+    y = model.train()(image())
     assert float(y.detach().mean(dim=(0, 2, 3)).abs().max()) < 0.1
     return {key for key, value in means(model).items() if not torch.equal(value, before[key])}
 
 
 def trace():
-    return linger.trace_layers(Net(), picture())
+    return linger.trace_layers(Net(), image())
 
 
 def trace_frozen():
@@ -53,8 +53,8 @@ def trace_frozen():
 
 def test_tracing_freezes_the_pair_and_not_the_plain_layer():
     model = apart(trace_frozen)
-    assert learnt(model) == {"alone.running_mean"}
-    assert learnt(trace()) == {"conv.bn.running_mean", "alone.running_mean"}
+    assert learned(model) == {"alone.running_mean"}
+    assert learned(trace()) == {"conv.bn.running_mean", "alone.running_mean"}
 
 
 def test_limits_freeze_what_gets_them_and_pairs_that_are_there():
@@ -63,11 +63,11 @@ def test_limits_freeze_what_gets_them_and_pairs_that_are_there():
         linger.SetBnMomentumUpdate(True)
         return linger.normalize_layers(model)
 
-    assert learnt(apart(frozen)) == set()
+    assert learned(apart(frozen)) == set()
 
 
 @pytest.mark.parametrize("order", ["before trace", "before init", "keyword"])
-def test_a_quantised_model_is_frozen_as_a_whole(order):
+def test_a_quantized_model_is_frozen_as_a_whole(order):
     def frozen():
         if order == "before trace":
             linger.SetBnMomentumUpdate()
@@ -76,8 +76,8 @@ def test_a_quantised_model_is_frozen_as_a_whole(order):
             linger.SetBnMomentumUpdate()
         return init(model, switches=Switches(freezes_batch_norm=True) if order == "keyword" else None)
 
-    assert learnt(apart(frozen)) == set()
-    assert learnt(init(trace())) == {"conv.bn.running_mean", "alone.running_mean"}
+    assert learned(apart(frozen)) == set()
+    assert learned(init(trace())) == {"conv.bn.running_mean", "alone.running_mean"}
 
 
 def test_what_was_frozen_learns_again_with_its_own_momentum():
@@ -89,19 +89,19 @@ def test_what_was_frozen_learns_again_with_its_own_momentum():
 
     model = apart(thawed)
     assert (model.conv.bn.momentum, model.alone.momentum) == (0.25, None)
-    assert learnt(model) == {"conv.bn.running_mean", "alone.running_mean"}
+    assert learned(model) == {"conv.bn.running_mean", "alone.running_mean"}
 
 
 def test_a_later_choice_does_not_change_the_model():
     def later():
         model = init(trace())
         linger.SetBnMomentumUpdate()
-        return learnt(model)
+        return learned(model)
 
     assert apart(later) == {"conv.bn.running_mean", "alone.running_mean"}
 
 
 def test_a_frozen_model_still_trains_its_weights():
     model = init(trace(), switches=Switches(freezes_batch_norm=True)).train()
-    model(picture()).square().sum().backward()
+    model(image()).square().sum().backward()
     assert model.conv.weight.grad.abs().max() > 0

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from linger.constraint.tracing import FusionReport, trace_layers
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 
 class SamePadded(nn.Conv2d):
@@ -31,7 +31,7 @@ def test_subclasses_with_a_forward_of_their_own_are_counted_and_named():
     blocks = [block(SamePadded(3, 3, 3), nn.BatchNorm2d(3)) for _ in range(10)]
     model = nn.Sequential(*blocks, block(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)))
     with pytest.warns(UserWarning, match="^trace_layers: 1 of 11 batch norms were folded") as said:
-        assert trace_layers(model, model, picture()) is model
+        assert trace_layers(model, model, image()) is model
     assert said[0].filename == __file__
     text = str(said[0].message)
     assert "0.1, 1.1, 2.1, 3.1, 4.1, 5.1, 6.1, 7.1 and 2 more: its convolution is a SamePadded with a forward" in text
@@ -54,11 +54,11 @@ def test_subclasses_with_a_forward_of_their_own_are_counted_and_named():
 def test_reasons(model, reason, caplog):
     if reason is None:  # no single convolution feeds it: told in the log
         with caplog.at_level(logging.INFO, logger="linger.constraint.tracing"):
-            trace_layers(model, model, picture())
+            trace_layers(model, model, image())
         assert "bn: several layers feed it" in caplog.text
         return
     with pytest.warns(UserWarning, match=reason):
-        trace_layers(model, model, picture())
+        trace_layers(model, model, image())
 
 
 def test_linear_layers_are_not_folded_and_that_is_said():
@@ -71,18 +71,18 @@ def test_hooks_between_the_two_are_a_reason():
     model = block(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     model[0].register_forward_hook(lambda *_: None)
     with pytest.warns(UserWarning, match="hooks look at what goes between"):
-        trace_layers(model, picture())
+        trace_layers(model, image())
 
 
 def test_batch_norms_that_nobody_expects_to_fold_are_only_logged(caplog):
     model = Wired(lambda m, x: m.conv2(m.bn(F.relu(m.conv(x)))))
     with caplog.at_level(logging.INFO, logger="linger.constraint.tracing"):
-        trace_layers(model, picture())
+        trace_layers(model, image())
     assert "0 of 2 batch norms were folded" in caplog.text
     assert "bn: no layer feeds it directly; bn2: the example input does not reach it" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="linger.constraint.tracing"):
-        trace_layers(Wired(lambda m, x: m.bn2(m.conv2(m.bn(m.conv(x))))), picture())
+        trace_layers(Wired(lambda m, x: m.bn2(m.conv2(m.bn(m.conv(x))))), image())
     assert "trace_layers: 2 of 2 batch norms were folded into their convolutions." in caplog.text
 
 

@@ -72,7 +72,7 @@ class Wide(nn.Linear):
 
     def __init__(self):
         super().__init__(3, 2)
-        self.colour = "green"
+        self.color = "green"
 
 
 def converted(layer, **limits):
@@ -87,7 +87,7 @@ def test_a_converted_layer_keeps_parameters_mode_and_attributes():
     assert made.bias is layer.bias
     assert not made.bias.requires_grad
     assert not made.training
-    assert made.colour == "green"
+    assert made.color == "green"
     assert list(made.state_dict()) == ["weight", "bias"]
     assert limits_of(made) == Limits(weight=0.1)
 

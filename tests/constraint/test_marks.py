@@ -1,4 +1,4 @@
-"""Marks live on the modules; a quantised model takes no more of them."""
+"""Marks live on the modules; a quantized model takes no more of them."""
 
 import copy
 import pickle
@@ -61,8 +61,8 @@ def test_a_float_model_is_not_refused():
 
 
 @pytest.mark.parametrize("pick", [lambda m: m, lambda m: m[0], lambda m: m[1], nn.Sequential])
-def test_a_quantised_model_and_every_part_of_it_is_refused(pick):
+def test_a_quantized_model_and_every_part_of_it_is_refused(pick):
     model = pick(init(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))))
-    with pytest.raises(UsageError, match=r"^here: \w+ is quantised already.*trace_layers, then normalize_layers, then"):
+    with pytest.raises(UsageError, match=r"^here: \w+ is quantized already.*trace_layers, then normalize_layers, then"):
         refuse_quantized(model, "here")
     assert all(QUANTIZED.of(m) for m in init(nn.Sequential(nn.Linear(2, 2))).modules())

@@ -39,7 +39,7 @@ from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 DEFAULT = Limits(weight=8.0, output=8.0)
 
@@ -266,7 +266,7 @@ def pair_of(*, first, **options):
     model = settle(Wired(lambda m, x: m.bn(m.conv(x)))).eval()
     for prepare in options.pop("marks", ()):
         prepare(model)
-    steps = [lambda: trace_layers(model, picture()), lambda: normalize_layers(model, **options)]
+    steps = [lambda: trace_layers(model, image()), lambda: normalize_layers(model, **options)]
     for step in steps if first == "trace" else reversed(steps):
         step()
     assert isinstance(model.conv, NormalizeConvBN2d)
@@ -304,7 +304,7 @@ def test_a_pair_has_the_same_limits_in_either_order(options, expected, first):
 
 
 def test_a_pair_can_be_chosen_by_its_own_type():
-    model = trace_layers(Wired(lambda m, x: m.fc(m.bn(m.conv(x)).flatten(1)[:, :4])), picture())
+    model = trace_layers(Wired(lambda m, x: m.fc(m.bn(m.conv(x)).flatten(1)[:, :4])), image())
     normalize_layers(model, normalize_modules=[NormalizeConvBN2d])
     assert limited(model) == {"conv": DEFAULT}
 
@@ -312,7 +312,7 @@ def test_a_pair_can_be_chosen_by_its_own_type():
 def test_a_mark_for_a_pair_beats_those_for_its_parts():
     model = Wired(lambda m, x: m.bn(m.conv(x)))
     normalize_module(model, normalize_weight_value=1)
-    trace_layers(model, picture())
+    trace_layers(model, image())
     normalize_module(model.conv, normalize_weight_value=2, normalize_bias_value=None)
     normalize_layers(model)
     assert limits_of(model.conv) == Limits(weight=2.0)
@@ -347,7 +347,7 @@ def test_a_mark_is_for_the_module_and_what_is_inside():
     assert limited(model) == {"0": DEFAULT, "1.0": Limits(2.0, 8.0, None)}
 
 
-def test_a_mark_counts_whatever_types_are_normalised():
+def test_a_mark_counts_whatever_types_are_normalized():
     model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))
     normalize_module(model[0], [nn.Embedding], 2, None, 4)
     normalize_layers(model, normalize_modules=[nn.Conv2d])
@@ -431,7 +431,7 @@ def test_every_unsupported_type_is_named_with_the_supported_ones(call, start):
     with pytest.raises(UsageError) as caught:
         call(model, [nn.Linear, nn.Conv3d, "Linear", nn.RNN])
     message = str(caught.value)
-    assert message.startswith(f"{start}: Conv3d, 'Linear', RNN cannot be normalised. Supported types: Conv1d, Conv2d, ")
+    assert message.startswith(f"{start}: Conv3d, 'Linear', RNN cannot be normalized. Supported types: Conv1d, Conv2d, ")
     assert all(name in message for name in ("LSTM", "Embedding", "NormalizeConvTransposeBN2d"))
     assert limited(model) == {}
 
@@ -450,7 +450,7 @@ def test_after_init_the_right_order_is_named(call, request):
     name = request.node.callspec.id
     before = str(model)
     with pytest.raises(
-        UsageError, match=f"^{name}: SmallNet is quantised.* trace_layers, then normalize_layers, then init"
+        UsageError, match=f"^{name}: SmallNet is quantized.* trace_layers, then normalize_layers, then init"
     ):
         call(model)
     assert str(model) == before

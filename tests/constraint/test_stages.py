@@ -54,17 +54,17 @@ def normalize(m):
 
 PATHS = {
     "float": [],
-    "normalised": [normalize],
+    "normalized": [normalize],
     "traced": [trace],
-    "traced, normalised": [trace, normalize],
-    "normalised, traced": [normalize, trace],
-    "quantised": [init],
-    "normalised, quantised": [normalize, init],
-    "traced, quantised": [trace, init],
-    "traced, normalised, quantised": [trace, normalize, init],
-    "normalised, traced, quantised": [normalize, trace, init],
+    "traced, normalized": [trace, normalize],
+    "normalized, traced": [normalize, trace],
+    "quantized": [init],
+    "normalized, quantized": [normalize, init],
+    "traced, quantized": [trace, init],
+    "traced, normalized, quantized": [trace, normalize, init],
+    "normalized, traced, quantized": [normalize, trace, init],
 }
-FLOAT = [name for name in PATHS if "quantised" not in name]
+FLOAT = [name for name in PATHS if "quantized" not in name]
 
 
 def built(make, seed, path):
@@ -99,7 +99,7 @@ def saved(m):
 
 
 def test_there_are_enough_pairs():
-    # earlier stages of each later one: 1 of "normalised" and "traced", 4 of either order, then with init on top
+    # earlier stages of each later one: 1 of "normalized" and "traced", 4 of either order, then with init on top
     assert len(PAIRS) == 1 + 1 + 4 + 4 + 1 + 2 + 2 + 5 + 5
 
 
@@ -137,8 +137,8 @@ def test_loading_may_come_at_any_point(make, target):
 
 
 @pytest.mark.parametrize("make", [SmallNet, Mixed])
-def test_both_orders_quantise_to_the_same_integers(make):
-    first, second = (built(make, 1, f"{order}, quantised") for order in ("traced, normalised", "normalised, traced"))
+def test_both_orders_quantize_to_the_same_integers(make):
+    first, second = (built(make, 1, f"{order}, quantized") for order in ("traced, normalized", "normalized, traced"))
     assert torch.equal(values(first), values(second))
     assert set(first.state_dict()) == set(second.state_dict())
 
@@ -152,12 +152,12 @@ def test_every_stage_can_be_copied_and_its_copy_loads(path):
 
 
 def test_limits_are_not_in_a_checkpoint():
-    assert list(built(Mixed, 1, "normalised").state_dict()) == list(model(Mixed, 1).state_dict())
-    assert list(built(Mixed, 1, "traced, normalised").state_dict()) == list(built(Mixed, 1, "traced").state_dict())
+    assert list(built(Mixed, 1, "normalized").state_dict()) == list(model(Mixed, 1).state_dict())
+    assert list(built(Mixed, 1, "traced, normalized").state_dict()) == list(built(Mixed, 1, "traced").state_dict())
 
 
-@pytest.mark.parametrize("path", ["traced, normalised", "normalised, traced", "normalised"])
-def test_marks_for_quantisation_hold_after_both_steps(path):
+@pytest.mark.parametrize("path", ["traced, normalized", "normalized, traced", "normalized"])
+def test_marks_for_quantization_hold_after_both_steps(path):
     m = model(SmallNet, 1)
     disable_quant(m.fc)
     quant_module(m.stem, parameter_bits=4)

@@ -21,7 +21,7 @@ from linger.constraint.tracing import AHEAD_RELU, replace_everywhere, trace_laye
 from linger.errors import UsageError
 from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 pytestmark = pytest.mark.filterwarnings("ignore:trace_layers")  # test_fusion has what it says
 
@@ -76,7 +76,7 @@ FUSED = {
 
 @pytest.mark.parametrize(("model", "expected"), FUSED.values(), ids=FUSED.keys())
 def test_a_pair_is_fused_only_when_nothing_else_sees_the_convolution(model, expected):
-    model, x = settle(copy.deepcopy(model)).double().eval(), picture().double()
+    model, x = settle(copy.deepcopy(model)).double().eval(), image().double()
     before = tree_leaves(model(x))
     trace_layers(model, model, x)
     assert fused(model) == expected
@@ -88,7 +88,7 @@ def test_a_pair_is_fused_only_when_nothing_else_sees_the_convolution(model, expe
 
 def test_batch_norm_without_statistics_is_not_fused():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
-    assert fused(trace_layers(model, model, picture())) == set()
+    assert fused(trace_layers(model, model, image())) == set()
 
 
 def test_one_dimensional_pair_is_fused():
@@ -121,7 +121,7 @@ def test_a_transposed_pair_that_is_given_an_output_size():
     model = Wired(lambda m, x: m.bn(m.conv(x, output_size=[14, 13])))
     model.conv = nn.ConvTranspose2d(3, 4, 3, stride=2)
     settle(model).double().eval()
-    x = picture().double()
+    x = image().double()
     before = model(x)
     assert fused(trace_layers(model, x)) == {"conv"}
     torch.testing.assert_close(model(x), before, rtol=0, atol=1e-11)  # as above
@@ -130,15 +130,15 @@ def test_a_transposed_pair_that_is_given_an_output_size():
 
 def test_kinds_of_pairs():
     one = trace_layers(nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4)), torch.randn(2, 3, 9))
-    two = trace_layers(Wired(chain), picture())
+    two = trace_layers(Wired(chain), image())
     assert type(one[0]) is NormalizeConvBN1d
     assert type(two.conv) is NormalizeConvBN2d
 
 
 NORMALIZED = {
     "1d": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU()), torch.randn(2, 3, 9)),
-    "2d": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), picture()),
-    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), picture()),
+    "2d": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), image()),
+    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), image()),
 }
 
 
@@ -166,7 +166,7 @@ def test_layers_within_limits_are_fused_and_marked_too(make, x, kinds):
 )
 def test_relu_after_layers_within_limits_is_seen(forward, expected):
     model = normalize_layers(Wired(forward))
-    trace_layers(model, picture())
+    trace_layers(model, image())
     assert ahead_of_relu(model) == expected
 
 
@@ -177,18 +177,18 @@ class DoubledWithinLimits(Doubled):
 @pytest.mark.parametrize("kind", [Doubled, DoubledWithinLimits])
 def test_a_forward_of_its_own_is_not_fused_after_normalize_layers_either(kind):
     model = normalize_layers(with_conv(kind(3, 4, 3), chain))
-    assert fused(trace_layers(model, picture())) == set()
+    assert fused(trace_layers(model, image())) == set()
 
 
 def test_relu_after_a_pair_made_by_hand_is_seen():
     model = nn.Sequential(NormalizeConvBN2d(3, 4, 3), nn.ReLU())
-    assert ahead_of_relu(trace_layers(model, picture())) == {"0"}
+    assert ahead_of_relu(trace_layers(model, image())) == {"0"}
     assert fused(model) == {"0"}
 
 
 def test_fusion_can_be_switched_off():
     model = Wired(lambda m, x: F.relu(m.bn(m.conv(x))))
-    assert fused(trace_layers(model, model, picture(), fuse_bn=False)) == set()
+    assert fused(trace_layers(model, model, image(), fuse_bn=False)) == set()
     assert ahead_of_relu(model) == {"bn"}
 
 
@@ -211,7 +211,7 @@ def test_training_afterwards_is_bit_for_bit_the_same():
 def test_parameters_are_the_same_objects():
     model = Wired(chain)
     conv, bn = model.conv, model.bn
-    trace_layers(model, model, picture())
+    trace_layers(model, model, image())
     assert model.conv.conv is conv
     assert model.conv.bn is bn
 
@@ -239,7 +239,7 @@ PLACES = {
 @pytest.mark.parametrize(("place", "expected"), PLACES.values(), ids=PLACES.keys())
 def test_every_spelling_of_relu_is_seen(place, expected, relu):
     model = Wired(place(relu))
-    trace_layers(model, model, picture())
+    trace_layers(model, model, image())
     assert ahead_of_relu(model) == expected
     marked = {path for path, layer in init(model).named_modules() if getattr(layer, "is_ahead_of_relu", False)}
     assert marked == expected
@@ -259,7 +259,7 @@ def test_every_spelling_of_relu_is_seen(place, expected, relu):
 )
 def test_a_layer_that_others_see_is_not_marked(forward):
     model = Wired(forward)
-    assert ahead_of_relu(trace_layers(model, model, picture())) == set()
+    assert ahead_of_relu(trace_layers(model, model, image())) == set()
 
 
 @pytest.mark.parametrize(
@@ -274,14 +274,14 @@ def test_a_layer_that_others_see_is_not_marked(forward):
 @pytest.mark.parametrize("is_wanted", [True, False])
 def test_marking_can_be_switched_off(option, forward, expected, is_wanted):
     model = Wired(forward)
-    trace_layers(model, model, picture(), **{option: is_wanted})
+    trace_layers(model, model, image(), **{option: is_wanted})
     assert ahead_of_relu(model) == (expected if is_wanted else set())
 
 
 def test_options_for_sigmoid_are_accepted_and_change_nothing():
     model = Wired(lambda m, x: torch.sigmoid(m.conv(x)))
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    trace_layers(model, model, picture(), ahead_conv_sigmoid=True, ahead_linear_sigmoid=False)
+    trace_layers(model, model, image(), ahead_conv_sigmoid=True, ahead_linear_sigmoid=False)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
@@ -294,13 +294,13 @@ def test_options_for_sigmoid_are_accepted_and_change_nothing():
 )
 def test_both_call_forms_return_the_root(call):
     model = Wired(chain)
-    assert call(model, picture()) is model
+    assert call(model, image()) is model
     assert fused(model) == {"conv"}
 
 
 def test_several_inputs():
     model = Wired(lambda m, x, y: m.bn(m.conv(x)) + m.bn2(m.conv2(m.conv(y))))
-    trace_layers(model, picture(), picture(seed=2))
+    trace_layers(model, image(), image(seed=2))
     assert fused(model) == {"conv2"}
 
 
@@ -316,9 +316,9 @@ class Outer(nn.Module):
 
 def test_a_part_as_target_leaves_the_rest():
     model = Outer()
-    assert trace_layers(model, model.second[1], picture()) is model
+    assert trace_layers(model, model.second[1], image()) is model
     assert fused(model) == {"second.1.conv"}
-    trace_layers(model, model.first, picture())
+    trace_layers(model, model.first, image())
     assert fused(model) == {"first.conv", "second.1.conv"}
 
 
@@ -338,7 +338,7 @@ def test_a_second_call_changes_nothing():
 def test_a_module_with_two_names_keeps_both():
     model = Wired(chain)
     model.alias, model.alias_bn = model.conv, model.bn
-    trace_layers(model, picture())
+    trace_layers(model, image())
     assert fused(model) == {"conv", "alias"}
     assert model.alias is model.conv
     assert model.alias_bn is model.bn
@@ -348,7 +348,7 @@ def test_modes_are_kept_module_by_module():
     model = Wired(lambda m, x: m.bn2(m.conv2(m.bn(m.conv(x))))).train()
     model.bn.eval()  # frozen
     model.conv2.eval()
-    trace_layers(model, picture())
+    trace_layers(model, image())
     assert (model.conv.training, model.conv.conv.training, model.conv.bn.training) == (True, True, False)
     assert (model.conv2.training, model.conv2.bn.training) == (False, True)
     assert model.training
@@ -368,14 +368,14 @@ def test_statistics_random_state_and_hooks_are_as_before():
     ("call", "match"),
     [
         pytest.param(
-            lambda m: trace_layers(m, nn.Linear(2, 2), picture()),
+            lambda m: trace_layers(m, nn.Linear(2, 2), image()),
             r"the target \(Linear\) is no part of the root \(Wired\)",
             id="foreign target",
         ),
         pytest.param(lambda m: trace_layers(m, m), "an example input is missing", id="no input"),
         pytest.param(trace_layers, "an example input is missing", id="nothing at all"),
         pytest.param(lambda m: trace_layers(m, torch.zeros(1, 7, 6, 6)), r"\(1, 7, 6, 6\)", id="wrong input"),
-        pytest.param(lambda m: trace_layers(m, "picture"), "str is no batch", id="no tensor"),
+        pytest.param(lambda m: trace_layers(m, "image"), "str is no batch", id="no tensor"),
     ],
 )
 def test_a_wrong_call_is_one_sentence_and_changes_nothing(call, match):
@@ -409,7 +409,7 @@ def test_replacing_reaches_every_name():
 
 def test_the_target_may_be_named():
     model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
-    assert fused(trace_layers(model, picture(), target_model=model[0])) == {"0.0"}
-    assert fused(trace_layers(model, picture(), target_model=model)) == {"0.0", "1"}
+    assert fused(trace_layers(model, image(), target_model=model[0])) == {"0.0"}
+    assert fused(trace_layers(model, image(), target_model=model)) == {"0.0", "1"}
     with pytest.raises(UsageError, match=r"the target \(Conv2d\) is no part of the root"):
-        trace_layers(model, picture(), target_model=nn.Conv2d(3, 4, 3))
+        trace_layers(model, image(), target_model=nn.Conv2d(3, 4, 3))

@@ -1,4 +1,4 @@
-"""Twelve networks as people write them, with data as they have them: quantised, proven and written as C at the first try."""
+"""Twelve networks as people write them, with data as they have them: quantized, proven and written as C at the first try."""
 
 import json
 import shutil

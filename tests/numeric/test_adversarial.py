@@ -1,6 +1,6 @@
-"""Inputs chosen to break things: every tie and its neighbours, every extreme, sums that float32 cannot hold.
+"""Inputs chosen to break things: every tie and its neighbors, every extreme, sums that float32 cannot hold.
 
-All ways to compute an op (numpy, torch, ONNX Runtime on functions and on the expansion, default optimisation) are held
+All ways to compute an op (numpy, torch, ONNX Runtime on functions and on the expansion, default optimization) are held
 to (n + 2^(s−1)) >> s with saturation, in Python's integers.
 """
 
@@ -38,7 +38,7 @@ def conv_attributes(w, shift, o_bits=8, **geometry):
 
 
 def accumulators(shift):
-    """Every tie of an 8-bit output and its two neighbours; beyond both ends too. Without a shift, every integer."""
+    """Every tie of an 8-bit output and its two neighbors; beyond both ends too. Without a shift, every integer."""
     if shift == 0:
         return list(range(-140, 141))
     ties = [(n << shift) + (1 << (shift - 1)) for n in range(-131, 131)]
@@ -86,9 +86,9 @@ EXTREMES = [-128, -127, -1, 0, 1, 127]
 def test_extreme_inputs_times_extreme_weights(shift):
     x, w = np.array(EXTREMES, np.int8).reshape(-1, 1), np.array(EXTREMES, np.int8).reshape(-1, 1)
     assert_gives(LINEAR, [x, w, None], product_attributes(shift), requantized_array(multiplied(x, w), shift))
-    picture, kernels = x.reshape(1, 1, -1, 1), w.reshape(-1, 1, 1, 1)
-    expected = requantized_array(convolved(picture, kernels), shift)
-    assert_gives(CONV, [picture, kernels, None], conv_attributes(kernels, shift), expected)
+    image, kernels = x.reshape(1, 1, -1, 1), w.reshape(-1, 1, 1, 1)
+    expected = requantized_array(convolved(image, kernels), shift)
+    assert_gives(CONV, [image, kernels, None], conv_attributes(kernels, shift), expected)
 
 
 @pytest.mark.parametrize("shift", [10, 17, 22])
@@ -132,13 +132,13 @@ def test_bias_beyond_2_24(shift, draw):
     x, w = draw.integers(-128, 128, (3, 4)).astype(np.int8), draw.integers(-128, 128, (6, 4)).astype(np.int8)
     expected = requantized_array(multiplied(x, w, b), shift, 32)
     assert_gives(LINEAR, [x, w, b], product_attributes(shift, 32), expected)
-    picture, kernels = x.reshape(3, 4, 1, 1), w.reshape(6, 4, 1, 1)
-    assert_gives(CONV, [picture, kernels, b], conv_attributes(kernels, shift, 32), expected.reshape(3, 6, 1, 1))
+    image, kernels = x.reshape(3, 4, 1, 1), w.reshape(6, 4, 1, 1)
+    assert_gives(CONV, [image, kernels, b], conv_attributes(kernels, shift, 32), expected.reshape(3, 6, 1, 1))
 
 
 @pytest.mark.parametrize("shift", [18, 20])
 def test_many_channels_and_a_large_bias_meet_at_a_tie(shift):
-    # 2048 products of 2^14 are 2^25; the bias moves the sum to a tie of the shift and to its neighbours
+    # 2048 products of 2^14 are 2^25; the bias moves the sum to a tie of the shift and to its neighbors
     wanted = np.array([(n << shift) + (1 << (shift - 1)) + near for n in (-2, 3, 40) for near in (-1, 0, 1)], np.int64)
     x, w = np.full((1, 2048), -128, np.int8), np.full((len(wanted), 2048), -128, np.int8)
     expected = requantized_array(wanted, shift).reshape(1, -1)

@@ -1,4 +1,4 @@
-"""Rounding, saturation and requantisation against exact fractions."""
+"""Rounding, saturation and requantization against exact fractions."""
 
 import math
 from fractions import Fraction
@@ -89,7 +89,7 @@ def test_requantize_in_onnxruntime_equals_the_fraction(shift, bits):
 
 @pytest.mark.parametrize("f", [0, 3, 20, 34])
 def test_sixths_are_rounded_half_up_without_a_mistake(f):
-    # the multiples of a sixth and their neighbours 2^-f away, where the quotient is nearest to a whole number and a half
+    # the multiples of a sixth and their neighbors 2^-f away, where the quotient is nearest to a whole number and a half
     whole = np.concatenate([np.arange(-300, 300), [2**15, -(2**15)]])
     numerators = [int(w) * 3 * 2**f + step for w in whole for step in (-1, 0, 1)]
     found = blocks.round_sixth(NumpyKernel(), np.array(numerators, np.float64) / 2**f)

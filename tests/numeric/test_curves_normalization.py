@@ -1,4 +1,4 @@
-"""Normalised lines of integers, held against Python's integers; the table against its description."""
+"""Normalized lines of integers, held against Python's integers; the table against its description."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from linger.numeric import curves
 from linger.numeric.curves import inverse_root, is_exact, normalize
 from linger.numeric.numpy_kernel import NumpyKernel
-from tests.support.integer_norm import normalised_line, root_entry, times_inverse_root
+from tests.support.integer_norm import normalized_line, root_entry, times_inverse_root
 from tests.support.onnx_body import assert_kernels_give
 
 pytestmark = pytest.mark.needs_torch
@@ -17,7 +17,7 @@ def body(scale, eps=1e-5):
 
 
 def expected_lines(x, scale, eps=1e-5):
-    return np.array([normalised_line(line, scale, eps) for line in x.tolist()], np.float64)[None]
+    return np.array([normalized_line(line, scale, eps) for line in x.tolist()], np.float64)[None]
 
 
 def test_table_is_the_published_formula():

@@ -47,7 +47,7 @@ def test_round_half_up_is_nearest_and_ties_go_up(numerator, denominator):
 
 
 @pytest.mark.parametrize("exponent", [-149, -30, -1, 0, 1, 30, 127])
-def test_powers_of_two_are_recognised(exponent):
+def test_powers_of_two_are_recognized(exponent):
     assert is_power_of_two(2.0**exponent)
 
 
@@ -133,8 +133,8 @@ def test_negative_ties_go_down_where_the_reciprocal_is_too_large(area):
 def test_positive_ties_go_down_where_the_reciprocal_is_too_small(area):
     sums, found = rounded_products(area)
     is_tie = (2 * sums) % (2 * area) == area
-    towards = np.sign(sums) * ((np.abs(sums) - area // 2) // area)  # to zero, both ways
-    np.testing.assert_array_equal(found[is_tie], towards[is_tie])
+    toward = np.sign(sums) * ((np.abs(sums) - area // 2) // area)  # to zero, both ways
+    np.testing.assert_array_equal(found[is_tie], toward[is_tie])
 
 
 @pytest.mark.parametrize("side", range(1, 16))
@@ -150,7 +150,7 @@ def test_runs_are_the_windows_of_adaptive_pooling(side):
             assert len(adaptive_runs(side, count)) == 1
 
 
-# halves between two neighbours go to the even one; 3.4028236e38 is the first that is infinite
+# halves between two neighbors go to the even one; 3.4028236e38 is the first that is infinite
 @pytest.mark.parametrize(
     "value", [0.0, 0.1, 1 + 2.0**-24, 1 + 3 * 2.0**-24, 1e-46, 2.0**-149, 3.4028234e38, 3.4028236e38]
 )

@@ -102,7 +102,7 @@ def test_window_sum_does_not_overflow_the_type_of_its_input():
     [
         # five columns, windows of two every three: 0–1, 3–4
         pytest.param((0, 0, 0, 0), [2, 5], id="fits"),
-        # padded to six on the right: columns 3–4; a third window would begin beyond the picture and is dropped
+        # padded to six on the right: columns 3–4; a third window would begin beyond the image and is dropped
         pytest.param((0, 0, 0, 1), [2, 5], id="window in the padding is dropped"),
         # padded on the left: −1–0, 2–3, and 5 would begin beyond
         pytest.param((0, 1, 0, 0), [1, 4], id="left"),

@@ -106,7 +106,7 @@ def test_errors_and_tolerance_are_those_of_the_definition(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["dialect", "bare", "standard"])
-def test_quantised_outputs_must_be_equal(tmp_path, form):
+def test_quantized_outputs_must_be_equal(tmp_path, form):
     model, x = small_net()
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", form=form)
     found = linger.onnx.compare(model, tmp_path / "net.onnx", x)

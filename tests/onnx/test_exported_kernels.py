@@ -33,7 +33,7 @@ class Everything(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def quantised():
+def quantized():
     torch.manual_seed(0)
     net, x = Everything(), torch.randn(2, 3, 8, 8)
     net = linger.init(net).eval()
@@ -42,28 +42,28 @@ def quantised():
     return net, x
 
 
-def exported(quantised, **options):
-    net, x = quantised
+def exported(quantized, **options):
+    net, x = quantized
     written = io.BytesIO()
     linger.onnx.export(net, (x,), written, **options)
     return written.getvalue()
 
 
 @pytest.mark.parametrize("form", ["dialect", "standard", "bare", "qdq"])
-def test_no_form_multiplies_unsigned_by_signed_bytes(quantised, form):
+def test_no_form_multiplies_unsigned_by_signed_bytes(quantized, form):
     """None but those that fit in 16 bits in pairs: weights within ±64, and data up to 127 behind a ReLU (`byte_forms`)."""
-    content = exported(quantised, form=form)
+    content = exported(quantized, form=form)
     model = load(content)
     if form == "bare":
         attach_functions(model)  # as linger.Session does to run it
     assert [mixed_products(model, level) for level in LEVELS] == [[]] * len(LEVELS)
-    assert linger.verify(quantised[0], content, quantised[1]).ok  # on this CPU, as ONNX Runtime optimises it
+    assert linger.verify(quantized[0], content, quantized[1]).ok  # on this CPU, as ONNX Runtime optimizes it
 
 
-def test_symmetric_qdq_says_which_layers_would(quantised, caplog):
+def test_symmetric_qdq_says_which_layers_would(quantized, caplog):
     """Zero points of 0, as TensorRT wants them, leave ONNX Runtime the choice: the export names the layers and the cure."""
     with caplog.at_level(logging.WARNING):
-        content = exported(quantised, form="qdq", qdq_symmetric=True)
+        content = exported(quantized, form="qdq", qdq_symmetric=True)
     assert mixed_products(load(content), "ENABLE_ALL")
     (said,) = [record.getMessage() for record in caplog.records if "VNNI" in record.getMessage()]
     for layer in ("conv.Conv2dInt", "flat.LinearInt", "rows.LinearInt", "along.Conv1dInt"):

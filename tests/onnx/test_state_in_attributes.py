@@ -29,7 +29,7 @@ class Stream(nn.Module):
         return self.fc(y + before)
 
 
-def quantised():
+def quantized():
     torch.manual_seed(0)
     model = linger.init(Stream()).eval()
     with pytest.warns(UserWarning, match="Quant saw nothing but zeros"):  # the first state is a float tensor
@@ -55,7 +55,7 @@ def run(path):
 
 @pytest.mark.parametrize("is_dynamo", [False, True], ids=["traced", "dynamo"])
 def test_file_is_the_model_freshly_reset_and_the_model_stays_so(tmp_path, is_dynamo):
-    model, path = quantised(), tmp_path / "net.onnx"
+    model, path = quantized(), tmp_path / "net.onnx"
     first = model.last["y"][0]
     linger.onnx.export(model, (X,), path, input_names=["x"], dynamo=is_dynamo)
     assert model.h is model.c is None
@@ -69,7 +69,7 @@ def test_file_is_the_model_freshly_reset_and_the_model_stays_so(tmp_path, is_dyn
 
 
 def test_state_of_an_earlier_pass_is_where_the_file_starts(tmp_path):
-    model, path = quantised(), tmp_path / "net.onnx"
+    model, path = quantized(), tmp_path / "net.onnx"
     simulated(model)
     kept = (model.h, model.c, model.last["y"][0])
     assert isinstance(model.last["y"][0], QTensor)
@@ -79,7 +79,7 @@ def test_state_of_an_earlier_pass_is_where_the_file_starts(tmp_path):
 
 
 def test_state_with_a_gradient_is_exported(tmp_path):
-    model, path = quantised(), tmp_path / "net.onnx"
+    model, path = quantized(), tmp_path / "net.onnx"
     model(X)  # as training leaves it
     assert model.c.requires_grad
     linger.onnx.export(model, (X,), path, input_names=["x"])

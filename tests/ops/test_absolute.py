@@ -6,7 +6,7 @@ import torch
 import linger
 from linger.ops.absolute import iq_abs
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def attributes(bits=8, scale_o=16.0):
@@ -32,17 +32,17 @@ def test_spellings_compute_magnitudes(name):
 
 
 def test_file_equals_the_simulation(tmp_path):
-    model = quantise(Wired(lambda m, x: torch.abs(m.conv(x)) + abs(m.conv(x))), picture())
+    model = quantize(Wired(lambda m, x: torch.abs(m.conv(x)) + abs(m.conv(x))), image())
     assert linger.coverage(model).float_ops == ()
-    linger.onnx.export(model, (picture(),), tmp_path / "m.onnx")
-    assert linger.verify(model, tmp_path / "m.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "m.onnx")
+    assert linger.verify(model, tmp_path / "m.onnx", (image(),)).ok
 
 
 def test_gradient_is_the_sign():
-    model = quantise(Wired(lambda m, x: m.conv(x).abs()), picture()).train()
+    model = quantize(Wired(lambda m, x: m.conv(x).abs()), image()).train()
     seen = []
     model.conv.register_forward_hook(lambda layer, args, out: seen.append(out.dequantize().detach()))
-    model(picture()).dequantize().sum().backward()
+    model(image()).dequantize().sum().backward()
     # the bias moves every pixel of its channel by as much; zero counts as positive
     signs = torch.where(seen[0] < 0, -1.0, 1.0)
     assert torch.equal(model.conv.bias.grad, signs.sum((0, 2, 3)))

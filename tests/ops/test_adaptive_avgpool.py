@@ -11,7 +11,7 @@ def attributes(o_shift=0, bits=8):
     return {"data_bits": bits, "o_bits": bits, "scale_x": 16.0, "scale_o": 16.0 / 2**o_shift}
 
 
-def test_one_window_of_a_picture():
+def test_one_window_of_a_image():
     # (1 + 2 + 3 + 4)/4 = 2½ → 3; at a quarter of the scale 0.625 → 1
     ones, x = int16([[1], [1]]), image([1, 2], [3, 4])
     assert_gives(iq_adaptive_avgpool, [x, ones, ones], attributes(), image([3]))

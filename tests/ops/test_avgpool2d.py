@@ -106,7 +106,7 @@ def assert_same_windows(bound, x, expected):
     assert bound["ceil_mode"] == 0
 
 
-PICTURE = torch.arange(-40, 44, dtype=torch.float64).reshape(1, 2, 6, 7).roll(5)
+IMAGE = torch.arange(-40, 44, dtype=torch.float64).reshape(1, 2, 6, 7).roll(5)
 
 POOLS = {
     "2×2": {"kernel_size": 2},
@@ -123,8 +123,8 @@ POOLS = {
 def test_layer_is_bound_as_a_call_with_its_own_windows(settings):
     layer = torch.nn.AvgPool2d(**settings)
     call = from_avgpool_layer(layer)
-    assert torch.equal(torch_object(call["call"])(PICTURE, *call["arguments"]), layer(PICTURE))
-    assert_same_windows(avgpool2d_int.functions[call["call"]](PICTURE, *call["arguments"]), PICTURE, layer(PICTURE))
+    assert torch.equal(torch_object(call["call"])(IMAGE, *call["arguments"]), layer(IMAGE))
+    assert_same_windows(avgpool2d_int.functions[call["call"]](IMAGE, *call["arguments"]), IMAGE, layer(IMAGE))
 
 
 @pytest.mark.parametrize(
@@ -138,27 +138,27 @@ def test_layer_is_bound_as_a_call_with_its_own_windows(settings):
     ],
 )
 def test_windows_without_a_fixed_divisor_are_refused(settings, reason):
-    found = from_avg_pool2d(PICTURE, **settings)
+    found = from_avg_pool2d(IMAGE, **settings)
     assert isinstance(found, Refusal)
     assert reason in found.reason
 
 
 @pytest.mark.parametrize("stride", [None, [], 2, (2, 2)], ids=str)
 def test_stride_defaults_to_the_kernel(stride):
-    assert from_avg_pool2d(PICTURE, 2, stride)["strides"] == (2, 2)
+    assert from_avg_pool2d(IMAGE, 2, stride)["strides"] == (2, 2)
 
 
 @pytest.mark.parametrize("size", [1, (1, 1), (6, 7), 2, (6, 1), (3, 3), (None, 2), (2, None)], ids=str)
 def test_adaptive_pool_to_a_size_with_windows_that_are_alike(size):
     layer = torch.nn.AdaptiveAvgPool2d(size)
     call = from_adaptive_layer(layer)
-    bound = avgpool2d_int.functions[call["call"]](PICTURE, *call["arguments"])
-    assert_same_windows(bound, PICTURE, layer(PICTURE))
+    bound = avgpool2d_int.functions[call["call"]](IMAGE, *call["arguments"])
+    assert_same_windows(bound, IMAGE, layer(IMAGE))
 
 
 @pytest.mark.parametrize("size", [4, (6, 5), (4, 3)], ids=str)
 def test_adaptive_pool_to_another_size_is_refused(size):
-    assert isinstance(from_adaptive_avg_pool2d(PICTURE, size), Refusal)
+    assert isinstance(from_adaptive_avg_pool2d(IMAGE, size), Refusal)
 
 
 @pytest.mark.parametrize("name", [*avgpool2d_int.functions, *avgpool2d_int.layers])

@@ -16,30 +16,30 @@ def attributes(scale_o=8.0, bits=(8, 8, 8)):
     return widths | {"scale_x": 8.0, "scale_w": 8.0, "scale_o": scale_o}
 
 
-def pictures(*channels, dtype=np.int8):
-    """One picture of two channels, each a row of numbers."""
+def images(*channels, dtype=np.int8):
+    """One image of two channels, each a row of numbers."""
     return np.array(channels, dtype)[None, :, None, :]
 
 
 def test_ties_and_both_ends():
-    x = pictures([1, -1, 3, 127], [2, -2, 5, -128])
+    x = images([1, -1, 3, 127], [2, -2, 5, -128])
     # /8. channel 0: 4·x + 0: 4 → ½ → 1; −4 → −½ → 0; 12 → 1½ → 2; 508 → 63½ → 64
     # channel 1: −10·x + 24: 4 → ½ → 1; 44 → 5½ → 6; −26 → −3¼ → −3; 1304 → 163 → 127
-    expected = pictures([1, 0, 2, 64], [1, 6, -3, 127])
+    expected = images([1, 0, 2, 64], [1, 6, -3, 127])
     assert_gives(batchnorm2d_int, [x, int8(4, -10), int32(0, 24), *STATISTICS], attributes(), expected)
 
 
 def test_statistics_in_the_file_change_nothing():
-    x = pictures([1, -1], [2, -2])
+    x = images([1, -1], [2, -2])
     for scale in (1.0, 100.0):
         inputs = [x, int8(4, -10), int32(0, 24), *(s * np.float32(scale) for s in STATISTICS)]
-        assert_gives(batchnorm2d_int, inputs, attributes(), pictures([1, 0], [1, 6]))
+        assert_gives(batchnorm2d_int, inputs, attributes(), images([1, 0], [1, 6]))
 
 
 def test_sixteen_bits():
-    x = pictures([30000, -30000], [32767, -32768], dtype=np.int16)
+    x = images([30000, -30000], [32767, -32768], dtype=np.int16)
     # ·256/64 = 4: 30000·9·4 → 32767, −30000·9·4 → −32768; 32767·1·4 − 100000·4 → −32768; 4·(−32768 − 100000) → −32768
-    expected = pictures([32767, -32768], [-32768, -32768], dtype=np.int16)
+    expected = images([32767, -32768], [-32768, -32768], dtype=np.int16)
     full = attributes(256.0, (16, 16, 16))
     assert_gives(batchnorm2d_int, [x, int16(9, 1), int32(0, -100000), *STATISTICS], full, expected)
 
@@ -47,8 +47,8 @@ def test_sixteen_bits():
 def test_bias_beyond_the_significand_of_float32():
     # 2^24 + 1·1 = 16777217 at shift 0: float32 would lose the one
     full = attributes(64.0, (8, 8, 32))
-    x = pictures([1, 0], [0, 0])
-    expected = pictures([16777217, 16777216], [5, 5], dtype=np.int32)
+    x = images([1, 0], [0, 0])
+    expected = images([16777217, 16777216], [5, 5], dtype=np.int32)
     assert_gives(batchnorm2d_int, [x, int8(1, 1), int32(2**24, 5), *STATISTICS], full, expected)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from linger.ops.bmm import bmm_int
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def test_two_by_two():
@@ -48,8 +48,8 @@ def test_bound_name_is_a_matrix_product_in_torch(name):
 def test_the_reversed_operator_is_the_same_product():
     def integers(function):
         torch.manual_seed(0)
-        model = quantise(Wired(lambda m, x: function(m.conv(x), m.conv2(m.conv(x)))), picture())
-        return model(picture()).integers()
+        model = quantize(Wired(lambda m, x: function(m.conv(x), m.conv2(m.conv(x)))), image())
+        return model(image()).integers()
 
     expected = integers(torch.matmul)
     assert torch.equal(integers(lambda x, y: torch.Tensor.__rmatmul__(y, x)), expected)

@@ -61,7 +61,7 @@ def test_function_passes_the_checker_at_every_opset(op, opset):
 
 @pytest.mark.parametrize(("op", "sample"), **every_sample())
 @pytest.mark.thin(every=12)
-def test_expansion_equals_numpy_at_every_optimisation_level(op, sample):
+def test_expansion_equals_numpy_at_every_optimization_level(op, sample):
     inputs = arrays(sample)
     expected = run_numpy(op, inputs, sample.attributes)
     levels = [ort.GraphOptimizationLevel.ORT_ENABLE_ALL]

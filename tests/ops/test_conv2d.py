@@ -39,7 +39,7 @@ def test_uneven_pads_and_ties_of_both_signs():
 
 
 def test_pads_on_all_four_sides_differ():
-    # a 1×1 kernel of 1 shows the padded picture itself: 1 row above, 2 columns left, 0 below, 1 right
+    # a 1×1 kernel of 1 shows the padded image itself: 1 row above, 2 columns left, 0 below, 1 right
     x, w = image([5, -6]), image([1])
     expected = image([0, 0, 0, 0, 0], [0, 0, 5, -6, 0])
     assert_gives(conv2d_int, [x, w, None], attributes(w, shift=0, pads=(1, 2, 0, 1)), expected)
@@ -78,7 +78,7 @@ def test_depthwise_with_bias():
     assert_gives(conv2d_int, [x, w, int32(2, 4, 0)], attributes(w, shift=3, group=3), expected)
 
 
-def test_bias_alone_decides_between_two_neighbours():
+def test_bias_alone_decides_between_two_neighbors():
     # x = 0, so the accumulator is the bias: /8: 3 → 0.375 → 0; 4 → ½ → 1; −4 → −½ → 0; −5 → −0.625 → −1
     x, w = image([0]), np.ones((4, 1, 1, 1), np.int8)
     expected = int8([0, 1, 0, -1]).reshape(1, 4, 1, 1)

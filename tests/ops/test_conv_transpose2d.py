@@ -178,7 +178,7 @@ def test_bound_name_exists_in_torch(name):
     assert torch_object(name) in (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d)
 
 
-def test_a_layer_of_one_axis_is_a_picture_of_one_row():
+def test_a_layer_of_one_axis_is_a_image_of_one_row():
     layer = torch.nn.ConvTranspose1d(4, 6, 5, stride=3, padding=2, output_padding=1, groups=2, dilation=4)
     assert from_conv_transpose1d(layer) == {
         "dilations": (1, 4),

@@ -28,7 +28,7 @@ def test_every_channel_a_group():
 
 def test_a_group_of_two_channels():
     # (1, 3, 1, 3): N = 4, S1 = 8, S2 = 20, D = 16, the distances ∓4 → ∓1023.97 → ∓1024, over both channels;
-    # the second picture is the same with other signs
+    # the second image is the same with other signs
     x = int8([[[1, 3], [1, 3]], [[-1, -3], [-1, -3]]])
     expected = int8([[[-8, 8], [-12, 12]], [[8, -8], [12, -12]]])
     assert_gives(groupnorm_int, [x, int16(4, 6), int32(0, 0)], attributes(1), expected)

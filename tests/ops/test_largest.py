@@ -18,7 +18,7 @@ def test_wider_integers():
     assert_gives(iq_largest, [int32([[2**31 - 2, 2**31 - 1]])], {"dims": -1, "o_bits": 32}, int32([[2**31 - 1]]))
 
 
-def test_a_layer_behind_the_largest_of_a_picture_fits_every_size():
+def test_a_layer_behind_the_largest_of_a_image_fits_every_size():
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 12, "thinker": 1]>
         g (float[n,2,h,w] x) => (float[n,2] y) <int8[2,2] weight = {1, 2, 3, 4}, int32[2] bias = {1, 2}> {

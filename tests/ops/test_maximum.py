@@ -6,7 +6,7 @@ import torch
 from linger.dialect import Refusal
 from linger.ops.maximum import from_max, iq_max
 from tests.support.hand_worked import assert_gives, int8, torch_object
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,6 @@ def test_a_limit_behind_it_reaches_the_layers_before():
         y = m.conv(x)
         return torch.maximum(m.conv2(y), y).clamp(-0.125, 0.125)
 
-    model = quantise(Wired(forward), picture(spread=8.0))
+    model = quantize(Wired(forward), image(spread=8.0))
     assert model.conv2.running_o.item() == 0.125
     assert model.conv.running_o.item() > 0.125  # another layer reads all of it

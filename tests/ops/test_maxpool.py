@@ -54,7 +54,7 @@ def test_uneven_padding():
 
 @pytest.mark.parametrize(("dtype", "top"), [(np.int16, 32767), (np.int32, 2**31 - 1)], ids=["int16", "int32"])
 def test_wide_integers_keep_every_bit(dtype, top):
-    # neighbours that float32 cannot tell apart (int32): 2^31 − 1 and 2^31 − 2
+    # neighbors that float32 cannot tell apart (int32): 2^31 − 1 and 2^31 − 2
     x = image([top - 1, top, -top - 1, -top], dtype=dtype)
     assert_gives(maxpool, [x], {"kernel_shape": (1, 2), "strides": (1, 2)}, image([top, -top], dtype=dtype))
 

@@ -20,7 +20,7 @@ BEYOND_MINUS_HALF = np.nextafter(np.float32(-0.5), np.float32(-1))  # −0.50000
     [
         # ·16: 0.5 → ⌊1.0⌋, 1.5 → ⌊2.0⌋, 2.5 → ⌊3.0⌋: a tie goes up, also where half-even would go down
         pytest.param(reals(0.03125, 0.09375, 0.15625), 16.0, int8(1, 2, 3), id="positive ties go up"),
-        # ·16: −0.5 → ⌊0⌋, −1.5 → ⌊−1⌋, −2.5 → ⌊−2⌋: up is towards zero here
+        # ·16: −0.5 → ⌊0⌋, −1.5 → ⌊−1⌋, −2.5 → ⌊−2⌋: up is toward zero here
         pytest.param(reals(-0.03125, -0.09375, -0.15625), 16.0, int8(0, -1, -2), id="negative ties go up"),
         # ·16: 127.5 → 128 → 127; 127.4375 + ½ = 127.9375 → 127; 1600 → 127
         pytest.param(reals(7.96875, 7.96484375, 100.0), 16.0, int8(127, 127, 127), id="saturates above"),

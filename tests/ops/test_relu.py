@@ -5,7 +5,7 @@ import torch
 
 from linger.ops.relu import from_functional_relu, from_relu, relu
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_in_place_is_accepted():
 
 
 def test_a_limit_behind_it_reaches_the_layer_before():
-    model = quantise(Wired(lambda m, x: torch.relu(m.conv(x)).clamp(max=0.125)), picture())
+    model = quantize(Wired(lambda m, x: torch.relu(m.conv(x)).clamp(max=0.125)), image())
     assert model.conv.running_o.item() == 0.125

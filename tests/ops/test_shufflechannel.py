@@ -8,7 +8,7 @@ from linger.dialect import Refusal
 from linger.ops.shufflechannel import from_channel_shuffle, shuffle_channel
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
 from tests.support.samples import run_numpy
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 @pytest.mark.parametrize(
@@ -48,5 +48,5 @@ def test_binding():
 
 
 def test_a_limit_behind_it_reaches_the_layer_before():
-    model = quantise(Wired(lambda m, x: torch.channel_shuffle(m.conv(x), 2).clamp(-0.125, 0.125)), picture())
+    model = quantize(Wired(lambda m, x: torch.channel_shuffle(m.conv(x), 2).clamp(-0.125, 0.125)), image())
     assert model.conv.running_o.item() == 0.125

@@ -1,4 +1,4 @@
-"""Sigmoid, tanh, softmax and log-softmax of quantised tensors: every spelling runs as the device's integers."""
+"""Sigmoid, tanh, softmax and log-softmax of quantized tensors: every spelling runs as the device's integers."""
 
 import math
 
@@ -13,7 +13,7 @@ import linger
 from linger.dialect import find_op
 from linger.quantization.setup.initialize import init
 from tests.support.samples import run_numpy
-from tests.support.wired import Wired, after, picture
+from tests.support.wired import Wired, after, image
 
 SIGMOIDS = {
     "torch": torch.sigmoid,
@@ -85,7 +85,7 @@ def after_forward(forward, out_bits=8):
     linger.quant_module(model, out_bits=out_bits)
     model = init(model).eval()
     with linger.calibration():
-        model(picture())
+        model(image())
     return model
 
 
@@ -96,7 +96,7 @@ def integer_ops(model):
 @pytest.mark.parametrize(("op", "real", "function"), SPELLINGS)
 def test_every_spelling_runs_as_integers(op, real, function):
     model = both(function)
-    h, y = model(picture())
+    h, y = model(image())
     assert (y.scale, y.bits) == (128.0, 8)
     wide = (h.integers().numpy().astype(np.int16) * 256).astype(np.int16)
     expected = run_numpy(find_op(op), [wide], {"scale_x": h.scale * 256, "scale_o": 128.0})
@@ -109,7 +109,7 @@ def test_every_spelling_runs_as_integers(op, real, function):
 @pytest.mark.parametrize(("op", "real", "function"), ALONG_AN_AXIS)
 def test_every_spelling_along_an_axis_runs_as_integers(op, real, function):
     model = both(function)
-    h, y = model(picture())
+    h, y = model(image())
     of_range = 2.0 ** math.floor(math.log2(127 / real(h.dequantize().detach(), 1).abs().max().item()))
     assert (y.scale, y.bits) == (of_range, 8)
     attributes = {"dim": 1, "data_bits": 8, "o_bits": 8, "scale_x": h.scale, "scale_o": y.scale}
@@ -123,12 +123,12 @@ def test_every_spelling_along_an_axis_runs_as_integers(op, real, function):
 @pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -2])
 def test_any_axis_is_written_as_the_last_one(axis, tmp_path):
     model = after(lambda h: torch.softmax(h, axis))
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", form="bare")
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", form="bare")
     nodes = onnx.load(tmp_path / "net.onnx").graph.node
     (node,) = [n for n in nodes if n.op_type == "SoftmaxInt"]
     assert {a.name: a.i for a in node.attribute}["dim"] == -1
     assert sum(n.op_type == "Transpose" for n in nodes) == (0 if axis in (3, -1) else 2)
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 def test_axis_out_of_range_is_torchs_error():
@@ -155,7 +155,7 @@ def test_training_along_an_axis_sees_the_real_gradient(real):
         return real(h, 1)
 
     model.run = forward
-    y = model(picture())
+    y = model(image())
     weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
     (y * weight).sum().backward()
     h = seen["h"].detach().clone().requires_grad_()
@@ -176,21 +176,21 @@ def test_result_in_place_replaces_the_operand():
 def test_sixteen_bits_need_no_requant():
     model = after_forward(lambda m, x: torch.tanh(m.conv(x)), out_bits=16)
     assert "Requant" not in integer_ops(model)
-    assert model(picture()).bits == 8
+    assert model(image()).bits == 8
 
 
 def test_wider_input_is_narrowed_by_its_range(tmp_path):
     model = after_forward(lambda m, x: torch.sigmoid(m.conv(x)), out_bits=32)
-    y = model(picture())
+    y = model(image())
     assert (y.scale, y.bits) == (128.0, 8)
     assert integer_ops(model)[-2:] == ["Requant", "iqSigmoid"]
     fresh = Wired(lambda m, x: torch.sigmoid(m.conv(x)))
     linger.quant_module(fresh, out_bits=32)
     fresh = init(fresh).eval()
     fresh.load_state_dict(model.state_dict())
-    assert torch.equal(fresh(picture()).integers(), y.integers())
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    assert torch.equal(fresh(image()).integers(), y.integers())
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 @FIXED
@@ -223,7 +223,7 @@ def test_training_sees_the_gradient_of_the_real_function(op, real):
         return real(h)
 
     model.run = forward
-    y = model(picture())
+    y = model(image())
     y.sum().backward()
     h = seen["h"].detach().clone().requires_grad_()
     real(h).sum().backward()
@@ -321,7 +321,7 @@ def test_program_of_torch_export_gives_the_same_numbers(gated):
 @pytest.mark.parametrize("bits", [16, 32])
 def test_softmax_of_wide_numbers_keeps_their_width(real, bits, tmp_path):
     model = after_forward(lambda m, x: real(m.conv(x), 1), out_bits=bits)
-    y = model(picture())
+    y = model(image())
     assert y.bits == bits
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok

@@ -131,10 +131,10 @@ def test_a_float_checkpoint_loads_after_init_without_trace():
     assert torch.equal(target.bn.running_mean, source.bn.running_mean)
 
 
-@pytest.mark.parametrize("stage", ["traced", "quantised"])
+@pytest.mark.parametrize("stage", ["traced", "quantized"])
 def test_a_part_loads_alone(stage):
     source, target = float_model(1), traced(2)
-    if stage == "quantised":
+    if stage == "quantized":
         target = calibrated(target)
     assert target.block.load_state_dict(source.block.state_dict()) == ([], [])
     conv = target.block.conv1.conv if stage == "traced" else target.block.conv1
@@ -166,12 +166,12 @@ def test_only_a_part_was_traced():
     assert torch.equal(model.bn.running_mean, float_model(1).bn.running_mean)
 
 
-# -- a quantised checkpoint ---------------------------------------------------------------------------------------
+# -- a quantized checkpoint ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_calibrated", [False, True], ids=["fresh", "calibrated with other data"])
 @pytest.mark.parametrize("make", [SmallNet, Tiny])
-def test_a_quantised_checkpoint_gives_the_same_integers_in_another_model(make, is_calibrated):
+def test_a_quantized_checkpoint_gives_the_same_integers_in_another_model(make, is_calibrated):
     source = calibrated(traced(1, make))
     target = init(traced(2, make)).eval()
     if is_calibrated:
@@ -237,8 +237,8 @@ def test_a_checkpoint_with_folded_weights_loads_and_gives_the_same_integers():
 
 STAGES = {
     "traced": traced,
-    "quantised": lambda seed: init(traced(seed)),
-    "quantised, not traced": lambda seed: init(float_model(seed)),
+    "quantized": lambda seed: init(traced(seed)),
+    "quantized, not traced": lambda seed: init(float_model(seed)),
 }
 
 

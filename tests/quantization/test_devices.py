@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import linger
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
-from tests.support.device_models import MODELS, make_model, picture
+from tests.support.device_models import MODELS, image, make_model
 from tests.support.emulated_device import cached_library, take_host_reads
 
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -41,13 +41,13 @@ def calibrate(name: str, device: str) -> nn.Module:
     """A model that was moved to the device as a float model."""
     model = linger.init(make_model(name).to(device)).eval()
     with linger.calibration():
-        model(picture().to(device))
+        model(image().to(device))
     return model
 
 
 def train(model: nn.Module, device: str, start: Mapping[str, Tensor] | None = None) -> Run:
     """A step of SGD from a state, a second output, an evaluation; the state after the first output is kept too."""
-    run, x = Run(model), picture(seed=2).to(device)
+    run, x = Run(model), image(seed=2).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     model.train()
     y = model(x)
@@ -90,7 +90,7 @@ def test_integers_gradients_and_files_are_those_of_the_cpu(name, device, tmp_pat
     assert_equal(here, there)
     assert linger.coverage(here.model).float_ops == linger.coverage(there.model).float_ops
     assert {t.device.type for t in there.model.state_dict().values()} == {device}
-    inputs = (picture(seed=2).to(device),)
+    inputs = (image(seed=2).to(device),)
     linger.onnx.export(there.model, inputs, tmp_path / "m.onnx")
     assert linger.verify(there.model, tmp_path / "m.onnx", inputs).ok
 
@@ -109,7 +109,7 @@ number fits the integers, whether a float tensor is a mask."""
 @each_model
 @pytest.mark.thin(every=4)
 def test_a_training_step_reads_no_number_back(name, device):
-    model, x = linger.init(make_model(name).to(device)).train(), picture(seed=2).to(device)
+    model, x = linger.init(make_model(name).to(device)).train(), image(seed=2).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     counts = []
     for _ in range(3):
@@ -126,11 +126,11 @@ def test_a_training_step_reads_no_number_back(name, device):
 def test_calibration_reads_at_most_one_number_per_layer(name, device):
     model = linger.init(make_model(name).to(device)).eval()
     with linger.calibration():  # makes the layers of the functions
-        model(picture().to(device))
+        model(image().to(device))
     layers = sum(isinstance(module, QuantizedBase) for module in model.modules())
     take_host_reads()
     with linger.calibration():
-        model(picture().to(device))
+        model(image().to(device))
     # and at the end what was counted, and the ranges before it, for all layers at once
     assert take_host_reads() <= max(layers, 2 * READS.get(name, 0)) + 2
 
@@ -148,8 +148,8 @@ class Residual(nn.Module):
         return F.relu(x + y)
 
 
-class Pictures(nn.Module):
-    """As many classify pictures: 19 layers and functions with a range, among them residual additions."""
+class Images(nn.Module):
+    """As many classify images: 19 layers and functions with a range, among them residual additions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,10 +164,10 @@ class Pictures(nn.Module):
 
 def test_a_network_of_19_layers_reads_nothing_in_training_and_one_per_layer_in_calibration(device):
     torch.manual_seed(5)
-    model = Pictures()
-    linger.trace_layers(model, model, picture())
+    model = Images()
+    linger.trace_layers(model, model, image())
     model = linger.init(model.to(device)).train()
-    x, target = picture(seed=2).to(device), torch.tensor([0, 1, 2, 1], device=device)
+    x, target = image(seed=2).to(device), torch.tensor([0, 1, 2, 1], device=device)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     counts = []
     for _ in range(3):
@@ -188,11 +188,11 @@ def test_a_network_of_19_layers_reads_nothing_in_training_and_one_per_layer_in_c
 def test_numbers_that_are_none_are_found_at_the_next_evaluation(name, device):
     """Training there looks at no number, so it cannot stop at once; no integer is ever made of NaN."""
     model = linger.init(make_model(name).to(device)).train()
-    broken = picture().to(device)
+    broken = image().to(device)
     broken[0, 0, 0, 0] = math.nan
     assert unwrap(model(broken)).isnan().any()
     with pytest.raises(linger.UsageError, match="NaN or infinity"):
-        model.eval()(picture().to(device))
+        model.eval()(image().to(device))
 
 
 def test_a_part_in_evaluation_takes_what_a_learning_part_gives(device):
@@ -200,7 +200,7 @@ def test_a_part_in_evaluation_takes_what_a_learning_part_gives(device):
         model = calibrate("function add", where)
         model.train()
         model.end.eval()
-        return unwrap(model(picture(seed=2).to(where))).detach().cpu()
+        return unwrap(model(image(seed=2).to(where))).detach().cpu()
 
     assert torch.equal(run("cpu"), run(device))
 
@@ -208,13 +208,13 @@ def test_a_part_in_evaluation_takes_what_a_learning_part_gives(device):
 @pytest.mark.parametrize(
     "name", ["layer Conv2d, bn", "layer LSTM", "layer LayerNorm", "function softmax", "function add"]
 )
-def test_a_quantised_model_can_be_moved(name, device):
+def test_a_quantized_model_can_be_moved(name, device):
     here = train(calibrate(name, "cpu"), "cpu")
     moved = train(calibrate(name, "cpu").to(device), device, start=here.trained)
     assert_equal(here, moved)
     back = moved.model.to("cpu")
     with torch.no_grad():
-        assert torch.equal(unwrap(back(picture(seed=2))), moved.seen["evaluation"])
+        assert torch.equal(unwrap(back(image(seed=2))), moved.seen["evaluation"])
 
 
 @pytest.mark.parametrize("name", ["layer Conv2d, bn", "layer GRU, two layers", "function softmax"])
@@ -226,7 +226,7 @@ def test_checkpoints_cross_devices(name, is_saved_there, device, tmp_path):
     other = linger.init(make_model(name).to(places[1]))
     other.load_state_dict(torch.load(tmp_path / "model.pt", map_location=places[1]))
     with torch.no_grad():
-        y = other.eval()(picture(seed=2).to(places[1]))
+        y = other.eval()(image(seed=2).to(places[1]))
     assert torch.equal(unwrap(y).cpu(), source.seen["evaluation"])
     assert {t.device.type for t in other.state_dict().values()} == {places[1]}
 

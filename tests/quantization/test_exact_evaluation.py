@@ -13,8 +13,8 @@ from linger.simulation.recorder import record
 from tests.support import int64
 from tests.support.comparison import assert_same
 from tests.support.models import SmallNet, settle
-from tests.support.models import quantised as traced_and_quantised
-from tests.support.wired import quantise
+from tests.support.models import quantized as traced_and_quantized
+from tests.support.wired import quantize
 
 FLOAT32_EXACT = 2**24
 
@@ -30,8 +30,8 @@ def assert_integers(actual, expected):
 
 
 def assert_layer_is_exact(layer, x, *, is_saturation_wanted=False, distinct=16):
-    """One Conv2d or Linear, quantised: its input, its parameters and its output."""
-    model = quantise(nn.Sequential(layer), x)
+    """One Conv2d or Linear, quantized: its input, its parameters and its output."""
+    model = quantize(nn.Sequential(layer), x)
     made = model[0]
     weight, bias = layer.weight.detach().numpy(), None if layer.bias is None else layer.bias.detach().numpy()
     if is_saturation_wanted:
@@ -40,8 +40,8 @@ def assert_layer_is_exact(layer, x, *, is_saturation_wanted=False, distinct=16):
     found, outputs = recorded(model, x)
     scale_x, scale_o = made.read("scale_x"), made.read("scale_o")
     widths, frozen = made.widths, made.freeze(made.read("scale_x"))
-    assert_integers(found["0.Quant"], int64.quantised(x.numpy(), scale_x, widths.data))
-    assert_integers(frozen.weight_integers.numpy(), int64.quantised(weight, frozen.scale_w, widths.parameter))
+    assert_integers(found["0.Quant"], int64.quantized(x.numpy(), scale_x, widths.data))
+    assert_integers(frozen.weight_integers.numpy(), int64.quantized(weight, frozen.scale_w, widths.parameter))
     if bias is not None:
         steps = np.floor(bias.astype(np.float64) * scale_x * frozen.scale_w + 0.5)
         assert_integers(frozen.bias_integers.numpy(), int64.saturated(steps, 32))
@@ -115,9 +115,9 @@ def test_sums_beyond_what_float32_holds(make, shape):
     x = torch.rand(shape) * 0.05 + 0.94
     x *= torch.linspace(-1, 1, shape[0]).reshape(-1, *([1] * (len(shape) - 1)))
     assert_layer_is_exact(layer, x, distinct=12)
-    model = quantise(nn.Sequential(layer), x)
+    model = quantize(nn.Sequential(layer), x)
     made = model[0]
-    q = int64.quantised(x.numpy(), made.read("scale_x"), 8)
+    q = int64.quantized(x.numpy(), made.read("scale_x"), 8)
     w = made.freeze(made.read("scale_x")).weight_integers.numpy()
     total = int64.convolved(q, w, None, made.geometry) if w.ndim == 4 else int64.multiplied(q, w, None)
     assert np.abs(total).max() > FLOAT32_EXACT
@@ -131,7 +131,7 @@ def test_bias_beyond_what_float32_holds():
         layer.bias.uniform_(-900.0, 900.0)
     x = torch.randn(6, 3)
     assert_layer_is_exact(layer, x)
-    made = quantise(nn.Sequential(layer), x)[0]
+    made = quantize(nn.Sequential(layer), x)[0]
     assert made.freeze(made.read("scale_x")).bias_integers.abs().max() > FLOAT32_EXACT
 
 
@@ -140,7 +140,7 @@ def test_bias_that_int32_could_not_hold_lowers_the_scale_of_the_weights():
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[1e-6, 0], [0, -1e-6], [1e-6, 1e-6]]))
         layer.bias.copy_(torch.tensor([1e6, -1e6, 5e5]))
-    made = quantise(nn.Sequential(layer), torch.rand(4, 2))[0]
+    made = quantize(nn.Sequential(layer), torch.rand(4, 2))[0]
     frozen = made.freeze(made.read("scale_x"))
     steps = layer.bias.detach().double() * made.read("scale_x") * frozen.scale_w
     assert frozen.bias_integers.tolist() == torch.floor(steps + 0.5).long().tolist()
@@ -179,7 +179,7 @@ def test_any_convolution(groups, inside, outside, kernel, stride, dilation, padd
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * magnitude)
     linger.quant_module(layer, data_bits=bits[0], parameter_bits=bits[1], out_bits=bits[2])
     x = torch.randn(2, groups * inside, 9, 8, generator=generator)
-    model = quantise(nn.Sequential(layer), x)
+    model = quantize(nn.Sequential(layer), x)
     found, _ = recorded(model, x)
     expected = int64.layer_output(model[0], found["0.Quant"], model[0].read("scale_x"))
     assert_integers(found["0.Conv2dInt"], expected)
@@ -189,7 +189,7 @@ def small_net_in_int64(model, x, found):
     """SmallNet's integers, each from the recorded integers before it."""
     scale = {path: layer.read("scale_o") for path, layer in model.named_modules() if "scale_o" in layer._buffers}
     functional = {k.rpartition("_linger_round_tensor_")[2]: v for k, v in scale.items() if "_linger" in k}
-    yield "stem.Quant", int64.quantised(x.numpy(), model.stem.read("scale_x"), 8)
+    yield "stem.Quant", int64.quantized(x.numpy(), model.stem.read("scale_x"), 8)
     yield "stem.Conv2dInt", int64.layer_output(model.stem, found["stem.Quant"], model.stem.read("scale_x"))
     yield "Relu", np.maximum(found["stem.Conv2dInt"], 0)
     block = model.block
@@ -212,7 +212,7 @@ def small_net_in_int64(model, x, found):
     yield "avg.AvgPool2dInt_1", int64.pooled_mean(found["iqMul_1"], 2)
     joined = functional["iqcat_3"]
     halves = [("avg.AvgPool2dInt", total), ("avg.AvgPool2dInt_1", gated)]
-    yield "iqCat", np.concatenate([int64.requantised(found[n], s, joined, 8) for n, s in halves], axis=1)
+    yield "iqCat", np.concatenate([int64.requantized(found[n], s, joined, 8) for n, s in halves], axis=1)
     yield "gap.AvgPool2dInt", int64.pooled_mean(found["iqCat"], 2)
     yield "fc.LinearInt", int64.layer_output(model.fc, found["gap.AvgPool2dInt"][:, :, 0, 0], joined)
 
@@ -221,7 +221,7 @@ def small_net_in_int64(model, x, found):
 def test_whole_network(seed):
     torch.manual_seed(seed)
     x = torch.randn(6, 1, 8, 8)
-    model = traced_and_quantised(settle(SmallNet()), x)
+    model = traced_and_quantized(settle(SmallNet()), x)
     found, outputs = recorded(model, x)
     expected = dict(small_net_in_int64(model, x, found))
     assert list(found) == list(expected)
@@ -233,7 +233,7 @@ def test_whole_network(seed):
 
 
 def test_evaluation_does_not_depend_on_who_watches():
-    model, x = traced_and_quantised(settle(SmallNet()), torch.randn(6, 1, 8, 8)), torch.randn(6, 1, 8, 8)
+    model, x = traced_and_quantized(settle(SmallNet()), torch.randn(6, 1, 8, 8)), torch.randn(6, 1, 8, 8)
     _, outputs = recorded(model, x)
     with torch.no_grad():
         quiet = model(x).dequantize()
@@ -246,17 +246,17 @@ def test_evaluation_does_not_depend_on_who_watches():
     assert with_gradients.requires_grad
 
 
-def test_ragged_widths_between_layers_are_requantised():
+def test_ragged_widths_between_layers_are_requantized():
     model = nn.Sequential(nn.Linear(6, 20), nn.Linear(20, 20), nn.Linear(20, 12))
     linger.quant_module(model[1], data_bits=16, parameter_bits=8, out_bits=16)
     x = torch.randn(5, 6)
-    quantise(model, x)
+    quantize(model, x)
     found, _ = recorded(model, x)
     first, second, third = (model[i].read("scale_o") for i in range(3))
     assert_integers(found["1.Requant"], found["0.LinearInt"].astype(np.int64) * 256)
     assert found["1.Requant"].dtype == np.int16
     assert_integers(found["1.LinearInt"], int64.layer_output(model[1], found["1.Requant"], first * 256))
-    assert_integers(found["2.Requant"], int64.requantised(found["1.LinearInt"], second, second / 256, 8))
+    assert_integers(found["2.Requant"], int64.requantized(found["1.LinearInt"], second, second / 256, 8))
     assert_integers(found["2.LinearInt"], int64.layer_output(model[2], found["2.Requant"], second / 256))
     assert all(isinstance(layer, QuantLayer) for layer in model)
     assert third > 0

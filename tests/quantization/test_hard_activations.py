@@ -1,4 +1,4 @@
-"""Hardswish, hardsigmoid and hardtanh of quantised tensors, from calibration to the file."""
+"""Hardswish, hardsigmoid and hardtanh of quantized tensors, from calibration to the file."""
 
 import pytest
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import nn
 
 import linger
 from tests.support.curves import assert_learns_like, assert_runs_as, seen_and_result
-from tests.support.wired import after, picture
+from tests.support.wired import after, image
 
 SPELLINGS = {
     "iqHardswish": (F.hardswish, lambda h: F.hardswish(h, inplace=True), nn.Hardswish(), nn.Hardswish(inplace=True)),
@@ -44,5 +44,5 @@ def test_thirty_two_bits_stay_float_and_say_why(op):
 def test_hardtanh_is_a_clip(tmp_path):
     model = after(nn.Hardtanh(-0.5, 0.5))
     assert [o.op for o in linger.coverage(model).ops][-1] == "Clip"
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok

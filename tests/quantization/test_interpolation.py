@@ -1,4 +1,4 @@
-"""Interpolation of quantised pictures, from calibration to the file."""
+"""Interpolation of quantized images, from calibration to the file."""
 
 import numpy as np
 import onnx
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.wired import Wired, after, image, quantize
 
 BILINEAR = {
     "twice": lambda h: F.interpolate(h, scale_factor=2, mode="bilinear"),
@@ -35,7 +35,7 @@ def both(function, out_bits=8):
 
     model = Wired(forward)
     linger.quant_module(model, out_bits=out_bits)
-    return quantise(model, picture())
+    return quantize(model, image())
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -43,27 +43,27 @@ def both(function, out_bits=8):
 @pytest.mark.thin
 def test_bilinear(function, bits, tmp_path):
     model = both(function, bits)
-    h, y = model(picture())
+    h, y = model(image())
     assert (y.scale, y.bits) == (h.scale, h.bits)
     real = function(h.dequantize().double()) * h.scale
     spread = float(2**bits - 1)
     assert (y.integers() - real).abs().max() <= 0.5 + spread * 2.0**-14 + 1e-6  # the stated error, and float64
     assert not linger.coverage(model).float_ops
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 @pytest.mark.parametrize("options", [{"form": "bare"}, {"dynamo": True}, {"opset_version": 11}], ids=str)
 @pytest.mark.parametrize("function", [BILINEAR["twice"], NEAREST["a factor"]], ids=["bilinear", "nearest"])
 def test_every_kind_of_file(function, options, tmp_path):
     model = after(function)
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", **options)
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", **options)
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 def test_matrices_are_stored_in_sixteen_bits(tmp_path):
     model = after(BILINEAR["twice"])
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", form="bare")
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", form="bare")
     graph = onnx.load(tmp_path / "net.onnx").graph
     (node,) = [n for n in graph.node if n.op_type == "iqInterpolate"]
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
@@ -74,19 +74,19 @@ def test_matrices_are_stored_in_sixteen_bits(tmp_path):
 def test_batch_may_stay_open(tmp_path):
     model = after(BILINEAR["twice"])
     axes = {"x": {0: "n"}}
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=axes)
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(5),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=axes)
+    assert linger.verify(model, tmp_path / "net.onnx", (image(5),)).ok
 
 
 @pytest.mark.parametrize("function", NEAREST.values(), ids=NEAREST.keys())
 def test_nearest_moves_pixels(function, tmp_path):
     model = both(function)
-    h, y = model(picture())
+    h, y = model(image())
     assert (y.scale, y.bits) == (h.scale, h.bits)
     assert torch.equal(y.dequantize(), function(h.dequantize()))
     assert not linger.coverage(model).float_ops
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 @pytest.mark.parametrize("function", [BILINEAR["twice"], NEAREST["a factor"]], ids=["bilinear", "nearest"])
@@ -100,7 +100,7 @@ def test_gradient_is_torchs(function):
         return function(h)
 
     model.run = forward
-    y = model(picture())
+    y = model(image())
     weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
     (y * weight).sum().backward()
     h = seen["h"].detach().clone().requires_grad_()

@@ -36,7 +36,7 @@ class Uses(nn.Module):
 
 
 class Twice(nn.Module):
-    """A layer that gets quantised and real numbers, in this order, in every pass."""
+    """A layer that gets quantized and real numbers, in this order, in every pass."""
 
     def __init__(self):
         super().__init__()
@@ -96,7 +96,7 @@ def batch(kind, step):
 
 
 def train(model, kind, first, last, state=None, part=slice(None)):
-    """Some steps; returns model and optimiser as a user saves them."""
+    """Some steps; returns model and optimizer as a user saves them."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     if state is not None:
         model.load_state_dict(state["model"])

@@ -27,7 +27,7 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.setup.initialize import init
 from tests.support import int64, naive
 from tests.support.models import settle
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def raw(kind):
 
 def fused(kind):
     """A calibrated pair of the layer and a batch norm that still learns."""
-    return quantise(trace_layers(raw(kind), kind.signal()), kind.signal())
+    return quantize(trace_layers(raw(kind), kind.signal()), kind.signal())
 
 
 def assert_exact(model, x):
@@ -100,7 +100,7 @@ def assert_exact(model, x):
     with torch.no_grad():
         found = layer(x).integers().numpy()
     scale_x = layer.read("scale_x")
-    expected = int64.layer_output(layer, int64.quantised(x.numpy(), scale_x, layer.widths.data), scale_x)
+    expected = int64.layer_output(layer, int64.quantized(x.numpy(), scale_x, layer.widths.data), scale_x)
     np.testing.assert_array_equal(found, expected)
     assert len(np.unique(found)) > 5
 
@@ -108,7 +108,7 @@ def assert_exact(model, x):
 @each_kind
 def test_weights_are_kept_and_evaluation_is_exact(kind):
     source = kind.layer()
-    model = quantise(nn.Sequential(source), kind.signal())
+    model = quantize(nn.Sequential(source), kind.signal())
     assert model[0].weight is source.weight
     assert model[0].bias is source.bias
     assert_exact(model, kind.signal())
@@ -120,7 +120,7 @@ def test_weights_are_kept_and_evaluation_is_exact(kind):
 def test_other_widths_are_exact(kind, bits):
     source = nn.Sequential(kind.layer())
     linger.quant_module(source, data_bits=bits[0], parameter_bits=bits[1], out_bits=bits[2])
-    assert_exact(quantise(source, kind.signal()), kind.signal())
+    assert_exact(quantize(source, kind.signal()), kind.signal())
 
 
 @each_kind
@@ -128,7 +128,7 @@ def test_result_is_near_the_float_layer(kind):
     source, x = kind.layer(), kind.signal()
     with torch.no_grad():
         expected = source(x)
-    model = quantise(nn.Sequential(copy.deepcopy(source)), x)
+    model = quantize(nn.Sequential(copy.deepcopy(source)), x)
     with torch.no_grad():
         error = unwrap(model(x)) - expected
     assert error.norm() < 0.03 * expected.norm()
@@ -144,10 +144,10 @@ def test_training_step_is_the_plain_composition(kind):
     found.backward(upstream)
     scale_x = scale_for(float(x.detach().abs().max()), 8)
     scale_w = scale_for(float(source.weight.detach().abs().max()), 8)
-    q, w = naive.quantised(x, scale_x, 8), naive.rounded(source.weight, scale_w) / scale_w
-    b = None if source.bias is None else naive.quantised(source.bias.double(), scale_x * scale_w, 32).float()
+    q, w = naive.quantized(x, scale_x, 8), naive.rounded(source.weight, scale_w) / scale_w
+    b = None if source.bias is None else naive.quantized(source.bias.double(), scale_x * scale_w, 32).float()
     y = kind.function(source, q, w, b)
-    expected = naive.quantised(y, min(scale_for(float(y.detach().abs().max()), 8), scale_x * scale_w), 8)
+    expected = naive.quantized(y, min(scale_for(float(y.detach().abs().max()), 8), scale_x * scale_w), 8)
     expected.backward(upstream)
     assert torch.equal(found.dequantize(), expected)
     pairs = [(mine.grad, x.grad), (model[0].weight.grad, source.weight.grad)]
@@ -213,7 +213,7 @@ def test_two_layers_with_relu_between_them(kind, tmp_path):
     channels = kind.arguments[1]
     outer = kind.make(channels, channels, 3, padding=1)
     model = settle(nn.Sequential(inner, kind.bn(channels), nn.ReLU(), outer)).eval()
-    model = quantise(trace_layers(model, kind.signal()), kind.signal())
+    model = quantize(trace_layers(model, kind.signal()), kind.signal())
     assert model[0].is_ahead_of_relu
     with torch.no_grad():
         first = model[0](kind.signal())
@@ -237,12 +237,12 @@ def test_sums_beyond_float32_are_exact(is_transposed, groups, tmp_path):
     x = x[..., None] if is_transposed else x
     model = nn.Sequential(layer)
     linger.quant_module(model, out_bits=32)
-    model = quantise(model, x)
+    model = quantize(model, x)
     with torch.no_grad():
         found = model(x).integers().numpy()
     assert np.abs(found).max() > 2**24
     scale_x = model[0].read("scale_x")
-    np.testing.assert_array_equal(found, int64.layer_output(model[0], int64.quantised(x.numpy(), scale_x, 8), scale_x))
+    np.testing.assert_array_equal(found, int64.layer_output(model[0], int64.quantized(x.numpy(), scale_x, 8), scale_x))
     verified(model, x, tmp_path / "net.onnx")
 
 
@@ -255,7 +255,7 @@ def test_limits_are_kept(kind, has_bn):
     limits = {"normalize_weight": 0.125, "normalize_bias": 0.25, "normalize_data": 0.5}
     torch.manual_seed(7)
     source = (kind.pair if has_bn else kind.normalized)(*kind.arguments, **kind.options, **limits)
-    model = quantise(nn.Sequential(settle(source).eval()), kind.signal())
+    model = quantize(nn.Sequential(settle(source).eval()), kind.signal())
     layer = model[0]
     assert layer.limited_to == Limits(0.125, 0.25, 0.5)
     frozen = layer.freeze(layer.read("scale_x"))
@@ -278,7 +278,7 @@ def test_checkpoints_of_every_earlier_stage_load(kind):
     nn.init.normal_(source[0].weight, std=0.3)
     traced = trace_layers(copy.deepcopy(source), kind.signal())
     limited = normalize_layers(copy.deepcopy(traced))
-    expected = quantise(copy.deepcopy(limited), kind.signal())
+    expected = quantize(copy.deepcopy(limited), kind.signal())
     for stage in (source, traced, limited, expected):
         checkpoint = stage.state_dict()
         model = init(normalize_layers(trace_layers(raw(kind), kind.signal()))).eval()
@@ -305,14 +305,14 @@ class Upsampled(nn.Module):
 
 
 @pytest.mark.parametrize("has_bn", [False, True], ids=["layer", "pair"])
-def test_output_size_is_honoured(has_bn, tmp_path):
+def test_output_size_is_honored(has_bn, tmp_path):
     torch.manual_seed(3)
     model, x = settle(Upsampled()).eval(), torch.randn(2, 3, 4, 5)
     if has_bn:
         trace_layers(model, x)
     with torch.no_grad():
         expected = model(x)
-    model = quantise(model, x)
+    model = quantize(model, x)
     with torch.no_grad():
         found = unwrap(model(x))
     assert found.shape == expected.shape == (2, 4, 8, 9)
@@ -325,13 +325,13 @@ def test_output_size_is_honoured(has_bn, tmp_path):
 
 def test_work_of_a_transposed_convolution_is_counted_by_its_inputs():
     kind = KINDS["transposed, groups"]
-    model = quantise(nn.Sequential(kind.layer()), kind.signal())
+    model = quantize(nn.Sequential(kind.layer()), kind.signal())
     (record,) = [op for op in linger.coverage(model).integer_ops if op.op == "ConvTranspose2dInt"]
     assert record.macs == 5 * 4 * 4 * 5 * (6 // 2) * 3 * 3  # every input meets each tap of its group's outputs
 
 
 def test_an_edit_behind_torchs_back_that_swaps_output_channels_is_seen():
-    model = quantise(nn.Sequential(nn.ConvTranspose2d(40, 40, 3)), torch.randn(1, 40, 4, 4))
+    model = quantize(nn.Sequential(nn.ConvTranspose2d(40, 40, 3)), torch.randn(1, 40, 4, 4))
     x = torch.randn(1, 40, 4, 4)
     with torch.no_grad():
         before = model(x).integers().clone()

@@ -1,4 +1,4 @@
-"""Limits of the float stage in a quantised model: parameters, ranges, gradients, and the file, bit for bit."""
+"""Limits of the float stage in a quantized model: parameters, ranges, gradients, and the file, bit for bit."""
 
 import logging
 
@@ -33,7 +33,7 @@ from linger.quantization.diagnosis.call_watch import coverage
 from linger.quantization.setup.initialize import init, quantized_layers
 from linger.quantization.setup.marking import quant_module
 from tests.support.models import SmallNet, settle
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 pytestmark = pytest.mark.filterwarnings("ignore:calibration. .* saw one and the same number")
 
@@ -56,10 +56,10 @@ def integers(layer):
 
 def test_a_limit_of_eight_is_q4_in_eight_bits():
     # ±8 itself would be 128/16: then the scale would be 8, and 7.9375 the number 63½
-    layer = quantise(linear([[20.0, -8.0, 1.0]], normalize_weight=8), torch.ones(1, 3))
+    layer = quantize(linear([[20.0, -8.0, 1.0]], normalize_weight=8), torch.ones(1, 3))
     assert layer.read("scale_w") == 16.0
     assert integers(layer).tolist() == [[127, -127, 16]]
-    unlimited = quantise(linear([[20.0, -8.0, 1.0]]), torch.ones(1, 3))
+    unlimited = quantize(linear([[20.0, -8.0, 1.0]]), torch.ones(1, 3))
     assert unlimited.read("scale_w") == 4.0  # 127/20 = 6.35
     assert integers(unlimited).tolist() == [[80, -32, 4]]
 
@@ -86,13 +86,13 @@ def test_weights_beyond_a_limit_saturate_there(limit, bits, scale, largest):
 
 
 def test_weights_inside_a_limit_keep_their_own_scale():
-    layer = quantise(linear([[0.5, -0.25]], normalize_weight=8), torch.ones(1, 2))
+    layer = quantize(linear([[0.5, -0.25]], normalize_weight=8), torch.ones(1, 2))
     assert layer.read("scale_w") == 128.0
     assert integers(layer).tolist() == [[64, -32]]
 
 
 def test_a_bias_is_limited_exactly():
-    layer = quantise(linear([[1.0], [1.0]], [9.0, -0.5], normalize_bias=2), torch.ones(1, 1))
+    layer = quantize(linear([[1.0], [1.0]], [9.0, -0.5], normalize_bias=2), torch.ones(1, 1))
     frozen = layer.freeze(layer.read("scale_x"))
     assert layer.read("scale_x") * frozen.scale_w == 64 * 64
     assert frozen.bias_integers.tolist() == [2 * 4096, -2048]
@@ -100,7 +100,7 @@ def test_a_bias_is_limited_exactly():
 
 @pytest.mark.parametrize("is_training", [True, False], ids=["training", "evaluation"])
 def test_gradients_are_zero_outside_and_straight_through_inside(is_training):
-    layer = quantise(
+    layer = quantize(
         linear([[20.0, 8.0, 7.9375, 0.3]], [3.0], normalize_weight=8, normalize_bias=1), torch.ones(1, 4)
     ).train(is_training)
     x = torch.tensor([[1.0, 0.5, 0.25, -0.5]])
@@ -111,7 +111,7 @@ def test_gradients_are_zero_outside_and_straight_through_inside(is_training):
 
 
 def test_widths_chosen_later_move_the_bound():
-    layer = quantise(linear([[20.0]], normalize_weight=8), torch.ones(1, 1))
+    layer = quantize(linear([[20.0]], normalize_weight=8), torch.ones(1, 1))
     quant_module(layer, parameter_bits=4)
     layer(torch.ones(1, 1))
     assert integers(layer).tolist() == [[7]]
@@ -121,7 +121,7 @@ def test_widths_chosen_later_move_the_bound():
 
 
 def test_an_output_limit_of_eight_is_q4():
-    layer = quantise(linear([[1.0]], normalize_data=8), torch.tensor([[50.0], [-50.0]]))
+    layer = quantize(linear([[1.0]], normalize_data=8), torch.tensor([[50.0], [-50.0]]))
     assert layer.read("running_o") == 7.9375
     assert layer.read("scale_o") == 16.0
     # scale_x = 2 (127/50), scale_w = 64: products are multiples of 1/128
@@ -135,12 +135,12 @@ def test_an_output_limit_of_eight_is_q4():
 def test_the_range_of_an_output_ends_at_its_limit(limit, bits, scale):
     layer = linear([[1.0]], normalize_data=limit)
     quant_module(layer, data_bits=16, parameter_bits=16, out_bits=bits)
-    layer = quantise(layer, torch.tensor([[50.0]]))
+    layer = quantize(layer, torch.tensor([[50.0]]))
     assert layer.read("scale_o") == scale
 
 
 def test_a_smaller_output_keeps_its_own_range():
-    layer = quantise(linear([[1.0]], normalize_data=8), torch.tensor([[0.5]]))
+    layer = quantize(linear([[1.0]], normalize_data=8), torch.tensor([[0.5]]))
     assert layer.read("running_o") == 0.5
     assert layer.read("scale_o") == 128.0
 
@@ -172,7 +172,7 @@ def test_the_mean_of_training_ranges_is_one_of_limited_ranges():
 
 
 def test_a_range_from_a_model_without_limits_is_cut_too():
-    wide = quantise(nn.Sequential(linear([[1.0]])), torch.tensor([[50.0]]))
+    wide = quantize(nn.Sequential(linear([[1.0]])), torch.tensor([[50.0]]))
     assert wide[0].read("scale_o") == 2.0
     layer = init(nn.Sequential(linear([[1.0]], normalize_data=8))).eval()
     layer.load_state_dict(wide.state_dict())
@@ -183,7 +183,7 @@ def test_a_range_from_a_model_without_limits_is_cut_too():
 def test_an_output_before_relu_is_limited_above_only():
     model = nn.Sequential(linear([[1.0]], normalize_data=8), nn.ReLU())
     trace_layers(model, torch.ones(1, 1))
-    model = quantise(model, torch.tensor([[50.0], [-90.0]]))
+    model = quantize(model, torch.tensor([[50.0], [-90.0]]))
     assert model[0].is_ahead_of_relu
     assert model(torch.tensor([[50.0], [-90.0], [3.0]])).integers().flatten().tolist() == [127, 0, 48]
 
@@ -255,7 +255,7 @@ def test_evaluation_limits_the_folded_parameters():
     made = pair(normalize_weight=8, normalize_bias=1)
     with torch.no_grad():
         made.bn.running_mean.fill_(1.0)  # running_var is 1 from the start
-    layer = quantise(nn.Sequential(made), BATCH)[0]
+    layer = quantize(nn.Sequential(made), BATCH)[0]
     assert layer.read("scale_w") == 16.0
     assert integers(layer).flatten().tolist() == [127]
     assert layer.freeze(32.0).bias_integers.tolist() == [-512]  # −1·32·16
@@ -344,7 +344,7 @@ def test_a_second_convolution_runs_only_where_a_limit_is_exceeded():
 # -- which layers ---------------------------------------------------------------------------------------------------------------
 
 
-def test_layers_within_limits_are_quantised_with_their_limits():
+def test_layers_within_limits_are_quantized_with_their_limits():
     model = init(
         normalize_layers(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(2, 2), nn.ReLU6()), normalize_bias_value=2)
     )
@@ -388,11 +388,11 @@ def zoo():
         ({"disable_module": [nn.Conv2d]}, {"3"}),
     ],
     ids=[
-        "normalised",
+        "normalized",
         "convolutions",
         "pairs and linear",
         "no such layer",
-        "not normalised",
+        "not normalized",
         "no pairs",
         "no convolutions",
     ],
@@ -444,7 +444,7 @@ def test_a_pair_without_statistics_stays_float(caplog):
     model.eval()(torch.randn(2, 3, 5, 5))
 
 
-def test_the_parts_of_a_pair_are_never_quantised_by_themselves():
+def test_the_parts_of_a_pair_are_never_quantized_by_themselves():
     model = nn.Sequential(NormalizeConvBN2d(3, 4, 3, track_running_stats=False))
     assert quantized_layers(init(model)) == {}
     model(torch.randn(2, 3, 5, 5))
@@ -466,7 +466,7 @@ class WithLSTM(nn.Module):
 def prepared(make, x, **limits):
     torch.manual_seed(2)
     model = settle(make()).eval()
-    return quantise(normalize_layers(trace_layers(model, x), **limits), x)
+    return quantize(normalize_layers(trace_layers(model, x), **limits), x)
 
 
 def test_coverage_of_a_model_with_float_layers_within_limits():
@@ -560,7 +560,7 @@ def test_torch_export_of_a_model_within_limits_runs():
 def test_marks_reach_the_integers():
     model = settle(Wired(lambda m, x: m.bn2(m.conv2(m.bn(m.conv(x)))))).eval()
     normalize_module(model.conv2, normalize_weight_value=0.125, normalize_bias_value=None)
-    model = quantise(normalize_layers(trace_layers(model, picture())), picture())
+    model = quantize(normalize_layers(trace_layers(model, image())), image())
     assert model.conv.limited_to == Limits(8.0, None, 8.0)
     assert model.conv2.limited_to == Limits(0.125, None, 8.0)
     assert model.conv2.read("scale_w") >= 1024.0

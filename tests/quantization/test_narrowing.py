@@ -24,7 +24,7 @@ def decibel(expected, found):
     return float(10 * torch.log10(expected.square().sum() / (expected - found).square().sum()))
 
 
-def quantised(*wide):
+def quantized(*wide):
     torch.manual_seed(0)
     model = Branch().eval()
     x = torch.randn(256, 16)
@@ -38,8 +38,8 @@ def quantised(*wide):
 
 
 def test_one_wide_layer_in_a_branch_does_no_harm():
-    narrow, x, expected = quantised()
-    wide, _, _ = quantised("b")
+    narrow, x, expected = quantized()
+    wide, _, _ = quantized("b")
     with torch.no_grad():
         before, after = decibel(expected, narrow(x)), decibel(expected, wide(x))
     assert before > 25
@@ -47,7 +47,7 @@ def test_one_wide_layer_in_a_branch_does_no_harm():
 
 
 def test_the_scale_follows_the_range_and_is_no_finer_than_the_source():
-    model, x, _ = quantised("b")
+    model, x, _ = quantized("b")
     with torch.no_grad():
         total = torch.relu(model.a(x)).dequantize() + model.b(torch.relu(model.a(x))).dequantize()
     # the largest value of the sum fits, and twice the scale would not hold it
@@ -58,7 +58,7 @@ def test_the_scale_follows_the_range_and_is_no_finer_than_the_source():
 
 
 def test_the_file_computes_the_same(tmp_path):
-    model, x, _ = quantised("b")
+    model, x, _ = quantized("b")
     linger.onnx.export(model, (x,), tmp_path / "m.onnx")
     result = linger.verify(model, tmp_path / "m.onnx", x)
     assert result.ok
@@ -66,13 +66,13 @@ def test_the_file_computes_the_same(tmp_path):
 
 
 def test_it_trains_and_a_checkpoint_restores_it():
-    model, x, _ = quantised("b")
+    model, x, _ = quantized("b")
     model.train()
     loss = model(x).square().sum()
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     state = model.state_dict()
-    other, _, _ = quantised("b")
+    other, _, _ = quantized("b")
     other.load_state_dict(state)
     with torch.no_grad():
         assert torch.equal(model.eval()(x).dequantize(), other.eval()(x).dequantize())

@@ -6,7 +6,7 @@ import torch
 
 import linger
 from linger.quantization.core.qtensor import QTensor, unwrap
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def in_place(h):
@@ -26,7 +26,7 @@ CALLS = {
     "mean of rows": ("iqMean", lambda h: h.mean((1, -1))),
     "mean of a matrix": ("iqMean", lambda h: h.flatten(2).mean(2)),
     "variance": ("iqVar", lambda h: h.var(1)),
-    "variance of pictures": ("iqVar", lambda h: torch.var(h, (2, 3), unbiased=False, keepdim=True)),
+    "variance of images": ("iqVar", lambda h: torch.var(h, (2, 3), unbiased=False, keepdim=True)),
     "variance, correction": ("iqVar", lambda h: h.var(dim=-1, correction=0)),
     "by three": ("iqDiv", lambda h: h / 3),
     "by minus five in place": ("iqDiv", in_place),
@@ -37,14 +37,14 @@ CALLS = {
 each_call = pytest.mark.parametrize(("op", "call"), CALLS.values(), ids=CALLS.keys())
 
 
-def quantised(call):
+def quantized(call):
     torch.manual_seed(6)
-    return quantise(Wired(lambda m, x: call(m.conv(x))), picture(4))
+    return quantize(Wired(lambda m, x: call(m.conv(x))), image(4))
 
 
 @each_call
 def test_call_is_computed_as_integers_near_the_real_numbers(op, call):
-    model, x = quantised(call), picture(4)
+    model, x = quantized(call), image(4)
     assert not linger.coverage(model).float_ops
     assert op in [record.op for record in linger.coverage(model).integer_ops]
     with torch.no_grad():
@@ -59,7 +59,7 @@ def test_call_is_computed_as_integers_near_the_real_numbers(op, call):
 
 @each_call
 def test_gradient_is_that_of_the_real_function(op, call):
-    model, x = quantised(call).train(), picture(4)
+    model, x = quantized(call).train(), image(4)
     h = model.conv(x).dequantize().detach().requires_grad_()
     seen = []
     model.conv.register_forward_hook(lambda m, args, y: (y.content.retain_grad(), seen.append(y.content))[1])
@@ -77,7 +77,7 @@ def test_gradient_is_that_of_the_real_function(op, call):
 @pytest.mark.parametrize("options", [{"opset_version": 11}, {"form": "standard", "opset_version": 18}], ids=str)
 @pytest.mark.thin(every=12)
 def test_the_file_computes_every_integer_of_the_model(op, call, options, tmp_path):
-    model, x, path = quantised(call), picture(4), tmp_path / "net.onnx"
+    model, x, path = quantized(call), image(4), tmp_path / "net.onnx"
     linger.onnx.export(model, (x,), path, input_names=["x"], dynamic_axes={"x": {0: "n"}}, **options)
     result = linger.verify(model, path, [x, 3 * x, x[:1]])
     assert result.ok
@@ -88,7 +88,7 @@ def test_the_file_computes_every_integer_of_the_model(op, call, options, tmp_pat
 
 @pytest.mark.parametrize("name", ["sum of two axes", "mean of rows", "variance", "by a tensor"])
 def test_the_newer_exporter_writes_the_same_integers(name, tmp_path):
-    model, x, path = quantised(CALLS[name][1]), picture(4), tmp_path / "net.onnx"
+    model, x, path = quantized(CALLS[name][1]), image(4), tmp_path / "net.onnx"
     linger.onnx.export(model, (x,), path, dynamo=True, opset_version=18)
     assert linger.verify(model, path, [x, 3 * x]).ok
 
@@ -96,15 +96,15 @@ def test_the_newer_exporter_writes_the_same_integers(name, tmp_path):
 @pytest.mark.parametrize(
     ("call", "op"),
     [(lambda h: h.mean((2, 3)), "AvgPool2dInt"), (lambda h: h / 4, "iqMul"), (lambda h: h / -0.5, "iqMul")],
-    ids=["mean of pictures", "by four", "by minus a half"],
+    ids=["mean of images", "by four", "by minus a half"],
 )
 def test_what_the_device_has_stays_what_it_was(call, op):
-    assert [record.op for record in linger.coverage(quantised(call)).ops][-1] == op
+    assert [record.op for record in linger.coverage(quantized(call)).ops][-1] == op
 
 
 @pytest.mark.parametrize("call", [lambda h: h.sum(), lambda h: h.mean(), lambda h: h.var()], ids=["sum", "mean", "var"])
 def test_everything_becomes_one_number(call):
-    model, x = quantised(call), picture(4)
+    model, x = quantized(call), image(4)
     with torch.no_grad():
         found, real = model(x), call(model.conv(x).dequantize())
     assert found.content.shape == ()
@@ -113,7 +113,7 @@ def test_everything_becomes_one_number(call):
 
 
 def test_division_by_zeros_stays_finite():
-    model, x = quantised(lambda h: h / torch.relu(h - 0.5)).train(), picture(4)
+    model, x = quantized(lambda h: h / torch.relu(h - 0.5)).train(), image(4)
     found = unwrap(model(x))
     found.sum().backward()
     assert torch.isfinite(found).all()

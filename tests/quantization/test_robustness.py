@@ -15,7 +15,7 @@ from torch.utils import checkpoint
 import linger
 from linger.errors import UnsupportedError, UsageError
 from tests.support.robust import assert_close, assert_right, calibrated, real
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 
 def chain(m, x):
@@ -180,14 +180,14 @@ def out_is_the_other_operand(m, x):
 )
 @pytest.mark.thin
 def test_writes_in_place_come_out_right(forward, tmp_path):
-    assert_right(Wired(forward), picture(), path=tmp_path / "net.onnx")
+    assert_right(Wired(forward), image(), path=tmp_path / "net.onnx")
 
 
 # -- writes in place that are refused ------------------------------------------------------------------------
 
 
 def written(make, write=lambda t: t.zero_()):
-    """A part, view or alias of a quantised tensor is written; then the tensor itself is used."""
+    """A part, view or alias of a quantized tensor is written; then the tensor itself is used."""
 
     def forward(m, x):
         h = m.conv(x)
@@ -220,7 +220,7 @@ ALIASES = {
 @pytest.mark.parametrize("write", [lambda t: t.zero_(), lambda t: t.add_(0.3)], ids=["zero", "add"])
 def test_a_write_through_a_view_is_refused_when_the_tensor_is_used(make, write):
     with pytest.raises(UnsupportedError, match=r"shares its memory .* was changed in place"):
-        calibrated(Wired(written(make, write)), picture())
+        calibrated(Wired(written(make, write)), image())
 
 
 def data_is_assigned(m, x):
@@ -250,8 +250,8 @@ def several_results_are_written(m, x):
 
 @cases(data_is_assigned, storage_is_set, list_is_written, several_results_are_written)
 def test_a_write_that_nobody_would_see_is_refused(forward):
-    with pytest.raises(UnsupportedError, match="writes over a quantised tensor unseen"):
-        calibrated(Wired(forward), picture())
+    with pytest.raises(UnsupportedError, match="writes over a quantized tensor unseen"):
+        calibrated(Wired(forward), image())
 
 
 def test_an_array_of_a_tensor_inside_a_model_cannot_be_written():
@@ -261,12 +261,12 @@ def test_an_array_of_a_tensor_inside_a_model_cannot_be_written():
         return m.conv2(h)
 
     with pytest.raises(ValueError, match="read-only"):
-        calibrated(Wired(forward), picture())
+        calibrated(Wired(forward), image())
 
 
 def test_an_array_of_a_result_belongs_to_the_caller():
-    model = calibrated(Wired(chain), picture())
-    result = model(picture())
+    model = calibrated(Wired(chain), image())
+    result = model(image())
     array = result.detach().numpy()
     before = array.copy()
     array[:] = 0
@@ -274,7 +274,7 @@ def test_an_array_of_a_result_belongs_to_the_caller():
 
 
 @pytest.mark.parametrize("write", ["copy_", "add_", "mul_"])
-def test_a_part_of_a_float_tensor_that_takes_a_quantised_one_is_refused_by_the_export(write, tmp_path):
+def test_a_part_of_a_float_tensor_that_takes_a_quantized_one_is_refused_by_the_export(write, tmp_path):
     """Torch's exporter forgets such a write; the simulation is right."""
 
     def forward(m, x):
@@ -282,9 +282,9 @@ def test_a_part_of_a_float_tensor_that_takes_a_quantised_one_is_refused_by_the_e
         getattr(z[:, :2], write)(m.conv2(z)[:, :2])
         return z + 1
 
-    model = assert_right(Wired(forward), picture())
+    model = assert_right(Wired(forward), image())
     with pytest.raises(UnsupportedError, match=r"into a part of a float tensor.* Write z\[:, :2\] = "):
-        linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+        linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
 
 
 # -- modules and weights used more than once ------------------------------------------------------------------
@@ -308,7 +308,7 @@ def weight_in_a_function(m, x):
 
 @cases(called_twice, called_with_other_ranges, called_with_floats_and_integers, weight_in_a_function)
 def test_modules_and_weights_used_twice(forward, tmp_path):
-    assert_right(Wired(forward), picture(), path=tmp_path / "net.onnx")
+    assert_right(Wired(forward), image(), path=tmp_path / "net.onnx")
 
 
 class Tied(nn.Module):
@@ -329,14 +329,14 @@ def test_tied_weights_stay_tied(bits, tmp_path):
     linger.quant_module(model.words, [nn.Embedding], parameter_bits=bits[0])
     linger.quant_module(model.out, parameter_bits=bits[1])
     expected = real(model(words))
-    quantised = linger.init(model, quant_modules=[nn.Linear, nn.Embedding]).eval()
+    quantized = linger.init(model, quant_modules=[nn.Linear, nn.Embedding]).eval()
     with linger.calibration():
-        quantised(words)
-    assert quantised.words.weight is quantised.out.weight
+        quantized(words)
+    assert quantized.words.weight is quantized.out.weight
     if bits == (8, 8):  # 4 bits round coarsely
-        assert_close(real(quantised(words)), expected)
-    linger.onnx.export(quantised, (words,), tmp_path / "net.onnx")
-    assert linger.verify(quantised, tmp_path / "net.onnx", (words,)).ok
+        assert_close(real(quantized(words)), expected)
+    linger.onnx.export(quantized, (words,), tmp_path / "net.onnx")
+    assert linger.verify(quantized, tmp_path / "net.onnx", (words,)).ok
 
 
 # -- control flow ---------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def loop_over_rows(m, x):
 
 @cases(by_shape, loop_over_rows)
 def test_control_flow_by_shape(forward, tmp_path):
-    assert_right(Wired(forward), picture(), path=tmp_path / "net.onnx")
+    assert_right(Wired(forward), image(), path=tmp_path / "net.onnx")
 
 
 def by_value(m, x):
@@ -381,9 +381,9 @@ def by_a_number(m, x):
 
 @cases(by_value, until_small, by_a_number)
 def test_control_flow_by_value_is_right_in_torch_and_announced_by_the_export(forward, tmp_path):
-    model = assert_right(Wired(forward), picture())
+    model = assert_right(Wired(forward), image())
     with pytest.warns(UserWarning, match=r"reads values of tensors at test_robustness\.py:\d+\. The file keeps"):
-        linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+        linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
 
 
 def through_numpy(m, x):
@@ -396,12 +396,12 @@ def through_a_list(m, x):
 
 @cases(through_numpy, through_a_list)
 def test_values_that_leave_torch_are_announced_by_the_export(forward, tmp_path):
-    model = assert_right(Wired(forward), picture())
+    model = assert_right(Wired(forward), image())
     with (
         pytest.warns(UserWarning, match="reads values of tensors"),
         pytest.warns(UserWarning, match="0 of the 1 inputs"),
     ):
-        linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+        linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
 
 
 # -- pieces without gradients, collections, copies ------------------------------------------------------------
@@ -483,7 +483,7 @@ def unknown_function(m, x):
 )
 @pytest.mark.thin
 def test_unusual_forwards_come_out_right(forward, tmp_path):
-    assert_right(Wired(forward), picture(), path=tmp_path / "net.onnx")
+    assert_right(Wired(forward), image(), path=tmp_path / "net.onnx")
 
 
 def test_checkpointing_gives_the_same_gradients():
@@ -497,7 +497,7 @@ def test_checkpointing_gives_the_same_gradients():
 
         torch.manual_seed(0)
         model = linger.init(Wired(forward)).train()
-        model(picture()).square().sum().backward()
+        model(image()).square().sum().backward()
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     for found, expected in zip(gradients(True), gradients(False), strict=True):
@@ -524,7 +524,7 @@ COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle
 
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES.keys())
 def test_a_copied_model_computes_and_exports_alone(copied, tmp_path):
-    model, x = calibrated(Plain(), picture()), picture()
+    model, x = calibrated(Plain(), image()), image()
     expected = real(model(x))[0].clone()
     other = copied(model)
     with torch.no_grad():
@@ -536,15 +536,15 @@ def test_a_copied_model_computes_and_exports_alone(copied, tmp_path):
 
 def test_threads_may_share_a_model():
     model = Plain()
-    quantised = calibrated(model, 3 * picture())
-    inputs = [picture(seed=i) for i in range(4)]
-    expected = [real(quantised(x))[0].clone() for x in inputs]
+    quantized = calibrated(model, 3 * image())
+    inputs = [image(seed=i) for i in range(4)]
+    expected = [real(quantized(x))[0].clone() for x in inputs]
     wrong = []
 
     def work(i):
         for _ in range(25):
             with torch.no_grad():
-                if not torch.equal(real(quantised(inputs[i]))[0], expected[i]):
+                if not torch.equal(real(quantized(inputs[i]))[0], expected[i]):
                     wrong.append(i)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
@@ -556,8 +556,8 @@ def test_threads_may_share_a_model():
 
 
 def test_a_replica_computes_the_same():
-    model = calibrated(Plain(), picture())
-    assert torch.equal(real(model._replicate_for_data_parallel()(picture()))[0], real(model(picture()))[0])
+    model = calibrated(Plain(), image())
+    assert torch.equal(real(model._replicate_for_data_parallel()(image()))[0], real(model(image()))[0])
 
 
 # -- precision -------------------------------------------------------------------------------------------------
@@ -565,17 +565,17 @@ def test_a_replica_computes_the_same():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=["half", "double"])
 def test_a_model_of_another_type(dtype, tmp_path):
-    assert_right(Wired(chain).to(dtype), picture().to(dtype), path=tmp_path / "net.onnx")
+    assert_right(Wired(chain).to(dtype), image().to(dtype), path=tmp_path / "net.onnx")
 
 
 def test_a_model_in_bfloat16(tmp_path):
-    x = picture().bfloat16()
+    x = image().bfloat16()
     model = Wired(chain).bfloat16()
     expected = real(model(x))
-    quantised = calibrated(model, x)
-    assert_close(real(quantised(x)), expected)
-    linger.onnx.export(quantised, (x.float(),), tmp_path / "net.onnx")
-    assert linger.verify(quantised, tmp_path / "net.onnx", (x.float(),)).ok
+    quantized = calibrated(model, x)
+    assert_close(real(quantized(x)), expected)
+    linger.onnx.export(quantized, (x.float(),), tmp_path / "net.onnx")
+    assert linger.verify(quantized, tmp_path / "net.onnx", (x.float(),)).ok
 
 
 @pytest.mark.parametrize("mode", ["evaluation", "training", "calibration"])
@@ -586,9 +586,9 @@ def test_autocast_changes_no_bit(mode):
         if mode == "training":
             model.train()
         with torch.autocast("cpu", torch.bfloat16, enabled=is_on and mode == "calibration"), linger.calibration():
-            model(picture())
+            model(image())
         with torch.autocast("cpu", torch.bfloat16, enabled=is_on):
-            result = model(picture())
+            result = model(image())
             assert torch.is_autocast_enabled("cpu") == is_on
         return real(result)[0]
 
@@ -606,9 +606,9 @@ def test_autocast_inside_forward_changes_no_integer():
         return h @ h.transpose(2, 3)
 
     torch.manual_seed(0)
-    found = calibrated(Wired(inside), picture())(picture())
+    found = calibrated(Wired(inside), image())(image())
     torch.manual_seed(0)
-    expected = calibrated(Wired(outside), picture())(picture())
+    expected = calibrated(Wired(outside), image())(image())
     assert torch.equal(found.integers(), expected.integers())
 
 
@@ -627,17 +627,17 @@ HOOKS = {
 def test_hooks_that_change_something_go_on_doing_so(hook, tmp_path):
     model = Wired(chain)
     hook(model)
-    assert_right(model, picture(), path=tmp_path / "net.onnx")
+    assert_right(model, image(), path=tmp_path / "net.onnx")
 
 
 def test_a_hook_is_removed_by_its_handle_after_init():
     model = Wired(chain)
     handle = model.conv.register_forward_hook(lambda module, args, output: output * 0)
-    quantised = linger.init(model).eval()
+    quantized = linger.init(model).eval()
     handle.remove()
     with linger.calibration():
-        quantised(picture())
-    assert float(real(quantised.conv(picture()))[0].abs().max()) > 0.1
+        quantized(image())
+    assert float(real(quantized.conv(image()))[0].abs().max()) > 0.1
 
 
 @pytest.mark.filterwarnings("ignore:trace_layers. 0 of 2")
@@ -645,9 +645,9 @@ def test_a_convolution_with_a_hook_is_not_joined_with_its_batch_norm():
     seen = []
     model = Wired(lambda m, x: F.relu(m.bn(m.conv(x)))).eval()
     model.conv.register_forward_hook(lambda module, args, output: seen.append(output))
-    linger.trace_layers(model, picture())
+    linger.trace_layers(model, image())
     seen.clear()
-    model(picture())
+    model(image())
     assert len(seen) == 1
 
 
@@ -655,7 +655,7 @@ def test_backward_hooks_are_announced(caplog):
     model = Wired(chain)
     model.conv.register_full_backward_hook(lambda module, before, after: None)
     linger.init(model)
-    assert "conv: backward hooks of a quantised layer are never called" in caplog.text
+    assert "conv: backward hooks of a quantized layer are never called" in caplog.text
 
 
 # -- weights that are computed, layers that are not there yet ----------------------------------------------------
@@ -671,28 +671,28 @@ def test_a_computed_weight_stays_float_learns_and_says_what_to_do(compute, caplo
     model = Wired(chain)
     compute(model.conv)
     before = [name for name, _ in model.conv.named_parameters()]
-    quantised = linger.init(model)
+    quantized = linger.init(model)
     assert "conv" in caplog.text
     assert "its weight is computed from others" in caplog.text
-    assert [name for name, _ in quantised.conv.named_parameters()] == before
-    assert isinstance(quantised.conv, nn.Conv2d)
-    quantised.train()(picture()).sum().backward()
-    assert all(p.grad is not None for p in quantised.conv.parameters())
+    assert [name for name, _ in quantized.conv.named_parameters()] == before
+    assert isinstance(quantized.conv, nn.Conv2d)
+    quantized.train()(image()).sum().backward()
+    assert all(p.grad is not None for p in quantized.conv.parameters())
 
 
-def test_a_weight_made_permanent_is_quantised(tmp_path):
+def test_a_weight_made_permanent_is_quantized(tmp_path):
     model = Wired(chain)
     parametrizations.weight_norm(model.conv)
     parametrize.remove_parametrizations(model.conv, "weight")
-    quantised = assert_right(model, picture(), path=tmp_path / "net.onnx")
-    assert linger.coverage(quantised).float_ops == ()
+    quantized = assert_right(model, image(), path=tmp_path / "net.onnx")
+    assert linger.coverage(quantized).float_ops == ()
 
 
-def test_a_lazy_layer_is_quantised_once_it_has_weights(tmp_path):
+def test_a_lazy_layer_is_quantized_once_it_has_weights(tmp_path):
     model = Wired(chain)
     model.conv = nn.LazyConv2d(4, 3, padding=1)
-    model(picture())
-    assert_right(model, picture(), path=tmp_path / "net.onnx")
+    model(image())
+    assert_right(model, image(), path=tmp_path / "net.onnx")
 
 
 # -- what cannot be exported says so ---------------------------------------------------------------------------
@@ -717,7 +717,7 @@ def own_function(m, x):
 
 
 def test_autograd_function_is_exported(tmp_path):
-    assert_right(Wired(own_function), picture(), path=tmp_path / "net.onnx")
+    assert_right(Wired(own_function), image(), path=tmp_path / "net.onnx")
 
 
 def reentrant_checkpoint(m, x):
@@ -726,13 +726,13 @@ def reentrant_checkpoint(m, x):
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_functions_that_a_trace_cannot_hold_are_named(tmp_path):
-    model = assert_right(Wired(reentrant_checkpoint), picture())
+    model = assert_right(Wired(reentrant_checkpoint), image())
     with pytest.raises(UsageError, match=r"cannot export .* uses a reentrant checkpoint, or"):
-        linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+        linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
 
 
 class Around(nn.Module):
-    """A float model with a quantised part."""
+    """A float model with a quantized part."""
 
     def __init__(self):
         super().__init__()
@@ -742,12 +742,12 @@ class Around(nn.Module):
         return self.fc(self.part(x).mean((2, 3)))
 
 
-def test_a_float_model_around_a_quantised_one_is_refused(tmp_path):
+def test_a_float_model_around_a_quantized_one_is_refused(tmp_path):
     model = Around().eval()
     with linger.calibration():
-        model(picture())
-    with pytest.raises(UsageError, match=r"part\.conv.* is quantised, the model as a whole is not\. Call linger\.init"):
-        linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+        model(image())
+    with pytest.raises(UsageError, match=r"part\.conv.* is quantized, the model as a whole is not\. Call linger\.init"):
+        linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
 
 
 def test_a_float_write_that_torchs_exporter_forgets_is_found_by_verify(tmp_path):
@@ -757,8 +757,8 @@ def test_a_float_write_that_torchs_exporter_forgets_is_found_by_verify(tmp_path)
         z.add_(1)
         return flat
 
-    model = assert_right(Wired(forward), picture())
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    proof = linger.verify(model, tmp_path / "net.onnx", (picture(),))
+    model = assert_right(Wired(forward), image())
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    proof = linger.verify(model, tmp_path / "net.onnx", (image(),))
     assert not proof.ok
     assert "288 output values differ" in proof.summary()

@@ -146,7 +146,7 @@ def refusal(function, *args):
 
 
 def edited():
-    """Evaluate while single columns of a large weight change, by the shards that an optimiser sees."""
+    """Evaluate while single columns of a large weight change, by the shards that an optimizer sees."""
     torch.manual_seed(0)
     model = linger.init(nn.Sequential(nn.Linear(128, 64))).eval()
     x = torch.eye(128)
@@ -232,7 +232,7 @@ def test_both_kinds_of_checkpoints_load_into_one_process_and_are_exported(traini
     assert linger.verify(model, tmp_path / "m.onnx", (x,)).ok
 
 
-def test_a_sharded_model_is_not_exported_nor_quantised_again(trainings):
+def test_a_sharded_model_is_not_exported_nor_quantized_again(trainings):
     export, init = of_kind(trainings, "linear")[0]["refused"]
     assert export.startswith("export: FSDPLinear, blocks.0, blocks.1: the parameters are sharded")
     assert "get_model_state_dict" in export

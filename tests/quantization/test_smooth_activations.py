@@ -1,4 +1,4 @@
-"""GELU and SiLU of quantised tensors, from calibration to the file."""
+"""GELU and SiLU of quantized tensors, from calibration to the file."""
 
 import pytest
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""A model quantised for a chip: it simulates the chip's arithmetic, and its file says so."""
+"""A model quantized for a chip: it simulates the chip's arithmetic, and its file says so."""
 
 import copy
 import pickle
@@ -16,7 +16,7 @@ from linger.errors import UnsupportedError, UsageError
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.initialize import init
 from tests.support.samples import run_numpy
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 CURVES = {"iqSigmoid": torch.sigmoid, "iqTanh": torch.tanh, "SoftmaxInt": lambda h: F.softmax(h, dim=1)}
 every_curve = pytest.mark.parametrize(("op", "function"), CURVES.items(), ids=CURVES.keys())
@@ -31,12 +31,12 @@ def bent(function, target, *, out_bits=None):
         linger.quant_module(model.conv, out_bits=out_bits)
     model = init(model, target=target).eval()
     with linger.calibration():
-        model(picture(spread=4.0))
+        model(image(spread=4.0))
     return model
 
 
 def export(model, path, **options):
-    linger.onnx.export(model, (picture(1),), path, input_names=["x"], output_names=["y"], **options)
+    linger.onnx.export(model, (image(1),), path, input_names=["x"], output_names=["y"], **options)
     return onnx.load(path)
 
 
@@ -56,7 +56,7 @@ def test_simulation_is_the_chips_arithmetic(target, op, function):
 
     model.conv.register_forward_hook(keep)
     with torch.no_grad():
-        found = model(picture(seed=9))
+        found = model(image(seed=9))
     variant = find_op(op, target)
     settings = {"scale_x": conv["y"].scale, "scale_o": found.scale}
     if op == "SoftmaxInt":
@@ -85,7 +85,7 @@ def test_file_computes_the_same_and_names_the_chip(tmp_path, target, op, form):
     assert "platform" not in nodes["Dequant"]
     if op == "SoftmaxInt":
         assert (nodes[op]["axis"], nodes[op]["dim"]) == (-1, -1)
-    assert linger.verify(model, path, (picture(1, seed=5),)).ok
+    assert linger.verify(model, path, (image(1, seed=5),)).ok
 
 
 @pytest.mark.parametrize("op", ["iqSigmoid", "SoftmaxInt"])
@@ -124,7 +124,7 @@ def test_8_bits_in_and_out_show_no_difference_between_the_chips(op, scale_x):
 
 def test_venus_is_the_default_arithmetic():
     with torch.no_grad():
-        plain, venus = (bent(torch.sigmoid, target)(picture()).integers() for target in (None, "venus"))
+        plain, venus = (bent(torch.sigmoid, target)(image()).integers() for target in (None, "venus"))
     assert torch.equal(plain, venus)
 
 
@@ -132,7 +132,7 @@ def test_venus_is_the_default_arithmetic():
 @every_curve
 def test_training_sees_the_real_gradient(target, op, function):
     model = init(Wired(lambda m, x: function(m.conv(x))), target=target).train()
-    x = picture().requires_grad_()
+    x = image().requires_grad_()
     model(x).dequantize().square().sum().backward()
     assert torch.isfinite(x.grad).all()
     assert (x.grad != 0).any()
@@ -141,7 +141,7 @@ def test_training_sees_the_real_gradient(target, op, function):
 def test_the_models_chip_sets_the_limits_of_an_export(tmp_path):
     model = init(nn.Sequential(nn.Conv2d(3, 4, 7, padding=3)), target="venus").eval()
     with linger.calibration():
-        model(picture())
+        model(image())
     with pytest.raises(UnsupportedError, match="a kernel of 7×7; venus has 1 to 5"):
         export(model, tmp_path / "net.onnx")
     assert not (tmp_path / "net.onnx").exists()
@@ -179,4 +179,4 @@ def test_the_chip_survives_copies_and_checkpoints():
     again = init(Wired(lambda m, x: torch.sigmoid(m.conv(x))), target="arcs").eval()
     again.load_state_dict(model.state_dict())
     with torch.no_grad():
-        assert torch.equal(again(picture()).integers(), model(picture()).integers())
+        assert torch.equal(again(image()).integers(), model(image()).integers())

@@ -1,4 +1,4 @@
-"""A quantised model under torch.export: the second exporter must stay open."""
+"""A quantized model under torch.export: the second exporter must stay open."""
 
 import inspect
 
@@ -107,14 +107,14 @@ def test_torchscript_is_refused_in_one_sentence(call):
     model, x = Net(), torch.randn(2, 3, 6, 6)
     expected = calibrated(model, x)
     with pytest.raises(
-        UsageError, match=r"^torch\.jit\.\w+: a quantised model is no TorchScript.* linger\.onnx\.export"
+        UsageError, match=r"^torch\.jit\.\w+: a quantized model is no TorchScript.* linger\.onnx\.export"
     ):
         call(model.eval(), x)
     with torch.no_grad():
         assert torch.equal(model(x).dequantize(), expected)
 
 
-def test_every_attribute_of_a_quantised_model_can_be_asked_for():
+def test_every_attribute_of_a_quantized_model_can_be_asked_for():
     model = init(settle(SmallNet()))
     model.recurrent, model.norm = init(nn.Sequential(nn.LSTM(2, 2)))[0], init(nn.Sequential(nn.LayerNorm(2)))[0]
     for module in model.modules():

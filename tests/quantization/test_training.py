@@ -32,7 +32,7 @@ class Tiny(nn.Module):
 
 
 def bars(count, seed):
-    """Pictures with a bright row (class 0) or a bright column (class 1)."""
+    """Images with a bright row (class 0) or a bright column (class 1)."""
     generator = torch.Generator().manual_seed(seed)
     x = 0.3 * torch.randn(count, 1, 6, 6, generator=generator)
     y = torch.randint(0, 2, (count,), generator=generator)
@@ -146,9 +146,9 @@ def test_activations_of_training_are_on_the_grid():
         module.register_forward_hook(lambda m, args, output: seen.append(output))
     with torch.no_grad():
         model(bars(16, 2)[0])
-    quantised = [t for t in seen if isinstance(t, QTensor)]
-    assert len(quantised) >= 6
-    for t in quantised:
+    quantized = [t for t in seen if isinstance(t, QTensor)]
+    assert len(quantized) >= 6
+    for t in quantized:
         steps = t.dequantize() * t.scale
         assert torch.equal(steps, steps.round())
         assert steps.min() >= -128

@@ -1,4 +1,4 @@
-"""How much a quantised network works: passes over activations and weights, numbers read back, calls of Python; not timed."""
+"""How much a quantized network works: passes over activations and weights, numbers read back, calls of Python; not timed."""
 
 import sys
 from collections import Counter
@@ -15,7 +15,7 @@ import linger
 from linger.numeric.torch.quantize import limited
 from linger.quantization.core.qtensor import unwrap
 
-PICTURE = (4, 8, 12, 12)
+IMAGE = (4, 8, 12, 12)
 ACTIVATIONS = 4 * 8 * 12 * 12
 WEIGHTS = 8 * 8 * 3 * 3
 ROUNDING = Counter(add=1, floor_=1, mul_=1)
@@ -62,7 +62,7 @@ class Block(nn.Module):
 
 @pytest.fixture
 def x():
-    return torch.randn(PICTURE, generator=torch.Generator().manual_seed(0))
+    return torch.randn(IMAGE, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def calls_into_linger(layer, count):
     """Calls of linger's functions in an exact evaluation of so many layers behind a convolution; a generator counts each time."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        x = torch.randn(PICTURE)
+        x = torch.randn(IMAGE)
         layers = [nn.Conv2d(8, 8, 1), *(layer() for _ in range(count))]
         made = linger.init(linger.trace_layers(nn.Sequential(*layers), x)).train()
     step(made, x)

@@ -52,7 +52,7 @@ def batch(seed, count=8):
 
 
 def prepared():
-    """A quantised net that knows its ranges."""
+    """A quantized net that knows its ranges."""
     torch.manual_seed(0)
     model = linger.init(linger.trace_layers(Net(), batch(0)[0])).eval()
     with linger.calibration():
@@ -77,7 +77,7 @@ def trained(model, steps=3, after_step=lambda: None):
 
 
 def integers(model):
-    """What the device would compute for pictures that were not trained on."""
+    """What the device would compute for images that were not trained on."""
     with torch.no_grad():
         return model.eval()(batch(99)[0]).integers()
 
@@ -117,7 +117,7 @@ def test_micro_batches_of_one_step_give_the_gradients_of_a_loop_over_them():
     assert_same(model, alone)
 
 
-def accumulated(is_synchronised):
+def accumulated(is_synchronized):
     """Two steps of three micro-batches each, in this process's half; the state and the integers afterwards."""
     model, rank = prepared(), torch.distributed.get_rank()
     together = DistributedDataParallel(model).train()
@@ -126,7 +126,7 @@ def accumulated(is_synchronised):
         optimizer.zero_grad()
         for part in range(3):
             seed = 10 * step + 2 * part + rank
-            if is_synchronised or part == 2:
+            if is_synchronized or part == 2:
                 backward(together, seed, parts=3, count=4)
             else:
                 with together.no_sync():

@@ -1,4 +1,4 @@
-"""Results in notebooks: escaped tables and pictures of every result."""
+"""Results in notebooks: escaped tables and images of every result."""
 
 import re
 from xml.etree import ElementTree as ET
@@ -40,7 +40,7 @@ def test_bars_are_as_long_as_their_values():
     made = parsed(bars_html(["a", EVIL, "c", "d"], [10.0, 20.0, None, float("inf")], "dB"))
     widths = [float(bar.get("width")) for bar in made.iter("rect")]
     assert widths[1] == pytest.approx(2 * widths[0], abs=0.11)
-    assert len({bar.get("fill") for bar in made.iter("rect")}) == 2, "the worst has a colour of its own"
+    assert len({bar.get("fill") for bar in made.iter("rect")}) == 2, "the worst has a color of its own"
     assert [text.text for text in made.iter("text")] == ["a", "10 dB", EVIL, "20 dB"]
 
 

@@ -94,7 +94,7 @@ WRONG = {
     "no list": ({"wheels": {}}, "wheels is not a list ({})"),
     "null": ({"wheels": None}, "wheels is not a list (None)"),
     "missing": ({"spare": {}}, "spare.size is missing"),
-    "unknown": ({"colour": "red"}, "colour is not known"),
+    "unknown": ({"color": "red"}, "color is not known"),
     "misspelt": ({"by_sides": {}}, "by_sides is not known (is by_side meant?)"),
     "misspelt inside a list": ({"wheels": [{"size": 1, "kinds": 1}]}, "wheels[0].kinds is not known (is kind meant?)"),
     "misspelt inside an object": (
@@ -119,12 +119,12 @@ def test_a_wrong_entry_is_named_with_its_path(case):
 
 
 def test_every_wrong_entry_is_named_at_once():
-    content = {"name": "9", "wheels": [{"size": "1"}, 5], "load": 0, "colour": 1, "digest": 3}
+    content = {"name": "9", "wheels": [{"size": "1"}, 5], "load": 0, "color": 1, "digest": 3}
     with pytest.raises(UsageError) as caught:
         read(Cart, content, "cart.json", "Write it again.")
     assert str(caught.value) == (
         "cart.json: name is not an identifier ('9'), wheels[0].size is not a number of things ('1'), wheels[1] is not an object "
-        "(5), load is not a positive number (0), digest is not a SHA-256 (3), colour is not known (known: name, wheels, load, is_new, spare, by_side, digest, file). Write it again."
+        "(5), load is not a positive number (0), digest is not a SHA-256 (3), color is not known (known: name, wheels, load, is_new, spare, by_side, digest, file). Write it again."
     )
 
 
@@ -156,7 +156,7 @@ def test_a_conversion_refuses_whatever_it_raises():
 
 
 def test_unknown_entries_are_left_out_of_an_open_format():
-    made = read(Cart, GOOD | {"colour": 1, "spare": {"size": 1, "x": 2}}, "", "", is_open=True)
+    made = read(Cart, GOOD | {"color": 1, "spare": {"size": 1, "x": 2}}, "", "", is_open=True)
     assert made.spare == Wheel(1)
 
 

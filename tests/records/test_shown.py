@@ -33,7 +33,7 @@ class Losses(Result):
     def _notes(self):
         return ["so it is"]
 
-    def _picture(self):
+    def _image(self):
         return "<svg/>"
 
 
@@ -84,7 +84,7 @@ def test_json_of_nothing_has_every_key():
     assert Nothing((), 1.0).to_csv() == "name,db\n"
 
 
-def test_html_has_the_picture_and_rich_the_rows():
+def test_html_has_the_image_and_rich_the_rows():
     page = LOSSES._repr_html_()
     assert page.index("2 layers") < page.index("<svg/>") < page.index("conv") < page.index("so it is")
     assert "31.2" in drawn(LOSSES)

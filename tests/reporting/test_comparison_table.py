@@ -1,4 +1,4 @@
-"""A comparison on a terminal and as a picture."""
+"""A comparison on a terminal and as a image."""
 
 import re
 
@@ -55,9 +55,9 @@ def test_long_tables_are_cut_with_a_count():
 
 
 def test_other_names_and_how_they_were_found():
-    text = printed(comparison_table(comparison(row("conv", [1], [1], other="003_conv", matched="normalised name"))))
+    text = printed(comparison_table(comparison(row("conv", [1], [1], other="003_conv", matched="normalized name"))))
     assert "conv / 003_conv" in text
-    assert "normalised name" in text
+    assert "normalized name" in text
 
 
 def test_columns_without_content_are_left_out():
@@ -79,7 +79,7 @@ def test_tensors_without_a_partner_are_listed():
     assert f"u{SHOWN_ROWS + 1}" in printed(unmatched_table(many, is_whole=True))
 
 
-def test_the_picture_names_the_first_divergence(tmp_path):
+def test_the_image_names_the_first_divergence(tmp_path):
     rows = [row("p", [1], [1]), row("q", [1], [3]), row("r", [1], [90])]
     draw_comparison(comparison(*rows), tmp_path / "d.svg")
     text = (tmp_path / "d.svg").read_text()
@@ -89,15 +89,15 @@ def test_the_picture_names_the_first_divergence(tmp_path):
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
 
 
-def boxes(svg, colour):
+def boxes(svg, color):
     """The bottom and the height of each box filled so, in points."""
-    box = rf'<path d="M [\d.]+ ([\d.]+) \nL [\d.]+ \1 \nL [\d.]+ ([\d.]+) [^"]*"[^>]*fill: {colour}"'
+    box = rf'<path d="M [\d.]+ ([\d.]+) \nL [\d.]+ \1 \nL [\d.]+ ([\d.]+) [^"]*"[^>]*fill: {color}"'
     return [(float(low), float(low) - float(high)) for low, high in re.findall(box, svg.read_text())]
 
 
 def test_bars_are_as_high_as_the_differences(tmp_path):
     draw_comparison(comparison(row("p", [0], [1]), row("q", [0], [3])), tmp_path / "d.svg")
-    _, (bottom, _) = boxes(tmp_path / "d.svg", "#ffffff")  # the picture, and the axes in it
+    _, (bottom, _) = boxes(tmp_path / "d.svg", "#ffffff")  # the image, and the axes in it
     one, three = boxes(tmp_path / "d.svg", "#33658a")
     assert [one[0], three[0]] == [bottom] * 2
     assert three[1] == pytest.approx(3 * one[1])

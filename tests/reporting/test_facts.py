@@ -74,9 +74,9 @@ def test_what_is_no_run_is_refused(text, said):
 def test_all_wrong_entries_are_named():
     content = json.loads(RUN.to_json())
     content["macs"] = "many"
-    content["layers"][0]["colour"] = "red"
+    content["layers"][0]["color"] = "red"
     content["tensors"][0].pop("name")
     with pytest.raises(UsageError) as raised:
         read_run(json.dumps(content), "net.json")
-    said = ("macs is not an integer ('many')", "layers[0].colour is not known", "tensors[0].name is missing")
+    said = ("macs is not an integer ('many')", "layers[0].color is not known", "tensors[0].name is missing")
     assert [part for part in said if part not in str(raised.value)] == []

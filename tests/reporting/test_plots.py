@@ -1,4 +1,4 @@
-"""Pictures: what is drawn, and that a file is whole or absent."""
+"""Images: what is drawn, and that a file is whole or absent."""
 
 import re
 import sys
@@ -30,7 +30,7 @@ def outliers():
 
 
 def texts(svg):
-    """The text that a reader of the picture sees; matplotlib keeps it in comments beside the glyphs."""
+    """The text that a reader of the image sees; matplotlib keeps it in comments beside the glyphs."""
     return re.findall(r"<!-- (.*?) -->", svg.read_text())
 
 

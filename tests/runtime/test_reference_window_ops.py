@@ -26,7 +26,7 @@ def test_lp_normalization(p, expected):
     np.testing.assert_allclose(found, [expected, [0, 0, 0]], rtol=1e-6)
 
 
-def test_neighbouring_channels_of_lrn(draw):
+def test_neighboring_channels_of_lrn(draw):
     x = draw.normal(size=(1, 7, 2, 3)).astype(np.float32)
     by_reference("LRN", [x], opset=11, size=5, alpha=0.1, beta=0.5, bias=2.0)
 

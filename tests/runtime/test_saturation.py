@@ -55,7 +55,7 @@ def test_this_cpu_gives_one_of_the_two_answers():
 
 def test_pair_sums_by_hand():
     # 255·127 + 255·127 = 64770 → 32767; 255·(−128) + 255·(−128) = −65280 → −32768; 255·127 − 255·128 = −255 stays; a single
-    # product has no neighbour: 32385 stays
+    # product has no neighbor: 32385 stays
     data, weight = (
         np.full((1, 7), 255, np.uint8),
         np.array([[127], [127], [-128], [-128], [127], [-128], [127]], np.int8),
@@ -80,10 +80,10 @@ def test_which_files_differ_on_a_cpu_without_vnni(draw, kind, low, high, is_lost
       d = DequantizeLinear(x, s, z)  v = DequantizeLinear(w, s, zw)  p = MatMul(d, v)  y = QuantizeLinear(p, so, zo)
     }}""")
     exact = data.astype(np.int64) @ weight.astype(np.int64)
-    modelled = pair_sums(data, weight) if kind == "int8" else exact
-    assert (modelled != exact).any() == is_lost
+    modeled = pair_sums(data, weight) if kind == "int8" else exact
+    assert (modeled != exact).any() == is_lost
     assert bool(mixed_products(model, "ENABLE_ALL")) == is_lost
-    sums = modelled if session.has_saturating_products() else exact
+    sums = modeled if session.has_saturating_products() else exact
     np.testing.assert_array_equal(
         computed(model, {"x": data}, "ENABLE_ALL")[0], np.clip(np.rint(sums / 4096) + 128, 0, 255)
     )

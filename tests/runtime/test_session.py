@@ -102,10 +102,10 @@ def test_graph_that_onnx_runtime_refuses_is_a_graph_error(proto):
 def test_model_with_a_data_file_runs(tmp_path):
     import torch
 
-    from tests.support.models import SmallNet, quantised, settle
+    from tests.support.models import SmallNet, quantized, settle
 
     x = torch.randn(2, 1, 8, 8)
-    model = quantised(settle(SmallNet(32)), x)
+    model = quantized(settle(SmallNet(32)), x)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", external_data=True, input_names=["x"])
     linger.onnx.export(model, (x,), tmp_path / "whole.onnx", input_names=["x"])
     assert (tmp_path / "net.onnx.data").exists()

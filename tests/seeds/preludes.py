@@ -90,7 +90,7 @@ def blank_model(stage: Stage) -> None:
     stage.give(linger=linger, torch_model=Picture())
 
 
-def quantised_net(stage: Stage) -> None:
+def quantized_net(stage: Stage) -> None:
     net = linger.init(nn.Sequential(nn.Conv2d(3, 4, 3, stride=4), nn.ReLU(), nn.Conv2d(4, 2, 3)))
     with linger.calibration():
         net.eval()(torch.rand(2, 3, 224, 224))
@@ -108,7 +108,7 @@ def checkpoint_files(stage: Stage) -> None:
 
 def wrong_file(stage: Stage) -> None:
     """A file whose Dequant stands before the last convolution, as older versions wrote them."""
-    quantised_net(stage)
+    quantized_net(stage)
     linger.onnx.export(stage["net"], torch.zeros(1, 3, 224, 224), "right.onnx", input_names=["input"], form="bare")
     model = onnx.load("right.onnx")
     *_, last, dequant = model.graph.node

@@ -64,14 +64,14 @@ CASES = (
     Case("000", 11, "488b4f33", NOT_CODE, LOG),
     Case("000", 12, "2b4e7876", COMPLETED, "imports, ResNet-50, a card", preludes.network_on_a_card, checks.log_of_layer_outputs),
     Case("000", 13, "a7211c06", NOT_CODE, LOG),
-    Case("000", 14, "43ad176d", COMPLETED, "the quantised model", preludes.quantised_net, checks.debug_file),
+    Case("000", 14, "43ad176d", COMPLETED, "the quantized model", preludes.quantized_net, checks.debug_file),
     Case("000", 15, "81f42990", COMPLETED, "imports, its wrong file", preludes.wrong_file, checks.mended_file),
     Case("001", 0, "8559b0e1", COMPLETED, "imports, its checkpoint file", preludes.checkpoint_files, checks.log_at_the_given_place),
     Case("001", 1, "3d9c926e", COMPLETED, "imports, its checkpoint file", preludes.checkpoint_files, checks.log_at_the_default_place),
     Case("001", 2, "488b4f33", NOT_CODE, LOG),
     Case("001", 3, "2b4e7876", COMPLETED, "imports, ResNet-50, a card", preludes.network_on_a_card, checks.log_of_layer_outputs),
     Case("001", 4, "a7211c06", NOT_CODE, LOG),
-    Case("001", 5, "43ad176d", COMPLETED, "the quantised model", preludes.quantised_net, checks.debug_file),
+    Case("001", 5, "43ad176d", COMPLETED, "the quantized model", preludes.quantized_net, checks.debug_file),
     Case("001", 6, "81f42990", COMPLETED, "imports, its wrong file", preludes.wrong_file, checks.mended_file),
     Case("002", 0, "04dea48e", COMPLETED, "the four names that it passes", preludes.whole_signature, checks.export_at_default_opset),
     Case("002", 1, "6befb358", COMPLETED, "the class of the model", preludes.model_class, checks.simple_export),
@@ -83,7 +83,7 @@ CASES = (
     Case("002", 7, "81b4d803", COMPLETED, "the model it leaves blank", preludes.blank_model, checks.named_at_opset_11),
     Case("002", 8, "38b2fd69", COMPLETED, "the model it leaves blank", preludes.blank_model, checks.named_at_opset_11),
     Case("003", 0, "cc56cdb8", COMPLETED, "imports", preludes.super_resolution, checks.resizes_at_run_time),
-    Case("003", 1, "83ef3492", COMPLETED, "imports, weights, a picture, OpenCV", preludes.defined_interpolation, checks.upscaled_picture),
+    Case("003", 1, "83ef3492", COMPLETED, "imports, weights, a image, OpenCV", preludes.defined_interpolation, checks.upscaled_image),
     Case("003", 2, "3d47d73f", COMPLETED, "imports, srcnn.onnx, OpenCV", preludes.loaded_super_resolution, checks.five_times_in_the_runtime),
     Case("003", 3, "23d84a28", NOT_CODE, "a signature without a body", check=checks.signature_is_linger_s),
     Case("004", 0, "6493b54f", COMPLETED, "imports", preludes.course, checks.linear_model),
@@ -137,7 +137,7 @@ def test_no_document_has_vanished(shared):
 
 
 @pytest.mark.parametrize("document", COUNTS)
-def test_what_is_labelled_as_something_else_is_known(shared, document):
+def test_what_is_labeled_as_something_else_is_known(shared, document):
     others = [block.language for block in all_blocks(shared, document) if not block.is_python]
     assert others == (["bash"] * 4 if document == "004" else [])
 

@@ -8,7 +8,7 @@ from torch import nn
 import linger
 from linger.errors import UsageError
 from linger.simulation.example_call import ExampleCall, FlatModel, default_names, read_call, run_once
-from tests.support.models import quantised
+from tests.support.models import quantized
 
 X, Y = torch.ones(2), torch.full((2,), 3.0)
 
@@ -78,7 +78,7 @@ class Variadic(Plain):
         return self.fc(images[0]) + self.fc(images[1])
 
 
-@pytest.mark.parametrize("is_quantised", [True, False], ids=["quantised", "float"])
+@pytest.mark.parametrize("is_quantized", [True, False], ids=["quantized", "float"])
 @pytest.mark.parametrize(
     ("make", "count", "names", "expected"),
     [
@@ -89,10 +89,10 @@ class Variadic(Plain):
     ],
     ids=["one", "a parameter called output", "some given", "no names"],
 )
-def test_ends_are_named_after_forward(tmp_path, make, count, names, expected, is_quantised):
+def test_ends_are_named_after_forward(tmp_path, make, count, names, expected, is_quantized):
     torch.manual_seed(0)
     inputs = tuple(torch.randn(3, 4) for _ in range(count))
-    model = quantised(make(), *inputs) if is_quantised else make().eval()
+    model = quantized(make(), *inputs) if is_quantized else make().eval()
     linger.onnx.export(model, inputs, tmp_path / "net.onnx", **names)
     graph = onnx.load(tmp_path / "net.onnx").graph
     assert [[value.name for value in values] for values in (graph.input, graph.output)] == expected

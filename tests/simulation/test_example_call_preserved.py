@@ -8,7 +8,7 @@ from torch import nn
 import linger
 from linger.quantization.core.frozen import PARTS
 from linger.simulation.example_call import preserved
-from tests.support.models import quantised, small_net
+from tests.support.models import quantized, small_net
 
 
 def test_everything_is_restored_after_an_error():
@@ -55,7 +55,7 @@ def test_float_model_has_no_runtime():
 
 def test_an_edit_behind_torchs_back_reaches_every_export(tmp_path):
     x = torch.randn(4, 4096)
-    model = quantised(nn.Sequential(nn.Linear(4096, 8)), x)
+    model = quantized(nn.Sequential(nn.Linear(4096, 8)), x)
     column = 4096 // PARTS // 2
     for part in range(PARTS):  # whichever part the next ordinary pass would look at
         with torch.no_grad():

@@ -9,7 +9,7 @@ import linger
 from linger.errors import UsageError
 from linger.simulation.recorder import record
 from tests.support.models import SmallNet, small_net
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 
 def test_integers_inputs_and_outputs_are_recorded_in_order():
@@ -31,7 +31,7 @@ def test_relu_fused_in_evaluation_is_recorded_apart():
 
 
 def test_float_model_is_refused():
-    with pytest.raises(UsageError, match="not quantised"):
+    with pytest.raises(UsageError, match="not quantized"):
         next(iter(record(SmallNet(), (torch.ones(1, 1, 8, 8),))))
 
 
@@ -84,9 +84,9 @@ def test_a_tuple_of_batches_is_refused_with_the_spellings(tmp_path):
 
 def test_two_arguments_for_a_file_with_one_input_are_refused_with_the_spellings(tmp_path):
     model = linger.init(Wired(lambda m, x, y=None: m.conv(x)))
-    x = picture()
+    x = image()
     with linger.calibration():
         model(x)
-    linger.onnx.export(model, (x,), tmp_path / "m.onnx", input_names=["picture"])
-    with pytest.raises(UsageError, match=r"has 1 inputs \(picture\), 2 were given.*\[x1, x2\] are two batches"):
+    linger.onnx.export(model, (x,), tmp_path / "m.onnx", input_names=["image"])
+    with pytest.raises(UsageError, match=r"has 1 inputs \(image\), 2 were given.*\[x1, x2\] are two batches"):
         linger.verify(model, tmp_path / "m.onnx", (x, x))

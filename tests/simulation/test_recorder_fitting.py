@@ -7,8 +7,8 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from tests.support.models import quantised, small_net
-from tests.support.wired import Wired, picture
+from tests.support.models import quantized, small_net
+from tests.support.wired import Wired, image
 
 
 class Sum(nn.Module):
@@ -49,7 +49,7 @@ def test_a_wrong_integer_output_is_found(tmp_path):
 def test_several_integer_ends(tmp_path):
     torch.manual_seed(1)
     a, b = torch.randn(3, 4), 4 * torch.randn(3, 4)
-    model = quantised(Sum(), a, b)
+    model = quantized(Sum(), a, b)
     linger.onnx.export(model, (a, b), tmp_path / "m.onnx", is_input_quant=True, verify=True)
     kinds = [v.type.tensor_type.elem_type for v in onnx.load(tmp_path / "m.onnx").graph.input]
     assert kinds == [onnx.TensorProto.INT8] * 2
@@ -60,16 +60,16 @@ def test_several_integer_ends(tmp_path):
 def test_inputs_that_the_file_left_out_are_left_out(tmp_path):
     torch.manual_seed(1)
     a, b = torch.randn(3, 4), torch.randn(3, 4)
-    model = quantised(Sum(), a, b)
+    model = quantized(Sum(), a, b)
     linger.onnx.export(model, (a, b, 3), tmp_path / "m.onnx", verify=True)
     assert [v.name for v in onnx.load(tmp_path / "m.onnx").graph.input] == ["a", "b"]
 
 
-def test_integer_input_that_the_model_does_not_quantise_is_refused(tmp_path):
+def test_integer_input_that_the_model_does_not_quantize_is_refused(tmp_path):
     model = linger.init(Wired(lambda m, x: m.conv(x.sin())))
     with linger.calibration():
-        model(picture())
+        model(image())
     text = """<ir_version: 8, opset_import: ["": 12]> g (int8[n,c,h,w] x) => (int8[n,c,h,w] y) { y = Identity(x) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     with pytest.raises(UsageError, match=r"takes integers for x.*is_input_quant=False"):
-        linger.verify(model, tmp_path / "m.onnx", picture())
+        linger.verify(model, tmp_path / "m.onnx", image())

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import linger
-from tests.support.models import quantised
+from tests.support.models import quantized
 
 
 class Spare(nn.Module):
@@ -46,7 +46,7 @@ class LossyAndSpare(Lossy):
 def test_results_that_nobody_uses_are_no_difference(tmp_path):
     torch.manual_seed(1)
     x = torch.randn(8, 4)
-    model = quantised(Spare(), x)
+    model = quantized(Spare(), x)
     linger.onnx.export(model, (x,), tmp_path / "m.onnx", verify=True)
     proof = linger.verify(model, tmp_path / "m.onnx", [x, -x])
     assert proof.ok

@@ -33,7 +33,7 @@ def multiplied(x, w, b=None) -> np.ndarray:
 
 
 def convolved(x, w, b=None, *, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), group=1) -> np.ndarray:
-    """Convolution by definition; positions outside the picture are zero."""
+    """Convolution by definition; positions outside the image are zero."""
     batch, _, height, width = x.shape
     outputs, inside, rows, columns = w.shape
     out_height = (height + pads[0] + pads[2] - dilations[0] * (rows - 1) - 1) // strides[0] + 1

@@ -173,7 +173,7 @@ class Browser:
                     **(text if kind == "keyDown" else {}),
                 )
 
-    def picture(self, *, whole=False):
+    def image(self, *, whole=False):
         """The page as PNG, or only what is in view."""
         answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(answer["data"])

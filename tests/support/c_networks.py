@@ -25,7 +25,7 @@ MOST_ARENA = 1.05
 
 _SIZES = ("Shape", "Size")
 
-QUANTISED = (np.int8, np.int16, np.int32)
+QUANTIZED = (np.int8, np.int16, np.int32)
 """Tensors of these types must be shown; real ones, and wide integers, need not be there any more."""
 
 
@@ -127,7 +127,7 @@ def compared(
         integers,
         tuple(f"{name}: {count} in {len(samples)} samples" for name, count in counts.items() if count),
         tuple(
-            sorted(name for name in set(data) - names if name not in wanted[0] or wanted[0][name].dtype in QUANTISED)
+            sorted(name for name in set(data) - names if name not in wanted[0] or wanted[0][name].dtype in QUANTIZED)
         ),
         tuple(sorted(names - wanted[0].keys())),
         *figures(program.folder.path),

@@ -1,4 +1,4 @@
-"""Small networks for chips: quantised, exported, and what a check says of the file."""
+"""Small networks for chips: quantized, exported, and what a check says of the file."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Joined(nn.Module):
 
 
 def conv(inputs, outputs, size=3, **settings):
-    """A convolution that keeps the size of the picture, unless it is told otherwise."""
+    """A convolution that keeps the size of the image, unless it is told otherwise."""
     return nn.Conv2d(inputs, outputs, size, **{"padding": size // 2} | settings)
 
 
@@ -33,7 +33,7 @@ def sample(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def quantised(net, x, target=None):
+def quantized(net, x, target=None):
     """The network as integers, calibrated on one sample."""
     model = linger.init(net.eval(), target=target).eval()
     with linger.calibration():
@@ -47,7 +47,7 @@ def exported(net, x, path, target, **options):
     Raises:
         UnsupportedError: The chip cannot take it.
     """
-    model = quantised(net, x, target)
+    model = quantized(net, x, target)
     linger.onnx.export(model, (x,), path, verify=True, **options)  # which writes nothing that differs
     return onnx.load(path)
 
@@ -75,7 +75,7 @@ class Said:
 
 def judged(net, x, path, target, *, by=None, **options):
     """What a check for `target` says of a file that was written without a chip, or for the chip `by`."""
-    linger.onnx.export(quantised(net, x, by), (x,), path, **{"form": "bare"} | options)
+    linger.onnx.export(quantized(net, x, by), (x,), path, **{"form": "bare"} | options)
     return Said.of(path, target)
 
 

@@ -1,4 +1,4 @@
-"""Curves on the output of a quantised convolution: every spelling, the gradient, the file."""
+"""Curves on the output of a quantized convolution: every spelling, the gradient, the file."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 import linger
 from linger.dialect import find_op
 from tests.support.samples import run_numpy
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def seen_and_result(function: Any, *, out_bits: int = 8) -> Any:
@@ -20,20 +20,20 @@ def seen_and_result(function: Any, *, out_bits: int = 8) -> Any:
 
     model = Wired(forward)
     linger.quant_module(model, out_bits=out_bits)
-    return quantise(model, picture(spread=4.0))
+    return quantize(model, image(spread=4.0))
 
 
 def assert_runs_as(op: str, function: Any, tmp_path: Any, *, out_bits: int = 8, **options: Any) -> tuple[Any, Any]:
     """The model computes the op's integers, nothing stays float, the file gives the same; returns what the op saw and made."""
     model = seen_and_result(function, out_bits=out_bits)
-    h, y = model(picture(spread=4.0))
+    h, y = model(image(spread=4.0))
     attributes = {"scale_x": h.scale, "scale_o": y.scale, "o_bits": y.bits}
     expected = run_numpy(find_op(op), [h.integers().numpy()], attributes)
     np.testing.assert_array_equal(y.integers().numpy(), expected)
     assert y.bits == out_bits
     assert not linger.coverage(model).float_ops
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", **options)
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(spread=4.0),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", **options)
+    assert linger.verify(model, tmp_path / "net.onnx", (image(spread=4.0),)).ok
     return h, y
 
 
@@ -49,7 +49,7 @@ def assert_learns_like(real: Any) -> None:
         return real(h)
 
     model.run = forward
-    y = model(picture())
+    y = model(image())
     weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
     (y * weight).sum().backward()
     h = seen["h"].detach().clone().requires_grad_()

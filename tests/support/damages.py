@@ -234,7 +234,7 @@ def _is_real(p: Patient, name: str) -> bool:
 
 @damage(DAMAGES)
 def move_up(p: Patient) -> bool:
-    """One to three nodes towards the input, whatever they are."""
+    """One to three nodes toward the input, whatever they are."""
     moved = False
     found = _a_dequant(p)
     for _ in range(p.dice.randint(1, 3)):
@@ -270,7 +270,7 @@ def _one_up(p: Patient, graph: Graph, node: Node) -> tuple[Graph, Node] | None:
 
 def _is_data(p: Patient, name: str) -> bool:
     tensor = p.made.tensors.get(name)
-    return tensor is not None and (tensor.element == FLOAT or tensor.is_quantised)
+    return tensor is not None and (tensor.element == FLOAT or tensor.is_quantized)
 
 
 def _into_bodies(p: Patient, node: Node, output: str, scale: float, tag: str) -> None:
@@ -344,7 +344,7 @@ def misplace(p: Patient) -> bool:
 
 
 def _is_known(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.is_quantised and tensor.root is None
+    return tensor is not None and tensor.is_quantized and tensor.root is None
 
 
 @damage(DAMAGES)

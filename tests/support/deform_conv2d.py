@@ -164,7 +164,7 @@ deform_conv2d <stride, padding, dilation, groups, offset_groups, use_mask>
   y = Reshape (moved_y, samples)
   x = Reshape (moved_x, samples)
 
-  # the picture with a border of zeros, as batch·offset_groups × pixels × channels
+  # the image with a border of zeros, as batch·offset_groups × pixels × channels
   border = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()
   padded = Pad (input, border)
   height = Gather (input_shape, third)
@@ -182,7 +182,7 @@ deform_conv2d <stride, padding, dilation, groups, offset_groups, use_mask>
   planes = Reshape (padded, planes_shape)
   pixels = Transpose <perm = [0, 2, 1]> (planes)
 
-  # the four neighbours; what lies outside is moved to the border, where the picture is zero
+  # the four neighbors; what lies outside is moved to the border, where the image is zero
   top = Floor (y)
   left = Floor (x)
   bottom = Add (top, plus)

@@ -29,7 +29,7 @@ class Between(nn.Module):
         return self.end(y.flatten(1))
 
 
-def picture(batch: int = 4, seed: int = 1) -> Tensor:
+def image(batch: int = 4, seed: int = 1) -> Tensor:
     """An input for every model here."""
     return torch.randn(batch, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
 
@@ -77,7 +77,7 @@ def _added_mask(m: Any, y: Tensor) -> Tensor:
 
 
 class WithTable(nn.Module):
-    """Rows of an embedding, looked up by the largest pixels of the picture."""
+    """Rows of an embedding, looked up by the largest pixels of the image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,5 +190,5 @@ def make_model(name: str) -> nn.Module:
     torch.manual_seed(5)
     model = MODELS[name]().eval()
     with torch.no_grad():
-        model(picture())
+        model(image())
     return model

@@ -25,7 +25,7 @@ OPSETS = range(11, 19)
 class Tensor:
     """What the builder knows of a tensor.
 
-    `scale` and `bits` are those of quantised tensors. `root` names an integer graph input whose scale only its Dequants
+    `scale` and `bits` are those of quantized tensors. `root` names an integer graph input whose scale only its Dequants
     tell, and `origins` the Dequants that a float tensor comes from by moving and selecting alone.
     """
 
@@ -38,7 +38,7 @@ class Tensor:
     origins: frozenset[str] = frozenset()
 
     @property
-    def is_quantised(self) -> bool:
+    def is_quantized(self) -> bool:
         return self.scale is not None
 
     @property
@@ -85,7 +85,7 @@ class Scope:
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[Tensor] = []
         self.inputs: list[Tensor] = []
-        self.dequantised: dict[str, Tensor] = {}
+        self.dequantized: dict[str, Tensor] = {}
         self.is_busy: set[str] = set()
 
     @property
@@ -123,7 +123,7 @@ class Scope:
     def reals(self, shape: Shape, origins: frozenset[str] = frozenset()) -> Tensor:
         return Tensor(self.world.name("t"), FLOAT, shape, origins=origins)
 
-    def quantised(self, shape: Shape, scale: float, bits: int) -> Tensor:
+    def quantized(self, shape: Shape, scale: float, bits: int) -> Tensor:
         return Tensor(self.world.name("q"), INTEGER[bits], shape, scale, bits)
 
     def like(self, tensor: Tensor, shape: Shape) -> Tensor:
@@ -145,20 +145,20 @@ class Scope:
         return self.dice.choice(found[-4:] if self.dice.random() < 0.7 else found)
 
     def real_of(self, tensor: Tensor) -> Tensor:
-        """A float tensor as it is, a quantised one through its one Dequant."""
-        if not tensor.is_quantised:
+        """A float tensor as it is, a quantized one through its one Dequant."""
+        if not tensor.is_quantized:
             return tensor
         scope: Scope | None = self
         while scope is not None:
-            if tensor.name in scope.dequantised:
-                return scope.dequantised[tensor.name]
+            if tensor.name in scope.dequantized:
+                return scope.dequantized[tensor.name]
             scope = scope.outer
         tag = self.world.name("dequant")
         self.world.dequants[tag] = (tensor.root, tensor.scale)
         output = self.reals(tensor.shape, frozenset({tag}))
         self.dialect("Dequant", [tensor], output, scale_o=tensor.scale)
         self.nodes[-1].doc_string = tag
-        self.dequantised[tensor.name] = output
+        self.dequantized[tensor.name] = output
         scope = self.outer
         while scope is not None:  # no second Dequant of it further out
             scope.is_busy.add(tensor.name)
@@ -166,10 +166,10 @@ class Scope:
         return output
 
     def _has_reals(self, tensor: Tensor) -> bool:
-        return tensor.element == FLOAT or (tensor.is_quantised and tensor.name not in self.is_busy)
+        return tensor.element == FLOAT or (tensor.is_quantized and tensor.name not in self.is_busy)
 
     def a_float(self, wanted: Callable[[Tensor], bool] = lambda t: True) -> Tensor | None:
-        around = {} if self.outer is None else self.outer.dequantised
+        around = {} if self.outer is None else self.outer.dequantized
         if around and self.dice.random() < 0.4:  # real numbers that the graph around has already
             found = self.pick(lambda t: t in around.values() and wanted(t))
             if found is not None:
@@ -177,16 +177,16 @@ class Scope:
         found = self.pick(lambda t: self._has_reals(t) and wanted(t))
         return None if found is None else self.real_of(found)
 
-    def a_quantised(self, *, most_bits: int = 32, wanted: Callable[[Tensor], bool] = lambda t: True) -> Tensor | None:
-        """A quantised tensor; a float one gets a Quant."""
-        found = self.pick(lambda t: t.is_quantised and t.bits <= most_bits and wanted(t))
+    def a_quantized(self, *, most_bits: int = 32, wanted: Callable[[Tensor], bool] = lambda t: True) -> Tensor | None:
+        """A quantized tensor; a float one gets a Quant."""
+        found = self.pick(lambda t: t.is_quantized and t.bits <= most_bits and wanted(t))
         if found is not None and self.dice.random() < 0.9:
             return found
         source = self.pick(lambda t: t.element == FLOAT and wanted(t))
-        return found if source is None else self.quantise(source, self.dice.choice([8, 8, min(16, most_bits)]))
+        return found if source is None else self.quantize(source, self.dice.choice([8, 8, min(16, most_bits)]))
 
-    def quantise(self, source: Tensor, bits: int, scale: float | None = None) -> Tensor:
-        output = self.quantised(source.shape, scale or self.scale(bits), bits)
+    def quantize(self, source: Tensor, bits: int, scale: float | None = None) -> Tensor:
+        output = self.quantized(source.shape, scale or self.scale(bits), bits)
         return self.dialect(
             "Quant", [source], output, data_bits=bits, scale_x=output.scale, platform_quant="luna_quant"
         )
@@ -199,7 +199,7 @@ class Scope:
         """The tensor in another format, as it is where it has that format already."""
         if source.format == (scale, bits):
             return source
-        output = self.quantised(source.shape, scale, bits)
+        output = self.quantized(source.shape, scale, bits)
         return self.dialect(
             "Requant", [source], output, data_bits=source.bits, o_bits=bits, scale_x=source.scale, scale_o=scale
         )

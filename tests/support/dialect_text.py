@@ -7,7 +7,7 @@ from tests.support.onnx_text import parse, printed
 DOMAINS = ', "thinker": 1'
 
 
-def quantising(body, *, inputs="float[n] x", outputs="float[n] y", extra="", domains=DOMAINS, opset=13):
+def quantizing(body, *, inputs="float[n] x", outputs="float[n] y", extra="", domains=DOMAINS, opset=13):
     """A sorted model with dialect nodes; `Q16(x)` is a Quant at scale 16, `DQ16(x)` a Dequant."""
     model = parse(short(body), inputs=inputs, outputs=outputs, extra=extra, domains=domains, opset=opset)
     model.graph.sort()

@@ -23,7 +23,7 @@ FAULTS = ("half-even", "wrap", "shift + 1", "shift − 1", "no bias")
 
 
 class HalfEven:
-    """Ties go to the even neighbour."""
+    """Ties go to the even neighbor."""
 
     def floor(self, x: Any) -> Any:
         return _to_nearest_even(self, self.sub(x, self.like(0.5, x)))

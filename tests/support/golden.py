@@ -52,14 +52,14 @@ def recorded(case: str, folder: Path = GOLDEN) -> tuple[dict[str, np.ndarray], d
 
 
 def open_session(model: ModelLike) -> Compute:
-    """Stock ONNX Runtime on the functions, default optimisation, opened once for any number of runs."""
+    """Stock ONNX Runtime on the functions, default optimization, opened once for any number of runs."""
     session = Session(model)
     names = [output.name for output in session.get_outputs()]
     return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
 
 
 def run_session(path: Path, feeds: Arrays) -> Arrays:
-    """Stock ONNX Runtime on the functions, default optimisation."""
+    """Stock ONNX Runtime on the functions, default optimization."""
     return open_session(path)(feeds)
 
 

@@ -46,7 +46,7 @@ def _branch_end(s: Scope, wanted: tuple[float, int] | None) -> Tensor:
     """The end of a branch: in a format, or real; real ones are often the Dequant itself."""
     if wanted is None and s.dice.random() < 0.5:
         return s.node("Neg", [fitted(s, _some_float(s))], [s.reals(SHAPE)])
-    x = s.a_quantised(wanted=_known) or s.quantise(_some_float(s), 8)
+    x = s.a_quantized(wanted=_known) or s.quantize(_some_float(s), 8)
     if wanted is None:
         return s.real_of(fitted(s, x))
     return s.requant(fitted(s, x), *wanted)
@@ -61,7 +61,7 @@ def _branch(s: Scope, wanted: Sequence[tuple[float, int] | None], name: str) -> 
 
 @family(CONTROL)
 def branches(s: Scope) -> bool:
-    """An If with real and quantised results, nested now and then, whose branches see the tensors around it."""
+    """An If with real and quantized results, nested now and then, whose branches see the tensors around it."""
     if s.depth >= _DEEPEST:
         return False
     bits = s.dice.choice([8, 16])
@@ -71,7 +71,7 @@ def branches(s: Scope) -> bool:
     outputs = [
         s.reals(SHAPE, frozenset().union(*(ends[i].origins for _, ends in made)))
         if w is None
-        else s.quantised(SHAPE, *w)
+        else s.quantized(SHAPE, *w)
         for i, w in enumerate(wanted)
     ]
     s.node("If", [_flag(s)], outputs, then_branch=made[0][0], else_branch=made[1][0])
@@ -80,11 +80,11 @@ def branches(s: Scope) -> bool:
 
 @family(CONTROL)
 def loop(s: Scope) -> bool:
-    """A Loop that carries a real and a quantised tensor and collects one of each."""
+    """A Loop that carries a real and a quantized tensor and collects one of each."""
     if s.depth >= _DEEPEST:
         return False
     real = fitted(s, _some_float(s))
-    whole = fitted(s, s.a_quantised(most_bits=16, wanted=_known) or s.quantise(real, 8))
+    whole = fitted(s, s.a_quantized(most_bits=16, wanted=_known) or s.quantize(real, 8))
     inner, turns = Scope(s.world, s), s.dice.randint(1, 3)
     count = inner.input(Tensor(s.world.name("i"), INT64, ()))
     inner.input(Tensor(s.world.name("b"), BOOL, ()))
@@ -93,8 +93,8 @@ def loop(s: Scope) -> bool:
     more = inner.node("Less", [count, s.world.constant(np.int64(turns))], [Tensor(s.world.name("b"), BOOL, ())])
     grow(inner, s.dice.randint(0, 2))
     total = inner.node("Add", [carried, fitted(inner, _some_float(inner))], [inner.reals(SHAPE)])
-    step = fitted(inner, inner.a_quantised(most_bits=16, wanted=_known) or kept)
-    sums = inner.quantised(SHAPE, *kept.format)
+    step = fitted(inner, inner.a_quantized(most_bits=16, wanted=_known) or kept)
+    sums = inner.quantized(SHAPE, *kept.format)
     scales = {"scale_x": kept.scale, "scale_y": step.scale, "scale_o": kept.scale}
     inner.dialect("iqAdd", [kept, step], sums, o_bits=kept.bits, **scales)
     # onnx's reference joins what a Loop collects instead of stacking it
@@ -102,19 +102,19 @@ def loop(s: Scope) -> bool:
     body = inner.graph(s.world.name("body"), [more, total, sums, *rows])
     turning = [s.world.constant(np.int64(turns)), s.world.constant(np.array(True))]
     collected = [s.like(row, (turns, *SHAPE)) for row in rows]
-    outputs = [s.reals(SHAPE), s.quantised(SHAPE, *kept.format), *collected]
+    outputs = [s.reals(SHAPE), s.quantized(SHAPE, *kept.format), *collected]
     s.node("Loop", [*turning, real, whole], outputs, body=body)
     return True
 
 
 @family(CONTROL)
 def scan(s: Scope) -> bool:
-    """A Scan over the rows of a quantised tensor and of a real one, with a real state."""
+    """A Scan over the rows of a quantized tensor and of a real one, with a real state."""
     if s.depth >= _DEEPEST:
         return False
     state = fitted(s, _some_float(s), SHAPE[1:])
     real = fitted(s, _some_float(s))
-    whole = fitted(s, s.a_quantised(most_bits=16, wanted=_known) or s.quantise(real, 8))
+    whole = fitted(s, s.a_quantized(most_bits=16, wanted=_known) or s.quantize(real, 8))
     inner = Scope(s.world, s)
     carried = inner.input(Tensor(s.world.name("t"), FLOAT, SHAPE[1:], origins=state.origins))
     row = inner.input(Tensor(s.world.name("t"), FLOAT, SHAPE[1:], origins=real.origins))
@@ -123,9 +123,9 @@ def scan(s: Scope) -> bool:
     total = inner.node("Add", [carried, inner.real_of(steps)], [inner.reals(SHAPE[1:])])
     mixed = inner.node("Sub", [row, total], [inner.reals(SHAPE[1:])])
     bits = s.dice.choice([8, 16])
-    whole_row = inner.quantise(mixed, bits)
+    whole_row = inner.quantize(mixed, bits)
     body = inner.graph(s.world.name("body"), [total, whole_row])
-    outputs = [s.reals(SHAPE[1:]), s.quantised(SHAPE, *whole_row.format)]
+    outputs = [s.reals(SHAPE[1:]), s.quantized(SHAPE, *whole_row.format)]
     s.node("Scan", [state, real, whole], outputs, body=body, num_scan_inputs=2)
     return True
 
@@ -152,7 +152,7 @@ def function_of_reals(s: Scope) -> bool:
 @family(CONTROL)
 def function_that_moves(s: Scope) -> bool:
     """A user's function that takes whatever it gets: integers here, floats there."""
-    x = s.pick(lambda t: (t.element == FLOAT or t.is_quantised) and len(t.shape) == 2)
+    x = s.pick(lambda t: (t.element == FLOAT or t.is_quantized) and len(t.shape) == 2)
     if x is None:
         return False
     _function(s.world, "Turn", helper.make_node("Transpose", ["a"], ["z"], perm=[1, 0]))
@@ -181,7 +181,7 @@ def random_model(seed: int, size: int, *, is_exact: bool = False) -> Made:
         bits = dice.choice([8, 16])
         main.input(Tensor("n", INTEGER[bits], SHAPE, main.scale(bits), bits, root="n"))
         world.families["integer input"] += 1
-    main.quantise(main.tensors[0], dice.choice([8, 8, 16, 32]))
+    main.quantize(main.tensors[0], dice.choice([8, 8, 16, 32]))
     grow(main, size)
     return finish(world, main)
 

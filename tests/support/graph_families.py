@@ -38,11 +38,11 @@ def _sizes(s: Scope, *numbers: int) -> str:
     return s.world.constant(np.array(numbers, np.int64), "n")
 
 
-def _picture(t: Tensor) -> bool:
+def _image(t: Tensor) -> bool:
     return t.size % 4 == 0
 
 
-def _as_picture(s: Scope, t: Tensor) -> Tensor:
+def _as_image(s: Scope, t: Tensor) -> Tensor:
     return s.reshaped(t, (1, t.size // 4, 2, 2))
 
 
@@ -57,20 +57,20 @@ def _out_bits(s: Scope) -> int:
 def quant(s: Scope) -> bool:
     x = s.pick(lambda t: t.element == FLOAT)
     if x is not None:
-        s.quantise(x, s.dice.choice([8, 8, 16, 32]))
+        s.quantize(x, s.dice.choice([8, 8, 16, 32]))
     return x is not None
 
 
 @family(INTEGERS)
 def linear(s: Scope) -> bool:
-    x = s.a_quantised(most_bits=16, wanted=lambda t: 1 <= len(t.shape) <= 3)
+    x = s.a_quantized(most_bits=16, wanted=lambda t: 1 <= len(t.shape) <= 3)
     if x is None:
         return False
     bits, width = _out_bits(s), s.dice.choice([x.shape[-1], 4])
     operands = [x, _weights(s, (width, x.shape[-1]), 4)]
     if s.dice.random() < 0.6:
         operands.append(s.world.constant(np.array([s.dice.randint(-900, 900) for _ in range(width)], np.int32), "b"))
-    y = s.quantised((*x.shape[:-1], width), s.scale(bits), bits)
+    y = s.quantized((*x.shape[:-1], width), s.scale(bits), bits)
     scales = {"scale_x": x.scale, "scale_w": 8.0, "scale_o": y.scale}
     s.dialect("LinearInt", operands, y, data_bits=x.bits, parameter_bits=8, o_bits=bits, **scales)
     return True
@@ -78,12 +78,12 @@ def linear(s: Scope) -> bool:
 
 @family(INTEGERS)
 def convolution(s: Scope) -> bool:
-    x = s.a_quantised(most_bits=16, wanted=_picture)
+    x = s.a_quantized(most_bits=16, wanted=_image)
     if x is None:
         return False
-    x = _as_picture(s, x)
+    x = _as_image(s, x)
     bits, channels = s.dice.choice([8, 8, 16]), x.shape[1]
-    y = s.quantised(x.shape, s.scale(bits), bits)
+    y = s.quantized(x.shape, s.scale(bits), bits)
     settings = {"dilations": [1, 1], "group": 1, "kernel_shape": [1, 1], "pads": [0, 0, 0, 0], "strides": [1, 1]}
     s.dialect(
         "Conv2dInt",
@@ -102,12 +102,12 @@ def convolution(s: Scope) -> bool:
 
 @family(INTEGERS)
 def residual(s: Scope) -> bool:
-    x = s.a_quantised(most_bits=16)
-    y = s.pick(lambda t: x is not None and t.is_quantised and t.bits <= 16 and t.shape == x.shape)
+    x = s.a_quantized(most_bits=16)
+    y = s.pick(lambda t: x is not None and t.is_quantized and t.bits <= 16 and t.shape == x.shape)
     if x is None or y is None:
         return False
     bits = _out_bits(s)
-    out = s.quantised(x.shape, s.scale(bits), bits)
+    out = s.quantized(x.shape, s.scale(bits), bits)
     op_type = s.dice.choice(["iqAdd", "iqAdd", "iqSub", "iqMul", "iqMax"])
     scales = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": out.scale}
     operand = y if op_type != "iqMul" or s.dice.random() < 0.5 else s.world.constant(np.int8(s.dice.randint(-9, 9)))
@@ -117,13 +117,13 @@ def residual(s: Scope) -> bool:
 
 @family(INTEGERS)
 def joined(s: Scope) -> bool:
-    x = s.a_quantised(wanted=lambda t: t.shape and t.size <= LARGEST // 4)
+    x = s.a_quantized(wanted=lambda t: t.shape and t.size <= LARGEST // 4)
     if x is None:
         return False
-    parts = [x, *[s.pick(lambda t: t.is_quantised and t.shape == x.shape) for _ in range(s.dice.randint(1, 2))]]
+    parts = [x, *[s.pick(lambda t: t.is_quantized and t.shape == x.shape) for _ in range(s.dice.randint(1, 2))]]
     axis, bits = s.dice.randrange(len(x.shape)), s.dice.choice([8, 16])
     shape = tuple(n * len(parts) if i == axis else n for i, n in enumerate(x.shape))
-    out = s.quantised(shape, s.scale(bits), bits)
+    out = s.quantized(shape, s.scale(bits), bits)
     scales = {f"scale_x_{i}": p.scale for i, p in enumerate(parts)}
     s.dialect("iqCat", parts, out, scale_o=out.scale, dim=axis, o_bits=bits, **scales)
     return True
@@ -131,7 +131,7 @@ def joined(s: Scope) -> bool:
 
 @family(INTEGERS)
 def requant(s: Scope) -> bool:
-    x = s.a_quantised()
+    x = s.a_quantized()
     if x is None:
         return False
     bits = s.dice.choice([8, 16, 32])
@@ -141,7 +141,7 @@ def requant(s: Scope) -> bool:
 
 @family(INTEGERS)
 def integer_relu(s: Scope) -> bool:
-    x = s.a_quantised()
+    x = s.a_quantized()
     if x is not None:
         s.node("Relu", [x], [s.like(x, x.shape)])
     return x is not None
@@ -149,9 +149,9 @@ def integer_relu(s: Scope) -> bool:
 
 @family(INTEGERS)
 def integer_pool(s: Scope) -> bool:
-    x = s.a_quantised(most_bits=16, wanted=_picture)
+    x = s.a_quantized(most_bits=16, wanted=_image)
     if x is not None:
-        x = _as_picture(s, x)
+        x = _as_image(s, x)
         shape = (*x.shape[:2], 1, 1)
         s.node("MaxPool", [x], [s.like(x, shape)], kernel_shape=[2, 2], strides=[2, 2])
     return x is not None
@@ -159,7 +159,7 @@ def integer_pool(s: Scope) -> bool:
 
 @family(INTEGERS)
 def integer_clip(s: Scope) -> bool:
-    x = s.a_quantised(most_bits=8)
+    x = s.a_quantized(most_bits=8)
     if x is not None:
         bounds = [s.world.constant(np.array(v, NUMPY[x.bits]), "bound") for v in (-5, 90)]
         s.node("Clip", [x, *bounds], [s.like(x, x.shape)])
@@ -168,11 +168,11 @@ def integer_clip(s: Scope) -> bool:
 
 @family(INTEGERS)
 def average(s: Scope) -> bool:
-    x = s.a_quantised(most_bits=8, wanted=_picture)
+    x = s.a_quantized(most_bits=8, wanted=_image)
     if x is None:
         return False
-    x = _as_picture(s, x)
-    y = s.quantised((*x.shape[:2], 1, 1), x.scale, 8)
+    x = _as_image(s, x)
+    y = s.quantized((*x.shape[:2], 1, 1), x.scale, 8)
     settings = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 0, 0, 0], "ceil_mode": 0}
     s.dialect("AvgPool2dInt", [x], y, data_bits=8, o_bits=8, scale_x=x.scale, scale_o=x.scale, **settings)
     return True
@@ -181,30 +181,30 @@ def average(s: Scope) -> bool:
 @family(INTEGERS)
 def curve(s: Scope) -> bool:
     """The table ops want 16 bits, so there is a Requant before them."""
-    x = s.a_quantised(most_bits=16)
+    x = s.a_quantized(most_bits=16)
     if x is None:
         return False
     wide = s.requant(x, 2048.0, 16)
     s.dialect(
-        s.dice.choice(["iqSigmoid", "iqTanh"]), [wide], s.quantised(x.shape, 128.0, 8), scale_x=2048.0, scale_o=128.0
+        s.dice.choice(["iqSigmoid", "iqTanh"]), [wide], s.quantized(x.shape, 128.0, 8), scale_x=2048.0, scale_o=128.0
     )
     return True
 
 
 @family(INTEGERS)
-def normaliser(s: Scope) -> bool:
-    x = s.a_quantised(most_bits=8, wanted=lambda t: len(t.shape) >= 2)
+def normalizer(s: Scope) -> bool:
+    x = s.a_quantized(most_bits=8, wanted=lambda t: len(t.shape) >= 2)
     if x is not None:
-        y = s.quantised(x.shape, 128.0, 8)
+        y = s.quantized(x.shape, 128.0, 8)
         s.dialect("SoftmaxInt", [x], y, dim=len(x.shape) - 1, data_bits=8, o_bits=8, scale_x=x.scale, scale_o=128.0)
     return x is not None
 
 
 @family(INTEGERS)
 def shuffled_channels(s: Scope) -> bool:
-    x = s.a_quantised(most_bits=16, wanted=lambda t: t.size % 8 == 0)
+    x = s.a_quantized(most_bits=16, wanted=lambda t: t.size % 8 == 0)
     if x is not None:
-        x = _as_picture(s, x)
+        x = _as_image(s, x)
         s.dialect("ShuffleChannel", [x], s.like(x, x.shape), groups=2)
     return x is not None
 
@@ -213,15 +213,15 @@ def shuffled_channels(s: Scope) -> bool:
 def lookup(s: Scope) -> bool:
     """An embedding: the scale is that of the table."""
     table = _weights(s, (3, 4))
-    y = s.quantised((2, 4), 32.0, 8)
+    y = s.quantized((2, 4), 32.0, 8)
     s.dialect("Gather", [table, _sizes(s, 2, 0)], y, scale_w=32.0, scale_o=32.0, parameter_bits=8, o_bits=8)
     return True
 
 
 @family(INTEGERS)
 def plain_product(s: Scope) -> bool:
-    """A standard op that takes integers only; what it gives is no quantised tensor."""
-    x = s.a_quantised(most_bits=8, wanted=lambda t: len(t.shape) == 2 and t.bits == 8)
+    """A standard op that takes integers only; what it gives is no quantized tensor."""
+    x = s.a_quantized(most_bits=8, wanted=lambda t: len(t.shape) == 2 and t.bits == 8)
     if x is not None:
         y = Tensor(s.world.name("p"), INTEGER[32], (x.shape[0], 2))
         s.node("MatMulInteger", [x, _weights(s, (x.shape[1], 2))], [y])
@@ -231,7 +231,7 @@ def plain_product(s: Scope) -> bool:
 @family(INTEGERS)
 def standard_dequantize(s: Scope) -> bool:
     """The standard's own Dequant beside the dialect's; onnx's reference has none for these opsets."""
-    x = None if s.world.is_exact else s.a_quantised(most_bits=8, wanted=lambda t: t.bits == 8 and t.root is None)
+    x = None if s.world.is_exact else s.a_quantized(most_bits=8, wanted=lambda t: t.bits == 8 and t.root is None)
     if x is not None:
         s.node("DequantizeLinear", [x, s.world.constant(np.float32(1 / x.scale))], [s.reals(x.shape)])
     return x is not None
@@ -240,13 +240,13 @@ def standard_dequantize(s: Scope) -> bool:
 @family(INTEGERS)
 def recurrent(s: Scope) -> bool:
     """A layer that takes integers and a real state, and gives both."""
-    x = s.a_quantised(most_bits=8, wanted=lambda t: t.bits == 8 and t.root is None and t.size == 8)
+    x = s.a_quantized(most_bits=8, wanted=lambda t: t.bits == 8 and t.root is None and t.size == 8)
     h = None if x is None else s.a_float(lambda t: t.size == 4)
     if x is None or h is None:
         return False
     x, h = s.reshaped(x, (2, 2, 2)), s.reshaped(h, (1, 2, 2))
     weights = [_weights(s, (6, 2), 6), _weights(s, (6, 2), 6), *[s.world.constant(np.zeros(6, np.int32))] * 2]
-    outputs = [s.quantised((2, 2, 2), 64.0, 8), s.reals((1, 2, 2))]
+    outputs = [s.quantized((2, 2, 2), 64.0, 8), s.reals((1, 2, 2))]
     scales = {"scale_i": x.scale, "scale_h": 64.0, "scale_iw": 32.0, "scale_hw": 32.0, "scale_o": 64.0}
     sizes = {"input_size": 2, "hidden_size": 2, "num_layers": 1, "batch_first": 1, "go_forward": 1}
     bits = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
@@ -259,7 +259,7 @@ def recurrent(s: Scope) -> bool:
 
 
 def _any(s: Scope, wanted=lambda t: True) -> Tensor | None:
-    return s.pick(lambda t: (t.element == FLOAT or t.is_quantised) and t.shape and wanted(t))
+    return s.pick(lambda t: (t.element == FLOAT or t.is_quantized) and t.shape and wanted(t))
 
 
 def _narrow_or_float(t: Tensor) -> bool:
@@ -279,7 +279,7 @@ def reshape(s: Scope) -> bool:
 def reshape_by_shape(s: Scope) -> bool:
     """Sizes that are computed: integers without a scale, which nobody may touch."""
     x = _any(s)
-    other = s.pick(lambda t: x is not None and t.size == x.size and (t.element == FLOAT or t.is_quantised))
+    other = s.pick(lambda t: x is not None and t.size == x.size and (t.element == FLOAT or t.is_quantized))
     if x is None or other is None:
         return False
     sizes = s.node("Shape", [other], [Tensor(s.world.name("n"), INT64, (len(other.shape),))])
@@ -425,7 +425,7 @@ def largest_index(s: Scope) -> bool:
 @family(MOVEMENT)
 def integer_mask(s: Scope) -> bool:
     """Integers compared with an integer: neither side has to be a real number."""
-    x = s.a_quantised()
+    x = s.a_quantized()
     y = s.pick(lambda t: x is not None and t.shape == x.shape and t.element == FLOAT)
     if x is None or y is None:
         return False
@@ -485,7 +485,7 @@ def matrix_product(s: Scope) -> bool:
 
 @family(ISLANDS)
 def product_of_two(s: Scope) -> bool:
-    """Both operands may be quantised, and neither is a constant."""
+    """Both operands may be quantized, and neither is a constant."""
     x = None if s.world.is_exact else s.a_float(lambda t: len(t.shape) == 2 and t.size <= 16)
     y = None if x is None else s.a_float(lambda t: t.shape == x.shape)
     if x is None or y is None:
@@ -498,10 +498,10 @@ def product_of_two(s: Scope) -> bool:
 @family(ISLANDS)
 def resize(s: Scope) -> bool:
     """An optional input that is left empty."""
-    x = s.a_float(lambda t: _picture(t) and t.size <= LARGEST // 4) if s.world.opset >= 13 else None
+    x = s.a_float(lambda t: _image(t) and t.size <= LARGEST // 4) if s.world.opset >= 13 else None
     if x is None:
         return False
-    x = _as_picture(s, x)
+    x = _as_image(s, x)
     factors = s.world.constant(np.array([1, 1, 2, 2], np.float32))
     s.node("Resize", [x, "", factors], [s.reals((*x.shape[:2], 4, 4), x.origins)], mode="nearest")
     return True
@@ -509,10 +509,10 @@ def resize(s: Scope) -> bool:
 
 @family(ISLANDS)
 def batch_norm(s: Scope) -> bool:
-    x = None if s.world.is_exact else s.a_float(_picture)
+    x = None if s.world.is_exact else s.a_float(_image)
     if x is None:
         return False
-    x = _as_picture(s, x)
+    x = _as_image(s, x)
     channels = x.shape[1]
     spread = s.world.constant(np.full(channels, 0.7, np.float32))
     parts = [x, _reals(s, (channels,)), _reals(s, (channels,)), _reals(s, (channels,)), spread]

@@ -145,7 +145,7 @@ static void expect(int64_t given, int64_t wanted, const char *name, int32_t numb
         }                                                                                                                     \
     }
 
-/* Every third time all pixels are neighbours and have windows of 3 x 3, which some variants treat differently. */
+/* Every third time all pixels are neighbors and have windows of 3 x 3, which some variants treat differently. */
 #define CHECK_DEPTHWISE(X, W, S)                                                                                              \
     static void check_depthwise_##X##_##W##_##S(void)                                                                         \
     {                                                                                                                         \

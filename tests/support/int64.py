@@ -26,12 +26,12 @@ def exponent(scale: float) -> int:
     return power - 1
 
 
-def requantised(values: Array, source: float, target: float, bits: int) -> Array:
+def requantized(values: Array, source: float, target: float, bits: int) -> Array:
     """Integers at scale `source` brought to scale `target`."""
     return saturated(shifted(values, exponent(source) - exponent(target)), bits)
 
 
-def quantised(x: Array, scale: float, bits: int) -> Array:
+def quantized(x: Array, scale: float, bits: int) -> Array:
     """Real numbers as integers; product and sum in float32, as on the device."""
     steps = np.floor((x.astype(np.float32) * np.float32(scale)) + np.float32(0.5))
     return saturated(steps.astype(np.float64), bits).astype(np.int64)
@@ -67,7 +67,7 @@ def multiplied(x: Array, w: Array, b: Array | None) -> Array:
 
 
 def convolved_signal(x: Array, w: Array, b: Array | None, geometry: dict[str, Any]) -> Array:
-    """Convolution over one axis: that of a picture of one row."""
+    """Convolution over one axis: that of a image of one row."""
     left, right = geometry["pads"]
     flat = geometry | {
         "pads": (0, left, 0, right), "strides": (1, *geometry["strides"]), "dilations": (1, *geometry["dilations"])
@@ -90,7 +90,7 @@ def convolved_transposed(x: Array, w: Array, b: Array | None, geometry: dict[str
 
 
 def layer_output(layer: Any, x: Array, scale_x: float) -> Array:
-    """What a quantised layer with weights must compute from the integers x."""
+    """What a quantized layer with weights must compute from the integers x."""
     frozen = layer.freeze(scale_x)
     w = frozen.weight_integers.numpy()
     b = None if frozen.bias_integers is None else frozen.bias_integers.numpy()
@@ -101,7 +101,7 @@ def layer_output(layer: Any, x: Array, scale_x: float) -> Array:
             "Conv1dInt": convolved_signal, "Conv2dInt": convolved, "ConvTranspose2dInt": convolved_transposed
         }  # fmt: skip
         total = convolutions[layer.op_name](x, w, b, layer.geometry)
-    return requantised(total, scale_x * frozen.scale_w, layer.read("scale_o"), layer.widths.output)
+    return requantized(total, scale_x * frozen.scale_w, layer.read("scale_o"), layer.widths.output)
 
 
 def added(x: Array, y: Array, scales: tuple[float, float, float], bits: int = 8) -> Array:
@@ -112,7 +112,7 @@ def added(x: Array, y: Array, scales: tuple[float, float, float], bits: int = 8)
 
 def scaled(x: Array, y: Array, scales: tuple[float, float, float], bits: int = 8) -> Array:
     """iqMul."""
-    return requantised(x.astype(np.int64) * y.astype(np.int64), scales[0] * scales[1], scales[2], bits)
+    return requantized(x.astype(np.int64) * y.astype(np.int64), scales[0] * scales[1], scales[2], bits)
 
 
 def pooled_mean(x: Array, size: int) -> Array:

@@ -30,7 +30,7 @@ def limited(value: int, bits: int) -> int:
     return max(-(1 << (bits - 1)), min((1 << (bits - 1)) - 1, value))
 
 
-def normalised_line(line: list[int], scale_x: float, eps: float) -> list[int]:
+def normalized_line(line: list[int], scale_x: float, eps: float) -> list[int]:
     """The numbers of one line in Q10."""
     count, total = len(line), sum(line)
     softening = round_half_up(Fraction(float(np.float32(eps))) * Fraction(scale_x) ** 2 * count**2)
@@ -50,7 +50,7 @@ def layer_norm(x, w, b, *, scale_x, scale_w, scale_o, o_bits, eps=1e-5, **_) -> 
     made = [
         [
             affine(n, int(w[i]), int(b[i]), scale_w, scale_o, o_bits)
-            for i, n in enumerate(normalised_line(line, scale_x, eps))
+            for i, n in enumerate(normalized_line(line, scale_x, eps))
         ]
         for line in lines
     ]
@@ -61,7 +61,7 @@ def group_norm(x, w, b, *, groups, scale_x, scale_w, scale_o, o_bits, eps=1e-5, 
     """GroupNormInt on arrays [n, c, …]; w and b have one number per channel."""
     x = np.asarray(x)
     lines = x.reshape(x.shape[0] * groups, -1).tolist() if x.size else []
-    n = np.array([normalised_line(line, scale_x, eps) for line in lines], np.int64).reshape(x.shape)
+    n = np.array([normalized_line(line, scale_x, eps) for line in lines], np.int64).reshape(x.shape)
     made = np.empty_like(n)
     for index in np.ndindex(*n.shape):
         made[index] = affine(int(n[index]), int(w[index[1]]), int(b[index[1]]), scale_w, scale_o, o_bits)

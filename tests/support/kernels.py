@@ -1,4 +1,4 @@
-"""Which kernels ONNX Runtime chooses, read in the graph that it optimised, whatever this CPU has."""
+"""Which kernels ONNX Runtime chooses, read in the graph that it optimized, whatever this CPU has."""
 
 import tempfile
 from collections import Counter
@@ -34,14 +34,14 @@ MOVING = frozenset(
 _NAMES = {onnx.TensorProto.INT8: "s8", onnx.TensorProto.UINT8: "u8", onnx.TensorProto.FLOAT: "u8"}
 
 
-def optimised(model, level):
+def optimized(model, level):
     """The graph that ONNX Runtime would run, without nodes that lead nowhere."""
     options = ort.SessionOptions()
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
-        options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
         content = ir.to_proto(model).SerializeToString()
         ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         found = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.load(options.optimized_model_filepath)))
@@ -51,7 +51,7 @@ def optimised(model, level):
 
 def kernels(model, level):
     """How often each op that computes occurs, with the bytes that it multiplies: {"QLinearConv u8×s8": 2, "Add": 1}."""
-    return Counter(_label(node) for node in optimised(model, level).graph.all_nodes() if node.op_type not in MOVING)
+    return Counter(_label(node) for node in optimized(model, level).graph.all_nodes() if node.op_type not in MOVING)
 
 
 def _label(node):
@@ -75,7 +75,7 @@ def mixed_products(model, level):
     Twice the largest number times the largest weight decides: 2·255·64 = 32640 and, where a ReLU ends at 127,
     2·127·128 = 32512 fit, 2·255·65 = 33150 and 2·128·128 = 32768 do not.
     """
-    found = [node for node in optimised(model, level).graph.all_nodes() if node.op_type in OPERANDS]
+    found = [node for node in optimized(model, level).graph.all_nodes() if node.op_type in OPERANDS]
     return [_label(node) for node in found if {_factor(node, 0), _factor(node, 1)} == {"u8", "s8"} and _can_leave(node)]
 
 

@@ -60,7 +60,7 @@ def settle(model):
     return model
 
 
-def quantised(model, *arguments, batches=None):
+def quantized(model, *arguments, batches=None):
     """Traced, replaced and calibrated, in evaluation mode."""
     model.eval()
     linger.trace_layers(model, *arguments)
@@ -75,7 +75,7 @@ def small_net(size=8):
     """A calibrated SmallNet and an input."""
     torch.manual_seed(7)
     x = torch.randn(6, 1, size, size)
-    return quantised(settle(SmallNet()), x), x
+    return quantized(settle(SmallNet()), x), x
 
 
 class Traced(nn.Module):

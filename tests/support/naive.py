@@ -1,4 +1,4 @@
-"""Quantisation written the slow, plain way: float64 numbers, one operation after the other, gradients by autograd."""
+"""Quantization written the slow, plain way: float64 numbers, one operation after the other, gradients by autograd."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def rounded(x: Tensor, scale: float) -> Tensor:
     return StraightFloor.apply(x * scale + 0.5)
 
 
-def quantised(x: Tensor, scale: float, bits: int, *, is_relu: bool = False) -> Tensor:
+def quantized(x: Tensor, scale: float, bits: int, *, is_relu: bool = False) -> Tensor:
     """sat(⌊x·scale + ½⌋)/scale; torch's clamp lets the gradient pass at its ends and inside."""
     if is_relu:
         x = torch.relu(x)

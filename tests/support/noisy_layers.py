@@ -1,4 +1,4 @@
-"""A network with one bad layer, quantised layers computed by hand, and what a diagnosis must leave alone."""
+"""A network with one bad layer, quantized layers computed by hand, and what a diagnosis must leave alone."""
 
 import copy
 import math
@@ -42,8 +42,8 @@ def vectors(count=32, seed=1, size=12):
     return torch.randn(count, size, generator=torch.Generator().manual_seed(seed))
 
 
-def quantised_copy(model, *batches):
-    """A copy, quantised as its marks say and calibrated with these batches (each one argument)."""
+def quantized_copy(model, *batches):
+    """A copy, quantized as its marks say and calibrated with these batches (each one argument)."""
     made = init(copy.deepcopy(model)).eval()
     with linger.calibration():
         for batch in batches:

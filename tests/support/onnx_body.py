@@ -40,7 +40,7 @@ def onnx_model(body, inputs, *, opset, element_bits=8, constants=frozenset()) ->
         values.append(value)
         arguments.append(OnnxValue(tensor.dtype, value, known))
     result = body(kernel, *arguments)
-    made = kernel.materialise(result)
+    made = kernel.materialize(result)
     made.type = ir.TensorType(result.dtype)
     graph = ir.Graph(
         [v for i, v in enumerate(values) if i not in constants],

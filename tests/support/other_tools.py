@@ -38,8 +38,8 @@ class RandomFile:
         self.nodes, self.floats, self.integers, self.extra = [], ["x"], [], []
         self.parameters, self.origins = {}, {}
         for _ in range(size):
-            self.dice.choice([self.quantise, self.quantise, self.dequantise, self.dequantise, self.operate])()
-        self.dequantise()
+            self.dice.choice([self.quantize, self.quantize, self.dequantize, self.dequantize, self.operate])()
+        self.dequantize()
         self.operate()
 
     def parameter(self, scale, zero):
@@ -50,15 +50,15 @@ class RandomFile:
             self.extra.append(f"float s{name} = {{{scale}}}, {self.kind} z{name} = {{{zero}}}")
         return f"s{name}, z{name}"
 
-    def quantise(self):
+    def quantize(self):
         x = self._float()
         scale = self.origins.get(x) if self.dice.random() < 0.7 else None
         scale = scale or self.dice.choice(SCALES)
         self.integers.append((self._node(f"QuantizeLinear({x}, {self.parameter(*scale)})"), scale))
 
-    def dequantise(self):
+    def dequantize(self):
         if not self.integers:
-            self.quantise()
+            self.quantize()
         name, scale = self.dice.choice(self.integers[-3:])
         if self.dice.random() < 0.1:
             scale = self.dice.choice(SCALES)
@@ -109,11 +109,11 @@ class RandomLayers(RandomFile):
     """The same with products of weights, as a network has them, and with branches that lead nowhere."""
 
     def operate(self):
-        self.quantise()
-        self.dequantise()
+        self.quantize()
+        self.dequantize()
         (super().operate if self.dice.random() < 0.5 else self.multiply)()
-        self.quantise()
-        self.dequantise()
+        self.quantize()
+        self.dequantize()
 
     def multiply(self):
         number = len(self.extra)

@@ -23,7 +23,7 @@ def tensors(output):
 
 
 def calibrated(model, *inputs):
-    """A quantised copy that has seen the inputs, in evaluation mode."""
+    """A quantized copy that has seen the inputs, in evaluation mode."""
     made = linger.init(copy.deepcopy(model)).eval()
     with linger.calibration():
         made(*(x.clone() for x in inputs))
@@ -39,13 +39,13 @@ def assert_close(found, expected):
 
 
 def assert_right(model, *inputs, path=None):
-    """The quantised model computes what the float one does; with a path, its file too, integer by integer."""
+    """The quantized model computes what the float one does; with a path, its file too, integer by integer."""
     with torch.no_grad():
         expected = [t.clone() for t in real(copy.deepcopy(model).eval()(*(x.clone() for x in inputs)))]
-        quantised = calibrated(model, *inputs)
-        assert_close(real(quantised(*(x.clone() for x in inputs))), expected)
+        quantized = calibrated(model, *inputs)
+        assert_close(real(quantized(*(x.clone() for x in inputs))), expected)
     if path is not None:
-        linger.onnx.export(quantised, tuple(x.clone() for x in inputs), path)
-        proof = linger.verify(quantised, path, tuple(x.clone() for x in inputs))
+        linger.onnx.export(quantized, tuple(x.clone() for x in inputs), path)
+        proof = linger.verify(quantized, path, tuple(x.clone() for x in inputs))
         assert proof.ok, proof.summary()
-    return quantised
+    return quantized

@@ -31,7 +31,7 @@ TEXTBOOK = """<ir_version: 8, opset_import: ["": 13]> g (float[n,4] x) => (float
 def pair_sums(data, weight):
     """Products of unsigned [m, k] and signed [k, n] bytes, as VPMADDUBSW and VPMADDWD add them.
 
-    VPMADDUBSW multiplies unsigned by signed bytes, adds each product at an even place to its neighbour and saturates the sum
+    VPMADDUBSW multiplies unsigned by signed bytes, adds each product at an even place to its neighbor and saturates the sum
     to 16 bits; VPMADDWD, multiplying by ones, and VPADDD add these in 32 bits.
     """
     data, weight = data.astype(np.int64), weight.astype(np.int64)

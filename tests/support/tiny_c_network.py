@@ -14,8 +14,8 @@ _HEADER = """
 #ifdef LINGER_PROOF
 void linger_proof(int32_t tensor, const void *data, int32_t bytes);
 #endif
-void tiny_run(ARENA_const float *picture, const int32_t *offset, float *scores, int8_t *raw);
-void tiny_run_q(ARENA_const int8_t *picture, const int32_t *offset, int8_t *scores, int8_t *raw);
+void tiny_run(ARENA_const float *image, const int32_t *offset, float *scores, int8_t *raw);
+void tiny_run_q(ARENA_const int8_t *image, const int32_t *offset, int8_t *scores, int8_t *raw);
 #endif
 """
 
@@ -34,12 +34,12 @@ static int8_t quantized(float v)
     int32_t whole = (int32_t)scaled;
     return clamp((float)whole > scaled ? whole - 1 : whole);
 }
-void tiny_run_q(ARENA_const int8_t *picture, const int32_t *offset, int8_t *scores, int8_t *raw)
+void tiny_run_q(ARENA_const int8_t *image, const int32_t *offset, int8_t *scores, int8_t *raw)
 {
     int8_t *y = (int8_t *)arena;
     for (int p = 0; p < 4; p++) {
         for (int c = 0; c < 3; c++) {
-            y[3 * p + c] = clamp(picture[p] * tiny_weights[c] + offset[0]);
+            y[3 * p + c] = clamp(image[p] * tiny_weights[c] + offset[0]);
         }
     }
 #ifdef LINGER_PROOF
@@ -59,11 +59,11 @@ void tiny_run_q(ARENA_const int8_t *picture, const int32_t *offset, int8_t *scor
     }
 #endif
 }
-void tiny_run(ARENA_const float *picture, const int32_t *offset, float *scores, int8_t *raw)
+void tiny_run(ARENA_const float *image, const int32_t *offset, float *scores, int8_t *raw)
 {
     int8_t x[4], q[3];
     for (int p = 0; p < 4; p++) {
-        x[p] = quantized(picture[p]);
+        x[p] = quantized(image[p]);
     }
     tiny_run_q(PASS_x, offset, q, raw);
     for (int c = 0; c < 3; c++) {
@@ -137,7 +137,7 @@ def tiny_manifest(arena="static"):
         "arena": arena,
         "arena_bytes": 16,
         "sources": ["tiny.c", "tiny_weights.c"],
-        "inputs": [edge("in/picture*/", "picture", [1, 1, 2, 2], tensor="x"), edge("offset", "offset", [1], "int32")],
+        "inputs": [edge("in/image*/", "image", [1, 1, 2, 2], tensor="x"), edge("offset", "offset", [1], "int32")],
         "outputs": [edge("scores\n", "scores", [1, 3], tensor="s"), edge("raw", "raw", [3], "int8")],
         "states": [],
         "tensors": [

@@ -82,7 +82,7 @@ SUM_SCALES = {
 
 
 def all_pairs(bits, draw):
-    """Every pair of 4-bit integers; for wider ones the extremes, their neighbours and random ones, each with each."""
+    """Every pair of 4-bit integers; for wider ones the extremes, their neighbors and random ones, each with each."""
     low, high = limits(bits)
     if bits == 4:
         chosen = np.arange(low, high + 1)

@@ -28,13 +28,13 @@ class Wired(nn.Module):
         return self.run(self, *inputs)
 
 
-def picture(batch: int = 2, seed: int = 1, spread: float = 1.0) -> torch.Tensor:
+def image(batch: int = 2, seed: int = 1, spread: float = 1.0) -> torch.Tensor:
     """An input for Wired."""
     return spread * torch.randn(batch, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
 
 
-def quantise(model: nn.Module, *batches: Any) -> nn.Module:
-    """The model quantised, calibrated with these batches (each one argument), in evaluation mode."""
+def quantize(model: nn.Module, *batches: Any) -> nn.Module:
+    """The model quantized, calibrated with these batches (each one argument), in evaluation mode."""
     model = init(model).eval()
     with linger.calibration():
         for batch in batches:
@@ -43,5 +43,5 @@ def quantise(model: nn.Module, *batches: Any) -> nn.Module:
 
 
 def after(function: Callable[..., Any], **options: Any) -> nn.Module:
-    """A calibrated model that applies a function to the output of one quantised convolution."""
-    return quantise(Wired(lambda m, x: function(m.conv(x)), **options), picture())
+    """A calibrated model that applies a function to the output of one quantized convolution."""
+    return quantize(Wired(lambda m, x: function(m.conv(x)), **options), image())

@@ -19,7 +19,7 @@ from linger.checks.limits.target_findings import target_findings
 from linger.errors import UnsupportedError
 from linger.targets import TARGETS
 from tests.support.chip import WIDTHS, WINDOW, findings, node
-from tests.support.chip_networks import Joined, Said, attribute, conv, exported, judged, op_types, quantised, sample
+from tests.support.chip_networks import Joined, Said, attribute, conv, exported, judged, op_types, quantized, sample
 
 pytestmark = pytest.mark.needs_torch
 
@@ -135,7 +135,7 @@ class TestNamesOfChips:
 
     def test_a_file_without_a_name_is_for_venus(self, path):
         net, x = nn.Sequential(conv(3, 8), nn.ReLU()), sample(1, 3, 8, 8)
-        linger.onnx.export(quantised(net, x), (x,), path)
+        linger.onnx.export(quantized(net, x), (x,), path)
         (note,) = (f for f in linger.check(path, "venus").findings if f.rule == "LGR903")
         assert (note.severity, note.reason) == ("note", "the file names no chip; the packer takes it for venus")
         for target in ("arcs", "venusA"):
@@ -196,7 +196,7 @@ class TestPools:
     @pytest.mark.parametrize(
         ("kernel", "is_taken"), [((8, 8), True), ((8, 1), True), ((1, 8), False), ((6, 6), False), ((5, 5), True)]
     )
-    def test_large_kernels_on_venus_span_the_picture(self, kernel, is_taken):
+    def test_large_kernels_on_venus_span_the_image(self, kernel, is_taken):
         window = {"kernel_shape": list(kernel), "strides": [1, 1], "pads": [0, 0, 0, 0]}
         found = findings(node("MaxPool", **window), inputs="int8[1,8,8,8] x")
         assert [severity for severity, _ in found] == ([] if is_taken else ["error"])
@@ -214,7 +214,7 @@ class TestPools:
 
     def test_a_pool_that_is_no_chain_is_refused(self, path):
         text = refused(nn.Sequential(conv(3, 4), nn.MaxPool2d(7, 7)), sample(1, 3, 14, 14), path, "venus")
-        assert "1.MaxPool (MaxPool): a kernel of 7×7; venus has 5, or all rows, or the whole picture" in text
+        assert "1.MaxPool (MaxPool): a kernel of 7×7; venus has 5, or all rows, or the whole image" in text
 
     @pytest.mark.parametrize("target", CHIPS)
     def test_windows_over_the_edge_are_refused(self, path, target):
@@ -270,7 +270,7 @@ class TestOpsThatChipsLack:
     )
     def test_floats_in_front_of_the_first_layer_are_refused(self, path, first, reason, target):
         x = sample(1, 3, 8, 8)
-        linger.onnx.export(quantised(nn.Sequential(conv(3, 8)), x), (x,), path, form="bare")  # the usual file
+        linger.onnx.export(quantized(nn.Sequential(conv(3, 8)), x), (x,), path, form="bare")  # the usual file
         path.unlink()
         model = linger.init(nn.Sequential(first, conv(3, 8)).eval(), disable_module=[type(first)], target=target).eval()
         with linger.calibration():
@@ -460,7 +460,7 @@ class TestBatch:
 
     @pytest.mark.parametrize("target", CHIPS)
     def test_several_samples_are_refused_in_one_sentence(self, path, target):
-        model = quantised(nn.Sequential(conv(3, 8)), sample(4, 3, 8, 8), target)
+        model = quantized(nn.Sequential(conv(3, 8)), sample(4, 3, 8, 8), target)
         with pytest.raises(linger.UsageError) as caught:
             linger.onnx.export(model, (sample(4, 3, 8, 8),), path, input_names=["x"])
         assert str(caught.value) == (
@@ -474,13 +474,13 @@ class TestBatch:
 
     def test_a_file_with_several_samples_is_refused(self, path):
         x = sample(4, 3, 8, 8)
-        linger.onnx.export(quantised(nn.Sequential(conv(3, 8)), x), (x,), path, input_names=["x"])
+        linger.onnx.export(quantized(nn.Sequential(conv(3, 8)), x), (x,), path, input_names=["x"])
         found = Said.of(path, "venus").errors["LGR909"]
         assert found.startswith("0.Conv2dInt (Conv2dInt): a batch of 4; venus computes one sample at a time")
 
     def test_an_open_batch_of_rows_is_fixed_too(self, path):
         names = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}}
-        model = quantised(nn.Sequential(nn.Linear(16, 8)), sample(7, 16), "venus")
+        model = quantized(nn.Sequential(nn.Linear(16, 8)), sample(7, 16), "venus")
         with pytest.raises(
             linger.UsageError, match=r"one sample at a time, and the example has 'x' of the shape \[7, 16\]"
         ):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from tests.support.chip_networks import Joined, Said, attribute, conv, exported, judged, op_types, quantised, sample
+from tests.support.chip_networks import Joined, Said, attribute, conv, exported, judged, op_types, quantized, sample
 from tests.targets.test_against_the_engine import nodes_of, refused
 
 pytestmark = pytest.mark.needs_torch
@@ -47,7 +47,7 @@ class TestParameters:
     def test_files_without_a_chip_go_on_sharing(self, path):
         net = Joined(lambda m, x: m.a(torch.relu(m.a(x))), a=conv(8, 8))
         x = sample(1, 8, 8, 8)
-        linger.onnx.export(quantised(net, x), (x,), path)
+        linger.onnx.export(quantized(net, x), (x,), path)
         names = [value.name for value in linger.graph.load(path).graph.initializers.values()]
         assert names == ["a.weight", "a.bias", "a.bias_1"]
         assert linger.memory(path, "venus").packer_line == "tpacker … --dma_prefetch False"
@@ -55,11 +55,11 @@ class TestParameters:
     def test_a_weight_and_a_bias_that_are_both_shared_are_exact(self, path):
         net = Joined(lambda m, x, y: m.a(x) + m.a(y), a=nn.Linear(8, 8))
         x = sample(1, 8)
-        linger.onnx.export(quantised_pair(net, x), (x, x), path, form="bare")
+        linger.onnx.export(quantized_pair(net, x), (x, x), path, form="bare")
         assert "LGR955" not in Said.of(path, "venus").errors
 
 
-def quantised_pair(net, x):
+def quantized_pair(net, x):
     """Both inputs have one range, so both calls have one bias."""
     model = linger.init(net.eval()).eval()
     with linger.calibration():
@@ -119,20 +119,20 @@ class TestAveragePools:
     def test_two_steps_are_nearly_one(self):
         """Each step rounds once, by at most half of an integer's step."""
         x = sample(8, 3, 25, 5)
-        one, two = (quantised(pooled(8)[:3], x, target) for target in (None, "venus"))
+        one, two = (quantized(pooled(8)[:3], x, target) for target in (None, "venus"))
         two.load_state_dict(one.state_dict())
         torch.testing.assert_close(two(x), one(x), rtol=0, atol=1.5 / 16)
 
     def test_training_pools_in_two_steps(self, path):
         x = sample(4, 3, 25, 5)
-        model = quantised(pooled(8), x, "venus").train()
+        model = quantized(pooled(8), x, "venus").train()
         model(x).square().mean().backward()
         assert model[0].weight.grad.abs().sum() > 0
         linger.onnx.export(model.eval(), (x[:1],), path, verify=True)
 
     def test_a_checkpoint_fits_with_and_without_a_chip(self):
         x = sample(1, 3, 25, 5)
-        with_chip, without = quantised(pooled(8), x, "venus"), quantised(pooled(8), x)
+        with_chip, without = quantized(pooled(8), x, "venus"), quantized(pooled(8), x)
         assert with_chip.state_dict().keys() == without.state_dict().keys()
 
     def test_a_large_prime_area_stays_and_is_refused(self, path):
@@ -299,7 +299,7 @@ class TestFormsThatStop:
         assert op_types(file)[1:6] == ["Conv1dInt", "Reshape", "iqPad", "Reshape", "Conv1dInt"]
         assert Said.of(path, "venus").errors == {}
 
-    def test_parameters_of_two_neighbours_lie_beside_the_tensors_of_arcs(self, path):
+    def test_parameters_of_two_neighbors_lie_beside_the_tensors_of_arcs(self, path):
         net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 256))
         text = refused(net, sample(1, 512), path, "arcs")
         assert "arcs has 393216 for tensors and the parameters of two layers in turn" in text

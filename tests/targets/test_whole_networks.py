@@ -209,7 +209,7 @@ class Detector(nn.Module):
         return self.head(x), self.head(self.down(x))
 
 
-class Recogniser(nn.Module):
+class Recognizer(nn.Module):
     """CRNN: convolutions, then an LSTM over the columns."""
 
     def __init__(self):
@@ -236,7 +236,7 @@ NETWORKS = {
     "VGG, 64 pixels": (vgg, (3, 64, 64)),
     "VGG, 24 channels": (partial(vgg, 24), (3, 64, 64)),
     "head on two levels": (Detector, (3, 16, 16)),
-    "CRNN": (Recogniser, (1, 8, 32)),
+    "CRNN": (Recognizer, (1, 8, 32)),
 }
 
 REFUSED = {
@@ -249,7 +249,7 @@ REFUSED = {
 
 
 def calibrated(name, target, spread=1.0):
-    """The network with settled batch norms, fused, quantised for the chip and calibrated; and its data."""
+    """The network with settled batch norms, fused, quantized for the chip and calibrated; and its data."""
     make, shape = NETWORKS[name]
     torch.manual_seed(0)
     x = spread * torch.randn(4, *shape)
@@ -355,7 +355,7 @@ def test_a_target_other_than_that_of_init_is_one_sentence(tmp_path):
     with pytest.raises(linger.UsageError) as caught:
         linger.onnx.export(model, (x[:1],), tmp_path / "net.onnx", target="arcs")
     assert str(caught.value) == (
-        "export: the model computes as venus does (linger.init), not as arcs. Leave target out, or quantise the model anew with "
+        "export: the model computes as venus does (linger.init), not as arcs. Leave target out, or quantize the model anew with "
         "linger.init(model, target='arcs')."
     )
     assert not (tmp_path / "net.onnx").exists()

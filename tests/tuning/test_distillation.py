@@ -18,7 +18,7 @@ from linger.tuning import distillation
 from linger.tuning.grid_steps import grid_steps
 from linger.tuning.held_out import split_data
 from linger.tuning.measure import OutputError
-from tests.tuning.learned_rounding.test_rounding import AGAINST, TOGETHER, quantised
+from tests.tuning.learned_rounding.test_rounding import AGAINST, TOGETHER, quantized
 
 
 def pair_of_weights(inputs: list[Tensor]) -> tuple[nn.Module, nn.Module]:
@@ -26,7 +26,7 @@ def pair_of_weights(inputs: list[Tensor]) -> tuple[nn.Module, nn.Module]:
     model = nn.Linear(2, 1, bias=False)
     model.weight.data = torch.tensor([[64.4, 64.2]]) / 64
     linger.quant_module(model, out_bits=16)
-    return quantised(model, inputs)
+    return quantized(model, inputs)
 
 
 class Net(nn.Module):
@@ -54,7 +54,7 @@ def net() -> tuple[nn.Module, nn.Module, list[Tensor]]:
     data = list(torch.randn(16, 2, 6).split(2))
     linger.trace_layers(model, model, data[0])
     linger.quant_module(model, parameter_bits=4)
-    return (*quantised(model, data), data)
+    return (*quantized(model, data), data)
 
 
 def test_a_step_is_a_part_of_the_grid() -> None:
@@ -154,7 +154,7 @@ def test_twice_the_same_result_and_another_for_another_seed() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     linger.quant_module(model, parameter_bits=4)
     data = list(torch.randn(64, 8).split(8))
-    made, reference = quantised(model, data)
+    made, reference = quantized(model, data)
     models = [copy.deepcopy(made) for _ in range(3)]
     results = [
         linger.distill(m, reference, data, steps=30, learning_rate=0.01, batch_size=12, seed=seed)
@@ -226,7 +226,7 @@ def test_a_model_without_gradients_is_refused() -> None:
 
     torch.manual_seed(0)
     data = [torch.randn(4, 2) for _ in range(2)]
-    model, reference = quantised(Largest(), data)
+    model, reference = quantized(Largest(), data)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(linger.UsageError, match="no output depends on a weight by a gradient"):
         linger.distill(model, reference, data)

@@ -134,9 +134,9 @@ def test_bad_input_leaves_the_model_as_it_was() -> None:
     for trials in (0, -1, 2.5, True):
         with pytest.raises(linger.UsageError, match="max_trials"):
             linger.choose_exponents(model, reference, data, max_trials=trials)
-    with pytest.raises(linger.UsageError, match="not quantised"):
+    with pytest.raises(linger.UsageError, match="not quantized"):
         linger.choose_exponents(reference, reference, data)
-    with pytest.raises(linger.UsageError, match="quantised already"):
+    with pytest.raises(linger.UsageError, match="quantized already"):
         linger.choose_exponents(model, model, data)
     with pytest.raises(linger.UsageError, match="has no layer"):
         linger.choose_exponents(model, nn.Linear(4, 2), data)

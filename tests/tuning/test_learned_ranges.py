@@ -15,7 +15,7 @@ import linger
 from linger.numeric.fixed import is_power_of_two
 from linger.quantization.core.quantized import ranges_of
 from linger.tuning.learned_ranges import _derivative
-from tests.tuning.learned_rounding.test_rounding import quantised
+from tests.tuning.learned_rounding.test_rounding import quantized
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def net() -> tuple[nn.Module, nn.Module, list[Tensor]]:
     model[1].running_var.uniform_(0.2, 2.0)
     data = list(torch.randn(32, 3, 6).split(4))
     linger.trace_layers(model, model, data[0])
-    return (*quantised(model, data), data)
+    return (*quantized(model, data), data)
 
 
 def test_the_derivative_by_hand() -> None:
@@ -82,7 +82,7 @@ def test_a_training_loop_of_a_user(net: tuple[nn.Module, nn.Module, list[Tensor]
 
 def test_what_cannot_learn_is_refused(net: tuple[nn.Module, nn.Module, list[Tensor]]) -> None:
     model, reference, _ = net
-    with pytest.raises(linger.UsageError, match="not quantised"):
+    with pytest.raises(linger.UsageError, match="not quantized"):
         linger.LearnedRanges(reference)
     with pytest.raises(linger.UsageError, match="Calibrate the model first"):
         linger.LearnedRanges(linger.init(nn.Linear(2, 2)))

@@ -38,9 +38,9 @@ def test_models_are_checked(pair: tuple[nn.Module, nn.Module]) -> None:
     model, reference = pair
     require_pair("distill", model, reference)
     require_float("equalize", reference)
-    with pytest.raises(linger.UsageError, match="quantised already"):
+    with pytest.raises(linger.UsageError, match="quantized already"):
         require_float("equalize", model)
-    with pytest.raises(linger.UsageError, match="the model is not quantised"):
+    with pytest.raises(linger.UsageError, match="the model is not quantized"):
         require_pair("distill", reference, reference)
     other = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
     with pytest.raises(linger.UsageError, match="the reference has no layer 0, 2 of that shape"):

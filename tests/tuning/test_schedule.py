@@ -44,7 +44,7 @@ def float_net():
     return Net()
 
 
-def quantised():
+def quantized():
     return linger.init(linger.trace_layers(float_net(), batches(1)[0][0]))
 
 
@@ -80,7 +80,7 @@ def same(found, expected):
 
 # warm-up
 def test_training_in_float_is_the_training_of_the_float_model():
-    model, reference = quantised(), float_net()
+    model, reference = quantized(), float_net()
     linger.Schedule(model, float_steps=9)
     losses, expected = train(model, batches(5)), train(reference, batches(5))
     # equal but for rounding: the batch norm that is a layer of its own computes alpha·x + offset, some ulps apart
@@ -114,7 +114,7 @@ def test_limits_of_the_constraint_stage_are_those_of_the_float_model():
 
 
 def test_evaluation_computes_integers_in_the_warm_up_and_training_does_after_it(tmp_path):
-    model = quantised()
+    model = quantized()
     schedule = linger.Schedule(model, float_steps=2)
     train(model, batches(1), schedule)
     assert runtime_of(model).trains_real
@@ -130,7 +130,7 @@ def test_evaluation_computes_integers_in_the_warm_up_and_training_does_after_it(
     "widths", [{0: 16, 1: 8, 2: 4}, {0: "16/16/16", 1: "8/8/8", 2: "8/4/8"}], ids=["weights", "all"]
 )
 def test_each_width_is_that_of_evaluation_and_of_the_file(widths, tmp_path):
-    model, x = quantised(), batches(1)[0][0]
+    model, x = quantized(), batches(1)[0][0]
     schedule = linger.Schedule(model, widths=widths)
     for bits in (16, 8, 4):
         train(model, batches(1), schedule if bits < 16 else None)
@@ -141,7 +141,7 @@ def test_each_width_is_that_of_evaluation_and_of_the_file(widths, tmp_path):
 
 
 def test_widths_of_single_layers_add_up():
-    model = quantised()
+    model = quantized()
     schedule = linger.Schedule(model, widths={0: {"*": "16/16/16", "head": "16/8/16"}, 2: {"inner": 4}})
     assert [str(layer.widths) for layer in (model.conv, model.head)] == ["16/16/16", "16/8/16"]
     train(model, batches(2), schedule)
@@ -173,7 +173,7 @@ def test_a_product_in_a_forward_has_the_width_and_a_norm_keeps_its_weight(tmp_pa
 
 # freezing
 def test_frozen_ranges_stay_and_weights_follow(tmp_path):
-    model = quantised()
+    model = quantized()
     schedule = linger.Schedule(model, freeze_ranges=2)
     train(model, batches(2), schedule)
     frozen, weight = ranges(model), model.inner.read("running_w")
@@ -187,7 +187,7 @@ def test_frozen_ranges_stay_and_weights_follow(tmp_path):
 
 
 def test_frozen_weights_saturate_at_their_range():
-    model = quantised()
+    model = quantized()
     schedule = linger.Schedule(model, freeze_ranges=1, freeze_weights=True)
     train(model, batches(1), schedule)
     largest = float(model.inner.weight.detach().abs().max())
@@ -212,7 +212,7 @@ def test_a_frozen_recurrent_layer_keeps_its_output_range():
 
 
 def test_a_range_that_was_never_seen_is_seen_once():
-    model = quantised()
+    model = quantized()
     linger.Schedule(model, freeze_ranges=0)
     model.train()(batches(1)[0][0])
     frozen = ranges(model)
@@ -223,7 +223,7 @@ def test_a_range_that_was_never_seen_is_seen_once():
 
 
 def test_frozen_batch_norms_compute_as_in_evaluation_mode():
-    model, (x, _) = quantised(), batches(1)[0]
+    model, (x, _) = quantized(), batches(1)[0]
     train(model, batches(2))
     model.drop.p = 0.0
     by_hand = copy.deepcopy(model).train()
@@ -250,7 +250,7 @@ def test_a_batch_norm_that_stays_float_is_frozen_too():
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1.0), ("max", -1.0)], ids=["min", "max"])
 def test_a_plateau_freezes_after_the_last_change_of_arithmetic(mode, sign):
-    model = quantised()
+    model = quantized()
     schedule = linger.Schedule(
         model, float_steps=2, freeze_ranges="plateau", freeze_batch_norms="plateau", patience=2, mode=mode
     )
@@ -265,7 +265,7 @@ def test_a_plateau_freezes_after_the_last_change_of_arithmetic(mode, sign):
 
 # learned scales
 def calibrated(method):
-    model = quantised().eval()
+    model = quantized().eval()
     with linger.calibration():
         model(batches(1)[0][0])
     return model, linger.learn_scales(model, method)
@@ -335,14 +335,14 @@ def test_another_schedule_undoes_the_first():
 # checkpoints
 def test_training_resumes_to_the_same_integers(tmp_path):
     options = {"float_steps": 1, "widths": {0: 16, 3: 4}, "freeze_ranges": 4, "freeze_weights": True}
-    model = quantised()
+    model = quantized()
     schedule = linger.Schedule(model, **options, freeze_batch_norms="plateau", patience=1)
     for x, y in batches(4):
         train(model, [(x, y)], schedule)
     torch.save({"model": model.state_dict(), "schedule": schedule.state_dict()}, tmp_path / "at4.pt")
     saved = torch.load(tmp_path / "at4.pt", weights_only=True)
 
-    other = quantised()
+    other = quantized()
     again = linger.Schedule(other, **options, freeze_batch_norms="plateau", patience=1)
     again.load_state_dict(saved["schedule"])
     other.load_state_dict(saved["model"])
@@ -359,21 +359,21 @@ def test_training_resumes_to_the_same_integers(tmp_path):
 
 
 def test_a_checkpoint_of_the_model_alone_is_enough_for_evaluation():
-    model, x = quantised(), batches(1)[0][0]
+    model, x = quantized(), batches(1)[0][0]
     train(model, batches(2), linger.Schedule(model, widths={0: "16/16/16", 1: "8/4/8"}))
-    other = quantised()
+    other = quantized()
     other.load_state_dict(model.state_dict())
     with torch.no_grad():
         assert torch.equal(other.eval()(x).integers(), model.eval()(x).integers())
     assert str(other.head.widths) == "8/4/8"
-    plain = quantised()  # a checkpoint without widths leaves those of the model
+    plain = quantized()  # a checkpoint without widths leaves those of the model
     train(plain, batches(1))
     model.load_state_dict(plain.state_dict())
     assert str(model.head.widths) == "8/4/8"
 
 
 def test_an_average_of_models_has_the_widths_of_the_last():
-    model = quantised()
+    model = quantized()
     train(model, batches(1))
     schedule = linger.Schedule(model, widths={0: 16, 1: 4})
     average = torch.optim.swa_utils.AveragedModel(model)
@@ -387,7 +387,7 @@ def test_an_average_of_models_has_the_widths_of_the_last():
 
 # what a user sees
 def test_events_are_logged_and_shown(caplog):
-    model = quantised()
+    model = quantized()
     with caplog.at_level(logging.INFO, logger="linger.tuning.schedule"):
         schedule = linger.Schedule(model, float_steps=1, widths={2: {"head": 16}}, freeze_ranges=3)
         assert repr(schedule) == "Schedule(step 0: trains in real numbers; next: integers at step 1)"
@@ -403,7 +403,7 @@ def test_events_are_logged_and_shown(caplog):
 
 
 def test_a_wrapper_may_be_given():
-    model = quantised()
+    model = quantized()
     linger.Schedule(nn.Sequential(model), float_steps=1)
     assert runtime_of(model).trains_real
 
@@ -429,7 +429,7 @@ def test_a_wrapper_may_be_given():
     ids=["negative", "freeze", "mode", "weights", "order", "steps", "bits", "no-dictionary", "names", "no-layer"],
 )
 def test_wrong_options_are_told_all_at_once(options, told):
-    model = quantised()
+    model = quantized()
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(UsageError) as error:
         linger.Schedule(model, **options)
@@ -468,13 +468,13 @@ def test_weights_may_end_with_any_width_of_the_chip(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), "net"], ids=["float", "no-module"])
-def test_a_model_that_is_not_quantised_is_refused(model):
-    with pytest.raises(UsageError, match="is not quantised"):
+def test_a_model_that_is_not_quantized_is_refused(model):
+    with pytest.raises(UsageError, match="is not quantized"):
         linger.Schedule(model)
 
 
 def test_wrong_metrics_and_states_change_nothing():
-    model = quantised()
+    model = quantized()
     schedule = linger.Schedule(model, float_steps=2)
     with pytest.raises(UsageError, match="metric='high' is no number"):
         schedule.step("high")
@@ -486,7 +486,7 @@ def test_wrong_metrics_and_states_change_nothing():
 
 
 def test_the_state_of_another_schedule_is_refused():
-    model = quantised()
+    model = quantized()
     saved = linger.Schedule(model, float_steps=2, widths={0: 16, 3: 8}).state_dict()
     schedule = linger.Schedule(model, float_steps=2, widths={0: 16, 4: 8}, freeze_ranges=9)
     with pytest.raises(UsageError, match=r"freeze_ranges=None there, 9 here, widths=\{0: 16, 3: 8\} there"):
@@ -497,12 +497,12 @@ def test_the_state_of_another_schedule_is_refused():
 # several processes
 def _in_a_group(metrics):
     rank = torch.distributed.get_rank()
-    schedule = linger.Schedule(quantised(), freeze_ranges="plateau", patience=1)
+    schedule = linger.Schedule(quantized(), freeze_ranges="plateau", patience=1)
     for metric in metrics[rank]:
         schedule.step(metric)
     events = [str(event) for event in schedule.events]
     # from the first step on, not only once the metrics count
-    schedule = linger.Schedule(quantised(), float_steps=9, freeze_ranges="plateau")
+    schedule = linger.Schedule(quantized(), float_steps=9, freeze_ranges="plateau")
     schedule.load_state_dict({**schedule.state_dict(), "step": rank, "best": None, "waited": 0, "plateau_at": None})
     with pytest.raises(UsageError) as error:
         schedule.step(1.0)

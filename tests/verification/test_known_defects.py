@@ -78,7 +78,7 @@ def test_1_an_attribute_that_is_not_there_is_no_error(node):
     leaves(f"g (float[2] x) => (int8[1] a, int8[1] b) {{ q = Q16(x) a, b = {node} }}", opset=11)
 
 
-# 2: only int8 was dequantised
+# 2: only int8 was dequantized
 
 
 @pytest.mark.parametrize(("bits", "scale"), [(16, 1024.0), (32, 65536.0)])
@@ -92,7 +92,7 @@ def test_2_wide_integers_get_a_dequant_too(bits, scale):
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Sub"])
-def test_2_quantised_int32_is_not_plain_int32(op):
+def test_2_quantized_int32_is_not_plain_int32(op):
     wide = WIDE.format(32, 256.0)
     result = mends(
         f"g (float[2] x) => (float[2] y) {{ q = Q16(x) w = {wide} y = {op}(w, w) }}",
@@ -102,7 +102,7 @@ def test_2_quantised_int32_is_not_plain_int32(op):
     assert run(result, x=[1.5, -0.5]) == [expected]
 
 
-def test_2_a_product_of_quantised_int32_matrices_is_one_of_real_numbers():
+def test_2_a_product_of_quantized_int32_matrices_is_one_of_real_numbers():
     wide = WIDE.format(32, 256.0)
     result = mends(
         f"g (float[1,1] x) => (float[1,1] y) {{ q = Q16(x) w = {wide} y = MatMul(w, w) }}",
@@ -136,7 +136,7 @@ def test_4_where_takes_the_scale_of_what_it_chooses_from():
     assert linger.Session(result.model).run(None, inputs)[0].tolist() == [1.5, 0.0]
 
 
-def test_4_a_mask_that_is_computed_from_quantised_numbers_lends_no_scale():
+def test_4_a_mask_that_is_computed_from_quantized_numbers_lends_no_scale():
     mends(
         """g (float[2] x) => (float[2] y) <int8 zero = {0}> { q = Q16(x) v = Q64(x) c = Greater(q, zero)
         w = Where(c, v, v) y = Neg(w) }""",

@@ -5,13 +5,13 @@ import pytest
 from linger.verification.feeds import OpenAxis, other_sizes, resized_shape
 
 
-def picture(height, width, batch=2):
+def image(height, width, batch=2):
     return [OpenAxis("x", 0, "n", batch), OpenAxis("x", 2, "h", height), OpenAxis("x", 3, "w", width)]
 
 
 @pytest.mark.parametrize("side", [1, 7, 10, 64, 224])
 def test_the_first_proposals_are_odd_and_uneven(side):
-    first, second = list(other_sizes(picture(side, side)))[:2]
+    first, second = list(other_sizes(image(side, side)))[:2]
     for sizes in (first, second):
         batch, height, width = sizes.values()
         assert height % 2 == width % 2 == 1
@@ -20,9 +20,9 @@ def test_the_first_proposals_are_odd_and_uneven(side):
     assert first != second
 
 
-def test_a_large_picture_grows_by_half_only():
-    assert list(next(other_sizes(picture(224, 224))).values()) == [3, 339, 341]
-    assert list(next(other_sizes(picture(10, 10))).values()) == [3, 23, 25]
+def test_a_large_image_grows_by_half_only():
+    assert list(next(other_sizes(image(224, 224))).values()) == [3, 339, 341]
+    assert list(next(other_sizes(image(10, 10))).values()) == [3, 23, 25]
 
 
 def test_axes_of_one_name_have_one_size():
@@ -32,9 +32,9 @@ def test_axes_of_one_name_have_one_size():
 
 
 def test_some_proposal_keeps_what_models_ask_for():
-    proposals = [tuple(s.values())[1:] for s in other_sizes(picture(64, 96))]
+    proposals = [tuple(s.values())[1:] for s in other_sizes(image(64, 96))]
     assert any(h % 32 == 0 and w % 32 == 0 and h != w for h, w in proposals)  # five halvings
-    squares = [tuple(s.values())[1:] for s in other_sizes(picture(10, 10))]
+    squares = [tuple(s.values())[1:] for s in other_sizes(image(10, 10))]
     assert any(h == w for h, w in squares)
     assert all((h, w) != (10, 10) for h, w in squares)
 

@@ -102,7 +102,7 @@ def test_inputs_from_a_file_by_name_or_in_order(tmp_path):
 
 @pytest.mark.parametrize("source", [3, b"x", X, 1.5], ids=["int", "bytes", "array", "float"])
 def test_what_is_no_recording_is_refused(source):
-    with pytest.raises(UsageError, match=r"is nothing to hold against a file\. Give a quantised torch model"):
+    with pytest.raises(UsageError, match=r"is nothing to hold against a file\. Give a quantized torch model"):
         only(source)
 
 

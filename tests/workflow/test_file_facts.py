@@ -246,7 +246,7 @@ def test_a_file_of_another_tool(tmp_path):
     path = tmp_path / "qdq.onnx"
     save(parse(QDQ, inputs="float[4] x", outputs="float[4] y"), path)
     made = facts_of_file(path, inputs=np.array([1.0, -1.0, 100.0, 0.0], np.float32))
-    assert made.form == "quantised ONNX of another tool"
+    assert made.form == "quantized ONNX of another tool"
     a = tensor(made, "a")  # q = x/0.5 + 3: 5, 1, 127 (203 is cut off), 3
     assert (a.scale, a.low, a.high, a.clipped, a.bits) == (2.0, -1.0, 62.0, 0.25, 8)
     assert [layer.runs_as for layer in made.layers] == ["integer", "integer", "float", "float"]
@@ -254,8 +254,8 @@ def test_a_file_of_another_tool(tmp_path):
     assert verdict_of(made).level in ("attention", "unknown")
 
 
-def test_scales_of_our_qdq_files_are_those_of_their_dequantising_nodes(tmp_path):
-    """A node that quantises may shift its numbers, such as those of a ReLU, which an explicit node then reads as they are."""
+def test_scales_of_our_qdq_files_are_those_of_their_dequantizing_nodes(tmp_path):
+    """A node that quantizes may shift its numbers, such as those of a ReLU, which an explicit node then reads as they are."""
     body = """s = Constant<value = float {0.5}>() shifted = Constant<value = int8 {-128}>() z = Constant<value = int8 {0}>()
         a = QuantizeLinear(x, s, shifted) b = Abs(a) y = DequantizeLinear(b, s, z)"""
     model = parse(body, inputs="float[2] x", outputs="float[2] y")

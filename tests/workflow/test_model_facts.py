@@ -20,13 +20,13 @@ from linger.tuning.autotune.result import TuneResult, TuneStep
 from linger.workflow import model_facts
 from linger.workflow.model_facts import LayerMatcher, _covered, with_results
 from linger.workflow.model_quality import QualityPass
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 pytestmark = pytest.mark.needs_torch
 
 
 def shown(result):
-    """What a notebook shows of a result: its texts and the number of rectangles in its picture."""
+    """What a notebook shows of a result: its texts and the number of rectangles in its image."""
     page = ET.fromstring(result._repr_html_())
     return [text for text in page.itertext() if text.strip()], len(list(page.iter("rect")))
 
@@ -56,7 +56,7 @@ class Mixed(nn.Module):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A float model, its quantised one, data, and the report of the file."""
+    """A float model, its quantized one, data, and the report of the file."""
     torch.manual_seed(3)
     reference = Mixed().eval()
     model = Mixed().eval()
@@ -156,7 +156,7 @@ def test_weights_that_lose_much_are_advised_about_unless_they_are_wide(bits, is_
     x = torch.randn(4, 16)
     model = nn.Sequential(nn.Linear(16, 16)).eval()
     model.load_state_dict(reference.state_dict())
-    model = quantise(linger.quant_module(model, data_bits=bits, parameter_bits=bits, out_bits=bits), x)
+    model = quantize(linger.quant_module(model, data_bits=bits, parameter_bits=bits, out_bits=bits), x)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx")
     (run,) = linger.report(tmp_path / "net.onnx", None, model=model, reference=reference).runs
     said = [sentence for f in run.layers for sentence in f.advice if sentence.startswith("its weights: ")]
@@ -221,7 +221,7 @@ def test_tuning_and_sensitivity(made):
 
 
 @pytest.mark.parametrize(
-    ("shape", "is_scored"), [((4, 3), True), ((4, 1), False), ((2, 3, 5, 5), False)], ids=["scores", "one", "picture"]
+    ("shape", "is_scored"), [((4, 3), True), ((4, 1), False), ((2, 3, 5, 5), False)], ids=["scores", "one", "image"]
 )
 def test_what_looks_like_scores(shape, is_scored):
     class Give(nn.Module):
@@ -267,12 +267,12 @@ def call(made, **changes):
     ("changes", "message"),
     [
         ({"model": "model"}, "model is a str"),
-        ({"model": Mixed()}, "the model is not quantised"),
+        ({"model": Mixed()}, "the model is not quantized"),
         ({"reference": 3}, "reference is a int"),
         ({"data": []}, "the data are empty"),
         ({"data": [torch.randn(2, 5)]}, "the forward pass fails"),
         ({"data": "photos"}, "str is no batch"),
-        ({"model": None}, "reference, data needs the quantised model"),
+        ({"model": None}, "reference, data needs the quantized model"),
         ({"reference": nn.Linear(3, 3)}, r"shapes \[\(2, 1, 3, 3\)\] in the float model"),
         ({"labels": [1, 2]}, "2 labels for 6 decisions"),
         ({"labels": [0.5] * 6}, "labels are of type float64"),
@@ -291,8 +291,8 @@ def test_wrong_uses(changes, message, made):
         call(made, **changes)
 
 
-def test_a_quantised_reference_is_refused(made):
-    with pytest.raises(UsageError, match="the reference is quantised"):
+def test_a_quantized_reference_is_refused(made):
+    with pytest.raises(UsageError, match="the reference is quantized"):
         call(made, reference=made[1])
 
 
@@ -313,7 +313,7 @@ class Unused(nn.Module):
 
 @pytest.fixture(scope="module")
 def unused():
-    """A float model, its quantised one, data."""
+    """A float model, its quantized one, data."""
     torch.manual_seed(0)
     reference, model, data = Unused().eval(), Unused().eval(), torch.randn(2, 2, 4, 4)
     model.load_state_dict(reference.state_dict())
@@ -384,7 +384,7 @@ def test_standard_nodes_are_grouped_by_their_op():
 
 
 def test_layers_of_a_tuned_model_are_compared_with_their_own_float_layers(tmp_path):
-    """Equalisation rescales channels: against the user's model such a layer would seem to be full of errors."""
+    """Equalization rescales channels: against the user's model such a layer would seem to be full of errors."""
     torch.manual_seed(5)
     reference = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(32, 4)).eval()
     with torch.no_grad():

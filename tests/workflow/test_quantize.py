@@ -95,7 +95,7 @@ def test_the_report_has_the_run(made):
     assert str(Path.home()) not in (made.folder / "report.json").read_text()
 
 
-def test_the_settings_file_quantises_the_model_in_python_too(made):
+def test_the_settings_file_quantizes_the_model_in_python_too(made):
     again = linger.init(make_net(), config_file=made.folder / "net.yaml").eval()
     x = torch.from_numpy(np.load(made.folder / "net.inputs.npz")["input"])
     recorded = linger.Session(made.folder / "net.onnx").run(None, {"input": x.numpy()})[0]
@@ -241,11 +241,11 @@ def test_c_is_written_beside_and_proven(made, tmp_path):
     assert manifest["model"]["sha256"] == made.sha256
 
 
-def test_a_file_without_quantised_ops_is_told_to_be_cut_nowhere(tmp_path):
+def test_a_file_without_quantized_ops_is_told_to_be_cut_nowhere(tmp_path):
     settings = replace(QUICK, form="standard")
     first = job.quantize(make_net(), make_data(), tmp_path / "out", settings)
     again = job.repeat(make_net(), first.folder / "net.yaml", tmp_path / "again", QuantizeSettings(c=tmp_path / "c"))
-    assert "it has no quantised op" in again.c_missing
+    assert "it has no quantized op" in again.c_missing
     assert "--cut" not in again.c_missing
 
 
@@ -326,7 +326,7 @@ def test_a_program_in_c_that_differs_is_in_the_verdict_of_the_report(made, tmp_p
 
 
 class Pixels(nn.Module):
-    """A picture for a picture: no scores."""
+    """A image for a image: no scores."""
 
     def __init__(self):
         super().__init__()

@@ -26,10 +26,10 @@ def test_c_is_not_written_into_the_folder_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("opset", range(11, 21))
-def test_opsets_of_quantised_files_are_accepted(opset):
+def test_opsets_of_quantized_files_are_accepted(opset):
     QuantizeSettings(opset=opset).check()
 
 
 def test_another_opset_is_refused():
-    with pytest.raises(UsageError, match=r"opset 10 is not available for a quantised model\. Use 11 to 20\."):
+    with pytest.raises(UsageError, match=r"opset 10 is not available for a quantized model\. Use 11 to 20\."):
         QuantizeSettings(opset=10).check()

@@ -93,7 +93,7 @@ LABELS = torch.tensor([1, 0, 2])
 
 
 @pytest.mark.parametrize(
-    ("found", "model", "arguments", "is_labelled"),
+    ("found", "model", "arguments", "is_labeled"),
     [
         (torch.zeros(3, 4), nn.Linear(4, 3), 1, False),
         ((torch.zeros(3, 4), LABELS), nn.Linear(4, 3), 1, True),
@@ -105,10 +105,10 @@ LABELS = torch.tensor([1, 0, 2])
     ],
     ids=["tensor", "with-labels", "as-a-loader-gives-it", "real", "lengths", "lengths-and-labels", "dataset"],
 )
-def test_the_last_part_is_labels_where_the_model_does_not_need_it(found, model, arguments, is_labelled):
+def test_the_last_part_is_labels_where_the_model_does_not_need_it(found, model, arguments, is_labeled):
     samples = of_user(found, model, "d", batch=8, limit=None)
     assert {len(piece.arguments) for piece in samples.pieces} == {arguments}
-    assert samples.has_labels is is_labelled
+    assert samples.has_labels is is_labeled
 
 
 @pytest.mark.parametrize(

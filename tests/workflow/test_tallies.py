@@ -43,7 +43,7 @@ def test_bins_are_whole_steps_and_begin_at_multiples_of_their_width():
     assert found.counts == (2,) * 128
 
 
-def test_neighbours_are_joined_when_a_later_batch_reaches_further():
+def test_neighbors_are_joined_when_a_later_batch_reaches_further():
     found = tally_of(Grid(1.0, 16), np.array([-3, -1, 0, 1], np.int16), np.array([511], np.int16), most_bins=128).bins()
     assert (found.low, found.width) == (-8.0, 8.0)
     assert found.counts == (2, 2, *(0,) * 62, 1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small mistakes in a source file: every one that its syntax tree offers, and a draw of some of them by a seed.
 
-Left alone is what has no behaviour of its own: docstrings, annotations, messages (what is raised, warned, logged or formatted),
+Left alone is what has no behavior of its own: docstrings, annotations, messages (what is raised, warned, logged or formatted),
 `__all__`, blocks for type checkers, assertions, and the samples of an op, which are the contract test's data.
 """
 
@@ -178,7 +178,7 @@ class _Walk:
 
     def _of_node(self, node: ast.AST, function: str, returns: str | None) -> Iterator[Mutation]:
         for child in _children(node):
-            if _has_no_behaviour(child):
+            if _has_no_behavior(child):
                 continue
             inside, gives = function, returns
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -263,7 +263,7 @@ def _is_for_type_checkers(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING"
 
 
-def _has_no_behaviour(node: ast.AST) -> bool:
+def _has_no_behavior(node: ast.AST) -> bool:
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.expr_context):
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring

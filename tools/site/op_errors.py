@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far an op's integers are from the float function that it stands for, in steps of its output, and a picture of that."""
+"""How far an op's integers are from the float function that it stands for, in steps of its output, and a image of that."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _steps(op: Op, given: list[Any], sample: Sample) -> tuple[np.ndarray[Any, An
     return (integers.astype(np.float64) - wanted)[is_held], is_held
 
 
-def picture(op: Op, errors: Errors) -> str:
+def image(op: Op, errors: Errors) -> str:
     """The errors as SVG: over the input for a function of one number, else how often each occurs."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 2.6))

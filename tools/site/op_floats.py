@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The float function that an op stands for, for the picture of its error: on real inputs, by the op's own names.
+"""The float function that an op stands for, for the image of its error: on real inputs, by the op's own names.
 
 An op that declares its real function (`@op.real`) needs no entry here.
 """
@@ -105,7 +105,7 @@ _SCALES = {
     "b_ih": ("scale_i", "scale_iw"),
     "b_hh": ("scale_h", "scale_hw"),
 }
-_NORMALISED = 2.0**10
+_NORMALIZED = 2.0**10
 """Layer and group norms add their bias to Q10 times the weight."""
 
 
@@ -114,7 +114,7 @@ def real_inputs(op: Op, given: Mapping[str, Any], attributes: Settings) -> dict[
     found = {}
     for name, array in given.items():
         scales = ("scale_i",) if name == "x" and "scale_i" in attributes else _SCALES.get(name, ())
-        factor = _NORMALISED * attributes["scale_w"] if op.normalises and name == "b" else _product(scales, attributes)
+        factor = _NORMALIZED * attributes["scale_w"] if op.normalizes and name == "b" else _product(scales, attributes)
         found[name] = (
             None if array is None else torch.from_numpy(array).double() / (1.0 if name in op.real_inputs else factor)
         )

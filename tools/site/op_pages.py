@@ -14,7 +14,7 @@ from linger.dialect import DOMAIN, Attribute, Op, ops
 from linger.graph.core.dialects import NEWER
 from linger.targets import TARGETS
 from tools.site.markdown import bullets, code, formula, page, plain, section, table
-from tools.site.op_errors import Errors, measure, picture
+from tools.site.op_errors import Errors, image, measure
 from tools.site.op_floats import EXACT
 from tools.site.op_limits import op_limit_rows
 from tools.site.op_words import ATTRIBUTES, INPUTS
@@ -23,13 +23,13 @@ FOLDER = "reference/ops"
 
 
 def op_files() -> Iterator[tuple[str, str]]:
-    """Place and content of the index, and of every op's page and picture."""
+    """Place and content of the index, and of every op's page and image."""
     yield f"{FOLDER}/index.md", index(ops())
     for op in ops().values():
         errors = measure(op)
         yield f"{FOLDER}/{op.name}.md", op_page(op, errors)
         if errors is not None:
-            yield f"{FOLDER}/{op.name}.svg", picture(op, errors)
+            yield f"{FOLDER}/{op.name}.svg", image(op, errors)
 
 
 def index(known: Mapping[str, Op]) -> str:

@@ -41,7 +41,7 @@ def places() -> dict[str, str]:
 
 
 def hand_written() -> Iterator[tuple[str, bytes]]:
-    """Place and content of every page and picture that the repository holds."""
+    """Place and content of every page and image that the repository holds."""
     known = places()
     for file, place in known.items():
         content = (REPOSITORY / file).read_bytes()

@@ -110,7 +110,7 @@ def configuration() -> str:
     return page(
         "# Configuration",
         "The keys of the YAML file that `linger.save_config(model, path)` writes and `linger.init(model, config_file=path)` "
-        "reads: everything that was decided about a quantised model, but its weights. A file by hand needs only what differs "
+        "reads: everything that was decided about a quantized model, but its weights. A file by hand needs only what differs "
         "from the defaults. Scales are written `2^n`. Unknown keys, layers and types are errors that name the nearest one. "
         "How it is used, what files of linger 3.x mean, and the schema for editors: [One configuration](../configuration.md).",
         *parts,

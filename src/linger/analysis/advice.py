@@ -138,8 +138,8 @@ def make_item(subject: Subject, found: Magnitudes, loss: Loss | None) -> Item:
         sqnr_8=usual.sqnr_db,
         sqnr_16=loss.rule[16].sqnr_db,
         best_db=best.sqnr_db,
-        coarser_db=loss.neighbours[0].sqnr_db,
-        finer_db=loss.neighbours[1].sqnr_db,
+        coarser_db=loss.neighbors[0].sqnr_db,
+        finer_db=loss.neighbors[1].sqnr_db,
         body_db=loss.body_db,
         clipped=best.clipped,
         zeroed=best.zeroed,
@@ -321,7 +321,7 @@ class Advice(Result):
     def __str__(self) -> str:
         return "\n".join([to_text(_COLUMNS, self.items), *self.lines])
 
-    def _picture(self) -> str:
+    def _image(self) -> str:
         return bars_html([item.name for item in self.items], [item.sqnr_8 for item in self.items], "dB at 8 bits")
 
 

@@ -29,7 +29,7 @@ _EPS = 1e-5
 
 @dataclass(frozen=True)
 class Folded:
-    """The weight of a convolution with its batch norm folded in: what will be quantised."""
+    """The weight of a convolution with its batch norm folded in: what will be quantized."""
 
     conv: Stored
     bn: str
@@ -37,7 +37,7 @@ class Folded:
 
 
 def folded_weights(stored: Sequence[Stored]) -> list[Folded]:
-    """The pairs that the names give: `conv1` and `bn1`, `conv` and `bn`, neighbours in a Sequential (`0` and `1`).
+    """The pairs that the names give: `conv1` and `bn1`, `conv` and `bn`, neighbors in a Sequential (`0` and `1`).
 
     A spelling is dropped throughout where a pair of it does not fit: the batch norm may stand before the convolution.
     """
@@ -67,7 +67,7 @@ def _partner(bn: str) -> str:
 
 
 def _spelling(conv: str, bn: str) -> tuple[str, str]:
-    """What two pairs of the same kind share; neighbours in a Sequential run in the order of their numbers."""
+    """What two pairs of the same kind share; neighbors in a Sequential run in the order of their numbers."""
     leaf = bn.rpartition(".")[2]
     return (conv, bn) if leaf.isdecimal() else (conv.rpartition(".")[2], leaf)
 

@@ -351,7 +351,7 @@ def _no_values(tensor: Tensor) -> str:
 def _kind(tensor: Tensor) -> str:
     """Describe a tensor of an unusual kind."""
     if tensor.is_quantized:
-        return "quantised; its real values are analysed"
+        return "quantized; its real values are analyzed"
     if tensor.layout is not torch.strided:
         return f"{str(tensor.layout).removeprefix('torch.')}; its zeros count too"
     return "complex; absolute values" if tensor.is_complex() else ""

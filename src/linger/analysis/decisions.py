@@ -15,7 +15,7 @@ def class_axis(outputs: Sequence[Tensor]) -> int | None:
     """The axis along which the largest number is a decision; None where the outputs do not look like scores.
 
     One tensor of two axes is taken for scores. With more axes it is, where the numbers along one are probabilities or their
-    logarithms: a picture or a signal has channels too, and its largest channel decides nothing.
+    logarithms: a image or a signal has channels too, and its largest channel decides nothing.
     """
     if len(outputs) != 1 or outputs[0].is_complex() or outputs[0].dim() < 2 or not outputs[0].numel():
         return None

@@ -73,7 +73,7 @@ class Loss:
     Attributes:
         rule: Per width, the format of linger's own rule: the finest that holds the largest magnitude.
         best: Per width, the format with the least noise.
-        neighbours: At 8 bits, the formats one exponent below and one above the rule's.
+        neighbors: At 8 bits, the formats one exponent below and one above the rule's.
         body_db: At 8 bits and the rule's format, signal to noise of the 99 % of the values up to Dynamic: outliers hold
             most of a tensor's power and would hide what happens to the rest.
         unused_bits: At 8 bits, how many bits of the range the largest magnitude leaves unused.
@@ -83,7 +83,7 @@ class Loss:
 
     rule: dict[int, Format]
     best: dict[int, Format]
-    neighbours: tuple[Format, Format]
+    neighbors: tuple[Format, Format]
     body_db: float
     unused_bits: float
     outlier_bits: float
@@ -135,7 +135,7 @@ def measure_loss(values: Values, found: Magnitudes, channels: int | None = None)
     return Loss(
         rule={bits: formats[bits, rule[bits]] for bits in WIDTHS},
         best={bits: _best(formats.values(), bits) for bits in WIDTHS},
-        neighbours=(formats[USUAL, usual - 1], formats[USUAL, usual + 1]),
+        neighbors=(formats[USUAL, usual - 1], formats[USUAL, usual + 1]),
         body_db=decibel(sums.body_signal or sums.signal, body),
         unused_bits=math.log2(limits(USUAL)[1] / (found.maximum * math.ldexp(1.0, usual))),
         outlier_bits=math.log2(found.maximum / found.dynamic) if found.dynamic else math.inf,

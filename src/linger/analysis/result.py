@@ -116,7 +116,7 @@ class Analysis:
 
     def to_log(self) -> str:
         """The documented table and the notes below it; then the same of the folded weights if there are any."""
-        heading = "Folded, as they will be quantised:\n"
+        heading = "Folded, as they will be quantized:\n"
         return self._table(self.rows) + (f"{heading}{self._table(self.folded)}" if self.folded else "")
 
     def _table(self, rows: tuple[Row, ...]) -> str:
@@ -203,7 +203,7 @@ def _number(value: float) -> str:
 
 
 def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Centred columns between borders of + and -."""
+    """Centerd columns between borders of + and -."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     border = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     lines = [_line(row, widths) for row in rows]

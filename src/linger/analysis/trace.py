@@ -70,7 +70,7 @@ class Trace:
             self._stack.callback(handle.remove)
 
     def observe(self, observers: list[Callable[..., None]], observer: Callable[..., None]) -> None:
-        """Be among the observers of a quantised model's ops."""
+        """Be among the observers of a quantized model's ops."""
         observers.append(observer)
         self._stack.callback(observers.remove, observer)
 

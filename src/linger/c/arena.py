@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tensors lie in one piece of memory: those that are needed at the same time do not overlap. Steps and blocks as shown.
 
-The picture of an arena over time: a rectangle for each block, with weights and multiplications below. Needs matplotlib.
+The image of an arena over time: a rectangle for each block, with weights and multiplications below. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class StepMemory:
 
 SUFFIXES = (".png", ".svg")
 FILLS = {INPUT: "#f6d8a8", TENSOR: "#bcd3e8", OUTPUT: "#bfe0c2", SCRATCH: "#ead7ea"}
-"""The colour of each kind of block, light enough for letters."""
+"""The color of each kind of block, light enough for letters."""
 
 _EDGES = {INPUT: "#c98a1b", TENSOR: "#33658a", OUTPUT: "#3d8b46", SCRATCH: "#8e5a8e"}
 _INK, _RED, _BAR, _PEAK = "#1d2b38", "#c1292e", "#8d99ae", "#f3ece4"
@@ -223,22 +223,22 @@ class PlannedArena(Protocol):
 
 
 def draw_arena(use: PlannedArena, path: Path) -> None:
-    """Write the picture.
+    """Write the image.
 
     Raises:
         UsageError: The file is neither .png nor .svg, or matplotlib is missing.
     """
     if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: pictures are written as .png, .svg. Choose one of these endings.")
+        raise UsageError(f"{path}: images are written as .png, .svg. Choose one of these endings.")
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:
-        raise UsageError(f"pictures need matplotlib. Install it with: {install_line('report')}") from error
-    write_atomically(path, arena_picture(use, path.suffix[1:]))
+        raise UsageError(f"images need matplotlib. Install it with: {install_line('report')}") from error
+    write_atomically(path, arena_image(use, path.suffix[1:]))
 
 
-def arena_picture(use: PlannedArena, suffix: str) -> bytes:
-    """The picture as a file of this kind, "png" or "svg"; the same plan gives the same bytes."""
+def arena_image(use: PlannedArena, suffix: str) -> bytes:
+    """The image as a file of this kind, "png" or "svg"; the same plan gives the same bytes."""
     from matplotlib import rc_context
 
     figure, content = arena_figure(use), io.BytesIO()
@@ -248,7 +248,7 @@ def arena_picture(use: PlannedArena, suffix: str) -> bytes:
 
 
 def arena_figure(use: PlannedArena) -> Figure:
-    """The picture as a figure of matplotlib: the blocks, below them the weights and the multiplications of each step."""
+    """The image as a figure of matplotlib: the blocks, below them the weights and the multiplications of each step."""
     from matplotlib.figure import Figure
 
     width = min(max(7.5, 0.32 * len(use.steps) + 2.5), _WIDEST)

@@ -87,7 +87,7 @@ class _Quantized:
     """The integers of an edge.
 
     Attributes:
-        tensor: The ONNX name of the quantised tensor.
+        tensor: The ONNX name of the quantized tensor.
         type: Its element type.
         scale: Multiplies a real number to give its integer.
     """
@@ -106,7 +106,7 @@ class Edge:
         c_name: The name of the C parameter.
         shape, type: Of the array of `run` and `step`.
         order: The axes from the outermost to the innermost as C takes them; None: as they come.
-        quantized: The integers of `run_q` and `step_q`; None at an edge that is not quantised.
+        quantized: The integers of `run_q` and `step_q`; None at an edge that is not quantized.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Edge:
 
     @property
     def tensor(self) -> str | None:
-        """The ONNX name of the quantised tensor; None at an edge that is not quantised."""
+        """The ONNX name of the quantized tensor; None at an edge that is not quantized."""
         return None if self.quantized is None else self.quantized.tensor
 
     def packed(self, array: NDArray[Any]) -> bytes:

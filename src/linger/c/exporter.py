@@ -26,7 +26,7 @@ from linger.c.interface import Interface, network_name, parameter_names, scale_o
 from linger.c.network import load_network
 from linger.c.readme_text import LAYOUTS, readme_text
 from linger.c.source_files import float_text, header_text, internal_text, source_text, state_bytes, weights_texts
-from linger.c.steps import Edge, Order, Plan, channels_last, make_plan, picture_tensors
+from linger.c.steps import Edge, Order, Plan, channels_last, image_tensors, make_plan
 from linger.c.writer import write_source
 from linger.errors import UsageError, counted, listing, printable
 from linger.files import require_free_folder, write_folder
@@ -230,7 +230,7 @@ def export(
         name: What the network is called in C: the beginning of every symbol. None: made of the name of the file.
         arena: "static": the program has its own memory; "caller": every call is given it, so that calls may run at the same
             time.
-        layout: "file": pictures and signals lie at the edges as in the file, channels outside; "nhwc": channels innermost.
+        layout: "file": images and signals lie at the edges as in the file, channels outside; "nhwc": channels innermost.
         weights: "c": they are compiled; "file": they are a file beside the program, and every call is given its bytes.
         framework: "zephyr", "esp-idf" or "arduino": the folder is a module, component or library of it; None: CMake.
         stream: Frames of one step: the program is called step by step and remembers what it needs; 0: the file is one step
@@ -404,12 +404,12 @@ def interface_of(
 
 
 def _edge_orders(plan: Plan, carried: Collection[str]) -> dict[str, Order]:
-    """The order of edges that are pictures or signals, with channels innermost."""
-    pictures, tensors = picture_tensors(plan.network), plan.network.tensors
+    """The order of edges that are images or signals, with channels innermost."""
+    images, tensors = image_tensors(plan.network), plan.network.tensors
     return {
         edge.name: channels_last(len(tensors[edge.tensor].shape))
         for edge in (*plan.inputs, *plan.outputs)
-        if edge.tensor in pictures and len(tensors[edge.tensor].shape) > 2 and edge.name not in carried
+        if edge.tensor in images and len(tensors[edge.tensor].shape) > 2 and edge.name not in carried
     }
 
 

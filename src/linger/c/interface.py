@@ -156,7 +156,7 @@ def scale_of_edge(edge: Edge) -> float | None:
 
 
 def ends_of_edge(edge: Edge) -> tuple[int, int]:
-    """The smallest and the largest integer of an input that is quantised; fewer bits than its type has may be asked for."""
+    """The smallest and the largest integer of an input that is quantized; fewer bits than its type has may be asked for."""
     assert edge.node is not None
     half = 1 << (int(attributes_of(edge.node, op_of(edge.node))["data_bits"]) - 1)
     return -half, half - 1

@@ -152,7 +152,7 @@ class ArenaUse(Summed):
     def _title(self) -> str:
         return "as C"
 
-    def _picture(self) -> str:
+    def _image(self) -> str:
         strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
         return strips_html(strips, len(self.steps), self.arena_bytes)
 

@@ -136,13 +136,13 @@ def _quants_first(model: ir.Model, names: Names) -> bool:
         if (
             list(moved.consumers()) != [node]
             or moved.is_graph_output()
-            or not _quantise_border(model, move, node, names)
+            or not _quantize_border(model, move, node, names)
         ):
             continue
         source = _first(move)
         quant = ir.node("Quant", [source], domain=node.domain, attributes=dict(node.attributes))
         result, made = node.outputs[0], quant.outputs[0]
-        made.name = names.choose(f"{source.name}/quantised")
+        made.name = names.choose(f"{source.name}/quantized")
         _take_type(made, result.dtype)
         _graph(move).insert_before(move, quant)
         move.replace_input_with(0, made)
@@ -155,7 +155,7 @@ def _quants_first(model: ir.Model, names: Names) -> bool:
     return False
 
 
-def _quantise_border(model: ir.Model, move: ir.Node, quant: ir.Node, names: Names) -> bool:
+def _quantize_border(model: ir.Model, move: ir.Node, quant: ir.Node, names: Names) -> bool:
     """Give a Pad the integer of its border; False where it is computed."""
     value = move.inputs[_PAD_VALUE] if move.op_type == "Pad" and len(move.inputs) > _PAD_VALUE else None
     if value is None:
@@ -165,7 +165,7 @@ def _quantise_border(model: ir.Model, move: ir.Node, quant: ir.Node, names: Name
         return False
     op = op_of(quant)
     content: NDArray[Any] = op.body(NumpyKernel(), known.numpy(), **attributes_of(quant, op))
-    made = ir.Value(name=names.choose(f"{value.name}/quantised"), const_value=ir.Tensor(np.asarray(content)))
+    made = ir.Value(name=names.choose(f"{value.name}/quantized"), const_value=ir.Tensor(np.asarray(content)))
     made.dtype, made.shape = ir.DataType.from_numpy(content.dtype), ir.Shape(content.shape)
     model.graph.register_initializer(made)
     move.replace_input_with(_PAD_VALUE, made)
@@ -455,10 +455,10 @@ def _obstacles(nodes: Sequence[ir.Node]) -> Iterator[str]:
     known = [node for node in nodes if is_dialect(node)]
     real = [describe(node) for node in nodes if not (inner_graphs(node) or is_dialect(node) or _only_moves(node))]
     if real and not known:
-        yield "it has no quantised op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
+        yield "it has no quantized op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
     elif real:
         yield (
-            f"these are not quantised ops: {listing(real)}; linger.coverage(model) says why a layer stayed float; the rest is "
+            f"these are not quantized ops: {listing(real)}; linger.coverage(model) says why a layer stayed float; the rest is "
             "exported with cut=True (on the command line --cut), and the caller computes these"
         )
 

@@ -199,7 +199,7 @@ class Program:
         return self.run_many([feeds])[0]
 
     def run_q(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
-        """The outputs of the integer interface by name: integers in and out at quantised edges, under the edges' names."""
+        """The outputs of the integer interface by name: integers in and out at quantized edges, under the edges' names."""
         return self.run_many([feeds], quantized=True)[0]
 
     def run_many(self, samples: Sequence[Feeds], *, quantized: bool = False) -> list[dict[str, NDArray[Any]]]:

@@ -418,7 +418,7 @@ def _building(face: Interface, framework: str | None) -> Iterator[str]:
     else:
         yield "```sh\ncmake -B build && cmake --build build && ctest --test-dir build\n```\n"
     yield (
-        "Or add the C files to any build, with `-std=c99` or later and optimisation; `-O2` is what was measured. The "
+        "Or add the C files to any build, with `-std=c99` or later and optimization; `-O2` is what was measured. The "
         f"compiler's own macros choose the instructions (Cortex-M DSP, Helium, AVX2); `-DLINGER_GENERIC` turns them off. "
         f"Every symbol that the linker sees begins with `{face.name}_`, so several networks fit into one program.\n"
     )

@@ -48,7 +48,7 @@ def channels_last(axes: int) -> tuple[int, ...]:
     return (0, *range(2, axes), 1)
 
 
-def picture_tensors(network: FixedNetwork) -> set[str]:
+def image_tensors(network: FixedNetwork) -> set[str]:
     """The tensors that windows go over, and those that ops with equal shapes connect with them."""
     found: set[str] = set()
     while True:
@@ -203,8 +203,8 @@ def _inputs(network: FixedNetwork) -> tuple[Edge, ...]:
     edges = []
     for name in network.inputs:
         found = readers.get(name, [])
-        is_quantised = len(found) == 1 and found[0].op_type == "Quant" and is_dialect(found[0])
-        if is_quantised and name not in network.outputs:
+        is_quantized = len(found) == 1 and found[0].op_type == "Quant" and is_dialect(found[0])
+        if is_quantized and name not in network.outputs:
             edges.append(Edge(name, str(found[0].outputs[0].name), found[0]))
         else:
             edges.append(Edge(name, name, None))
@@ -379,7 +379,7 @@ class _Placing:
 
     def __init__(self, network: FixedNetwork, inputs: Iterable[str], steps: Sequence[Step]) -> None:
         self._network, self._steps = network, steps
-        self._pictures = picture_tensors(network)
+        self._images = image_tensors(network)
         self._readers = network.readers()
         self._layouts = {name: self._wanted(name) for name in inputs}
         self._aliases: dict[str, str] = {}
@@ -398,7 +398,7 @@ class _Placing:
 
     def _wanted(self, name: str) -> Layout:
         axes = len(self._network.tensors[name].shape)
-        return Layout(channels_last(axes) if name in self._pictures and axes > 2 else None)
+        return Layout(channels_last(axes) if name in self._images and axes > 2 else None)
 
     def _is_alias(self, node: ir.Node) -> bool:
         """Whether the result can lie where its source lies; if so, that is noted."""

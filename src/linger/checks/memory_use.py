@@ -237,7 +237,7 @@ class MemoryUse(Summed):
         is_used = {"scratch_kb": self.target is not None, "note": any(layer.note for layer in self.layers)}
         return tuple(column for column in _COLUMNS if is_used.get(column.name, True))
 
-    def _picture(self) -> str:
+    def _image(self) -> str:
         alive = [layer.live_kb for layer in self.layers]
         return bars_html([layer.node for layer in self.layers], alive, "KB alive", low_is_bad=False)
 

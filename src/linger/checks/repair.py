@@ -40,7 +40,7 @@ _SEEDS = (0, 1)
 _MOST_ROUNDS = 4
 
 _INTEGER_INPUTS = (ir.DataType.INT8, ir.DataType.INT16)
-"""Types of quantised inputs; wider integers are indices."""
+"""Types of quantized inputs; wider integers are indices."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def repair(
             onnx_ir model, which is not changed: nothing is written. Of a `Network`, its file is read again, since what it
             could not load is repaired first.
         is_check: Run the result, on generated inputs, in ONNX Runtime and with the numpy reference, before anything is written.
-        outputs: Quantised outputs of the model become real numbers where the file does not declare an integer type
-            ("declared"), always ("float"), or never ("integer"). None: always, unless an input takes quantised integers, too.
+        outputs: Quantized outputs of the model become real numbers where the file does not declare an integer type
+            ("declared"), always ("float"), or never ("integer"). None: always, unless an input takes quantized integers, too.
         rules: Names of the rules to apply; None for all that are on by default.
         target: The chip that the file is for: without `rules`, those that mend what its packer gets wrong run, too.
 
@@ -166,7 +166,7 @@ def parser_dequant(onnx_model: ModelLike, is_change_in_out_type: bool) -> onnx.M
 
     Args:
         onnx_model: A ModelProto (or an onnx_ir model, bytes, a path: those give an onnx_ir model).
-        is_change_in_out_type: Quantised outputs stay integers, and are declared so; otherwise they become real numbers.
+        is_change_in_out_type: Quantized outputs stay integers, and are declared so; otherwise they become real numbers.
 
     Raises:
         GraphError: The content is no model, or holds contradictions; all of them are named.

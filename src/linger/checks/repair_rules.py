@@ -11,7 +11,7 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
-from linger.graph.core.dialects import is_quantising_domain
+from linger.graph.core.dialects import is_quantizing_domain
 from linger.graph.core.finding import Changes, Finding
 from linger.graph.lowering.bodies import attach_functions
 from linger.graph.lowering.inline_functions import inline_functions
@@ -59,7 +59,7 @@ class RepairRule:
 
 
 def _attach_where_functions_are(model: ir.Model) -> Changes:
-    has_bodies = any(is_quantising_domain(function.domain) for function in model.functions.values())
+    has_bodies = any(is_quantizing_domain(function.domain) for function in model.functions.values())
     return attach_functions(model) if has_bodies else Changes()
 
 
@@ -108,7 +108,7 @@ _ALL = (
     RepairRule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
     RepairRule(
         "cancel_dq_q",
-        "A dequantisation that is undone exactly goes, and so does what undoes it.",
+        "A dequantization that is undone exactly goes, and so does what undoes it.",
         cancel_dq_q,
         find=pair_findings,
         joins_tensors=True,
@@ -137,7 +137,7 @@ _ALL = (
     ),
     RepairRule(
         "split_shared_zero_points",
-        "Every quantised tensor has a scale and a zero point of its own.",
+        "Every quantized tensor has a scale and a zero point of its own.",
         split_shared_zero_points,
     ),
     RepairRule(

@@ -45,7 +45,7 @@ def weights(
 
     Examples:
         linger analyse weights model.safetensors --worst 5
-        linger analyse weights model.pt --log weights.log --plots pictures
+        linger analyse weights model.pt --log weights.log --plots images
     """
     one_of("analyse", json=as_json, csv=as_csv)
     require_file(checkpoint)

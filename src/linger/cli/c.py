@@ -27,7 +27,7 @@ class Arena(StrEnum):
 
 
 class Edges(StrEnum):
-    """How pictures and signals lie at the edges."""
+    """How images and signals lie at the edges."""
 
     file = "file"
     nhwc = "nhwc"
@@ -70,7 +70,7 @@ def c(
     ] = None,
     arena: Annotated[Arena, typer.Option(help="The program's own memory, or given with every call.")] = Arena.static,
     layout: Annotated[
-        Edges, typer.Option(help="Pictures at the edges as in the file, or channels innermost.")
+        Edges, typer.Option(help="Images at the edges as in the file, or channels innermost.")
     ] = Edges.file,
     weights: Annotated[Weights, typer.Option(help="Compiled, or a file beside the program.")] = Weights.c,
     framework: Annotated[Framework | None, typer.Option(help="The folder as a module or library of it.")] = None,

@@ -36,7 +36,7 @@ def compare(
         typer.Option("--allow-unknown", help="List dumps that mean no tensor of the file instead of refusing them."),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw a picture: a .png or .svg file with the differences along the graph.")
+        Path | None, typer.Option(help="Draw a image: a .png or .svg file with the differences along the graph.")
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Show everything, not only the first tensors that differ.")
@@ -51,12 +51,12 @@ def compare(
         linger compare digits.onnx dumps/ --plot differences.svg
         linger compare old.onnx new.onnx --batches 4 --all
     """
-    from linger.reporting.plots import require_picture
+    from linger.reporting.plots import require_image
     from linger.reporting.result_tables import comparison_table, draw_comparison, unmatched_table
     from linger.verification.devices.compare import compare as compare_tensors
 
     if plot is not None:
-        require_picture(plot)
+        require_image(plot)
     result = compare_tensors(
         a,
         b,

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write: a folder.")] = Path("linger-demo"),
     *,
-    epochs: Annotated[int, typer.Option(help="How often the training pictures are seen.", min=1)] = 10,
+    epochs: Annotated[int, typer.Option(help="How often the training images are seen.", min=1)] = 10,
     seed: Annotated[int, typer.Option(help="Seed of what is random, the training included.", min=0)] = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a small network on handwritten digits, quantise it, export it, and prove every integer of the file.
+    """Train a small network on handwritten digits, quantize it, export it, and prove every integer of the file.
 
     Exit code 1: an integer differs, or the file has an error
 
@@ -72,7 +72,7 @@ def _show(out: Path, found: Demonstration, *, as_json: bool) -> None:
         ("float network", f"{found.float_accuracy:.2f} %"),
         ("integers, in ONNX Runtime", f"{found.integer_accuracy:.2f} %"),
     ]
-    console().print(table("handwritten digits, 540 test pictures", ("network", "told right"), rows))
+    console().print(table("handwritten digits, 540 test images", ("network", "accuracy"), rows))
     say(found.proof.summary())
     say(_checked(found))
     say(f"written: {', '.join(str(out / name) for name in files)}")

@@ -72,7 +72,7 @@ def memory(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw a picture: a .png or .svg file with the arena of the program in C over time; with --target, or "
+            help="Draw a image: a .png or .svg file with the arena of the program in C over time; with --target, or "
             "where there is no such program, with the tensors alive over the layers."
         ),
     ] = None,
@@ -88,12 +88,12 @@ def memory(
         linger memory digits.onnx --plot arena.svg
     """
     from linger.checks.limits.whole_file import memory as memory_of
-    from linger.reporting.plots import require_picture
+    from linger.reporting.plots import require_image
 
     form = Form.json if as_json else form
     chip = None if target is None else find_target(target)  # wrong usage is said before any file is read
     if plot is not None:
-        require_picture(plot)
+        require_image(plot)
     if out is not None and out == plot:
         raise UsageError(f"memory: --out and --plot are both {out}. Give each a file of its own.")
     use = memory_of(model, chip)
@@ -159,13 +159,13 @@ def _print(page: Console, report: _Report) -> None:
 def _drawn(report: _Report, suffix: str) -> bytes:
     """The arena over time; for a chip, or where there is no C, the tensors alive over the layers."""
     if report.arena is None or report.use.target is not None:
-        return _picture(report.use, suffix)
-    from linger.c.arena import arena_picture
+        return _image(report.use, suffix)
+    from linger.c.arena import arena_image
 
-    return arena_picture(report.arena, suffix)
+    return arena_image(report.arena, suffix)
 
 
-def _picture(use: MemoryUse, suffix: str) -> bytes:
+def _image(use: MemoryUse, suffix: str) -> bytes:
     """The bytes that are alive while each layer runs, and the chip's limit as a line."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -189,8 +189,8 @@ def _picture(use: MemoryUse, suffix: str) -> bytes:
 def _draw_bars(axes: Axes, use: MemoryUse) -> None:
     """A bar per layer, red where it reaches the chip's limit."""
     layers, limit = use.layers, math.inf if use.tensor_bytes is None else use.tensor_bytes
-    colours = [_RED if layer.live_bytes >= limit else _BLUE for layer in layers]
-    axes.bar(range(len(layers)), [layer.live_kb for layer in layers], color=colours)
+    colors = [_RED if layer.live_bytes >= limit else _BLUE for layer in layers]
+    axes.bar(range(len(layers)), [layer.live_kb for layer in layers], color=colors)
     shown = range(0, len(layers), -(-len(layers) // _MOST_LABELS) or 1)
     labels = [_label(layers[i].node) for i in shown]
     axes.set_xticks(shown, labels, rotation=90, fontsize=6, parse_math=False)

@@ -17,7 +17,7 @@ from linger.errors import UsageError, counted, listing, refuse_together
 
 if TYPE_CHECKING:
     from linger.cli.arguments.data import DataOptions
-    from linger.cli.arguments.paths import PictureOptions, SoundOptions
+    from linger.cli.arguments.paths import ImageOptions, SoundOptions
     from linger.reporting.facts import Quality
     from linger.workflow.delivery import Tell
     from linger.workflow.quantized import Quantized, QuantizeSettings
@@ -26,9 +26,9 @@ _SCALES = "unit (0 to 1), byte (0 to 255), signed (-1 to 1), imagenet"
 _KEPT = ("out", "c", "cut", "overwrite", "force", "as_json", "quiet", "config", "model")
 """Options that mean the same with --config as without it."""
 _FOR_KINDS = {
-    **dict.fromkeys(("size", "scale", "mean", "std", "grey"), ("pictures",)),
+    **dict.fromkeys(("size", "scale", "mean", "std", "grey"), ("images",)),
     **dict.fromkeys(("rate", "length"), ("sounds",)),
-    "shape": ("pictures", "sounds"),
+    "shape": ("images", "sounds"),
 }
 """Options that are about folders of some kind only."""
 
@@ -42,7 +42,7 @@ def quantize(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Typical inputs: .npz, .npy, a folder of pictures or of .wav files, or file.py:callable.",
+            help="Typical inputs: .npz, .npy, a folder of images or of .wav files, or file.py:callable.",
             metavar="DATA",
         ),
     ] = None,
@@ -87,10 +87,8 @@ def quantize(
     labels: Annotated[
         str, typer.Option(help="An .npy file with the right class of each sample; none: no labels.", metavar="FILE")
     ] = "",
-    shape: Annotated[
-        str, typer.Option(help="Sizes of an input: of pictures, 1x3x224x224, or of sounds, 1x16000.")
-    ] = "",
-    size: Annotated[str, typer.Option(help="Height and width of pictures, 224 or 224x320; else as they are.")] = "",
+    shape: Annotated[str, typer.Option(help="Sizes of an input: of images, 1x3x224x224, or of sounds, 1x16000.")] = "",
+    size: Annotated[str, typer.Option(help="Height and width of images, 224 or 224x320; else as they are.")] = "",
     scale: Annotated[str, typer.Option(help=f"Numbers of a pixel: {_SCALES}.")] = "unit",
     mean: Annotated[
         str | None,
@@ -107,7 +105,7 @@ def quantize(
     cut: Annotated[
         bool, typer.Option("--cut", help="Leave float ops outside: write the integer part as C, with --c.")
     ] = False,
-    grey: Annotated[bool, typer.Option("--grey", help="Pictures with one channel.")] = False,
+    grey: Annotated[bool, typer.Option("--grey", help="Images with one channel.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
     ] = False,
@@ -115,7 +113,7 @@ def quantize(
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No lines about the steps.")] = False,
 ) -> None:
-    """Quantise a float model, prove the file bit for bit, and write a report.
+    """Quantize a float model, prove the file bit for bit, and write a report.
 
     Exit code 1: integers differ, something forbids the chip, or the quality is low, or below its goal; or the program in C is missing
 
@@ -146,10 +144,10 @@ def quantize(
         model, data = _required(model, data)
     out = out or (None if model is None else Path(f"{_name_of(model)}-quantized"))
     files = [checkpoint, config, None if labels in ("", "none") else Path(labels)]
-    pictures = partial(_pictures, shape, size, scale, mean, std, is_grey=grey, limit=limit)
+    images = partial(_images, shape, size, scale, mean, std, is_grey=grey, limit=limit)
     sounds = partial(_sounds, shape, rate, length, limit)
     sources = [source for source in (data, test_data) if source is not None]
-    about_data: list[Callable[[], object]] = [pictures, sounds, partial(_require_fitting, given, sources)]
+    about_data: list[Callable[[], object]] = [images, sounds, partial(_require_fitting, given, sources)]
     _refuse_early(settings, model, sources, files, out, metric, [] if config is not None else about_data)
     tell(f"load {model or config}")  # the imports take seconds
     from linger.cli.arguments.data import DataOptions
@@ -161,7 +159,7 @@ def quantize(
             labels=labels,
             batch=batch,
             limit=limit,
-            pictures=pictures(),
+            images=images(),
             sounds=sounds(),
         )
         assert model is not None and data is not None and out is not None  # noqa: PT018 - required above
@@ -224,7 +222,7 @@ def _usual(context: typer.Context) -> dict[str, Any]:
 
 
 def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
-    """Refuse options for pictures or sounds where the data are something else.
+    """Refuse options for images or sounds where the data are something else.
 
     Raises:
         UsageError: There are such options; all of them are named.
@@ -233,7 +231,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
 
     folders = [Path(source) for source in sources if Path(source).is_dir()]
     are_sounds = [any(f.suffix.lower() in SOUNDS for f in files_in(folder)) for folder in folders]
-    fitting = {"pictures": not all(are_sounds), "sounds": any(are_sounds)}
+    fitting = {"images": not all(are_sounds), "sounds": any(are_sounds)}
     other = [
         f"--{name} (for {listing(kinds)})"
         for name, kinds in _FOR_KINDS.items()
@@ -246,20 +244,20 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
         )
 
 
-def _pictures(
+def _images(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
-) -> PictureOptions:
-    from linger.cli.arguments.paths import PictureOptions, Scale, read_numbers, read_sizes
+) -> ImageOptions:
+    from linger.cli.arguments.paths import ImageOptions, Scale, read_numbers, read_sizes
 
     if scale not in list(Scale):
         raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
     sizes = read_sizes(size, "--size") if size else ()
     if len(sizes) > 2:
-        raise UsageError(f"--size {size}: a picture has a height and a width, as in 224 or 224x320.")
+        raise UsageError(f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
     if shape and not size:
         sizes = read_sizes(shape, "--shape")[-2:]
         is_grey = is_grey or read_sizes(shape, "--shape")[-3:-2] == (1,)
-    return PictureOptions(
+    return ImageOptions(
         size=(sizes[0], sizes[-1]) if sizes else None,
         is_grey=is_grey,
         scale=Scale(scale),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Outputs(StrEnum):
-    """What quantised outputs of the model become."""
+    """What quantized outputs of the model become."""
 
     declared = "declared"
     float = "float"

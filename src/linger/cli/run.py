@@ -34,7 +34,7 @@ def run(
     Exit code 1: the file cannot be run
 
     Examples:
-        linger run digits.onnx --inputs pictures.npz --out scores.npz
+        linger run digits.onnx --inputs images.npz --out scores.npz
         linger run digits.onnx --shape 1x1x8x8 --all
     """
     from linger.cli.arguments.options import read_feeds

@@ -37,7 +37,7 @@ def vectors(
 
     Examples:
         linger vectors digits.onnx --out vectors --format bin
-        linger vectors digits.onnx --inputs pictures.npz --header
+        linger vectors digits.onnx --inputs images.npz --header
     """
     from linger.verification.devices.vectors import FORMATS, HEADER_LIMIT, write_vectors
 

@@ -28,7 +28,7 @@ def verify(
     ] = None,
     level: Annotated[
         list[str] | None,
-        typer.Option(help="Optimisation level of ONNX Runtime: disable, basic, extended, all. May be repeated."),
+        typer.Option(help="Optimization level of ONNX Runtime: disable, basic, extended, all. May be repeated."),
     ] = None,
     batches: Batches = 4,
     seed: Seed = 0,

@@ -45,7 +45,7 @@ class UnknownSettingError(UsageError, AttributeError):
 class QuantConfigs:
     """The settings of linger 3.x under their names, to read and to write.
 
-    `linger.QUANT_CONFIGS.quant_info.weight_bits = 4` holds for the models that this thread or task constrains and initialises
+    `linger.QUANT_CONFIGS.quant_info.weight_bits = 4` holds for the models that this thread or task constrains and initializes
     afterwards without a file. It keeps nothing itself; another thread sees its own settings. A name or value that means nothing
     is refused.
     """
@@ -122,14 +122,14 @@ def _set(key: str, value: Any) -> None:
 
 
 def config_save_to_yaml(yaml_save_path: str | Path, model: nn.Module | None = None) -> None:
-    """Write the settings of `QUANT_CONFIGS`, or all that was decided about a quantised model, as a file that `init` reads.
+    """Write the settings of `QUANT_CONFIGS`, or all that was decided about a quantized model, as a file that `init` reads.
 
     Args:
         yaml_save_path: The file; it is linger's own format, which `save_config` writes.
-        model: A quantised model; None: the settings of this context, which know no model.
+        model: A quantized model; None: the settings of this context, which know no model.
 
     Raises:
-        UsageError: The model is not quantised, or the file cannot be written.
+        UsageError: The model is not quantized, or the file cannot be written.
     """
     if model is not None:
         save_config(model, yaml_save_path)
@@ -140,7 +140,7 @@ def config_save_to_yaml(yaml_save_path: str | Path, model: nn.Module | None = No
 def disable_quant_ops(
     qmodule_list: Iterable[type[nn.Module] | str] = (), qtensor_list: Iterable[Callable[..., Any] | str] = ()
 ) -> None:
-    """Keep layer types and functions float in the models that this thread or task initialises afterwards.
+    """Keep layer types and functions float in the models that this thread or task initializes afterwards.
 
     Args:
         qmodule_list: Types (`nn.Conv2d`) or their names; subclasses are meant, too.
@@ -161,7 +161,7 @@ def disable_quant_ops(
 
 
 def get_quant_ops_name() -> tuple[list[str], list[str]]:
-    """The names of the layer types that `init` may quantise, and of the functions that can be switched off."""
+    """The names of the layer types that `init` may quantize, and of the functions that can be switched off."""
     return [kind.__name__ for kind in supported_types()], list(SETTERS)
 
 
@@ -200,7 +200,7 @@ def constrain(
         disable_submodel: Dotted names of parts that do, with everything inside; `*` at the end matches any.
 
     Raises:
-        UsageError: The file is wrong or does not fit the model, a name matches nothing, or the model is quantised.
+        UsageError: The file is wrong or does not fit the model, a name matches nothing, or the model is quantized.
     """
     refuse_quantized(model, "constrain")
     config, source = _config(config_file)
@@ -246,7 +246,7 @@ def const_module(
         The module.
 
     Raises:
-        UsageError: A value is no limit, nothing in the module has limits, or the model is quantised.
+        UsageError: A value is no limit, nothing in the module has limits, or the model is quantized.
     """
     refuse_quantized(module, "const_module")
     limits = checked_limits(

@@ -87,7 +87,7 @@ def quant(
 
 
 def dequant(x: Tensor, scale: float) -> Tensor:
-    """The real numbers x/scale that integers stand for; a quantised tensor of linger gives its own.
+    """The real numbers x/scale that integers stand for; a quantized tensor of linger gives its own.
 
     Raises:
         UsageError: The scale is no positive number.
@@ -101,14 +101,14 @@ def dequant(x: Tensor, scale: float) -> Tensor:
 def from_tensor_to_qtensor(
     t: Tensor, scale: float | None = None, data_bits: int | None = None, zero_point: int = 0
 ) -> Tensor:
-    """A quantised tensor with the numbers of an ordinary one, rounded and saturated.
+    """A quantized tensor with the numbers of an ordinary one, rounded and saturated.
 
-    Quantised layers take its integers as they are. Functions on it are integer ops once a layer of a model has returned
+    Quantized layers take its integers as they are. Functions on it are integer ops once a layer of a model has returned
     them; before that they compute in float. In a forward use `linger.quant_tensor`, which also learns the scale: an export
     refuses a tensor made by hand.
 
     Args:
-        t: Real numbers; a quantised tensor of this format stays as it is.
+        t: Real numbers; a quantized tensor of this format stays as it is.
         scale: A power of two; None: the finest at which nothing saturates.
         data_bits: Width; None: 8.
         zero_point: Must be 0.
@@ -125,7 +125,7 @@ def from_tensor_to_qtensor(
 
 
 def from_qtensor_to_tensor(t: Tensor) -> Tensor:
-    """The numbers of a quantised tensor as an ordinary float tensor; any other tensor itself."""
+    """The numbers of a quantized tensor as an ordinary float tensor; any other tensor itself."""
     return t.dequantize() if isinstance(t, QTensor) else t
 
 
@@ -159,7 +159,7 @@ def _wrapped(where: str, t: Tensor, scale: float | None, bits: int, zero_point: 
     _refuse(where, problems)
     if torch._C._is_tracing() or is_exporting():  # noqa: SLF001 - torch.jit hides it from mypy
         raise UnsupportedError(
-            f"{where}: an export cannot see a quantised tensor that was made by hand. Write linger.quant_tensor(self, x) in "
+            f"{where}: an export cannot see a quantized tensor that was made by hand. Write linger.quant_tensor(self, x) in "
             "the forward, whose scale the module keeps, or give the tensor to the model from outside."
         )
     real = from_qtensor_to_tensor(t)
@@ -185,7 +185,7 @@ def _refuse(where: str, problems: list[str]) -> None:
 
 
 class _OfOneOp(type):
-    """A class whose objects are all quantised layers with certain ops; none can be made by calling it."""
+    """A class whose objects are all quantized layers with certain ops; none can be made by calling it."""
 
     ops: tuple[str, ...]
     instead: str
@@ -198,7 +198,7 @@ class _OfOneOp(type):
     def __call__(cls, *_: object, **__: object) -> NoReturn:
         """Say what to write instead."""
         raise UsageError(
-            f"{cls.__name__}: quantised layers are made by linger.init. Write {cls.instead} in the model, and call "
+            f"{cls.__name__}: quantized layers are made by linger.init. Write {cls.instead} in the model, and call "
             "linger.init(model); linger.quant_module chooses other widths."
         )
 
@@ -208,25 +208,25 @@ def _layer(name: str, op: str, instead: str, what: str) -> _OfOneOp:
     return _OfOneOp(name, (), {"ops": (op,), "instead": instead, "__doc__": what, "__module__": __name__})
 
 
-Conv1dInt = _layer("Conv1dInt", "Conv1dInt", "torch.nn.Conv1d", "A quantised nn.Conv1d.")
-Conv2dInt = _layer("Conv2dInt", "Conv2dInt", "torch.nn.Conv2d", "A quantised nn.Conv2d.")
+Conv1dInt = _layer("Conv1dInt", "Conv1dInt", "torch.nn.Conv1d", "A quantized nn.Conv1d.")
+Conv2dInt = _layer("Conv2dInt", "Conv2dInt", "torch.nn.Conv2d", "A quantized nn.Conv2d.")
 ConvTranspose2dInt = _layer(
-    "ConvTranspose2dInt", "ConvTranspose2dInt", "torch.nn.ConvTranspose2d", "A quantised nn.ConvTranspose2d."
+    "ConvTranspose2dInt", "ConvTranspose2dInt", "torch.nn.ConvTranspose2d", "A quantized nn.ConvTranspose2d."
 )
-LinearInt = _layer("LinearInt", "LinearInt", "torch.nn.Linear", "A quantised nn.Linear.")
+LinearInt = _layer("LinearInt", "LinearInt", "torch.nn.Linear", "A quantized nn.Linear.")
 BatchNormInt = _layer(
-    "BatchNormInt", "BatchNorm2dInt", "torch.nn.BatchNorm2d", "A quantised nn.BatchNorm2d or nn.BatchNorm1d."
+    "BatchNormInt", "BatchNorm2dInt", "torch.nn.BatchNorm2d", "A quantized nn.BatchNorm2d or nn.BatchNorm1d."
 )
-LayerNormInt = _layer("LayerNormInt", "LayerNormInt", "torch.nn.LayerNorm", "A quantised nn.LayerNorm.")
+LayerNormInt = _layer("LayerNormInt", "LayerNormInt", "torch.nn.LayerNorm", "A quantized nn.LayerNorm.")
 AvgPool2dInt = _layer(
-    "AvgPool2dInt", "AvgPool2dInt", "torch.nn.AvgPool2d", "A quantised nn.AvgPool2d or nn.AdaptiveAvgPool2d."
+    "AvgPool2dInt", "AvgPool2dInt", "torch.nn.AvgPool2d", "A quantized nn.AvgPool2d or nn.AdaptiveAvgPool2d."
 )
-ReLU6Int = _layer("ReLU6Int", "Clip", "torch.nn.ReLU6", "A quantised nn.ReLU6.")
-EmbeddingInt = _layer("EmbeddingInt", "Gather", "torch.nn.Embedding", "A quantised nn.Embedding.")
-LSTMInt = _layer("LSTMInt", "LSTMInt", "torch.nn.LSTM", "A quantised nn.LSTM.")
-GRUInt = _layer("GRUInt", "GRUInt", "torch.nn.GRU", "A quantised nn.GRU.")
+ReLU6Int = _layer("ReLU6Int", "Clip", "torch.nn.ReLU6", "A quantized nn.ReLU6.")
+EmbeddingInt = _layer("EmbeddingInt", "Gather", "torch.nn.Embedding", "A quantized nn.Embedding.")
+LSTMInt = _layer("LSTMInt", "LSTMInt", "torch.nn.LSTM", "A quantized nn.LSTM.")
+GRUInt = _layer("GRUInt", "GRUInt", "torch.nn.GRU", "A quantized nn.GRU.")
 BmmInt = _layer(
-    "BmmInt", "BmmInt", "torch.bmm(x, y)", "The range of a product of two quantised tensors in a module's forward."
+    "BmmInt", "BmmInt", "torch.bmm(x, y)", "The range of a product of two quantized tensors in a module's forward."
 )
 iqAddLayer = _layer("iqAddLayer", "iqAdd", "x + y", "The range of a sum in a module's forward.")
 iqMulLayer = _layer("iqMulLayer", "iqMul", "x * y", "The range of a product in a module's forward.")
@@ -258,7 +258,7 @@ DefaultQuantIntXOP = (
     *(NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d, NormalizeConv2d, NormalizeConv1d),
     *(NormalizeConvTranspose2d, NormalizeLinear, NormalizeFastLSTM, NormalizeFastGRU),
 )
-"""What `init` of linger 1.x quantised; here, without `quant_modules`, every type that linger has an op for but embeddings."""
+"""What `init` of linger 1.x quantized; here, without `quant_modules`, every type that linger has an op for but embeddings."""
 
 SupportQuantTorchModules = (
     *DefaultQuantIntXOP,
@@ -270,7 +270,7 @@ SupportQuantedIntModules = (
     *(BatchNormInt, LinearInt, Conv2dInt, ConvTranspose2dInt, AvgPool2dInt, Conv1dInt, ReLU6Int, GRUInt, LSTMInt),
     *(EmbeddingInt, LayerNormInt, BmmInt),
 )
-"""The classes of quantised layers, for `isinstance`."""
+"""The classes of quantized layers, for `isinstance`."""
 
 DefaultNormalizeIntXModule = DEFAULT_TYPES
 """What `normalize_layers` limits."""

@@ -57,7 +57,7 @@ def advise(source: Source, inputs: object = None) -> Advice:
 
     Args:
         source: A path, a state_dict, a checkpoint, or a module. Of a module after `trace_layers` the folded weights are
-            judged, which is what will be quantised. A checkpoint gets an item more for each convolution that a batch norm
+            judged, which is what will be quantized. A checkpoint gets an item more for each convolution that a batch norm
             follows by its name (role `folded`); lines to paste are for the model after `trace_layers`.
         inputs: Typical inputs of the module (as for `linger.verify`): layer outputs are judged too. Their noise is that
             of at most 262 144 values per layer, spread evenly; their maximum is exact.
@@ -134,7 +134,7 @@ def _weights_of(model: nn.Module) -> Iterator[Measured]:
 
 @torch.no_grad()
 def _parameters_of(module: nn.Module) -> Mapping[str, Tensor]:
-    """A layer's parameters as they will be quantised: folded, and within its limits."""
+    """A layer's parameters as they will be quantized: folded, and within its limits."""
     tensors: Mapping[str, Tensor] = dict(module.named_parameters(recurse=False))
     if isinstance(module, ConvBN):
         tensors = dict(zip(("weight", "bias"), module.folded(), strict=True))
@@ -155,7 +155,7 @@ def _subject(name: str, path: str, module: nn.Module, role: str) -> Subject:
 
 
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    # a normalised layer overrides forward, and is what a limit is for
+    # a normalized layer overrides forward, and is what a limit is for
     return computes_like(layer, kind) or type(layer).__module__.startswith("linger.")
 
 
@@ -228,12 +228,12 @@ class _Sample:
 
 
 def _real(tensor: Tensor) -> Tensor:
-    """Real numbers outside every model: computing with a quantised tensor would add an op to the model that made it."""
+    """Real numbers outside every model: computing with a quantized tensor would add an op to the model that made it."""
     return tensor.detach().dequantize().float()
 
 
 def _channels_first(x: Tensor, is_signal: bool) -> Tensor:  # noqa: FBT001 - a fact about x
-    """A matrix with a row per channel: axis 1 of pictures and signals, the last axis of anything else."""
+    """A matrix with a row per channel: axis 1 of images and signals, the last axis of anything else."""
     if x.dim() < 2:
         return x.reshape(1, -1)
     axis = 1 if x.dim() > 3 or is_signal else -1

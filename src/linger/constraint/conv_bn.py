@@ -128,7 +128,7 @@ class NormalizeBatchNorm1d(LimitedBatchNorm, nn.BatchNorm1d):
 
 
 class NormalizeBatchNorm2d(LimitedBatchNorm, nn.BatchNorm2d):
-    """Batch norm of pictures within limits."""
+    """Batch norm of images within limits."""
 
 
 class NormalizeBatchNorm3d(LimitedBatchNorm, nn.BatchNorm3d):
@@ -156,7 +156,7 @@ def convolve(
 def output_padding(layer: nn.Module, x: Tensor, output_size: Sequence[int] | None = None) -> tuple[int, ...]:
     """The output padding that gives a transposed convolution this output size; its own if there is none."""
     find: Callable[..., list[int]] = nn.ConvTranspose2d._output_padding  # noqa: SLF001 - the only place where torch does it
-    conv = cast(nn.ConvTranspose2d, layer)  # or a quantised layer, which has its attributes
+    conv = cast(nn.ConvTranspose2d, layer)  # or a quantized layer, which has its attributes
     axes = len(conv.kernel_size)
     return tuple(find(conv, x, output_size, conv.stride, conv.padding, conv.kernel_size, axes, conv.dilation))
 

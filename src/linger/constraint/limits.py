@@ -177,9 +177,9 @@ class Widths:
 
 @dataclass(frozen=True)
 class QuantChoice:
-    """How a module is to be quantised: not at all, or with these widths.
+    """How a module is to be quantized: not at all, or with these widths.
 
-    `is_alone`: what a module that is not quantised calls may be.
+    `is_alone`: what a module that is not quantized calls may be.
     """
 
     is_disabled: bool = False
@@ -204,11 +204,11 @@ FUNCTION_BITS: Mark[Mapping[str, int]] = Mark("_linger_function_mark")
 """Set by `quant_function`: widths of the outputs of functions that a module calls, by the names of their ops."""
 
 QUANTIZED: Mark[bool] = Mark("_linger_is_quantized")
-"""Set by `init` on every module of a quantised model."""
+"""Set by `init` on every module of a quantized model."""
 
 
 def refuse_quantized(model: nn.Module, function: str) -> None:
-    """Complain about a model that is quantised, as a whole or in parts.
+    """Complain about a model that is quantized, as a whole or in parts.
 
     Raises:
         UsageError: `init` came first, or it is no model.
@@ -217,7 +217,7 @@ def refuse_quantized(model: nn.Module, function: str) -> None:
         raise no_module(function, model)
     if any(QUANTIZED.of(module) for module in model.modules()):
         raise UsageError(
-            f"{function}: {type(model).__name__} is quantised already, and this step works on the float model. "
+            f"{function}: {type(model).__name__} is quantized already, and this step works on the float model. "
             "Call trace_layers, then normalize_layers, then init."
         )
 

@@ -163,7 +163,7 @@ def normalize_layers(
         normalize_output_value: Largest magnitude of an output.
 
     Raises:
-        UsageError: A value is no limit, a type is not supported, or the model is quantised already.
+        UsageError: A value is no limit, a type is not supported, or the model is quantized already.
     """
     where = "normalize_layers"
     refuse_quantized(model, where)
@@ -210,7 +210,7 @@ def normalize_module(
         The module, so that the call can be used inline.
 
     Raises:
-        UsageError: A value is no limit, a type is not supported, or the model is quantised already.
+        UsageError: A value is no limit, a type is not supported, or the model is quantized already.
     """
     where = "normalize_module"
     refuse_quantized(module, where)
@@ -227,7 +227,7 @@ def disable_normalize(module: nn.Module) -> nn.Module:
         The module, so that the call can be used inline.
 
     Raises:
-        UsageError: The model is quantised already.
+        UsageError: The model is quantized already.
     """
     refuse_quantized(module, "disable_normalize")
     _mark(module.modules(), Limits())
@@ -249,7 +249,7 @@ def _checked_limits(where: str, weight: float | None, bias: float | None, output
 def _checked_types(where: str, types: Sequence[type[nn.Module]] | None) -> Types:
     if types is None:
         return DEFAULT_TYPES
-    return checked_types(where, types, (*NORMALIZED, ConvBN), (*NORMALIZED, *_PAIRS), "cannot be normalised")
+    return checked_types(where, types, (*NORMALIZED, ConvBN), (*NORMALIZED, *_PAIRS), "cannot be normalized")
 
 
 def _wanted_limits(layer: nn.Module, types: Types, default: Limits) -> Limits:

@@ -73,7 +73,7 @@ def trace_layers(
     layer feeds a batch norm that stays.
 
     Raises:
-        UsageError: The target is no part of the root, or fails on the example input; the model is quantised already.
+        UsageError: The target is no part of the root, or fails on the example input; the model is quantized already.
     """
     refuse_quantized(root_model, "trace_layers")
     target: nn.Module = root_model if target_model is None else target_model

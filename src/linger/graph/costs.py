@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from linger.analysis.multiplications import product_of, products_of
 from linger.dialect import find_op, is_known
-from linger.graph.core.dialects import is_quantising_domain
+from linger.graph.core.dialects import is_quantizing_domain
 from linger.graph.core.nodes import GraphPlace, in_order, inner_graphs, inputs_within, is_dialect, required_inputs
 from linger.graph.core.rewiring import needed_nodes
 from linger.graph.core.tensor_types import REALS
@@ -233,7 +233,7 @@ class Liveness:
 
     def has_inside(self, node: ir.Node) -> bool:
         """Whether a node runs graphs or functions that are not counted."""
-        is_call = node.op_identifier() in self._functions and not is_quantising_domain(node.domain)
+        is_call = node.op_identifier() in self._functions and not is_quantizing_domain(node.domain)
         return is_call or bool(inner_graphs(node))
 
     def total(self, values: Iterable[ir.Value]) -> int:

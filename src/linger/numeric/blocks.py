@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic that bodies share: rounding, saturation and requantisation exist here and nowhere else."""
+"""Arithmetic that bodies share: rounding, saturation and requantization exist here and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from linger.numeric.tables import BUCKET, LONG_BUCKET, ONE, WIDE_BUCKET, LongPie
 
 
 def round_half_up(k: Kernel[T], x: T) -> T:
-    """⌊x + ½⌋ in the precision of x: ties go towards +∞."""
+    """⌊x + ½⌋ in the precision of x: ties go toward +∞."""
     return k.floor(k.add(x, k.like(0.5, x)))
 
 

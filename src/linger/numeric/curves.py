@@ -213,7 +213,7 @@ def nearest_places(old: int, new: int, factor: float | None, *, is_exact: bool) 
 def linear_weights(old: int, new: int, factor: float | None, *, align_corners: bool) -> Matrix:
     """Row i holds the weights of the old pixels in the new pixel i; each row adds up to 2^14.
 
-    The second of two neighbours has the weight ⌊fraction·2^14 + ½⌋, the first what is left of 2^14.
+    The second of two neighbors has the weight ⌊fraction·2^14 + ½⌋, the first what is left of 2^14.
 
     >>> linear_weights(2, 4, None, align_corners=False)
     ((16384, 0), (12288, 4096), (4096, 12288), (0, 16384))
@@ -238,10 +238,10 @@ def linear_weights(old: int, new: int, factor: float | None, *, align_corners: b
 
 
 FRACTION = 10
-"""Bits after the binary point of a normalised number, which has 16 bits."""
+"""Bits after the binary point of a normalized number, which has 16 bits."""
 
 NORMAL_BITS = 16
-"""Width of a normalised number."""
+"""Width of a normalized number."""
 
 DEFAULT_EPS = 1e-5
 """The only one that the device has."""
@@ -267,7 +267,7 @@ def is_exact(count: int, bits: int) -> bool:
 
 
 def normalize(k: Kernel[T], lines: T, *, source: T, eps: float) -> T:
-    """Each line of wide whole numbers at scale `source`, normalised: Q10, 16 bits, shape [1, lines, N].
+    """Each line of wide whole numbers at scale `source`, normalized: Q10, 16 bits, shape [1, lines, N].
 
     n = sat(⌊(N·q − S1)·r + ½⌋), r ≈ 2^10/√D by `inverse_root`, D = N·S2 − S1² + ⌊eps·source²·N² + ½⌋, eps as float32.
     """

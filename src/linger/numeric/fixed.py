@@ -60,7 +60,7 @@ def storage_bits(bits: int) -> int:
 
 
 def round_half_up(value: Fraction | int) -> int:
-    """Nearest integer, ties towards +∞: floor(value + ½), in exact arithmetic.
+    """Nearest integer, ties toward +∞: floor(value + ½), in exact arithmetic.
 
     >>> [round_half_up(Fraction(n, 2)) for n in (-3, -1, 1, 3)]
     [-1, 0, 1, 2]
@@ -258,7 +258,7 @@ class FixedPoint:
 
     @property
     def resolution(self) -> float:
-        """Distance of two neighbours: 1/scale."""
+        """Distance of two neighbors: 1/scale."""
         return math.ldexp(1.0, -self.fraction_bits)
 
     @property

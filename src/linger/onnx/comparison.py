@@ -116,7 +116,7 @@ def compare(
         model: The torch model, run in evaluation mode without gradients; it stays as it was.
         path: The exported file, in any form.
         inputs: What was given to the export, or an iterable of such (page "Inputs").
-        atol: Absolute tolerance. If neither is given: 0 for integers and for outputs that a quantised model computes as
+        atol: Absolute tolerance. If neither is given: 0 for integers and for outputs that a quantized model computes as
             integers, else what rounding explains for a graph of this size.
         rtol: Relative tolerance; if only one of the two is given, the other is 0.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqAdaptiveAvgPool: average pooling to a number of windows, whatever the size of the picture; linger's own op.
+"""iqAdaptiveAvgPool: average pooling to a number of windows, whatever the size of the image; linger's own op.
 
 Where the size is known when the file is written, such a pool is AvgPool2dInt, which devices have. With open sizes the file
 itself computes which pixels belong to which window (`rows` and `columns`) and how many they are. The integers are those of
@@ -25,9 +25,7 @@ def iq_adaptive_avgpool(
     have fewer than 2^23 pixels.
     """
     total = _windows(k, x, rows, columns)
-    empty = k.mul(
-        k.sum_along(k.sum_along(k.wide(x), 0), 1), k.scalar(0.0)
-    )  # [1, 1, height, width], also of no pictures
+    empty = k.mul(k.sum_along(k.sum_along(k.wide(x), 0), 1), k.scalar(0.0))  # [1, 1, height, width], also of no images
     area = _windows(k, k.add(empty, k.scalar(1.0)), rows, columns)
     mean = k.mul(total, curves.window_reciprocal(k, area))
     return blocks.requantize(k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)

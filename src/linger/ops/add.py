@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqAdd: the sum of two quantised tensors, each rounded to the output's scale first."""
+"""iqAdd: the sum of two quantized tensors, each rounded to the output's scale first."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def refuse_two_roundings(node: NodeFacts) -> str | None:
         return None
     return (
         f"adds a real number that is no whole number at scale_o={scale_o:g}, which is coarser than scale_x={scale_x:g}: "
-        "two roundings are not one. Quantise the number first."
+        "two roundings are not one. Quantize the number first."
     )
 
 

@@ -90,14 +90,12 @@ def from_avg_pool2d(
 
 @avgpool2d_int.function("torch.nn.functional.adaptive_avg_pool2d")
 def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Mapping[str, Any] | Refusal:
-    """Output sizes for which all windows have one size: that of a global pool, or one that divides the picture's."""
+    """Output sizes for which all windows have one size: that of a global pool, or one that divides the image's."""
     sides = tuple(int(n) for n in x.shape[-2:])
     counts = [side if n is None else int(n) for side, n in zip(sides, _pair(output_size), strict=True)]
     runs = [fixed.adaptive_runs(side, n) for side, n in zip(sides, counts, strict=True)]
     if any(len(run) != 1 for run in runs):
-        return Refusal(
-            f"AdaptiveAvgPool2d to {output_size} has uneven windows; choose a size that divides the picture's"
-        )
+        return Refusal(f"AdaptiveAvgPool2d to {output_size} has uneven windows; choose a size that divides the image's")
     kernel = tuple(run[0].size for run in runs)
     strides = tuple(run[0].stride if run[0].end - run[0].start > run[0].size else run[0].size for run in runs)
     return {"kernel_shape": kernel, "strides": strides, "pads": (0, 0, 0, 0), "ceil_mode": 0}

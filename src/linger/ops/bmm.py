@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BmmInt: the matrix product of two quantised tensors, over any leading axes."""
+"""BmmInt: the matrix product of two quantized tensors, over any leading axes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqCat: quantised tensors joined along an axis, each brought to the output's scale."""
+"""iqCat: quantized tensors joined along an axis, each brought to the output's scale."""
 
 from __future__ import annotations
 

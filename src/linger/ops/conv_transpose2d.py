@@ -94,7 +94,7 @@ def from_conv_transpose2d(layer: Any) -> Mapping[str, Any] | Refusal:
 
 @conv_transpose2d_int.layer("torch.nn.ConvTranspose1d")
 def from_conv_transpose1d(layer: Any) -> Mapping[str, Any] | Refusal:
-    """The geometry of a torch ConvTranspose1d on a picture of one row."""
+    """The geometry of a torch ConvTranspose1d on a image of one row."""
     if layer.padding_mode != "zeros":
         return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqDiv: the exact quotient of two quantised tensors, or of a tensor and a number, rounded once, half up.
+"""iqDiv: the exact quotient of two quantized tensors, or of a tensor and a number, rounded once, half up.
 
 The device divides by a power of two in 8 bits only; there the rule is the same shift. What it does for a divisor of zero
 is not known: here the result is the largest or smallest integer, by the sign of x, and 0/0 is 0.

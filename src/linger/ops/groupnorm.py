@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GroupNormInt: groups of channels normalised as LayerNormInt does it, then one factor and one offset per channel.
+"""GroupNormInt: groups of channels normalized as LayerNormInt does it, then one factor and one offset per channel.
 
 The file format has no such op; this one is linger's own, with the arithmetic of LayerNormInt. An instance norm is a group
 norm with one channel in each group. `eps` is written where it is not 1e-5. The weight has 16 bits always.
@@ -20,7 +20,7 @@ def _finest(scales: Iterable[float]) -> float:
     return list(scales)[1] * 2.0**curves.FRACTION
 
 
-@op("GroupNormInt", limit=_finest, normalises=True, keeps_shape=True, state_name="groupnorm")
+@op("GroupNormInt", limit=_finest, normalizes=True, keeps_shape=True, state_name="groupnorm")
 def groupnorm_int(
     k: Kernel[T],
     x: T,

@@ -42,7 +42,7 @@ def real(torch: Any, x: Any, **_: Any) -> Any:
 
 @iq_hardswish.function("torch.nn.functional.hardswish")
 def from_hardswish(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refusal:
-    """`inplace` is honoured by the caller."""
+    """`inplace` is honored by the caller."""
     if getattr(x, "bits", 8) > 16:
         return Refusal("32 bits have no exact product; give the layer before it an output of 16 bits")
     return {}

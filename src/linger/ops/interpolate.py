@@ -46,15 +46,15 @@ def from_interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Mapping[str, Any] | Refusal:
-    """Pictures, bilinear, up or down; without antialiasing."""
+    """Images, bilinear, up or down; without antialiasing."""
     if mode != "bilinear" or x.dim() != 4:
-        return Refusal(f"mode={mode!r} of {x.dim()} axes has no integer form; use bilinear or nearest on pictures")
+        return Refusal(f"mode={mode!r} of {x.dim()} axes has no integer form; use bilinear or nearest on images")
     if antialias:
         return Refusal("antialias=True has no integer form; leave it out")
     old = tuple(int(n) for n in x.shape[2:])
     found = curves.output_sizes(old, size, scale_factor)
     if found is None or min(*old, *found[0]) < 1:
-        return Refusal("torch takes either a size or a factor, and pictures that are not empty")
+        return Refusal("torch takes either a size or a factor, and images that are not empty")
     new, factors = found
     if recompute_scale_factor:
         factors = (None, None)

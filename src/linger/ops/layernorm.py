@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNormInt: the last axes of a tensor normalised, then times a weight plus a bias, element by element.
+"""LayerNormInt: the last axes of a tensor normalized, then times a weight plus a bias, element by element.
 
-How many axes are normalised follows from the weight, which is flat: its N numbers are the product of their sizes. The
+How many axes are normalized follows from the weight, which is flat: its N numbers are the product of their sizes. The
 file format has no `eps`: the device's is 1e-5. linger writes one where a layer has another, and takes 1e-5 where none is
 written. The weight has 16 bits always.
 """
@@ -17,7 +17,7 @@ from linger.numeric import blocks, curves
 from linger.numeric.kernel import Kernel, T
 
 _NEWER_INPUTS = ("x", "w", "b_normal")
-_Q15 = "normalises to Q15 in 32 bits, LayerNormInt to Q10 in 16 bits, so their numbers differ"
+_Q15 = "normalizes to Q15 in 32 bits, LayerNormInt to Q10 in 16 bits, so their numbers differ"
 
 
 def _finest(scales: Iterable[float]) -> float:
@@ -32,7 +32,7 @@ def _finest(scales: Iterable[float]) -> float:
         Newer("QLayerNorm2d", inputs=_NEWER_INPUTS, own={"scale_y_normal": None}, unlike=_Q15),
     ),
     limit=_finest,
-    normalises=True,
+    normalizes=True,
     keeps_shape=True,
     chip_limits=("layer-norm",),
     state_name="layernorm",
@@ -65,11 +65,11 @@ def layernorm_int(
 
 @layernorm_int.refuse
 def refuse_long_lines(node: NodeFacts) -> str | None:
-    """Refuse to normalise more numbers than can be added exactly."""
+    """Refuse to normalize more numbers than can be added exactly."""
     count, bits = node.size("w", 0), node.bits("x")
     if count is None or curves.is_exact(count, bits):
         return None
-    return f"the sums over {count} numbers of {bits} bits would not be exact. Normalise fewer numbers."
+    return f"the sums over {count} numbers of {bits} bits would not be exact. Normalize fewer numbers."
 
 
 @layernorm_int.real
@@ -81,7 +81,7 @@ def real(torch: Any, x: Any, w: Any, b: Any, *, eps: float = curves.DEFAULT_EPS,
 
 def _settings(count: int, eps: float) -> Mapping[str, Any] | Refusal:
     if not curves.is_exact(count, 8):
-        return Refusal(f"the sums over {count} numbers would not be exact; normalise fewer than 2^19")
+        return Refusal(f"the sums over {count} numbers would not be exact; normalize fewer than 2^19")
     return {} if eps == curves.DEFAULT_EPS else {"eps": float(eps)}
 
 

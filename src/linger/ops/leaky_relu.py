@@ -61,7 +61,7 @@ def rounded_slope(slope: float) -> float:
 
 @iq_leaky_relu.function("torch.nn.functional.leaky_relu", "torch.nn.functional.leaky_relu_")
 def from_leaky_relu(x: object, negative_slope: float = 0.01, inplace: bool = False) -> Mapping[str, Any] | Refusal:
-    """The slope as the file stores it; `inplace` is honoured by the caller."""
+    """The slope as the file stores it; `inplace` is honored by the caller."""
     if not math.isfinite(negative_slope) or abs(negative_slope) > 1:
         return Refusal(f"negative_slope={negative_slope} is beyond ±1 and widens the range; use PReLU")
     return {"alpha": rounded_slope(float(negative_slope))}

@@ -31,7 +31,7 @@ def maxpool(
     dilations: Ints = (1, 1),
     ceil_mode: int = 0,
 ) -> T:
-    """Y = max over the window; positions outside the picture do not take part."""
+    """Y = max over the window; positions outside the image do not take part."""
     return k.max_pool2d(
         x, kernel_shape=kernel_shape, strides=strides, pads=pads, dilations=dilations, ceil_mode=ceil_mode
     )

@@ -2,7 +2,7 @@
 """iqMean: the mean along one axis, which stays with size 1; linger's own op.
 
 The sum is exact, and its quotient by the number of elements is rounded once, half up. (A mean over
-the height and width of pictures is AvgPool2dInt, which the device has.)
+the height and width of images is AvgPool2dInt, which the device has.)
 """
 
 from __future__ import annotations

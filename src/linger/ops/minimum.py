@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqMin: the smaller of two quantised tensors, element by element, at the coarser scale of the two."""
+"""iqMin: the smaller of two quantized tensors, element by element, at the coarser scale of the two."""
 
 from __future__ import annotations
 

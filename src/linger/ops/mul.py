@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqMul: the product of two quantised tensors, or of one and an integer scalar."""
+"""iqMul: the product of two quantized tensors, or of one and an integer scalar."""
 
 from __future__ import annotations
 

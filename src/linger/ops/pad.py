@@ -76,7 +76,7 @@ def _sample(name: str, x: Draw, most: int = 2, value: int = 0) -> Sample:
 
 
 iq_pad.samples = (
-    _sample("pictures", Draw((2, 3, 4, 5))),
+    _sample("images", Draw((2, 3, 4, 5))),
     _sample("signals", Draw((2, 3, 7)), 4),
     _sample("rows", Draw((3, 4))),
     _sample("another constant", Draw((1, 2, 3, 3)), value=-7),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqPRelu: negative integers are multiplied by learnt slopes, one for all channels or one each.
+"""iqPRelu: negative integers are multiplied by learned slopes, one for all channels or one each.
 
 The dialect has no such op, so the format is linger's own: `w` is [1] or [channels], whole numbers of 16 bits at their
 own scale, the finest that holds the largest slope (a slope of 0.1 is off by at most 1.6e-5 of itself). Slopes may be

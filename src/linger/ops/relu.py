@@ -31,7 +31,7 @@ def from_relu(x: object) -> Mapping[str, Any]:
 
 @relu.function("torch.nn.functional.relu")
 def from_functional_relu(x: object, inplace: bool = False) -> Mapping[str, Any]:
-    """`inplace` is honoured by the caller."""
+    """`inplace` is honored by the caller."""
     return {}
 
 

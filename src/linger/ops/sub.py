@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqSub: the difference of two quantised tensors, each rounded to the output's scale first.
+"""iqSub: the difference of two quantized tensors, each rounded to the output's scale first.
 
 The device's library has no op of this name; it is iqAdd with the second operand taken away, in the same formats.
 """
@@ -18,7 +18,7 @@ from linger.numeric.kernel import Kernel, T
     "iqSub",
     limit=min,
     chip_limits=("sum",),
-    if_differs="Quantise the model for this chip, linger.init(model, target={target!r}): it then computes x + y·(−1), which is "
+    if_differs="Quantize the model for this chip, linger.init(model, target={target!r}): it then computes x + y·(−1), which is "
     "exact.",
     state_name="iqsub__default_index",
 )

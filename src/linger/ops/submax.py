@@ -15,7 +15,7 @@ from linger.numeric.kernel import Kernel, T
 @op(
     "iqSubMax",
     last_axis="dim",
-    if_missing="Keep the scores within ±64 with linger.normalize_module; or quantise with linger.init(model, target=…), "
+    if_missing="Keep the scores within ±64 with linger.normalize_module; or quantize with linger.init(model, target=…), "
     "which leaves the subtraction out and says what is lost; or leave the softmax out: its largest input decides anyway.",
 )
 def iq_sub_max(

@@ -43,7 +43,7 @@ def real(torch: Any, x: Any, **_: Any) -> Any:
 
 @iq_swish.function("torch.nn.functional.silu")
 def from_silu(x: object, inplace: bool = False) -> Mapping[str, Any]:
-    """`inplace` is honoured by the caller."""
+    """`inplace` is honored by the caller."""
     return {}
 
 

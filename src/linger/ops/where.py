@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqWhere: of two quantised tensors, the first where a mask is set and the second elsewhere.
+"""iqWhere: of two quantized tensors, the first where a mask is set and the second elsewhere.
 
 The mask is a tensor of booleans (or of zeros and ones). An attention masks its scores by this op with a scalar.
 """

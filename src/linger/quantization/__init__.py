@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train as integers: replaced layers, quantised tensors, calibration, coverage."""
+"""Train as integers: replaced layers, quantized tensors, calibration, coverage."""

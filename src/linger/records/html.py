@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as HTML for notebooks: tables and small pictures, without scripts and style sheets, readable on light and dark."""
+"""Results as HTML for notebooks: tables and small images, without scripts and style sheets, readable on light and dark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDTH = 640.0
 
 @dataclass(frozen=True)
 class Strip:
-    """A piece of memory in a picture: from which step to which it is needed, and where it lies."""
+    """A piece of memory in a image: from which step to which it is needed, and where it lies."""
 
     name: str
     kind: str
@@ -37,17 +37,17 @@ def table_html(
     rows: Iterable[Sequence[str]],
     *,
     is_text: Sequence[bool] | None = None,
-    picture: str = "",
+    image: str = "",
     notes: Iterable[str] = (),
 ) -> str:
-    """A title, a picture, a table and sentences below it. Every text is escaped; a long table is cut, and the rest counted.
+    """A title, a image, a table and sentences below it. Every text is escaped; a long table is cut, and the rest counted.
 
     Args:
         title: Stands above.
         headings: Of the columns.
         rows: Texts, as many in each as there are headings.
         is_text: Which columns are aligned left; None: all.
-        picture: HTML of a picture.
+        image: HTML of a image.
         notes: Sentences below the table.
     """
     content = [list(row) for row in rows]
@@ -64,7 +64,7 @@ def table_html(
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
     heading = f'<div style="margin:4px 0;white-space:pre-wrap"><b>{escape(title)}</b></div>'
-    return f'<div style="font-size:13px">{heading}{picture}{table if content else ""}{lines}</div>'
+    return f'<div style="font-size:13px">{heading}{image}{table if content else ""}{lines}</div>'
 
 
 def _cell(tag: str, text: str, side: str) -> str:
@@ -72,7 +72,7 @@ def _cell(tag: str, text: str, side: str) -> str:
 
 
 def bars_html(names: Sequence[str], values: Sequence[float | None], unit: str, *, low_is_bad: bool = True) -> str:
-    """A bar for every row, the worst in another colour; what has no finite value is left out, and of many the first are drawn."""
+    """A bar for every row, the worst in another color; what has no finite value is left out, and of many the first are drawn."""
     pairs = zip(names, values, strict=True)
     shown = [(name, value) for name, value in pairs if value is not None and math.isfinite(value)][:_MOST_BARS]
     if len(shown) < 2:

@@ -101,15 +101,15 @@ def to_rich(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table
 
 
 def to_html(
-    title: str, columns: Sequence[Column], rows: Iterable[Any], *, picture: str = "", notes: Iterable[str] = ()
+    title: str, columns: Sequence[Column], rows: Iterable[Any], *, image: str = "", notes: Iterable[str] = ()
 ) -> str:
-    """The rows as an HTML table for a notebook, with a picture above and sentences below."""
+    """The rows as an HTML table for a notebook, with a image above and sentences below."""
     return table_html(
         title,
         [column.heading for column in columns],
         [[column.show(row) for column in columns] for row in rows],
         is_text=[column.is_text for column in columns],
-        picture=picture,
+        image=image,
         notes=notes,
     )
 
@@ -162,8 +162,8 @@ class Shown(ABC):
     def _title(self) -> str:
         return self.summary()
 
-    def _picture(self) -> str:
-        """HTML of a picture above the table."""
+    def _image(self) -> str:
+        """HTML of a image above the table."""
         return ""
 
     def _notes(self) -> Iterable[str]:
@@ -174,7 +174,7 @@ class Shown(ABC):
         return f"{type(self).__name__}({self.summary()})"
 
     def _repr_html_(self) -> str:
-        return to_html(self._title(), self._shown_columns(), self._rows(), picture=self._picture(), notes=self._notes())
+        return to_html(self._title(), self._shown_columns(), self._rows(), image=self._image(), notes=self._notes())
 
     def __rich__(self) -> RenderableType:
         return to_rich(self._title(), self._shown_columns(), self._rows())

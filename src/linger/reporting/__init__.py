@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show results: tables and trees on a terminal, and pictures. Never imports torch."""
+"""Show results: tables and trees on a terminal, and images. Never imports torch."""

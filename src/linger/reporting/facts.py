@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a report says of one run: plain data, written as JSON, read back with every key checked.
 
-A run is one quantised network: its file, what was proven about it, what it costs and where it loses. What nobody measured is
+A run is one quantized network: its file, what was proven about it, what it costs and where it loses. What nobody measured is
 None or empty, and the report leaves it out.
 """
 
@@ -137,7 +137,7 @@ class Quality:
 
     Attributes:
         name: What was measured, `accuracy`, `agreement with the float model`, `signal to noise at the output`.
-        after: The figure of the quantised network.
+        after: The figure of the quantized network.
         before: That of the float network; None where the float network is the yardstick itself.
         plain: That of plain 8-bit calibration, where tuning was compared with it.
         unit: `%`, `dB` or empty.
@@ -233,7 +233,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class SensitivityFacts:
-    """One row of the ranking: a layer that is quantised while everything else is float.
+    """One row of the ranking: a layer that is quantized while everything else is float.
 
     Attributes:
         name: The layer.
@@ -241,7 +241,7 @@ class SensitivityFacts:
         bits: Its widths.
         sqnr_db: Signal to noise at the output of the network, in dB.
         noise_share: Its part of the noise at the output of the network, 0 to 1.
-        what: What of it was quantised.
+        what: What of it was quantized.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures: tensors on their grids, losses of layers, differences of tensors. Needs the extra `report`."""
+"""Images: tensors on their grids, losses of layers, differences of tensors. Needs the extra `report`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def draw_differences(
     Args:
         names: The tensors.
         largest: Their largest differences in LSB; infinite where shapes differ.
-        path: The picture.
+        path: The image.
         title: Above it.
         are_real: Which differences are real numbers instead, because no scale is known; these bars are grey.
 
@@ -111,8 +111,8 @@ def draw_differences(
         raise UsageError(f"{path}: there is no tensor to draw.")
     figure = _figure(path, min(max(6.0, 0.16 * len(names) + 2), _WIDEST), 4.5)
     axes = figure.add_subplot()
-    colours = [_GREY if real else _BLUE for real in are_real]
-    _draw_bars(axes, names, np.asarray(largest, dtype=float), colours)
+    colors = [_GREY if real else _BLUE for real in are_real]
+    _draw_bars(axes, names, np.asarray(largest, dtype=float), colors)
     axes.set_ylabel("largest difference, LSB (grey: real numbers)" if any(are_real) else "largest difference, LSB")
     step = -(-len(names) // _MOST_LABELS)
     axes.set_xticks(range(0, len(names), step), [names[i] for i in range(0, len(names), step)], rotation=90, fontsize=6)
@@ -120,10 +120,10 @@ def draw_differences(
     _save(figure, path)
 
 
-def _draw_bars(axes: Axes, names: Sequence[str], largest: NDArray[np.float64], colours: Sequence[str]) -> None:
+def _draw_bars(axes: Axes, names: Sequence[str], largest: NDArray[np.float64], colors: Sequence[str]) -> None:
     """Bars, the infinite ones twice as high as the highest other; a line at the first that is not zero."""
     top = float(largest[np.isfinite(largest)].max(initial=0.0)) or 1.0
-    axes.bar(range(len(names)), np.where(np.isfinite(largest), largest, 2 * top), color=colours)
+    axes.bar(range(len(names)), np.where(np.isfinite(largest), largest, 2 * top), color=colors)
     differing = np.flatnonzero(largest)
     if differing.size:
         axes.axvline(differing[0], color=_RED, linewidth=1, linestyle="--", label=f"first: {names[differing[0]]}")
@@ -134,22 +134,22 @@ def _draw_bars(axes: Axes, names: Sequence[str], largest: NDArray[np.float64], c
     axes.set_ylim(bottom=0)
 
 
-def require_picture(path: Path) -> None:
-    """Refuse a picture that could not be drawn, before the work that leads to it.
+def require_image(path: Path) -> None:
+    """Refuse a image that could not be drawn, before the work that leads to it.
 
     Raises:
         UsageError: The file is neither .png nor .svg, or matplotlib is missing.
     """
     if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: pictures are written as {listing(SUFFIXES)}. Choose one of these endings.")
+        raise UsageError(f"{path}: images are written as {listing(SUFFIXES)}. Choose one of these endings.")
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:
-        raise UsageError(f"pictures need matplotlib. Install it with: {install_line('report')}") from error
+        raise UsageError(f"images need matplotlib. Install it with: {install_line('report')}") from error
 
 
 def _figure(path: Path, width: float, height: float) -> Figure:
-    require_picture(path)
+    require_image(path)
     from matplotlib.figure import Figure  # pyplot would keep every figure in a list of its own
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A comparison of two files as a rich table, and as a picture.
+"""A comparison of two files as a rich table, and as a image.
 
 Findings of a check as tables, one for each severity.
 """

@@ -78,7 +78,7 @@ INTEGER_OPS: tuple[type[OpRun], ...] = (QLinearConv,)
 
 
 _AXIS_ALONE = 13
-"""From this opset on Softmax and its kin normalise one axis; before, all axes from that one on."""
+"""From this opset on Softmax and its kin normalize one axis; before, all axes from that one on."""
 
 _RUNNING_ONLY = 7
 """Before this opset the attribute `is_test` says whether a batch normalization uses the running statistics."""
@@ -114,7 +114,7 @@ class BatchNormalization(OpRun):
     def _run(self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **settings: Any) -> tuple[Array, ...]:
         opset, kind = opset_of(self), x.dtype
         is_training = bool(settings.get("training_mode")) or (opset < _RUNNING_ONLY and not settings.get("is_test"))
-        # before opset 9 spatial=0 has one entry per element of a picture instead of one per channel
+        # before opset 9 spatial=0 has one entry per element of a image instead of one per channel
         is_spatial = bool(settings["spatial"]) if is_given(self, "spatial") else True
         shape = (-1, *[1] * (x.ndim - 2)) if is_spatial else x.shape[1:]
         results: tuple[Any, ...] = ()
@@ -405,7 +405,7 @@ class LpNormalization(OpRun):
 
 
 class LRN(OpRun):
-    """x / (bias + alpha/size · Σ x²)^beta, the sum over neighbouring channels."""
+    """x / (bias + alpha/size · Σ x²)^beta, the sum over neighboring channels."""
 
     def _run(self, x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> tuple[Array]:
         around = [(0, 0)] * x.ndim
@@ -436,7 +436,7 @@ class MaxPool(OpRun):
 
 
 def _numbered(shape: tuple[int, ...], *, by_column: bool) -> Array:
-    """The index of every element: row by row, or down the columns of each picture."""
+    """The index of every element: row by row, or down the columns of each image."""
     if not by_column:
         return np.arange(math.prod(shape)).reshape(shape)
     turned = np.arange(math.prod(shape)).reshape(*shape[:2], *shape[:1:-1])

@@ -248,7 +248,7 @@ class Session:
         return results
 
     def integer_tensors(self) -> list[str]:
-        """Names of the quantised tensors: outputs of dialect nodes of integer type."""
+        """Names of the quantized tensors: outputs of dialect nodes of integer type."""
         return [
             output.name
             for node in all_nodes(self._model)
@@ -361,7 +361,7 @@ def _ending_at(model: ir.Model, name: str) -> onnx.ModelProto:
 
 
 def checked_levels(levels: str | Iterable[str]) -> tuple[str, ...]:
-    """Optimisation levels by name, each once, in the order given.
+    """Optimization levels by name, each once, in the order given.
 
     >>> checked_levels(["basic", "all", "basic"]), checked_levels("all")
     (('basic', 'all'), ('all',))
@@ -458,8 +458,8 @@ def pass_of(batch: object, names: Sequence[str], where: str = "inputs") -> dict[
         shape = tuple(batch)
         raise UsageError(f"{where}: {shape} is a shape. Give an array of this shape: np.random.randn{shape}.")
     parts = [_numbers(part, where) for part in batch]
-    is_labelled = isinstance(batch, list) or _are_labels(parts[len(names) :], parts[:1])
-    return parts[: len(names)] if is_labelled else parts
+    is_labeled = isinstance(batch, list) or _are_labels(parts[len(names) :], parts[:1])
+    return parts[: len(names)] if is_labeled else parts
 
 
 def _with_keywords(

@@ -71,12 +71,12 @@ def calls_of(model: Exportable, inputs: object, kwargs: Mapping[str, Any] | None
 
 
 def as_plain(tree: Any) -> Any:
-    """Dequantise the quantised tensors among arguments, such as a state that an earlier pass has returned."""
+    """Dequantize the quantized tensors among arguments, such as a state that an earlier pass has returned."""
     return tree_map(lambda leaf: leaf.dequantize().detach() if isinstance(leaf, QTensor) else leaf, tree)
 
 
 def as_constant_of_a_trace(tensor: Tensor) -> Tensor:
-    """Make a tensor that a model keeps a constant for a trace: without gradient; a quantised one as its integers."""
+    """Make a tensor that a model keeps a constant for a trace: without gradient; a quantized one as its integers."""
     if isinstance(tensor, QTensor) and tensor.scale is not None:
         return QTensor(tensor.integers(), tensor.scale, tensor.bits, tensor.runtime)
     real = tensor.dequantize() if isinstance(tensor, QTensor) else tensor

@@ -54,10 +54,10 @@ def record(
     file: ir.Model | None = None,
     trials: SizeTrials | None = None,
 ) -> Iterator[Recording]:
-    """Run a quantised model on each input and yield what it computed; the model stays as it was.
+    """Run a quantized model on each input and yield what it computed; the model stays as it was.
 
     Args:
-        model: A quantised model.
+        model: A quantized model.
         inputs: The arguments of a pass, or an iterable of such (page "Inputs").
         kwargs: Keyword arguments of every pass.
         file: The file that the recordings are for. Where its inputs and outputs are integers, so are the recorded ones;
@@ -65,7 +65,7 @@ def record(
         trials: Other sizes at which the first of the inputs runs again.
 
     Raises:
-        UsageError: The model is not quantised, or does not take the inputs.
+        UsageError: The model is not quantized, or does not take the inputs.
     """
     first = None
     for call in calls_of(model, inputs, kwargs):
@@ -109,7 +109,7 @@ def _recorded(model: nn.Module, call: ExampleCall, file: ir.Model | None) -> Rec
 
     with preserved(model) as runtime:
         if runtime is None:
-            raise UsageError("verify: this model is not quantised. Call linger.init(model) first.")
+            raise UsageError("verify: this model is not quantized. Call linger.init(model) first.")
         runtime.recorder, runtime.has_open_sizes = keep, file is not None and _has_open_forms(file)
         with seen.watching(runtime):
             output = run_once(model, call)
@@ -178,10 +178,10 @@ def _are_equal(found: Sequence[Any] | None, expected: Sequence[Any] | None) -> b
 
 
 class Seen:
-    """Observes a pass: which tensors were quantised, and which op made which result."""
+    """Observes a pass: which tensors were quantized, and which op made which result."""
 
     def __init__(self) -> None:
-        self.quantised: dict[Memory, list[Quant]] = {}
+        self.quantized: dict[Memory, list[Quant]] = {}
         self.makers: dict[int, tuple[str, QTensor]] = {}
         self.floats: dict[str, NDArray[Any]] = {}
 
@@ -197,7 +197,7 @@ class Seen:
     def _note(self, name: str, op: Op, operands: Sequence[Any], attributes: Mapping[str, Any], x: QTensor) -> None:
         self.makers[id(x)] = (name, x)  # kept alive, so that no other tensor gets the same id
         if op.name == "Quant" and isinstance(operands[0], Tensor) and not isinstance(operands[0], QTensor):
-            self.quantised.setdefault(memory_of(operands[0]), []).append((name, op, dict(attributes)))
+            self.quantized.setdefault(memory_of(operands[0]), []).append((name, op, dict(attributes)))
             self.floats[name] = as_array(operands[0])
 
 
@@ -224,31 +224,31 @@ def as_array(t: Tensor, *, is_integer: bool = False) -> NDArray[Any]:
 def fit_to_file(
     made: Recording, file: ir.Model, seen: Seen, call: ExampleCall, outputs: Sequence[Tensor], model: nn.Module
 ) -> None:
-    """Choose the inputs that the file has, quantise those that it wants as integers, name integer outputs as it does.
+    """Choose the inputs that the file has, quantize those that it wants as integers, name integer outputs as it does.
 
     Raises:
-        UsageError: The file wants integers of an input that the model does not quantise as it is.
+        UsageError: The file wants integers of an input that the model does not quantize as it is.
     """
     made.floats = seen.floats
     inputs = required_inputs(file)
     given = _choose_inputs(made, [v.name or "" for v in inputs], call, default_names(model, call))
     present = computed_names(file)
     wrong = []
-    for i in _quantised_by_the_user(inputs, given):
-        quants = seen.quantised.get(memory_of(given[i])) or _quants_behind(inputs[i], seen)
+    for i in _quantized_by_the_user(inputs, given):
+        quants = seen.quantized.get(memory_of(given[i])) or _quants_behind(inputs[i], seen)
         if quants:
-            _quantise_input(made, i, quants, present)
+            _quantize_input(made, i, quants, present)
         else:
             wrong.append(str(inputs[i].name))
     if wrong:
         raise UsageError(
-            f"verify: the file takes integers for {listing(wrong)}, and the model quantises no input as it comes in there. "
+            f"verify: the file takes integers for {listing(wrong)}, and the model quantizes no input as it comes in there. "
             "Give recordings with the integers, or export with is_input_quant=False."
         )
     _name_integer_outputs(made, file, seen, outputs)
 
 
-def _quantised_by_the_user(inputs: Sequence[ir.Value], given: Sequence[Tensor]) -> list[int]:
+def _quantized_by_the_user(inputs: Sequence[ir.Value], given: Sequence[Tensor]) -> list[int]:
     """The inputs that are integers in the file and real values in the call."""
     pairs = enumerate(zip(inputs, given, strict=False))
     return [i for i, (value, tensor) in pairs if value.dtype in _INTEGERS and tensor.is_floating_point()]
@@ -266,7 +266,7 @@ def _choose_inputs(made: Recording, wanted: Sequence[str], call: ExampleCall, na
     return [given[i] for i in chosen]
 
 
-def _quantise_input(made: Recording, index: int, quants: Sequence[Quant], present: Collection[str | None]) -> None:
+def _quantize_input(made: Recording, index: int, quants: Sequence[Quant], present: Collection[str | None]) -> None:
     """Record an input as the integers that its Quants make of it; Quants that the file does not have are left out."""
     _, op, attributes = quants[0]  # the file has one scale for all that read it, else its input is float
     with np.errstate(all="ignore"):  # NaN becomes some integer, as in the model
@@ -278,7 +278,7 @@ def _quantise_input(made: Recording, index: int, quants: Sequence[Quant], presen
 
 def _quants_behind(source: ir.Value, seen: Seen) -> list[Quant]:
     """The model's Quants whose results are, in the file, moved integers of this input."""
-    known = {quant[0]: quant for quants in seen.quantised.values() for quant in quants}
+    known = {quant[0]: quant for quants in seen.quantized.values() for quant in quants}
     found, waiting = [], [source]
     while waiting:
         for node in (n for n in waiting.pop().consumers() if not is_dialect(n)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""distill: a short training of the quantised model against the float model, without labels, on the device's own integers."""
+"""distill: a short training of the quantized model against the float model, without labels, on the device's own integers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def distill(
     seed: int = 0,
     budget: float | None = None,
 ) -> Remedy:
-    """Train a quantised model for a short time towards the outputs of its float model, without labels.
+    """Train a quantized model for a short time toward the outputs of its float model, without labels.
 
     It runs in evaluation mode, on exactly the integers of the device, with gradients straight through every rounding; ranges
     and the statistics of batch norms stay, and the ranges of weights are pinned (`chosen_w` in the checkpoint). One batch in
@@ -63,7 +63,7 @@ def distill(
     best state so far.
 
     Args:
-        model: A quantised and calibrated model; it is changed in place.
+        model: A quantized and calibrated model; it is changed in place.
         reference: The float model, a copy taken before `linger.init`.
         data: Batches of typical inputs; each step takes one, in random order.
         steps: Most steps; it ends earlier if the held-out error does not fall for long.
@@ -77,7 +77,7 @@ def distill(
         The figures, on all of the data, and a row for each parameter that moved.
 
     Raises:
-        UsageError: The data are empty, not finite or a single input; the model is not quantised or calibrated; the reference is
+        UsageError: The data are empty, not finite or a single input; the model is not quantized or calibrated; the reference is
             another model; a number is out of range; no output depends on a weight. The model is then as it was.
     """
     where = "distill"
@@ -254,7 +254,7 @@ class _Training:
         found = float_tensors(unwrap(run_batch(self._model, fresh(batch))))
         problem = mismatch(expected, found)
         if problem is not None:
-            raise UsageError(f"{problem}. The reference must be the float model of the quantised one.")
+            raise UsageError(f"{problem}. The reference must be the float model of the quantized one.")
         parts = [
             (f - e).abs().square().mean() / power
             for f, e, power in zip(found, expected, self._powers, strict=True)

@@ -37,8 +37,8 @@ def choose_exponents(model: nn.Module, reference: nn.Module, data: object, *, ma
     The result is the same for the same model and data.
 
     Args:
-        model: Quantised and calibrated; changed in place.
-        reference: The float model that was quantised.
+        model: Quantized and calibrated; changed in place.
+        reference: The float model that was quantized.
         data: Typical inputs in any form of the page "Inputs".
         max_trials: Candidates that are measured at most.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far apart neighbours are on the grid that each parameter of a quantised model is rounded to."""
+"""How far apart neighbors are on the grid that each parameter of a quantized model is rounded to."""
 
 from __future__ import annotations
 

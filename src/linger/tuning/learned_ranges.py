@@ -35,7 +35,7 @@ _REACH = 4.0
 
 
 class LearnedRanges:
-    """Learn the scales of a quantised model's layers in a training loop, as powers of two.
+    """Learn the scales of a quantized model's layers in a training loop, as powers of two.
 
     Ranges of weights, outputs and own inputs of convolutions and linear layers learn; those of functions and recurrent layers
     stay. The model must be in evaluation mode, which computes the device's integers and passes gradients straight through;
@@ -61,7 +61,7 @@ class LearnedRanges:
     def __init__(self, model: nn.Module) -> None:
         runtime = runtime_of(model)
         if runtime is None:
-            raise UsageError("LearnedRanges: the model is not quantised. Call linger.init and calibrate it first.")
+            raise UsageError("LearnedRanges: the model is not quantized. Call linger.init and calibrate it first.")
         self._model, self._runtime = model, runtime
         self._ranges = [r for r in ranges_of(model).values() if _is_learned(r) and r.scale]
         self.keys = tuple(r.key for r in self._ranges)

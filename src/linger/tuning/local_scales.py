@@ -105,7 +105,7 @@ class _Errors:
     def _add_product(
         self, path: str, op: Op, x: Tensor | Frozen, frozen: Frozen, attributes: Mapping[str, Any]
     ) -> None:
-        if isinstance(x, QTensor) and not op.normalises:
+        if isinstance(x, QTensor) and not op.normalizes:
             y = accumulate(op, attributes, x.content, frozen.weight, frozen.bias)
             self.add(_key(path, "o"), y.clamp_min(0) if self._is_ahead_of_relu(path) else y)
 

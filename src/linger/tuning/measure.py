@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of a quantised model at its outputs, against the float model, on data that are kept."""
+"""The error of a quantized model at its outputs, against the float model, on data that are kept."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OutputError:
             found = self._outputs(model, batch)
             problem = mismatch(expected, found)
             if problem is not None:
-                raise UsageError(f"{problem}. The reference must be the float model of the quantised one.")
+                raise UsageError(f"{problem}. The reference must be the float model of the quantized one.")
             totals = totals or [SignalNoise() for _ in found]
             for total, first, second in zip(totals, expected, found, strict=True):
                 total.add(first, second)

@@ -88,24 +88,24 @@ def require_float(where: str, model: object) -> None:
     """Refuse what is no float model.
 
     Raises:
-        UsageError: It is no module, or quantised.
+        UsageError: It is no module, or quantized.
     """
     if not isinstance(model, nn.Module):
         raise no_module(where, model)
     if any(QUANTIZED.of(module) for module in model.modules()):
         raise UsageError(
-            f"{where}: {type(model).__name__} is quantised already. Give the float model, before linger.init."
+            f"{where}: {type(model).__name__} is quantized already. Give the float model, before linger.init."
         )
 
 
 def require_pair(where: str, model: object, reference: object) -> None:
-    """Refuse a model that is not quantised and calibrated, or whose reference is not its float model.
+    """Refuse a model that is not quantized and calibrated, or whose reference is not its float model.
 
     Raises:
         UsageError: With every layer that the reference lacks, or has with another shape.
     """
     if not isinstance(model, nn.Module) or runtime_of(model) is None:
-        raise UsageError(f"{where}: the model is not quantised. Call linger.init and calibrate it first.")
+        raise UsageError(f"{where}: the model is not quantized. Call linger.init and calibrate it first.")
     if not _is_real(reference):
         require_float(f"{where}, reference", reference)
     assert isinstance(reference, nn.Module)
@@ -117,19 +117,19 @@ def require_pair(where: str, model: object, reference: object) -> None:
     wrong = [path for path, layer in layers.items() if layer.is_layer and not _fits(layer, theirs.get(path))]
     if wrong:
         raise UsageError(
-            f"{where}: the reference has no layer {listing(wrong)} of that shape. Give the float model that was quantised, "
+            f"{where}: the reference has no layer {listing(wrong)} of that shape. Give the float model that was quantized, "
             "a copy taken before linger.init."
         )
 
 
 def _is_real(reference: object) -> bool:
-    """Whether it is a quantised model that computes in real numbers, which is its own reference."""
+    """Whether it is a quantized model that computes in real numbers, which is its own reference."""
     runtime = runtime_of(reference) if isinstance(reference, nn.Module) else None
     return runtime is not None and runtime.stays_real
 
 
 def _fits(layer: nn.Module, other: nn.Module | None) -> bool:
-    """Whether a float layer has the weights of a quantised one, as far as shapes tell."""
+    """Whether a float layer has the weights of a quantized one, as far as shapes tell."""
     if other is None:
         return False
     shapes = {name: p.shape for name, p in other.named_parameters()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule: what changes while a quantised model trains. Warm-up in float, frozen ranges and batch norms, fewer bits."""
+"""Schedule: what changes while a quantized model trains. Warm-up in float, frozen ranges and batch norms, fewer bits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 class Schedule:
-    """Change ranges, batch norms and widths of a quantised model while it trains; call `step` after each optimizer step.
+    """Change ranges, batch norms and widths of a quantized model while it trains; call `step` after each optimizer step.
 
         schedule = linger.Schedule(model, float_steps=100, widths={0: 16, 300: 8, 600: 4}, freeze_ranges=800)
         for x, y in batches:
@@ -52,7 +52,7 @@ class Schedule:
     range is one that was seen: others are seen first.
 
     Args:
-        model: A quantised model, as it is or inside DistributedDataParallel.
+        model: A quantized model, as it is or inside DistributedDataParallel.
         float_steps: So many steps train in real numbers, as the float model does, and observe ranges.
         widths: By step, the bits of weights (`{0: 16, 200: 8}`), or those of input, weights and output (`{0: "16/16/16"}`), or
             either by the path or pattern of layers (`{200: {"block.*": 8, "head": "8/8/16"}}`). Functions return the width of
@@ -65,7 +65,7 @@ class Schedule:
         mode: Whether a "min" or a "max" of the metric is wanted.
 
     Raises:
-        UsageError: The model is not quantised, or an option is wrong; all that is wrong is told, and nothing is changed.
+        UsageError: The model is not quantized, or an option is wrong; all that is wrong is told, and nothing is changed.
 
     >>> import linger, torch
     >>> model = linger.init(torch.nn.Sequential(torch.nn.Linear(4, 2)))
@@ -279,7 +279,7 @@ class Schedule:
                 self._fixed.append(learned.parameter)
 
     def _hold_batch_norms(self, *, is_held: bool) -> None:
-        """Quantised layers have a switch; a batch norm that is torch's own is put in evaluation mode before each run."""
+        """Quantized layers have a switch; a batch norm that is torch's own is put in evaluation mode before each run."""
         while self._hooks:
             self._hooks.pop().remove()
         fused: set[nn.Module] = set()
@@ -304,12 +304,12 @@ def _kind(what: str) -> str:
 
 
 def _quantized(model: nn.Module) -> tuple[nn.Module, Runtime]:
-    """The quantised model that is given, or that a wrapper holds."""
+    """The quantized model that is given, or that a wrapper holds."""
     for module in model.modules() if isinstance(model, nn.Module) else ():
         runtime = runtime_of(module)
         if runtime is not None:
             return module, runtime
-    raise UsageError(f"Schedule: {type(model).__name__} is not quantised. Give the model that linger.init returned.")
+    raise UsageError(f"Schedule: {type(model).__name__} is not quantized. Give the model that linger.init returned.")
 
 
 def _refused_by_processes(given: nn.Module, model: nn.Module, *, freezes: bool) -> list[str]:

@@ -115,7 +115,7 @@ def _fits(value: ir.Value, given: tuple[int, ...], feed: Feed, model: ir.Model) 
 
 
 def cut(feed: Feed, model: ir.Model) -> list[Feed]:
-    """A feed that holds several of the file's batches as separate feeds: 16 pictures for a file that takes one are 16."""
+    """A feed that holds several of the file's batches as separate feeds: 16 images for a file that takes one are 16."""
     parts = batch_parts(feed, model)
     if parts == 1:
         return [feed]
@@ -273,7 +273,7 @@ def _made_up(value: ir.Value, generator: np.random.Generator) -> Array:
         return (generator.standard_normal(shape) * _deviation(value)).astype(kind)
     if kind.kind == "b":
         return generator.integers(0, 2, shape).astype(kind)
-    if kind.itemsize <= 2:  # 8 and 16 bits are quantised tensors: the whole range
+    if kind.itemsize <= 2:  # 8 and 16 bits are quantized tensors: the whole range
         ends = np.iinfo(kind)
         return generator.integers(ends.min, ends.max + 1, shape).astype(kind)
     return generator.integers(1, 3, shape).astype(kind)  # indices and lengths: small ones fit most often
@@ -300,7 +300,7 @@ _LARGE = 64
 """From here on a size grows by half only, so that a trial costs about as much as the example."""
 
 _MOST_HALVINGS = 32
-"""The largest power of two by which the sizes of a picture usually divide: five halvings."""
+"""The largest power of two by which the sizes of a image usually divide: five halvings."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from linger.verification.array_files import SUFFIX, Array, natural_order, npz_co
 INPUTS, INTEGERS, OUTPUTS = "inputs/", "integers/", "outputs/"
 
 _ACCEPTED = (
-    "Give a quantised torch model, a Recording, arrays by name, an iterable of either, the path of an .npz file or of a "
+    "Give a quantized torch model, a Recording, arrays by name, an iterable of either, the path of an .npz file or of a "
     "folder of them, or None to hold the file against itself"
 )
 
@@ -40,7 +40,7 @@ class Recording:
         integers: The tensors in between, by name; there may be floats among them.
         input_names: Names of the inputs; empty: they are in the order of the file.
         output_names: Names of the outputs; empty: all of them, in the order of the file.
-        floats: The real numbers from which a quantised tensor was computed, by the name of that tensor, where known.
+        floats: The real numbers from which a quantized tensor was computed, by the name of that tensor, where known.
         is_complete: Whether every integer tensor of the file must be there; then a missing one counts as a difference.
     """
 

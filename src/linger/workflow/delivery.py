@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a quantised model to a folder: export, proof, check and C, made aside and moved into place at the end."""
+"""From a quantized model to a folder: export, proof, check and C, made aside and moved into place at the end."""
 
 from __future__ import annotations
 
@@ -100,18 +100,18 @@ class Work:
         self.notes += [text for w in said if (text := " ".join(str(w.message).split())) not in self.notes]
 
 
-def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Quantized:
-    """Export, prove and check a quantised model in the working folder."""
+def delivered(work: Work, quantized: nn.Module, run: RunFile, tell: Tell) -> Quantized:
+    """Export, prove and check a quantized model in the working folder."""
     tell("export")
     with work.noting():
-        exported(work, quantised)
+        exported(work, quantized)
         tell("verify")
-        proof = _verified(work, quantised)
+        proof = _verified(work, quantized)
         tell("check")
         check, memory, arena = _checked(work)
         c_proof, c_cut, c_missing = _as_c(work, tell)
     content = (work.folder / NET).read_bytes()
-    _kept(work, quantised, run, sha256(content))
+    _kept(work, quantized, run, sha256(content))
     return Quantized(
         folder=work.folder,
         files=(),
@@ -122,7 +122,7 @@ def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Qua
         memory=memory,
         arena_bytes=arena,
         float_bytes=float_bytes(work.model),
-        stayed_float=_stayed_float(work, quantised),
+        stayed_float=_stayed_float(work, quantized),
         c_proof=c_proof,
         c_cut=c_cut,
         c_missing=c_missing,
@@ -130,7 +130,7 @@ def delivered(work: Work, quantised: nn.Module, run: RunFile, tell: Tell) -> Qua
     )
 
 
-def exported(work: Work, quantised: nn.Module) -> None:
+def exported(work: Work, quantized: nn.Module) -> None:
     """Write the file, with open sizes where that is possible.
 
     Raises:
@@ -138,30 +138,30 @@ def exported(work: Work, quantised: nn.Module) -> None:
     """
     can_close = work.edges.is_batch_open and not any(set(places) - {0} for places in work.edges.axes.values())
     try:
-        _export(work, quantised)
+        _export(work, quantized)
     except UnsupportedError as error:
         if not can_close:
             raise
         _close(work, " ".join(str(error).split()))
-        _export(work, quantised)
+        _export(work, quantized)
     except UsageError as error:  # the settings were checked before, so it is the model
         raise UnsupportedError(str(error)) from error
     else:
         if can_close:
-            _without_branches(work, quantised)
+            _without_branches(work, quantized)
 
 
-def _without_branches(work: Work, quantised: nn.Module) -> None:
+def _without_branches(work: Work, quantized: nn.Module) -> None:
     """Write the file again for one sample at a time where branches and loops come from the open number of samples."""
     branches = _branches(work)
     if not branches:
         return
     edges, proven, notes = work.edges, work.proven, list(work.notes)
     _close(work, "with the number of samples open, the file would need branches or loops, which no program in C has.")
-    _export(work, quantised)
+    _export(work, quantized)
     if _branches(work) >= branches:  # they are the model's own
         work.edges, work.proven, work.notes = edges, proven, notes
-        _export(work, quantised)
+        _export(work, quantized)
 
 
 def _close(work: Work, why: str) -> None:
@@ -176,10 +176,10 @@ def _branches(work: Work) -> int:
     return sum(node.op_type in ("If", "Loop", "Scan") for node in work.file.model.graph)
 
 
-def _export(work: Work, quantised: nn.Module) -> None:
+def _export(work: Work, quantized: nn.Module) -> None:
     settings, edges = work.settings, work.edges
     export(
-        quantised,
+        quantized,
         work.example,
         work.folder / NET,
         input_names=edges.inputs,
@@ -192,9 +192,9 @@ def _export(work: Work, quantised: nn.Module) -> None:
     work.network = Network(work.folder / NET)
 
 
-def _verified(work: Work, quantised: nn.Module) -> Verification:
+def _verified(work: Work, quantized: nn.Module) -> Verification:
     inputs = [piece.arguments for piece in work.proven]
-    return verify(quantised, work.file, inputs, certificate=work.folder / CERTIFICATE)
+    return verify(quantized, work.file, inputs, certificate=work.folder / CERTIFICATE)
 
 
 def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
@@ -244,9 +244,9 @@ def c_obstacle(work: Work) -> str:
     return ""
 
 
-def _kept(work: Work, quantised: nn.Module, run: RunFile, digest: str) -> None:
+def _kept(work: Work, quantized: nn.Module, run: RunFile, digest: str) -> None:
     """Write what repeats the run: weights, inputs, settings."""
-    weights = weights_content(quantised)
+    weights = weights_content(quantized)
     pieces = work.proven if work.has_rows else work.proven[:1]
     arguments = values_of(joined_rows([piece.arguments for piece in pieces]))
     inputs = npz_content({n: a.cpu().numpy() for n, a in zip(work.edges.inputs, arguments, strict=True)})
@@ -266,7 +266,7 @@ def _kept(work: Work, quantised: nn.Module, run: RunFile, digest: str) -> None:
         opset=work.settings.opset,
         linger=__version__,
     )
-    text = config_text(quantised, run, type(work.model).__name__)
+    text = config_text(quantized, run, type(work.model).__name__)
     for name, content in ((WEIGHTS, weights), (INPUTS, inputs), (CONFIG, text.encode())):
         write_atomically(work.folder / name, content)
 
@@ -304,10 +304,10 @@ def _has_integer_part(file: Path) -> bool:
         return False
 
 
-def _stayed_float(work: Work, quantised: nn.Module) -> tuple[str, ...]:
+def _stayed_float(work: Work, quantized: nn.Module) -> tuple[str, ...]:
     with torch.no_grad():
-        run_batch(quantised, work.example)
-    return tuple(f"{op.where or 'model'}: {op.op} ({op.reason})" for op in coverage(quantised).float_ops)
+        run_batch(quantized, work.example)
+    return tuple(f"{op.where or 'model'}: {op.op} ({op.reason})" for op in coverage(quantized).float_ops)
 
 
 def float_bytes(model: nn.Module) -> int:
@@ -325,7 +325,7 @@ _REPEAT = f"linger quantize --config {CONFIG} --out again"
 def new_run(
     work: Work,
     made: Quantized,
-    quantised: nn.Module,
+    quantized: nn.Module,
     tuning: TuneResult | None = None,
 ) -> Run:
     """Everything that can be told of the file in the working folder.
@@ -333,13 +333,13 @@ def new_run(
     Args:
         work: The run on its way.
         made: What it has made so far.
-        quantised: The model that the file was exported from.
+        quantized: The model that the file was exported from.
         tuning: What was tried.
     """
     run = report(
         work.file,
         None,
-        model=quantised,
+        model=quantized,
         reference=None if tuning is None else work.model,
         data=[piece.arguments for piece in work.proven],
         tuning=tuning,

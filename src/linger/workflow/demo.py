@@ -47,7 +47,7 @@ class Residual(nn.Module):
 
 
 class DigitsNet(nn.Module):
-    """8×8 grey pictures to ten digits."""
+    """8×8 grey images to ten digits."""
 
     def __init__(self, channels: int = 16) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class DigitsNet(nn.Module):
         self.fc = nn.Linear(2 * channels, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Ten scores for each picture."""
+        """Ten scores for each image."""
         x = self.block1(functional.relu(self.bn(self.stem(x))))
         x = functional.relu(self.bn_wide(self.widen(self.pool(x))))
         x = self.gap(self.block2(x)).flatten(1)
@@ -72,19 +72,19 @@ class DigitsNet(nn.Module):
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Pictures and labels for training, then for testing, of scikit-learn's handwritten digits; always the same split."""
+    """Images and labels for training, then for testing, of scikit-learn's handwritten digits; always the same split."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     data = load_digits()
-    pictures = (data.images / 16.0).astype(np.float32)[:, None]
-    split = train_test_split(pictures, data.target, test_size=TEST_IMAGES, random_state=0, stratify=data.target)
+    images = (data.images / 16.0).astype(np.float32)[:, None]
+    split = train_test_split(images, data.target, test_size=TEST_IMAGES, random_state=0, stratify=data.target)
     train_x, test_x, train_y, test_y = (torch.from_numpy(np.ascontiguousarray(part)) for part in split)
     return train_x, train_y.long(), test_x, test_y.long()
 
 
 def _batches(x: Tensor, y: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch: shuffled, each picture moved by up to one pixel."""
+    """One epoch: shuffled, each image moved by up to one pixel."""
     for chosen in torch.randperm(len(x), generator=generator).split(BATCH):
         if len(chosen) < 2:
             continue
@@ -101,15 +101,15 @@ def train(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, rate: float, s
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     model.train()
     for _ in progress(range(epochs), "train"):
-        for pictures, labels in _batches(x, y, generator):
+        for images, labels in _batches(x, y, generator):
             optimizer.zero_grad()
-            functional.cross_entropy(model(pictures), labels).backward()
+            functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
             schedule.step()
 
 
 def accuracy(scores: Tensor | np.ndarray, labels: Tensor) -> float:
-    """How many of the pictures are told right, in percent."""
+    """The accuracy on the images, in percent."""
     return 100.0 * float((torch.as_tensor(scores).argmax(1) == labels).float().mean())
 
 
@@ -120,26 +120,26 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> float:
         return accuracy(model(x).detach(), y)
 
 
-def calibrated(model: nn.Module, pictures: Tensor) -> nn.Module:
-    """A copy of a float network as integers, with ranges from these pictures."""
+def calibrated(model: nn.Module, images: Tensor) -> nn.Module:
+    """A copy of a float network as integers, with ranges from these images."""
     from linger.constraint.tracing import trace_layers
     from linger.pipeline import init
     from linger.quantization.core.calibrate import calibration
 
-    made = init(trace_layers(copy.deepcopy(model), pictures[:1]))
+    made = init(trace_layers(copy.deepcopy(model), images[:1]))
     made.eval()
     with calibration():
-        for batch in pictures.split(BATCH):
+        for batch in images.split(BATCH):
             made(batch)
     return made
 
 
-def export_digits(model: nn.Module, picture: Tensor, path: Path) -> None:
-    """Write a quantised network as a file that takes any number of pictures."""
+def export_digits(model: nn.Module, image: Tensor, path: Path) -> None:
+    """Write a quantized network as a file that takes any number of images."""
     from linger.onnx.exporter.export import export
 
     axes = {INPUT: {0: "batch"}, OUTPUT: {0: "batch"}}
-    export(model, (picture,), path, dynamic_axes=axes, input_names=[INPUT], output_names=[OUTPUT])
+    export(model, (image,), path, dynamic_axes=axes, input_names=[INPUT], output_names=[OUTPUT])
 
 
 def accuracy_of_file(path: Path, x: Tensor, y: Tensor) -> float:
@@ -155,7 +155,7 @@ class Demonstration:
     """What the demonstration showed.
 
     Attributes:
-        float_accuracy: The share of test pictures that the float network tells right, in percent.
+        float_accuracy: The accuracy of the float network on test images, in percent.
         integer_accuracy: The same of the file in ONNX Runtime.
         proof: The comparison of every integer.
         findings: What `linger check` says of the file.
@@ -173,7 +173,7 @@ class Demonstration:
 
 
 def demonstrate(folder: Path, *, epochs: int, seed: int) -> Demonstration:
-    """Train, quantise, export, verify and check the digits network; file, certificate and report go into a folder."""
+    """Train, quantize, export, verify and check the digits network; file, certificate and report go into a folder."""
     from linger.checks.check import check
     from linger.proof import verify
     from linger.workflow.report import report

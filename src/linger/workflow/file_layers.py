@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from linger.checks.memory_use import LayerMemory, MemoryUse
 from linger.dialect import is_known
 from linger.errors import LingerError
-from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_quantising, stated_formats
+from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_quantizing, stated_formats
 from linger.graph.core.nodes import inputs_within, required_inputs
 from linger.graph.core.tensor_types import REALS, constant_tensor, integer_bits
 from linger.graph.core.unsigned_bytes import carried, stands_for
@@ -75,7 +75,7 @@ class Tally:
     """Counts the values of one tensor.
 
     Bins are 2^k grid steps wide (of real numbers: 2^k), and begin at multiples of their width. When values come that would
-    need more than `most_bins` bins, neighbours are joined, so that nothing has to be counted again.
+    need more than `most_bins` bins, neighbors are joined, so that nothing has to be counted again.
 
     >>> tally = Tally(Grid(scale=4.0, bits=8))
     >>> tally.add(np.array([-128, 1, 1, 127], np.int8))
@@ -149,7 +149,7 @@ class Tally:
         return exponent
 
     def _widen(self, exponent: int) -> None:
-        """Join neighbours until bins have this width."""
+        """Join neighbors until bins have this width."""
         shift = exponent - (self._exponent or 0)
         if shift <= 0:
             return
@@ -209,12 +209,12 @@ class Tally:
 
 
 QDQ, STANDARD = "qdq", "standard"
-"""Forms of linger's own files. The scales of `standard` are in the arithmetic: its nodes quantise integers to other integers,
-and state no real numbers. `qdq` states them where a tensor is dequantised; a node that quantises may shift its numbers."""
+"""Forms of linger's own files. The scales of `standard` are in the arithmetic: its nodes quantize integers to other integers,
+and state no real numbers. `qdq` states them where a tensor is dequantized; a node that quantizes may shift its numbers."""
 
 INTEGER, FLOAT, MOVES = "integer", "float", "moves"
 _MOVING = frozenset({*MOVE, *MOVE_BYTES, "Concat", "Where", "Compress", "Cast", "CastLike"})
-_QUANTISING_OPS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_QUANTIZING_OPS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"})
 _STANDARD = ("", "ai.onnx")
 
@@ -320,7 +320,7 @@ class FileLayers:
     def _stated(self, value: ir.Value) -> Grid | None:
         fact = self.facts.get(value, UNKNOWN)
         element = value.dtype or fact.element
-        if fact.is_quantised and element not in REALS:
+        if fact.is_quantized and element not in REALS:
             return Grid(fact.scale, fact.bits, 0, is_signed=not str(element).startswith("U"))
         if element is None or not element.is_integer() or element in (ir.DataType.INT64, ir.DataType.UINT64):
             return None
@@ -329,7 +329,7 @@ class FileLayers:
     def _weight_grids(self, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
         """Weights of the width that their layer states: 4 bits are kept in bytes."""
         for node, _ in self.rows:
-            if not is_quantising(node):
+            if not is_quantizing(node):
                 continue
             for index, found in stated_formats(node).integers.items():
                 value = node.inputs[index] if index < len(node.inputs) else None
@@ -340,7 +340,7 @@ class FileLayers:
     def _bias_grids(self, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
         """Biases of dialect layers have the scale of their products."""
         for node, _ in self.rows:
-            if not is_quantising(node) or len(node.inputs) != 3 or node.inputs[2] is None:
+            if not is_quantizing(node) or len(node.inputs) != 3 or node.inputs[2] is None:
                 continue
             x, w, b = (stated.get((value.name or "") if value is not None else "") for value in node.inputs)
             tensor = constant_tensor(node.inputs[2])
@@ -386,7 +386,7 @@ class FileLayers:
         )
 
     def _runs_as(self, node: ir.Node) -> str:
-        if is_quantising(node) or origin_of_node(node) is not None or node.op_type in (*_QUANTISING_OPS, *_INTEGER_OPS):
+        if is_quantizing(node) or origin_of_node(node) is not None or node.op_type in (*_QUANTIZING_OPS, *_INTEGER_OPS):
             return INTEGER
         if node.domain in _STANDARD and node.op_type in _MOVING:
             return MOVES
@@ -410,9 +410,9 @@ class FileLayers:
         if has_nodes_of(self.model, OLDER):
             return "dialect" if self.model.functions else "bare"
         if any(origin_of_node(node) is not None for node, _ in self.rows):
-            return QDQ if any(map(_dequantises_own_name, self.model.graph)) else STANDARD
-        has_qdq = any(node.op_type in (*_QUANTISING_OPS, *_INTEGER_OPS) for node in self.model.graph)
-        return "quantised ONNX of another tool" if has_qdq else "float ONNX"
+            return QDQ if any(map(_dequantizes_own_name, self.model.graph)) else STANDARD
+        has_qdq = any(node.op_type in (*_QUANTIZING_OPS, *_INTEGER_OPS) for node in self.model.graph)
+        return "quantized ONNX of another tool" if has_qdq else "float ONNX"
 
 
 def path_of_node(node: ir.Node) -> str:
@@ -428,7 +428,7 @@ def origin_of_node(node: ir.Node) -> Origin | None:
     """The simulated op that a node belongs to, by its own name or that of what it makes."""
     made = [value.name for value in node.outputs if value.name]
     names = [node.name or "", *(stands_for(name) for name in made if "/" in name)]
-    found = (origin_of(name) for name in names if is_quantising(node) or "/" in name)
+    found = (origin_of(name) for name in names if is_quantizing(node) or "/" in name)
     return next((origin for origin in found if origin is not None), None)
 
 
@@ -441,8 +441,8 @@ def read_array(tensor: ir.TensorProtocol) -> NDArray[Any] | None:
 
 
 def _data_of(node: ir.Node) -> list[ir.Value]:
-    """What a node reads, without scales and zero points of quantising nodes, and the bounds and shapes of moves."""
-    if node.domain in _STANDARD and node.op_type in (*_QUANTISING_OPS, *MOVE, *MOVE_BYTES):
+    """What a node reads, without scales and zero points of quantizing nodes, and the bounds and shapes of moves."""
+    if node.domain in _STANDARD and node.op_type in (*_QUANTIZING_OPS, *MOVE, *MOVE_BYTES):
         return [value for value in node.inputs[:1] if value is not None]
     return list(dict.fromkeys(inputs_within(node)))
 
@@ -461,8 +461,8 @@ def _bits(x: Grid | None, w: Grid | None, o: Grid | None) -> str:
     return "/".join("?" if grid is None or grid.bits is None else str(grid.bits) for grid in (x, w, o))
 
 
-def _dequantises_own_name(node: ir.Node) -> bool:
-    """Whether a node dequantises a tensor that is no carrier: the form `standard` has carriers only."""
+def _dequantizes_own_name(node: ir.Node) -> bool:
+    """Whether a node dequantizes a tensor that is no carrier: the form `standard` has carriers only."""
     value = node.inputs[0] if is_qdq(node, "DequantizeLinear") and node.inputs else None
     return value is not None and carried(value.name or "")[1] is None
 

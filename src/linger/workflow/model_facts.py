@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantised torch model and its float model add to the facts of a file: where error is born, quality, advice."""
+"""What a quantized torch model and its float model add to the facts of a file: where error is born, quality, advice."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ _ADVISED_BATCHES = 4
 
 @dataclass
 class ModelFacts:
-    """A quantised model that is reported, and everything that was measured of it.
+    """A quantized model that is reported, and everything that was measured of it.
 
     Attributes:
-        model: The quantised model; it stays as it is.
+        model: The quantized model; it stays as it is.
         reference: Its float model; None where it is not known.
         kept: The first batches of the data.
         quality: How good it is.
@@ -153,18 +153,18 @@ class ModelFacts:
         """Check what was given, and measure the quality in one pass over the data.
 
         Raises:
-            UsageError: The model is not quantised, the reference is no float model, the data are empty or not what the
+            UsageError: The model is not quantized, the reference is no float model, the data are empty or not what the
                 models take, labels or the metric do not fit.
         """
-        quantised, original = _checked(model, reference)
-        made = cls(quantised, original, [], [], [])
+        quantized, original = _checked(model, reference)
+        made = cls(quantized, original, [], [], [])
         if metric is not None:
             measure = checked_metric("report", metric)
             before = None if original is None else measure(original)
-            made.quality.append(Quality(metric_name(metric), measure(quantised), before, data=METRIC_DATA))
+            made.quality.append(Quality(metric_name(metric), measure(quantized), before, data=METRIC_DATA))
         if data is not None:
-            copies = [None if m is None else working_copy(m, "report") for m in (quantised, original)]
-            assert copies[0] is not None  # the quantised model is there
+            copies = [None if m is None else working_copy(m, "report") for m in (quantized, original)]
+            assert copies[0] is not None  # the quantized model is there
             measured = QualityPass(copies[0], copies[1], MOST_BATCHES)
             measured.run(data)
             made.kept = measured.kept
@@ -207,7 +207,7 @@ class ModelFacts:
         return replace(run, quality=quality, notes=(*run.notes, *self.notes), cautions=self.cautions)
 
     def _layer_reference(self, tuning: TuneResult | None) -> nn.Module | None:
-        """The float model whose layers are those of the quantised one: after equalisation that is not the user's."""
+        """The float model whose layers are those of the quantized one: after equalization that is not the user's."""
         if self.reference is None or tuning is None or tuning.reference is None:
             return self.reference
         return tuning.reference
@@ -307,22 +307,22 @@ class ModelFacts:
 
 def _checked(model: object, reference: object) -> tuple[nn.Module, nn.Module | None]:
     if not isinstance(model, nn.Module):
-        raise UsageError(f"report: model is a {type(model).__name__}. Give the quantised torch model.")
+        raise UsageError(f"report: model is a {type(model).__name__}. Give the quantized torch model.")
     if runtime_of(model) is None:
         raise UsageError(
-            "report: the model is not quantised. Give it after linger.init, and the float one as reference."
+            "report: the model is not quantized. Give it after linger.init, and the float one as reference."
         )
     if reference is None:
         return model, None
     if not isinstance(reference, nn.Module):
         raise UsageError(f"report: reference is a {type(reference).__name__}. Give the float torch model.")
     if any(isinstance(module, QuantizedBase) for module in reference.modules()):
-        raise UsageError("report: the reference is quantised. Give the float model that the other was made from.")
+        raise UsageError("report: the reference is quantized. Give the float model that the other was made from.")
     return model, reference
 
 
 def _fitted(batches: Sequence[Batch], facts: FileFacts) -> list[Batch]:
-    """The batches in the size of the file: 16 pictures for a file that takes one are 16 batches."""
+    """The batches in the size of the file: 16 images for a file that takes one are 16 batches."""
     shapes = [value.shape for value in required_inputs(facts.model)]
     sizes = {s[0] for s in shapes if s is not None and len(s)}
     size = sizes.pop() if len(sizes) == 1 else None
@@ -478,7 +478,7 @@ def run_of_model(
         without = {"reference": reference, "data": data, "labels": labels, "metric": metric, "held_out": held_out}
         wrong = [key for key, value in without.items() if value is not None]
         if wrong:
-            raise UsageError(f"report: {', '.join(wrong)} needs the quantised model. Give model= too.")
+            raise UsageError(f"report: {', '.join(wrong)} needs the quantized model. Give model= too.")
         return with_results(complete_run(FileFacts.of(file, chip), name, None, verification), tuning, sensitivity)
     if labels is not None and data is None:
         raise UsageError("report: labels need the data that they belong to. Give data= too.")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a quantised model is against its float model: one pass over the data, which may be any number of batches.
+"""How good a quantized model is against its float model: one pass over the data, which may be any number of batches.
 
-How good a quantised model is on data that no step has seen, beside plain calibration, and whether a goal is reached.
+How good a quantized model is on data that no step has seen, beside plain calibration, and whether a goal is reached.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QualityPass:
     """Runs both models over the data, and keeps the first batches for the figures of layers.
 
     Attributes:
-        model: The quantised model, in evaluation mode.
+        model: The quantized model, in evaluation mode.
         reference: The float model; None where it is not known.
         most_kept: How many batches are kept.
         kept: The first batches.
@@ -116,7 +116,7 @@ class QualityPass:
         if expected is not None:
             problem = mismatch(expected, found)
             if problem is not None:
-                raise UsageError(f"report: {problem}. Give the float model that the quantised one was made from.")
+                raise UsageError(f"report: {problem}. Give the float model that the quantized one was made from.")
             for place, one, other in zip(places, expected, found, strict=True):
                 self._noises.setdefault(place, SignalNoise()).add(one, other)
             self._powers.append(_powers(expected, found, rows))
@@ -317,7 +317,7 @@ def data_cautions(seen: Samples, kept: Samples) -> list[str]:
 def with_fitting_labels(reference: nn.Module, seen: Samples, kept: Samples) -> tuple[Samples, Samples]:
     """The data without what stands beside the inputs of a loader, where that is no decision of the model; a note says so.
 
-    So it is with a mask of pixels, and with a class beside a picture that is reconstructed.
+    So it is with a mask of pixels, and with a class beside a image that is reconstructed.
 
     Raises:
         UsageError: The model does not accept the data.

@@ -36,10 +36,10 @@ _BATCH = 32
 
 @dataclass(frozen=True, repr=False)
 class QuantizeResult:
-    """A quantised model with its proof and its verdict; its methods write what is asked for.
+    """A quantized model with its proof and its verdict; its methods write what is asked for.
 
     Attributes:
-        model: The quantised model, in evaluation mode.
+        model: The quantized model, in evaluation mode.
         reference: The float model that was given.
         made: Everything that the job found out: the proof, what a chip says, memory, notes.
         files: What the command would have written, by name.
@@ -148,7 +148,7 @@ def quantize(
     limit: int | None = None,
     name: str = "net",
 ) -> QuantizeResult:
-    """Quantise a float model, prove the file bit for bit, and judge it: what `linger quantize` does, without its folder.
+    """Quantize a float model, prove the file bit for bit, and judge it: what `linger quantize` does, without its folder.
 
     One sample in five, the same for every run, is held out from tuning, and the figures of quality are about these, unless test
     data are given. The same data and the same seed give the same file as the command.

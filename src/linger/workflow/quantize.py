@@ -75,7 +75,7 @@ def quantize(
     name: str = "net",
     tell: Tell = lambda _: None,
 ) -> Quantized:
-    """Quantise a float model, prove the file, and write everything about it into a folder.
+    """Quantize a float model, prove the file, and write everything about it into a folder.
 
     One sample in five, chosen at random by a fixed seed, is held out from tuning, and the figures of quality are about these,
     unless test data are given.
@@ -178,8 +178,8 @@ def repeat(
     require_free(out, settings)
     told = read_run_file(config) if run is None else run
     size = float_bytes(model)
-    quantised = init(model, config_file=config).eval()
-    load_weights(quantised, config.parent / told.weights)
+    quantized = init(model, config_file=config).eval()
+    load_weights(quantized, config.parent / told.weights)
     arrays = read_arrays(config.parent / told.inputs)
     given = [Piece(_arguments(model, {name: torch.from_numpy(arrays[name]) for name in told.input_names}))]
     proven = (
@@ -193,7 +193,7 @@ def repeat(
             model=model,
             folder=Path(folder),
             settings=replace(
-                settings, form=told.form, opset=told.opset, target=_target_of(quantised), goal=told.goal or None
+                settings, form=told.form, opset=told.opset, target=_target_of(quantized), goal=told.goal or None
             ),
             name=name,
             edges=edges,
@@ -201,7 +201,7 @@ def repeat(
             has_rows=told.has_rows,
             command=command_of(told),
         )
-        made = delivered(work, quantised, told, tell)
+        made = delivered(work, quantized, told, tell)
         made = replace(made, quality=told.quality, float_bytes=size, is_repeated=True)
         work.cautions += told.cautions
         if made.sha256 != told.onnx_sha256:
@@ -213,7 +213,7 @@ def repeat(
         tell("report")
         with work.noting():
             former = former_run(work, config.parent / DATA, made)
-            made = reported(work, made, former or new_run(work, made, quantised))
+            made = reported(work, made, former or new_run(work, made, quantized))
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 
@@ -298,8 +298,8 @@ def _proven_batch(*, is_open: bool) -> int:
     return _PROVEN_BATCH if is_open else 1
 
 
-def _target_of(quantised: nn.Module) -> str | None:
-    runtime = runtime_of(quantised)
+def _target_of(quantized: nn.Module) -> str | None:
+    runtime = runtime_of(quantized)
     return None if runtime is None else runtime.target
 
 

@@ -93,7 +93,7 @@ class QuantizeSettings:
     def _check_c(self) -> None:
         if self.c is not None and self.form in set(FORMS) - set(PACKED_FORMS):
             raise UsageError(
-                f"quantize: the program in C is written from quantised ops, which files of the form {self.form!r} do not have. "
+                f"quantize: the program in C is written from quantized ops, which files of the form {self.form!r} do not have. "
                 "Leave out --form, or --c."
             )
 
@@ -122,7 +122,7 @@ class Quantized:
         folder: Where its files are.
         files: Their names.
         name: How the run is called.
-        quality: Figures of the quantised network, the most telling first, each with the data that it is about.
+        quality: Figures of the quantized network, the most telling first, each with the data that it is about.
         proof: The comparison of every integer.
         check: What `linger check` found.
         memory: What the network needs.
@@ -136,7 +136,7 @@ class Quantized:
         notes: What a reader should know.
         decision: The verdict of the report; None before there is a report.
         is_repeated: Whether this is a former run again, whose file is the same bit for bit.
-        model: The quantised model of a new run.
+        model: The quantized model of a new run.
         inputs: The batches that were verified.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger.report: everything known of a quantised network as one HTML page, with a verdict. Torch is needed for a model only."""
+"""linger.report: everything known of a quantized network as one HTML page, with a verdict. Torch is needed for a model only."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def report(
     command: str = "",
     config: str = "",
 ) -> Report:
-    """Make one HTML page that says whether a quantised network can go to the chip, and why.
+    """Make one HTML page that says whether a quantized network can go to the chip, and why.
 
     A file alone gives its layers, what they cost, what a chip says, memory over time, what its tensors hold, and a proof that
     ONNX Runtime computes what the numpy reference does. The model adds the proof against the simulation; the reference adds
@@ -111,7 +111,7 @@ def report(
         file: An ONNX file, or a `Network` of one; the data of an earlier report (a .json file, a `Report`); or a list of these, side by side: then
             only `path` and `target` may be given too.
         path: The page; None writes none.
-        model: The quantised model that the file was exported from; it stays as it is.
+        model: The quantized model that the file was exported from; it stays as it is.
         reference: Its float model.
         data: What the model takes, in any form of the page "Inputs". Quality is measured on all of
             it, layers on the first 8 batches. Without a model: the file's inputs, as arrays or an .npz file.
@@ -130,7 +130,7 @@ def report(
         The data, the verdict and the place of the page; a notebook shows the page.
 
     Raises:
-        UsageError: A file, a chip or a folder that is not there, a model that is not quantised, data that do not fit,
+        UsageError: A file, a chip or a folder that is not there, a model that is not quantized, data that do not fit,
             arguments that do not belong together.
         GraphError: The file is no complete ONNX model.
     """

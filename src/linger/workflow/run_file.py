@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that repeats a run of `linger quantize`: how the model is quantised, how it was called, digests of its neighbours."""
+"""The file that repeats a run of `linger quantize`: how the model is quantized, how it was called, digests of its neighbors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RunFile:
 
 
 def config_text(model: nn.Module, run: RunFile, name: str) -> str:
-    """The file of a quantised model: what `linger.save_config` writes, and the run."""
+    """The file of a quantized model: what `linger.save_config` writes, and the run."""
     content = {
         key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(run).items()
     }
@@ -81,7 +81,7 @@ def config_text(model: nn.Module, run: RunFile, name: str) -> str:
 
 
 def read_run_file(path: Path) -> RunFile:
-    """The run that a file tells, after its neighbours have been compared with their digests.
+    """The run that a file tells, after its neighbors have been compared with their digests.
 
     Raises:
         UsageError: It is no such file, says what is not known, or a file beside it is missing or has changed.
@@ -134,7 +134,7 @@ def weights_content(model: nn.Module) -> bytes:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Give a quantised model the weights of a file.
+    """Give a quantized model the weights of a file.
 
     Raises:
         UsageError: They are another model's.

@@ -65,7 +65,7 @@ class Samples:
     Attributes:
         pieces: Samples, each a batch of one; or batches as the user made them.
         are_rows: Whether the pieces are samples, so that they can be put together as one likes.
-        what: Where they come from, for people: `48 pictures of photos`.
+        what: Where they come from, for people: `48 images of photos`.
         are_labels_sure: Whether somebody said that the labels are labels; else they stand where labels usually do.
         notes: What a reader should know about them.
     """
@@ -116,7 +116,7 @@ class Samples:
         if len(groups) == 1:
             return set(
                 range(len(self) - wanted, len(self))
-            )  # the end of the only group, with one neighbour that is seen
+            )  # the end of the only group, with one neighbor that is seen
         order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(_SEED)).tolist()
         members = list(groups.values())
         chosen: set[int] = set()

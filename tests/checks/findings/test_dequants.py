@@ -22,7 +22,7 @@ def test_every_one_after_the_first_is_named():
         "[e] e = thinker.Dequant<scale_o=16.0>(q)"
     )
     assert found(body) == [
-        f"{name} (Dequant): 'q' is dequantised by a (Dequant) already. Let all consumers share one Dequant; "
+        f"{name} (Dequant): 'q' is dequantized by a (Dequant) already. Let all consumers share one Dequant; "
         "linger.repair does."
         for name in "be"
     ]

@@ -1,4 +1,4 @@
-"""A file that leaves a picture's size open, and a node that is right at one size only."""
+"""A file that leaves a image's size open, and a node that is right at one size only."""
 
 import onnx
 import pytest
@@ -28,7 +28,7 @@ def findings(size, axis=1):
 def test_a_global_pool_of_one_size(size):
     (found,) = findings(size)
     assert found.node == "p (AvgPool2dInt)"
-    assert "'x' leaves the picture's size open" in found.reason
+    assert "'x' leaves the image's size open" in found.reason
     assert "Export the model again" in found.remedy
 
 

@@ -1,4 +1,4 @@
-"""Which products saturate on x64 without VNNI: as ONNX Runtime's optimised graph has them."""
+"""Which products saturate on x64 without VNNI: as ONNX Runtime's optimized graph has them."""
 
 import pytest
 

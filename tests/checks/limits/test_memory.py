@@ -75,7 +75,7 @@ def test_as_many_bytes_as_the_chip_has_are_too_many():
     assert reason == (
         "262144 bytes of tensors are alive here (q 131072, c 131072); chip has 262144, and they must take less"
     )
-    assert remedy == "Use a smaller picture or fewer channels here."
+    assert remedy == "Use a smaller image or fewer channels here."
     assert [severity for severity, *_ in found(model, with_room(262145))] == ["warning"]
     assert found(model, with_room(655361)) == []
 
@@ -104,13 +104,13 @@ def test_one_byte_less_fits():
 def test_without_real_numbers_at_the_ends_the_layer_must_become_smaller():
     ((_, _, _, reason, remedy),) = found(model_of("[y] y = Relu(x)", inputs="int8[1,100] x"), with_room(10))
     assert reason == "200 bytes of tensors are alive here (x 100, y 100); chip has 10, and they must take less"
-    assert remedy == "Use a smaller picture or fewer channels here."
+    assert remedy == "Use a smaller image or fewer channels here."
 
 
 def test_real_numbers_in_the_middle_are_no_ends():
     body = "[d] d = thinker.Dequant<scale_o=16.0>(x) [e] e = Exp(d) [q] y = thinker.Quant<data_bits=8, scale_x=16.0>(e)"
     ((_, _, where, _, remedy),) = found(model_of(body, inputs="int8[1,100] x"), with_room(100))
-    assert (where, remedy) == ("e (Exp)", "Use a smaller picture or fewer channels here.")
+    assert (where, remedy) == ("e (Exp)", "Use a smaller image or fewer channels here.")
 
 
 def test_many_tensors_of_the_peak_are_not_all_named():

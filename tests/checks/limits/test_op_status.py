@@ -9,7 +9,7 @@ from tests.support.onnx_text import parse
 
 SUM = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}
 CURVE = {"scale_x": 16.0, "scale_o": 128.0}
-AS_INTEGERS = "Let linger compute it on integers: quantise what it reads (linger.quant_tensor), or move it behind the first layer."
+AS_INTEGERS = "Let linger compute it on integers: quantize what it reads (linger.quant_tensor), or move it behind the first layer."
 
 
 @pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
@@ -99,7 +99,7 @@ def test_ops_that_are_computed_otherwise_are_refused():
     severity, text = only_finding(node("iqSub", "x, x", **SUM))
     assert severity == "error"
     assert text == (
-        "y (iqSub): venus runs iqSub and was seen to compute something else. Quantise the model for this chip, "
+        "y (iqSub): venus runs iqSub and was seen to compute something else. Quantize the model for this chip, "
         "linger.init(model, target='venus'): it then computes x + y·(−1), which is exact."
     )
     ((severity, text),) = findings("y = Relu(x)", inputs="float[1,4] x")
@@ -114,7 +114,7 @@ def test_arithmetic_of_venus_is_not_taken_elsewhere():
     assert severity == "error"
     assert text == (
         "y (iqSigmoid): the node computes as venus does, not as arcs. "
-        "Quantise the model for this chip: linger.init(model, target='arcs')."
+        "Quantize the model for this chip: linger.init(model, target='arcs')."
     )
 
 

@@ -14,7 +14,7 @@ def test_clip_is_refused_with_the_remedy(domain):
     assert severity == "error"
     assert text == (
         "y (Clip): venus's packer cannot take Clip (ReLU6, clamp), and here it limits inside the range of the integers. "
-        "Quantise the model for this chip, linger.init(model, target='venus'): a ReLU6 then is a Relu whose integers saturate, "
+        "Quantize the model for this chip, linger.init(model, target='venus'): a ReLU6 then is a Relu whose integers saturate, "
         "in training too. For other bounds no exact form is known."
     )
 
@@ -177,7 +177,7 @@ def test_quant_makes_8_bits():
     body = node("Quant", data_bits=16, scale_x=16.0)
     severity, text = only_finding(body, inputs="float[1,4] x")
     assert severity == "error"
-    assert "quantises to 16 bits; venus makes 8 bits whatever is asked for. Leave data_bits" in text
+    assert "quantizes to 16 bits; venus makes 8 bits whatever is asked for. Leave data_bits" in text
 
 
 def padded(pads, value=0, target="venus", shape="1,8,16,16"):

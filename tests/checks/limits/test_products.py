@@ -124,7 +124,7 @@ def test_sums_of_a_layer_norm_in_32_bits():
     ((severity, text),) = layer_norm("1,5,363", 363, reserved=726)
     assert severity == "warning"
     assert "sums over 363 numbers may reach 2158903296, beyond the chip's 32-bit integers, which wrap" in text
-    assert "Normalise over at most 362 numbers" in text
+    assert "Normalize over at most 362 numbers" in text
 
 
 @pytest.mark.parametrize("target", ["arcs", "venusA"])

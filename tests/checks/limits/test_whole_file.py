@@ -35,7 +35,7 @@ def test_files_for_another_chip_are_refused():
     assert severity == "error"
     assert text == (
         "the file is for arcs, not for venus: 1 of 1 nodes say so. "
-        "Quantise the model for this chip: linger.init(model, target='venus')."
+        "Quantize the model for this chip: linger.init(model, target='venus')."
     )
 
 
@@ -55,7 +55,7 @@ def test_a_file_that_names_no_chip_is_for_the_default_one():
 def test_a_file_that_names_no_chip_is_refused_elsewhere():
     text = (
         "the file names no chip, so arcs's packer refuses it; others take it for venus. "
-        "Quantise the model for this chip: linger.init(model, target='arcs')."
+        "Quantize the model for this chip: linger.init(model, target='arcs')."
     )
     assert whole("arcs", node("Relu"), w=(1,)) == [("error", "", "LGR903", text)]
 

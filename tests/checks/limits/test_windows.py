@@ -42,7 +42,7 @@ def pool(size, *, target="venus", inputs="int8[1,8,64,64] x", bits=8, **changes)
 
 
 def global_pool(channels, height, width, target="venus", **changes):
-    """An average pool over a whole picture."""
+    """An average pool over a whole image."""
     return pool((height, width), target=target, inputs=f"int8[1,{channels},{height},{width}] x", **changes)
 
 
@@ -78,7 +78,7 @@ def test_a_transposed_convolution_without_a_bias_is_refused(target):
 def test_a_large_pool_whose_kernel_has_not_the_axes_of_its_input_is_refused():
     window = {"kernel_shape": [9], "strides": [1], "pads": [0, 0]}
     found = findings(node("MaxPool", **window), inputs="int8[1,8,9,9] x")
-    assert "a kernel of 9; venus has 5, or all rows, or the whole picture" in found[0][1]
+    assert "a kernel of 9; venus has 5, or all rows, or the whole image" in found[0][1]
 
 
 def test_kernel_beyond_the_chip():
@@ -231,7 +231,7 @@ def test_input_and_weights_of_a_transposed_convolution_must_fit():
     assert weights == (
         "error",
         "y (ConvTranspose2dInt): 33408 bytes of weights (in the chip's alignment); venus has room for 32 KB of a transposed "
-        "convolution. Use fewer channels or a smaller picture at this layer. No exact form is known.",
+        "convolution. Use fewer channels or a smaller image at this layer. No exact form is known.",
     )
     assert option == SHARED_MEMORY
     room, _ = transposed((64, 56, 3, 3), inputs="int8[1,64,26,33] x")
@@ -377,7 +377,7 @@ def test_global_averages_spill_on_venus():
 
 def test_what_a_pool_spills_depends_on_area_and_window():
     assert global_pool(64, 8, 8) == []  # the area is a power of two
-    assert pool((9, 9), inputs="int8[1,64,10,10] x") == []  # does not span the picture
+    assert pool((9, 9), inputs="int8[1,64,10,10] x") == []  # does not span the image
     assert pool((9, 9), inputs="int8[1,64,9,9] x", pads=[1, 1, 1, 1]) == []
     assert pool((5, 5), inputs="int8[1,32,25,5] x", strides=[5, 5]) == []  # the two steps of the remedy
     assert global_pool(32, 5, 1) == []
@@ -438,7 +438,7 @@ def test_channels_of_averages_on_venus_that_are_no_multiple_of_8():
     assert "81920 bytes of input" in only_of(halved(76, 32, 32))[1]
 
 
-def test_a_large_stride_makes_a_small_picture_large_on_venus():
+def test_a_large_stride_makes_a_small_image_large_on_venus():
     for channels in (10, 12):
         assert "33554432 bytes of input" in only_of(global_pool(channels, 4, 32, strides=[4, 32]))[1]
         assert global_pool(channels, 4, 32) == []
@@ -484,7 +484,7 @@ def test_parts_of_large_inputs_of_max_pools_on_venus():
     assert "in parts of 61952" in only_of(of(9, 121, 57))[1]  # channels and columns in eights
 
 
-def test_pools_take_pictures_of_8_bits():
+def test_pools_take_images_of_8_bits():
     (found,) = pool((2, 2), inputs="int16[1,8,8,8] x", bits=16)
     assert found == (
         "error",
@@ -514,13 +514,13 @@ def test_pools_do_not_hang_over_the_edge():
     )
 
 
-def test_large_max_pools_span_the_picture():
+def test_large_max_pools_span_the_image():
     assert max_pool((5, 5)) == max_pool((8, 8)) == max_pool((8, 1)) == []
     for size in ((6, 6), (1, 8)):
         ((severity, text),) = max_pool(size)
         assert severity == "error"
         assert text == (
-            f"y (MaxPool): a kernel of {size[0]}×{size[1]}; venus has 5, or all rows, or the whole picture. Pool in steps, say "
+            f"y (MaxPool): a kernel of {size[0]}×{size[1]}; venus has 5, or all rows, or the whole image. Pool in steps, say "
             "3×3 and then 2×2 for 6×6: linger.onnx.export(…, target='venus') writes it so where that is equal."
         )
     assert max_pool((6, 6), target="arcs") == []
@@ -528,7 +528,7 @@ def test_large_max_pools_span_the_picture():
     room, reach = max_pool((8, 8), inputs="int8[1,8,H,8] x")
     assert room[0] == reach[0] == "note"
     assert "the size of its input could not be checked" in room[1]
-    assert "whether its kernel spans the picture could not be checked" in reach[1]
+    assert "whether its kernel spans the image could not be checked" in reach[1]
 
 
 def test_max_pools_of_arcs_reach_12():
@@ -536,7 +536,7 @@ def test_max_pools_of_arcs_reach_12():
     assert max_pool((12, 12), **large) == max_pool((13, 13), target="arcs", inputs="int8[1,8,13,13] x") == []
     ((severity, text),) = max_pool((13, 13), **large)
     assert severity == "error"
-    assert "a kernel of 13×13; arcs has 12, or all rows, or the whole picture. Pool in steps" in text
+    assert "a kernel of 13×13; arcs has 12, or all rows, or the whole image. Pool in steps" in text
 
 
 def test_weights_that_are_no_constants_are_not_judged():

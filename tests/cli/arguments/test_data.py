@@ -1,4 +1,4 @@
-"""Data on the command line: arrays, pictures, sounds, callables."""
+"""Data on the command line: arrays, images, sounds, callables."""
 
 import wave
 import weakref
@@ -10,7 +10,7 @@ from torch import nn
 
 from linger import UsageError
 from linger.cli.arguments.data import DataOptions, read_data
-from linger.cli.arguments.paths import PictureOptions, Scale, SoundOptions, read_numbers, read_sizes
+from linger.cli.arguments.paths import ImageOptions, Scale, SoundOptions, read_numbers, read_sizes
 
 pytestmark = pytest.mark.needs_torch
 MODEL = nn.Linear(4, 3)
@@ -114,38 +114,38 @@ def test_labels_of_a_file_of_their_own(tmp_path):
     assert [int(p.labels) for p in samples.pieces] == [2, 0, 1]
 
 
-def picture(path, colour, size=(6, 4), mode="RGB"):
+def image(path, color, size=(6, 4), mode="RGB"):
     from PIL import Image
 
     path.parent.mkdir(exist_ok=True)
-    Image.new(mode, size, colour).save(path)
+    Image.new(mode, size, color).save(path)
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (PictureOptions(), [1.0, 0.2, 0.0]),
-        (PictureOptions(scale=Scale.byte, mean=(127,), std=(128,)), [1.0, -76 / 128, -127 / 128]),
-        (PictureOptions(scale=Scale.signed), [1.0, -0.6, -1.0]),
-        (PictureOptions(scale=Scale.imagenet), [0.515 / 0.229, -0.256 / 0.224, -0.406 / 0.225]),
-        (PictureOptions(mean=(1, 0.2, 0), std=(1, 1, 2)), [0.0, 0.0, 0.0]),
+        (ImageOptions(), [1.0, 0.2, 0.0]),
+        (ImageOptions(scale=Scale.byte, mean=(127,), std=(128,)), [1.0, -76 / 128, -127 / 128]),
+        (ImageOptions(scale=Scale.signed), [1.0, -0.6, -1.0]),
+        (ImageOptions(scale=Scale.imagenet), [0.515 / 0.229, -0.256 / 0.224, -0.406 / 0.225]),
+        (ImageOptions(mean=(1, 0.2, 0), std=(1, 1, 2)), [0.0, 0.0, 0.0]),
     ],
     ids=["unit", "byte", "signed", "imagenet", "own"],
 )
 def test_pixels_become_numbers(tmp_path, options, expected):
-    picture(tmp_path / "p" / "a.png", (255, 51, 0))
-    found = stacked(read(tmp_path / "p", pictures=options))
+    image(tmp_path / "p" / "a.png", (255, 51, 0))
+    found = stacked(read(tmp_path / "p", images=options))
     assert found.shape == (1, 3, 4, 6)
     # float32 divisions: a few units of 2^-24 of numbers up to 2.3
     assert torch.allclose(found[0, :, 0, 0], torch.tensor(expected), atol=1e-6)
 
 
 def test_pictures_are_cut_to_one_size_and_sorted(tmp_path):
-    picture(tmp_path / "p" / "b10.png", 250, (30, 10), "L")
-    picture(tmp_path / "p" / "b2.jpg", 5, (10, 30), "L")
-    picture(tmp_path / "p" / "c.gif", 128, (16, 16), "P")
-    (tmp_path / "p" / "readme.txt").write_text("no picture")
-    found = stacked(read(tmp_path / "p", pictures=PictureOptions(size=(8, 12), is_grey=True, scale=Scale.byte)))
+    image(tmp_path / "p" / "b10.png", 250, (30, 10), "L")
+    image(tmp_path / "p" / "b2.jpg", 5, (10, 30), "L")
+    image(tmp_path / "p" / "c.gif", 128, (16, 16), "P")
+    (tmp_path / "p" / "readme.txt").write_text("no image")
+    found = stacked(read(tmp_path / "p", images=ImageOptions(size=(8, 12), is_grey=True, scale=Scale.byte)))
     assert found.shape == (3, 1, 8, 12)
     assert found[:2, 0, 0, 0].tolist() == [5, 250]
 
@@ -163,9 +163,9 @@ def test_of_16_bits_the_upper_ones_are_used(tmp_path, name):
         (tmp_path / "p" / name).write_bytes(b"P5\n5 1\n65535\n" + GREYS.astype(">u2").tobytes())
     else:
         Image.fromarray(GREYS).save(tmp_path / "p" / name)
-    found = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte)))
+    found = stacked(read(tmp_path / "p", images=ImageOptions(scale=Scale.byte)))
     assert found[0, :, 0].tolist() == [OF_16_BITS] * 3
-    grey = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte, is_grey=True)))
+    grey = stacked(read(tmp_path / "p", images=ImageOptions(scale=Scale.byte, is_grey=True)))
     assert grey[0, 0, 0].tolist() == OF_16_BITS
 
 
@@ -180,7 +180,7 @@ def test_numbers_without_a_known_range_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "colour"),
+    ("name", "mode", "color"),
     [
         ("a.png", "RGBA", (200, 100, 50, 0)),
         ("a.jpg", "CMYK", (55, 155, 205, 0)),
@@ -188,14 +188,14 @@ def test_numbers_without_a_known_range_are_refused(tmp_path):
     ],
     ids=["transparent", "cmyk-jpeg", "cmyk-tiff"],
 )
-def test_colours_are_those_without_transparency(tmp_path, name, mode, colour):
-    picture(tmp_path / "p" / name, colour, (16, 16), mode)
-    found = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte)))
-    # JPEG keeps a flat colour within a rounding or two
+def test_colors_are_those_without_transparency(tmp_path, name, mode, color):
+    image(tmp_path / "p" / name, color, (16, 16), mode)
+    found = stacked(read(tmp_path / "p", images=ImageOptions(scale=Scale.byte)))
+    # JPEG keeps a flat color within a rounding or two
     assert torch.allclose(found[0, :, 3, 3], torch.tensor([200.0, 100.0, 50.0]), atol=2 if name == "a.jpg" else 0)
 
 
-def test_colours_of_a_palette_with_transparent_ones(tmp_path):
+def test_colors_of_a_palette_with_transparent_ones(tmp_path):
     from PIL import Image
 
     indexed = Image.new("P", (2, 1))
@@ -203,7 +203,7 @@ def test_colours_of_a_palette_with_transparent_ones(tmp_path):
     indexed.putpixel((1, 0), 1)
     (tmp_path / "p").mkdir()
     indexed.save(tmp_path / "p" / "a.png", transparency=bytes([10, 200]))
-    found = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte)))
+    found = stacked(read(tmp_path / "p", images=ImageOptions(scale=Scale.byte)))
     assert found[0, :, 0].T.tolist() == [[10, 20, 30], [200, 100, 50]]
 
 
@@ -216,67 +216,65 @@ def test_a_photograph_is_turned_as_its_camera_was(tmp_path):
     pixels[:, 16:] = 200
     (tmp_path / "p").mkdir()
     Image.fromarray(pixels).save(tmp_path / "p" / "a.png", exif=exif)
-    found = stacked(read(tmp_path / "p", pictures=PictureOptions(scale=Scale.byte, is_grey=True)))
+    found = stacked(read(tmp_path / "p", images=ImageOptions(scale=Scale.byte, is_grey=True)))
     assert found.shape == (1, 1, 32, 16)
     assert (found[0, 0, 0, 0], found[0, 0, -1, 0]) == (0, 200)
 
 
-def test_large_pictures_are_read_one_after_the_other(tmp_path, monkeypatch):
+def test_large_images_are_read_one_after_the_other(tmp_path, monkeypatch):
     from PIL import ImageOps
 
     for i in range(6):
-        picture(tmp_path / "p" / f"{i}.{'jpg' if i % 2 else 'png'}", 9, (80, 160), "L")
+        image(tmp_path / "p" / f"{i}.{'jpg' if i % 2 else 'png'}", 9, (80, 160), "L")
     right, decoded, sizes = ImageOps.exif_transpose, [], []
 
     def noted(opened):
-        assert [found for found in decoded if found() is not None] == [], "pictures are kept at their full size"
+        assert [found for found in decoded if found() is not None] == [], "images are kept at their full size"
         turned = right(opened)
         decoded.append(weakref.ref(turned))
         sizes.append(turned.size)
         return turned
 
     monkeypatch.setattr(ImageOps, "exif_transpose", noted)
-    options = PictureOptions(size=(10, 8), limit=3)
-    assert stacked(read(tmp_path / "p", pictures=options)).shape == (3, 3, 10, 8)
+    options = ImageOptions(size=(10, 8), limit=3)
+    assert stacked(read(tmp_path / "p", images=options)).shape == (3, 3, 10, 8)
     assert sizes == [(80, 160)] * 3
     sizes.clear()
-    assert len(read(tmp_path / "p", pictures=PictureOptions(size=(10, 8)))) == 6
+    assert len(read(tmp_path / "p", images=ImageOptions(size=(10, 8)))) == 6
     assert sizes == [(80, 160), (20, 40)] * 3, "a JPEG need not be decoded at its full size"
 
 
 def test_pictures_that_do_not_fit_into_memory(tmp_path):
-    picture(tmp_path / "p" / "a.png", 0)
-    with pytest.raises(UsageError, match=r"1 pictures of 1000000x2000000 do not fit into memory"):
-        read(tmp_path / "p", pictures=PictureOptions(size=(2_000_000, 1_000_000)))
+    image(tmp_path / "p" / "a.png", 0)
+    with pytest.raises(UsageError, match=r"1 images of 1000000x2000000 do not fit into memory"):
+        read(tmp_path / "p", images=ImageOptions(size=(2_000_000, 1_000_000)))
 
 
-def test_the_middle_of_a_picture_is_kept(tmp_path):
+def test_the_middle_of_a_image_is_kept(tmp_path):
     from PIL import Image
 
     pixels = np.zeros((4, 12, 3), np.uint8)
     pixels[:, 4:8] = 200
     (tmp_path / "p").mkdir()
     Image.fromarray(pixels).save(tmp_path / "p" / "a.png")
-    found = stacked(read(tmp_path / "p", pictures=PictureOptions(size=(4, 4), scale=Scale.byte)))
+    found = stacked(read(tmp_path / "p", images=ImageOptions(size=(4, 4), scale=Scale.byte)))
     assert (found == 200).all()
 
 
 def test_sub_folders_are_classes(tmp_path):
     for name in ("dog", "ant", "cat"):
-        picture(tmp_path / name / "1.png", 0)
+        image(tmp_path / name / "1.png", 0)
     samples = read(tmp_path)
     assert [int(p.labels) for p in samples.pieces] == [0, 1, 2]
     assert samples.what.endswith("3 classes")
 
 
-def test_every_picture_that_cannot_be_read_is_named(tmp_path):
-    picture(tmp_path / "p" / "a.png", 0)
+def test_every_image_that_cannot_be_read_is_named(tmp_path):
+    image(tmp_path / "p" / "a.png", 0)
     (tmp_path / "p" / "b.png").write_bytes(b"nothing")
     (tmp_path / "p" / "c.jpg").write_bytes(b"")
     (tmp_path / "p" / "d.png").write_bytes((tmp_path / "p" / "a.png").read_bytes()[:40])
-    with pytest.raises(
-        UsageError, match=r"3 of 4 pictures cannot be read: b\.png \(no picture\), c\.jpg .*, d\.png \("
-    ):
+    with pytest.raises(UsageError, match=r"3 of 4 images cannot be read: b\.png \(no image\), c\.jpg .*, d\.png \("):
         read(tmp_path / "p")
 
 
@@ -307,11 +305,11 @@ def test_channels_are_averaged_and_windows_cut(tmp_path):
     assert "2 windows of 4 samples" in whole.what
 
 
-def test_a_broken_picture_is_named_with_its_folder(tmp_path):
-    picture(tmp_path / "a" / "good.png", 0)
+def test_a_broken_image_is_named_with_its_folder(tmp_path):
+    image(tmp_path / "a" / "good.png", 0)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "bad.jpg").write_bytes(b"nothing")
-    with pytest.raises(UsageError, match=r"cannot be read: b/bad\.jpg \(no picture\)"):
+    with pytest.raises(UsageError, match=r"cannot be read: b/bad\.jpg \(no image\)"):
         read(tmp_path)
 
 
@@ -406,9 +404,9 @@ def test_a_callable_gives_data(tmp_path, name, pieces, are_rows):
         (lambda p: f"{p}/data_file.py:needs", "it needs arguments (n)"),
         (lambda p: p / "data_file.py", "this is no file of arrays"),
         (lambda p: p / "empty", "the folder is empty"),
-        (lambda p: p / "other", "none of its 1 files is a picture or a sound"),
-        (lambda p: p / "both", "it holds 1 pictures and 1 sounds"),
-        (lambda p: p / "sizes", "the pictures have 2 sizes (6x4, 8x8). Say which one the model takes, for example --size 224"),
+        (lambda p: p / "other", "none of its 1 files is a image or a sound"),
+        (lambda p: p / "both", "it holds 1 images and 1 sounds"),
+        (lambda p: p / "sizes", "the images have 2 sizes (6x4, 8x8). Say which one the model takes, for example --size 224"),
         (lambda p: p / "text.npz", "not a readable .npz"),
         (lambda p: p / "labels.npz", "there is no array of inputs in it"),
         (lambda p: p / "twice.npz", "y, label all look like labels"),
@@ -434,10 +432,10 @@ def test_wrong_data_are_one_sentence(tmp_path, make, message):
     for folder in ("empty", "other"):
         (tmp_path / folder).mkdir()
     (tmp_path / "other" / "a.txt").write_text("")
-    picture(tmp_path / "both" / "a.png", 0)
+    image(tmp_path / "both" / "a.png", 0)
     sound(tmp_path / "both" / "a.wav", [0])
-    picture(tmp_path / "sizes" / "a.png", 0)
-    picture(tmp_path / "sizes" / "b.png", 0, (8, 8))
+    image(tmp_path / "sizes" / "a.png", 0)
+    image(tmp_path / "sizes" / "b.png", 0, (8, 8))
     (tmp_path / "text.npz").write_text("text")
     np.savez(tmp_path / "labels.npz", labels=np.zeros(2))
     np.savez(tmp_path / "twice.npz", x=np.zeros(2), y=np.zeros(2), label=np.zeros(2))
@@ -461,16 +459,16 @@ def test_sizes_and_numbers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (PictureOptions(mean=(1, 2)), "--mean: 2 numbers for 3 channels"),
-        (PictureOptions(is_grey=True, scale=Scale.imagenet), "--mean: 3 numbers for 1 channels"),
-        (PictureOptions(std=(0,)), "--std: a deviation of 0 or less"),
+        (ImageOptions(mean=(1, 2)), "--mean: 2 numbers for 3 channels"),
+        (ImageOptions(is_grey=True, scale=Scale.imagenet), "--mean: 3 numbers for 1 channels"),
+        (ImageOptions(std=(0,)), "--std: a deviation of 0 or less"),
     ],
     ids=["two-means", "grey-imagenet", "zero"],
 )
 def test_means_that_do_not_fit(tmp_path, options, message):
-    picture(tmp_path / "p" / "a.png", 0)
+    image(tmp_path / "p" / "a.png", 0)
     with pytest.raises(UsageError, match=message):
-        read(tmp_path / "p", pictures=options)
+        read(tmp_path / "p", images=options)
 
 
 def test_batches_of_a_callable_lose_their_labels_if_asked(tmp_path):

@@ -14,7 +14,7 @@ def session(folder):
 
 
 def test_names_may_differ_when_the_count_fits(folder, session):
-    np.savez(folder / "other.npz", picture=np.ones((1, 3), np.float32))
+    np.savez(folder / "other.npz", image=np.ones((1, 3), np.float32))
     assert list(read_feeds(folder / "other.npz", session)) == ["x"]
 
 

@@ -11,7 +11,7 @@ from linger.graph.files.model_io import save
 from linger.reporting.facts import Block, MemoryFacts, Proof, Quality, Run, TensorFacts
 from linger.workflow.report import Report
 from tests.support.c_compiler import require_compiler
-from tests.support.c_folders import picture_network
+from tests.support.c_folders import image_network
 from tests.support.command import run
 from tests.support.tools import load_tool
 
@@ -95,7 +95,7 @@ def test_commands_write_what_their_schema_says(folder, command, arguments, code)
 
 def test_a_program_in_c_and_its_memory(folder):
     require_compiler()
-    save(picture_network(), folder / "net.onnx")
+    save(image_network(), folder / "net.onnx")
     assert written("c", "net.onnx", "out", "--prove", "--batches", "1", folder=folder)["proof"]["ok"]
     assert written("memory", "net.onnx", folder=folder)["c"] is not None
     assert written("verify", "net.onnx", "--c", "out", "--batches", "1", folder=folder)["witnesses"]

@@ -11,7 +11,7 @@ from linger.runtime.session import Session
 from tests.support.newer_text import VENUS, computed, parse, types
 
 WINDOW = "dilations=[1], group=1, kernel_shape=[2], pads=[0,0], strides=[1]"
-PICTURE = "dilations=[1,1], group=1, kernel_shape=[1,1], pads=[0,0,0,0], strides=[1,1]"
+IMAGE = "dilations=[1,1], group=1, kernel_shape=[1,1], pads=[0,0,0,0], strides=[1,1]"
 PRODUCT = "x_bits=8, w_bits=8, o_bits=8, scale_x=16.0, scale_w=64.0, scale_o=256.0"
 PAIR = "x_bits=8, y_bits=8, o_bits=8, scale_x=16.0, scale_y=32.0"
 CURVE = "x_bits=8, o_bits=8, scale_x=16.0"
@@ -28,10 +28,10 @@ def int8(*values):
         # (3·10 − 5·20 + 100)/4 = 7.5 and (3·20 − 5·30 + 100)/4 = 2.5: halves go up
         (f"QConv1d<{WINDOW}, {PRODUCT}>(x, w, b)", [10, 20, 30], (1, 1, 3), "<int8[1,1,2] w={3,-5}, int32[1] b={100}>", [8, 3]),
         # 6·5/4 = 7.5, −6·5/4 = −7.5
-        (f"QConv2d<{PICTURE}, {PRODUCT}>(x, w)", [6, -6], (1, 1, 1, 2), "<int8[1,1,1,1] w={5}>", [8, -7]),
-        (f"QConvBN2d<{PICTURE}, {PRODUCT}>(x, w)", [6, -6], (1, 1, 1, 2), "<int8[1,1,1,1] w={5}>", [8, -7]),
+        (f"QConv2d<{IMAGE}, {PRODUCT}>(x, w)", [6, -6], (1, 1, 1, 2), "<int8[1,1,1,1] w={5}>", [8, -7]),
+        (f"QConvBN2d<{IMAGE}, {PRODUCT}>(x, w)", [6, -6], (1, 1, 1, 2), "<int8[1,1,1,1] w={5}>", [8, -7]),
         (
-            f"QConvTranspose2d<output_padding=[0,0], {PICTURE}, {PRODUCT}>(x, w)",
+            f"QConvTranspose2d<output_padding=[0,0], {IMAGE}, {PRODUCT}>(x, w)",
             [6, -6],
             (1, 1, 1, 2),
             "<int8[1,1,1,1] w={5}>",

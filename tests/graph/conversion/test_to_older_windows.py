@@ -1,4 +1,4 @@
-"""Pools, batch norms and windows over one axis, written for pictures."""
+"""Pools, batch norms and windows over one axis, written for images."""
 
 import numpy as np
 import pytest
@@ -103,15 +103,15 @@ def test_running_statistics_are_supplied():
     assert graph.initializers["w_running_var"].const_value.numpy().tolist() == [1.0, 1.0]
 
 
-def test_a_global_pool_takes_the_size_of_the_picture():
+def test_a_global_pool_takes_the_size_of_the_image():
     node = f"y = linger.QGlobalAveragePool2d<{POOL}>(x)"
     model = parse(node, "int8[n,1,2,3] x", "int8[n,1,1,1] y")
     (written,) = convert_dialect(model, "thinker").model.graph
     assert written.attributes["kernel_shape"].value == written.attributes["strides"].value == (2, 3)
     # the sum is 9, and 9/6 = 1.5
     assert computed(model, x=np.array([[[[1, 2, 3], [4, 5, -6]]]], np.int8))["y"] == [[[[2]]]]
-    refused(parse(node, "int8[n,1,h,3] x", "int8[n,1,1,1] y"), "needs the size of the picture")
-    refused(parse(node, "int8[1,2,3] x", "int8[n,1,1] y"), "needs the size of the picture")
+    refused(parse(node, "int8[n,1,h,3] x", "int8[n,1,1,1] y"), "needs the size of the image")
+    refused(parse(node, "int8[1,2,3] x", "int8[n,1,1] y"), "needs the size of the image")
 
 
 def test_the_name_of_an_output_stays_with_the_outer_tensor():

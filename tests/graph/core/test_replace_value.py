@@ -62,7 +62,7 @@ def test_a_name_with_two_meanings_is_seen_only_in_its_own_graph():
     assert not replacer.is_possible(inner.node(0).outputs[0], outer)
 
 
-def test_types_are_learnt_only_where_there_are_none():
+def test_types_are_learned_only_where_there_are_none():
     model = parse("a = Abs(x)  y = Neg(a)")
     found = values(model)
     learn_type(found["a"], found["y"])

@@ -4,13 +4,13 @@ import onnx_ir as ir
 import pytest
 
 from linger.graph.core.dialects import StatedFormat, is_dequant, stated_formats
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 BOTH = ', "thinker": 1, "linger": 1'
 
 
 def node(body, **arguments):
-    return list(quantising(body, domains=BOTH, **arguments).graph)[-1]
+    return list(quantizing(body, domains=BOTH, **arguments).graph)[-1]
 
 
 def test_a_product_states_input_weight_and_output():

@@ -31,13 +31,13 @@ BODY = """
   chosen = Where(less, q, q)
   acc = MatMulInteger(q, q)
   filled = ConstantOfShape(shape)
-  quantised = QuantizeLinear(x, f)
+  quantized = QuantizeLinear(x, f)
   y = thinker.Dequant<scale_o=4096.0>(relu)
 """
 EXPECTED = {
     "q": T.INT8, "wide": T.INT16, "moved": T.INT16, "relu": T.INT16, "shape": T.INT64, "one": T.INT8, "f": T.FLOAT,
     "i": T.INT64, "c": T.DOUBLE, "less": T.BOOL, "chosen": T.INT8, "acc": T.INT32, "filled": T.FLOAT,
-    "quantised": T.UINT8, "y": T.FLOAT,
+    "quantized": T.UINT8, "y": T.FLOAT,
 }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_the_types_of_a_node_follow_from_what_it_is_given():
     assert output_types(made, [None, None], 13) == [None, T.INT64]
 
 
-def test_a_dequantised_tensor_has_the_type_of_its_scale_where_onnx_says_so():
+def test_a_dequantized_tensor_has_the_type_of_its_scale_where_onnx_says_so():
     model = parse("y = DequantizeLinear(x, s)", inputs="int8[n] x, float16 s", outputs="y", opset=19)
     infer_element_types(model.graph)
     assert model.graph[0].outputs[0].dtype == T.FLOAT16

@@ -1,4 +1,4 @@
-"""Quantised tensors through branches, loops, scans and users' functions."""
+"""Quantized tensors through branches, loops, scans and users' functions."""
 
 import onnx
 import onnx_ir as ir
@@ -6,11 +6,11 @@ import pytest
 
 from linger.errors import GraphError
 from linger.graph.formats.propagation import propagate
-from tests.support.dialect_text import quantising, short
+from tests.support.dialect_text import quantizing, short
 
 
-def analysed(body, **arguments):
-    found = propagate(quantising(body, **arguments))
+def analyzed(body, **arguments):
+    found = propagate(quantizing(body, **arguments))
     return (
         [(str(use), use.index) for use in found.missing],
         {v.name: str(f) for v, f in found.facts.items()},
@@ -24,7 +24,7 @@ def branch(then, other):
 
 
 def test_branches_with_the_same_integers_give_integers():
-    needed, facts, findings = analysed(branch("p = Relu(q)", "k = Identity(q)"))
+    needed, facts, findings = analyzed(branch("p = Relu(q)", "k = Identity(q)"))
     assert needed == [("y (Exp)", 0)]
     assert facts["r"] == "int8 at scale 16"
     assert findings == []
@@ -40,7 +40,7 @@ def test_branches_with_the_same_integers_give_integers():
     ],
 )
 def test_other_branches_give_real_numbers(then, other, expected):
-    needed, facts, _ = analysed(branch(then, other))
+    needed, facts, _ = analyzed(branch(then, other))
     assert needed == expected
     assert facts["r"] == "float32"
 
@@ -51,7 +51,7 @@ def test_the_result_is_as_wide_as_the_wider_branch(then, other):
     narrow = "data_bits: int = 4, parameter_bits: int = 8, o_bits: int = 8"
     linear = f"thinker.LinearInt<{narrow}, scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0>"
     body = branch(f"p = {p}", f"k = {k}").replace("y = Exp(r)", f"l = {linear}(r, w) y = DQ16(l)")
-    (finding,) = analysed(body, extra="<int8[2,4] w = {1,2,3,4,5,6,7,8}>")[2]
+    (finding,) = analyzed(body, extra="<int8[2,4] w = {1,2,3,4,5,6,7,8}>")[2]
     assert finding.reason == "it reads 'r' as 4 bits, and that has 8 (int8 at scale 16)"
 
 
@@ -62,26 +62,26 @@ def loop(start, body, kind="float"):
 
 
 def test_a_loop_that_carries_integers():
-    needed, facts, findings = analysed(loop("q", "a2 = ADD16(a, q) s = Exp(a)", "int8"))
+    needed, facts, findings = analyzed(loop("q", "a2 = ADD16(a, q) s = Exp(a)", "int8"))
     assert needed == [("s (Exp)", 0), ("y (Exp)", 0)]
     assert facts["r"] == facts["a"] == "int8 at scale 16"
     assert findings == []
 
 
 def test_a_loop_declared_to_carry_real_numbers_gets_them():
-    needed, facts, findings = analysed(loop("q", "a2 = Exp(a) s = Exp(a)"))
+    needed, facts, findings = analyzed(loop("q", "a2 = Exp(a) s = Exp(a)"))
     assert needed == [("r (Loop)", 2)]
     assert facts["a"] == facts["r"] == "float32"
     assert findings == []
 
 
 def test_a_loop_that_changes_its_mind_carries_real_numbers():
-    needed, _, _ = analysed(loop("q", "a2 = Q32(a) s = Relu(a)", "int8").replace("y = Exp(r)", "y = Exp(z)"))
+    needed, _, _ = analyzed(loop("q", "a2 = Q32(a) s = Relu(a)", "int8").replace("y = Exp(r)", "y = Exp(z)"))
     assert needed == [("output 'a2'", 1), ("r (Loop)", 2)]
 
 
 def test_what_a_loop_collects_keeps_its_scale():
-    needed, facts, _ = analysed(loop("x", "a2 = Exp(a) s = Q32(a)").replace("y = Exp(r)", "y = Exp(z)"))
+    needed, facts, _ = analyzed(loop("x", "a2 = Exp(a) s = Q32(a)").replace("y = Exp(r)", "y = Exp(z)"))
     assert facts["z"] == "int8 at scale 32"
     assert needed == [("y (Exp)", 0)]
 
@@ -89,7 +89,7 @@ def test_what_a_loop_collects_keeps_its_scale():
 def test_nested_loops_settle():
     inner = """a2, u = Loop(n, k, a)<body = g (int64 j, bool l, int8[n] b) => (bool l2, int8[n] b2, float[n] t)
       { l2 = Identity(l) b2 = Exp(b) t = Exp(b) }> s = Exp(x)"""
-    needed, facts, _ = analysed(loop("q", inner, "int8"))
+    needed, facts, _ = analyzed(loop("q", inner, "int8"))
     assert facts["a"] == facts["b"] == facts["r"] == "float32"
     assert needed == [("r (Loop)", 2)]
 
@@ -99,7 +99,7 @@ SCAN = """q = Q16(x) v = Q32(x) r, z = Scan<num_scan_inputs = 1, body = f (int8[
 
 
 def test_a_scan():
-    needed, facts, findings = analysed(SCAN)
+    needed, facts, findings = analyzed(SCAN)
     assert (facts["a"], facts["t"], facts["r"], facts["z"]) == tuple(f"int8 at scale {s}" for s in (16, 32, 16, 32))
     assert needed == [("y (Exp)", 0), ("w (Exp)", 0)]
     assert findings == []
@@ -161,7 +161,7 @@ def test_a_body_that_changes_for_one_call_cannot_serve_another():
 
 
 def test_a_scan_may_lack_a_sequence():
-    model = quantising(
+    model = quantizing(
         "q = Q16(x) y, z = Scan<num_scan_inputs = 1, body = b (int8[n] a, int8[n] t) => (int8[n] a2, int8[n] s) "
         '{ a2 = Identity(a) s = Identity(t) }>(q, "")',
         outputs="float[n] y, float[n] z",

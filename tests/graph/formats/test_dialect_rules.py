@@ -3,14 +3,14 @@
 import pytest
 
 from linger.graph.formats.propagation import propagate
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 LINEAR = "thinker.LinearInt <data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8, scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0>"
 WEIGHT = "<int8[2,4] w = {1,2,3,4,5,6,7,8}>"
 
 
 def findings(body, **arguments):
-    return [f"{f.severity} {f.node}: {f.reason}" for f in propagate(quantising(body, **arguments)).findings]
+    return [f"{f.severity} {f.node}: {f.reason}" for f in propagate(quantizing(body, **arguments)).findings]
 
 
 def test_a_reader_with_another_scale_is_an_error():
@@ -63,7 +63,7 @@ def test_a_second_operand_may_be_one_real_number(number, count):
 
 
 def test_a_dequant_of_real_numbers_and_one_with_a_wrong_scale():
-    found = propagate(quantising("e = Exp(x) d = DQ4(e) q = Q16(d) y = DQ8(q)"))
+    found = propagate(quantizing("e = Exp(x) d = DQ4(e) q = Q16(d) y = DQ8(q)"))
     assert [n.outputs[0].name for n in found.of_reals] == ["d"]
     assert [(n.outputs[0].name, scale) for n, scale in found.wrong_scales] == [("y", 16.0)]
 
@@ -79,5 +79,5 @@ def test_an_integer_state_of_an_lstm_needs_real_numbers():
       go_forward: int = 1, scale_i: float = 16.0, scale_iw: float = 32.0, scale_hw: float = 64.0, scale_h: float = 8.0,
       scale_o: float = 8.0, data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8> (q, l, h, s, wi, wh, bi, bh)"""
     inputs = "float[n] x, float[n] s, int64[1] l, int8[1] wi, int8[1] wh, int32[1] bi, int32[1] bh"
-    found = propagate(quantising(body, inputs=inputs, outputs="float[n] y, float[n] h1"))
+    found = propagate(quantizing(body, inputs=inputs, outputs="float[n] y, float[n] h1"))
     assert [(str(use), use.index) for use in found.missing] == [("y (LSTMInt)", 2), ("output 'y'", 0)]

@@ -3,7 +3,7 @@
 import pytest
 
 from linger.graph.formats.flow import Flow, home_of, scan_states
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 
 def value(model, name):
@@ -34,11 +34,11 @@ def names(model, name):
     ],
 )
 def test_a_node(body, expected):
-    assert names(quantising(body, domains=', "thinker": 1, "other": 1'), "y") == expected
+    assert names(quantizing(body, domains=', "thinker": 1, "other": 1'), "y") == expected
 
 
 def test_branches():
-    model = quantising(
+    model = quantizing(
         "c = Constant<value = bool {1}>() y = If(c)<then_branch = t () => (float[n] p) { p = Neg(x) }, "
         "else_branch = e () => (float[n] k) { k = Relu(x) }>"
     )
@@ -52,7 +52,7 @@ LOOP = """c = Constant<value = bool {1}>() n = Constant<value = int64 {3}>()
 
 
 def test_loops_hand_on_and_collect():
-    model = quantising(LOOP, outputs="float[n] y, float[n] z")
+    model = quantizing(LOOP, outputs="float[n] y, float[n] z")
     assert names(model, "y") == ["a2", "x"], "no iteration at all gives the first value"
     assert names(model, "z") == ["s"]
     assert names(model, "a") == ["x", "a2"]
@@ -60,7 +60,7 @@ def test_loops_hand_on_and_collect():
 
 
 def test_scans_cut_and_collect():
-    model = quantising(
+    model = quantizing(
         "y, z = Scan<num_scan_inputs = 1, body = b (float[n] a, float[n] t) => (float[n] a2, float[n] s) "
         "{ a2 = Add(a, t) s = Relu(t) }>(x, x)",
         outputs="float[n] y, float[n] z",
@@ -83,7 +83,7 @@ def test_users_functions_are_followed_both_ways():
 
 
 def test_a_branch_may_list_a_tensor_of_the_graph_around_it():
-    model = quantising(
+    model = quantizing(
         "c = Constant<value = bool {1}>() r = Relu(x) y = If(c)<then_branch = t () => (float[n] p) { p = Neg(r) }, "
         "else_branch = e () => (float[n] r) { }>"
     )

@@ -5,7 +5,7 @@ import pytest
 
 from linger.errors import GraphError, UsageError
 from linger.graph.formats.propagation import propagate
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 from tests.support.onnx_text import parse
 
 
@@ -18,7 +18,7 @@ def needs(model, **arguments):
 
 
 def test_every_tensor_of_a_small_network():
-    model = quantising(
+    model = quantizing(
         "q = Q16(x) r = Relu(q) a = ADD16(q, r) w = thinker.Requant <data_bits: int = 8, o_bits: int = 16, scale_x: float = 16.0, "
         "scale_o: float = 2048.0> (a) s = thinker.iqSigmoid <scale_x: float = 2048.0, scale_o: float = 128.0> (w) i = ArgMax(s) "
         "h = Shape(s) y = DQ128(s)"
@@ -32,8 +32,8 @@ def test_every_tensor_of_a_small_network():
     assert not found.missing
 
 
-def test_integer_arithmetic_that_is_no_quantisation_is_left_alone():
-    model = quantising("s = Shape(x) t = Cast<to = 6>(s) u = Add(t, t) v = Cast<to = 7>(u) q = Q16(x) y = DQ16(q)")
+def test_integer_arithmetic_that_is_no_quantization_is_left_alone():
+    model = quantizing("s = Shape(x) t = Cast<to = 6>(s) u = Add(t, t) v = Cast<to = 7>(u) q = Q16(x) y = DQ16(q)")
     assert not propagate(model).missing
     assert facts(model)["u"] == "int32"
 
@@ -45,12 +45,12 @@ def test_integer_arithmetic_that_is_no_quantisation_is_left_alone():
     ],
 )  # fmt: skip
 def test_outputs_follow_the_policy(outputs, declared, expected):
-    model = quantising("q = Q16(x) y = Relu(q)", outputs=f"{declared}[n] y")
+    model = quantizing("q = Q16(x) y = Relu(q)", outputs=f"{declared}[n] y")
     assert needs(model, outputs=outputs) == (["output 'y' <- y"] if expected else [])
 
 
 def test_an_output_without_a_type_becomes_real():
-    assert needs(quantising("y = Q16(x)", outputs="y")) == ["output 'y' <- y"]
+    assert needs(quantizing("y = Q16(x)", outputs="y")) == ["output 'y' <- y"]
 
 
 def test_unsorted_nodes_are_refused_by_name():
@@ -60,7 +60,7 @@ def test_unsorted_nodes_are_refused_by_name():
 
 
 def test_nothing_is_changed():
-    model = quantising("q = Q16(x) d = DQ8(q) y = Exp(q)", outputs="float[n] y")
+    model = quantizing("q = Q16(x) d = DQ8(q) y = Exp(q)", outputs="float[n] y")
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     propagate(model)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
@@ -68,4 +68,4 @@ def test_nothing_is_changed():
 
 def test_a_policy_that_does_not_exist_is_refused():
     with pytest.raises(UsageError, match=r"'int' means nothing\. Choose one of declared, float, integer"):
-        propagate(quantising("y = Q16(x)"), outputs="int")
+        propagate(quantizing("y = Q16(x)"), outputs="int")

@@ -1,11 +1,11 @@
 """What must be integers, because an op further on says so."""
 
 from linger.graph.formats.flow import Flow, required_integers
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 
 def required(body, **arguments):
-    model = quantising(body, **arguments)
+    model = quantizing(body, **arguments)
     found = required_integers(Flow.of(model))
     values = {v.name: v for v in [*model.graph.inputs, *(o for n in Flow.of(model).nodes() for o in n.outputs)]}
     return found, values

@@ -51,7 +51,7 @@ def first(body, **arguments):
     return next(iter(parse(body, **arguments).graph))
 
 
-def test_only_nearest_neighbours_are_moved():
+def test_only_nearest_neighbors_are_moved():
     assert moved_inputs(first('y = Resize<mode = "nearest">(x)')) == (0,)
     assert moved_inputs(first('y = Resize<mode = "linear">(x)')) == ()
     given = ir.Node("", "Resize", [None], attributes=[ir.RefAttr("mode", "m", ir.AttributeType.STRING)])

@@ -1,15 +1,15 @@
-"""What standard nodes do with quantised tensors."""
+"""What standard nodes do with quantized tensors."""
 
 import pytest
 
 from linger.graph.formats.propagation import propagate
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 EXTRA = "<int64[1] s = {-1}, float lo = {0.0}, float hi = {6.0}, int8 ilo = {0}, int8 ihi = {96}, float[1] f = {1.0}, int8[1] i = {1}, bool[1] m = {1}, int64[2] p = {1, 1}>"
 
 
 def missing(body, **arguments):
-    found = propagate(quantising(body, extra=EXTRA, **arguments))
+    found = propagate(quantizing(body, extra=EXTRA, **arguments))
     return sorted((str(use).split(" ")[0], use.index) for use in found.missing), found
 
 
@@ -72,9 +72,9 @@ def test_a_cast_takes_integers_and_is_doubted():
     assert found.findings == []
 
 
-def test_an_index_cannot_be_quantised_numbers():
+def test_an_index_cannot_be_quantized_numbers():
     found = missing("q = Q16(x) y = Gather(x, q)")[1]
-    assert [f.reason for f in found.findings] == ["input 1 cannot be quantised numbers, and 'q' is int8 at scale 16"]
+    assert [f.reason for f in found.findings] == ["input 1 cannot be quantized numbers, and 'q' is int8 at scale 16"]
 
 
 def test_an_unknown_op_is_left_and_said():

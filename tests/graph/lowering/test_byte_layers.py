@@ -8,7 +8,7 @@ import pytest
 import linger
 from linger.graph.lowering.bodies import expand_dialect
 from linger.graph.lowering.byte_layers import write_byte_layers
-from tests.support.kernels import optimised
+from tests.support.kernels import optimized
 
 BITS = "data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8"
 GEOMETRY = "dilations: ints = [1, 1], group: int = 1, kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1], strides: ints = [1, 1]"
@@ -131,7 +131,7 @@ def test_passes_over_the_tensors_of_a_network():
     model = ir.from_proto(network(NETWORKS["residual"]))
     write_byte_layers(model)
     expand_dialect(model)
-    found = [node.op_type for node in optimised(model, "ENABLE_EXTENDED").graph.all_nodes()]
+    found = [node.op_type for node in optimized(model, "ENABLE_EXTENDED").graph.all_nodes()]
     assert [kind for kind in found if kind != "Constant"] == [
         *("Mul", "Add", "Floor", "Clip", "Cast"),
         *("Cast", "QuantizeLinear"),  # the input becomes unsigned

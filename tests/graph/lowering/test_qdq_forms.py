@@ -1,4 +1,4 @@
-"""Each form against the reference, where rounding decides: every tie, both neighbours, every mode of ONNX Runtime."""
+"""Each form against the reference, where rounding decides: every tie, both neighbors, every mode of ONNX Runtime."""
 
 import numpy as np
 import pytest
@@ -127,7 +127,7 @@ def test_every_product_of_two_bytes(shift):
 
 
 @pytest.mark.parametrize("shift", range(-2, 11))
-def test_every_byte_is_requantised(shift):
+def test_every_byte_is_requantized(shift):
     attributes = {"data_bits": 8, "o_bits": 8, "scale_x": 2.0**shift, "scale_o": 1.0}
     node = assert_as_reported(find_op("Requant"), [EVERY_INT8], attributes, modes=BRIEF)
     assert node.is_explicit == (shift <= 0)
@@ -138,7 +138,7 @@ def test_every_byte_is_requantised(shift):
 
 
 def windows(shape, denominator):
-    """Pictures of one window whose sums are at a tie, beside it, and at the ends."""
+    """Images of one window whose sums are at a tie, beside it, and at the ends."""
     area = shape[0] * shape[1]
     ties = (np.arange(-129, 129) + 0.5) * denominator
     sums = np.unique(np.concatenate([np.floor(ties), np.ceil(ties), np.floor(ties) - 1, np.ceil(ties) + 1]))
@@ -177,7 +177,7 @@ def test_an_average_over_too_large_an_area_is_explicit(draw):
 def test_reals_are_rounded_as_on_the_device(scale):
     ties = (np.arange(-131, 131) + 0.5).astype(np.float32)
     ends = np.array([np.inf, -np.inf, 1e-30, 0.49999997, -0.0], np.float32)
-    beside = [np.nextafter(ties, np.float32(towards)) for towards in (np.inf, -np.inf)]
+    beside = [np.nextafter(ties, np.float32(toward)) for toward in (np.inf, -np.inf)]
     x = np.concatenate([ties, *beside, ends]) / np.float32(scale)
     node = assert_as_reported(find_op("Quant"), [x], {"data_bits": 8, "scale_x": scale}, modes=BRIEF)
     assert (node.error, node.error_fused) == (0, 0)

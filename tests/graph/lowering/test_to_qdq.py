@@ -177,7 +177,7 @@ def test_nodes_inside_a_branch_are_written_too():
 
 def products_in_bytes(proto, folder):
     """Whether ONNX Runtime's default makes any product of uint8 data."""
-    path = folder / "optimised.onnx"
+    path = folder / "optimized.onnx"
     session(proto, ("ENABLE_EXTENDED", "default"), optimized_model_filepath=str(path))
     graph = onnx.load(path).graph
     types = {i.name: i.data_type for i in graph.initializer}

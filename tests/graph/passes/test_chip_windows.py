@@ -402,7 +402,7 @@ def pool(shape, window, *, domain="thinker.", opset=12, **steps):
     [
         pytest.param(12, (6, 6), {"strides": [6, 6]}, [([2, 2], [2, 2]), ([3, 3], [3, 3])], id="6×6 by 6"),
         pytest.param(16, (8, 8), {"strides": [8, 8]}, [([4, 4], [4, 4]), ([2, 2], [2, 2])], id="8×8 by 8"),
-        pytest.param(7, (7, 7), {}, [([3, 3], [2, 2]), ([3, 3], [1, 1])], id="whole picture"),
+        pytest.param(7, (7, 7), {}, [([3, 3], [2, 2]), ([3, 3], [1, 1])], id="whole image"),
         pytest.param(
             20, (13, 13), {"pads": [6] * 4}, [([5, 5], [1, 1]), ([5, 5], [1, 1]), ([5, 5], [1, 1])], id="pyramid"
         ),

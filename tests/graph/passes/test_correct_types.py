@@ -4,11 +4,11 @@ import onnx
 import onnx_ir as ir
 
 from linger.graph.passes.declared_types import correct_types
-from tests.support.dialect_text import quantising
+from tests.support.dialect_text import quantizing
 
 
 def test_what_is_declared_wrongly_is_corrected_and_what_is_not_declared_stays():
-    model = quantising(
+    model = quantizing(
         "q = Q16(x) r = Relu(q) s = Relu(r) y = DQ16(s)", outputs="int8[n] y", extra="<float[n] q, int16[n] r>"
     )
     changes = [(c.where, c.what) for c in correct_types(model)]
@@ -21,18 +21,18 @@ def test_what_is_declared_wrongly_is_corrected_and_what_is_not_declared_stays():
 
 
 def test_shapes_stay():
-    model = quantising("q = Q16(x) y = DQ16(q)", extra="<float[n] q>")
+    model = quantizing("q = Q16(x) y = DQ16(q)", extra="<float[n] q>")
     correct_types(model)
     assert str(next(iter(model.graph)).outputs[0].shape) == str(model.graph.inputs[0].shape)
 
 
 def test_types_that_an_attribute_decides_are_the_files_own():
-    model = quantising("y = RandomNormalLike<dtype = 11>(x)", outputs="double[n] y")
+    model = quantizing("y = RandomNormalLike<dtype = 11>(x)", outputs="double[n] y")
     assert not correct_types(model)
 
 
 def test_the_input_of_a_loop_body():
-    model = quantising(
+    model = quantizing(
         """q = Q16(x) c = Constant<value = bool {1}>() n = Constant<value = int64 {3}>() r = Loop(n, c, q)<body = f
         (int64 i, bool k, int16[n] a) => (bool k2, int8[n] a2) { k2 = Identity(k) a2 = ADD16(a, q) }> y = DQ16(r)"""
     )
@@ -46,6 +46,6 @@ def test_functions_have_no_types():
 
 
 def test_a_real_output_that_gets_integers_of_unknown_scale_stays_declared():
-    model = quantising("y = Relu(n)", inputs="int8[n] n")
+    model = quantizing("y = Relu(n)", inputs="int8[n] n")
     assert not correct_types(model)
     assert model.graph.outputs[0].dtype == ir.DataType.FLOAT

@@ -81,7 +81,7 @@ def test_relu_limits_at_the_zero_point():
     assert model.graph.initializers["g_3"].const_value.numpy() == np.int8(3)
 
 
-def test_bounds_are_quantised_by_hand():
+def test_bounds_are_quantized_by_hand():
     # -3 / 0.3 + 3 = -7; 6.05 / 0.3 + 3 = 23.17, rounded 23
     body, settings = ISLANDS["Clip"]
     model = between(body, **settings)
@@ -138,7 +138,7 @@ def test_floats_that_are_an_output_stay():
     assert applied(fill_float_islands, model) == []
 
 
-def test_a_dequantisation_that_others_use_stays():
+def test_a_dequantization_that_others_use_stays():
     model = between("g = Relu(f)  w = Exp(f)", kind="uint8")
     model.graph.outputs.append(model.graph.node(2).outputs[0])
     assert len(applied(fill_float_islands, model, x=EVERY["uint8"])) == 1

@@ -5,11 +5,11 @@ import onnx_ir as ir
 import pytest
 
 from linger.graph.passes.dequants import insert_dequant
-from tests.support.dialect_text import lines, quantising, short
+from tests.support.dialect_text import lines, quantizing, short
 
 
 def inserted(body, policy="declared", **arguments):
-    model = quantising(body, **arguments)
+    model = quantizing(body, **arguments)
     changes = insert_dequant(model, policy)
     assert not insert_dequant(model, policy), "twice is once"
     return lines(model), changes, model
@@ -79,7 +79,7 @@ def test_an_integer_input_gets_its_dequant_first():
     ]
 
 
-def test_captured_tensors_are_dequantised_where_they_are_made():
+def test_captured_tensors_are_dequantized_where_they_are_made():
     text, _, _ = inserted(
         """q = Q16(x) c = Constant<value = bool {1}>() y = If(c)<then_branch = t () => (float[n] p) { p = Neg(q) },
         else_branch = b () => (float[n] k) { k = Exp(q) }>"""
@@ -122,7 +122,7 @@ def test_without_a_known_scale_nothing_is_inserted():
 
 
 def test_a_dequant_that_is_there_serves_readers_before_it():
-    model = quantising("q = Q16(x) a = Neg(q) d = DQ16(q) y = Add(a, d)")
+    model = quantizing("q = Q16(x) a = Neg(q) d = DQ16(q) y = Add(a, d)")
     insert_dequant(model)
     assert lines(model) == ["q=Q16(x)", "d=DQ16(q)", "a=Neg(d)", "y=Add(a,d)"]
     assert not insert_dequant(model)

@@ -1,4 +1,4 @@
-"""The rules on a file of ONNX Runtime's own quantiser."""
+"""The rules on a file of ONNX Runtime's own quantizer."""
 
 import logging
 from collections import Counter
@@ -23,8 +23,8 @@ NET = """c = Conv<pads = [1, 1, 1, 1]>(x, w1, b1)  r = Relu(c)  p = MaxPool<kern
 
 
 @pytest.fixture(scope="module", params=["QInt8", "QUInt8"])
-def quantised(request, tmp_path_factory):
-    """A convolution, a pool and a linear layer, quantised statically: one scale from the pool to the linear layer."""
+def quantized(request, tmp_path_factory):
+    """A convolution, a pool and a linear layer, quantized statically: one scale from the pool to the linear layer."""
     quantization = pytest.importorskip("onnxruntime.quantization")
     draw = np.random.default_rng(5)
     sizes = {"w1": (8, 3, 3, 3), "b1": (8,), "w2": (10, 128), "b2": (10,)}
@@ -63,8 +63,8 @@ def kinds(model):
     return [node.op_type for node in model.graph if "uantizeLinear" not in node.op_type]
 
 
-def test_the_islands_between_conv_and_gemm_run_on_integers(quantised, draw):
-    model = opened(quantised)
+def test_the_islands_between_conv_and_gemm_run_on_integers(quantized, draw):
+    model = opened(quantized)
     count = sum("uantizeLinear" in node.op_type for node in model.graph)
     is_signed = any(n.op_type == "QuantizeLinear" and n.inputs[2].dtype == ir.DataType.INT8 for n in model.graph)
     rows = applied(fill_float_islands, model, x=draw.normal(0, 2, SHAPE).astype(np.float32))
@@ -77,8 +77,8 @@ def test_the_islands_between_conv_and_gemm_run_on_integers(quantised, draw):
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.thin(every=3)
-def test_no_rule_changes_a_kernel_at_any_level(quantised, name):
-    model = opened(quantised)
+def test_no_rule_changes_a_kernel_at_any_level(quantized, name):
+    model = opened(quantized)
     before = [kernels(model, level) for level in LEVELS]
     assert "QLinearConv u8×s8" in before[-1]  # what saturates on x64 without VNNI, as the file came
     RULES[name].apply(model)
@@ -88,8 +88,8 @@ def test_no_rule_changes_a_kernel_at_any_level(quantised, name):
 @pytest.mark.parametrize(
     "rules", [pytest.param(choose_rules(), id="default"), pytest.param(tuple(RULES.values()), id="all")]
 )
-def test_all_rules_keep_every_number(quantised, draw, rules):
-    model = opened(quantised)
+def test_all_rules_keep_every_number(quantized, draw, rules):
+    model = opened(quantized)
     inputs = [draw.normal(0, 2, SHAPE).astype(np.float32) for _ in range(3)]
     before = [[computed(model, {"x": x}, level)[0] for level in LEVELS] for x in inputs]
     for rule in rules:

@@ -3,11 +3,11 @@
 import pytest
 
 from linger.graph.passes.dequants import remove_dequant
-from tests.support.dialect_text import lines, quantising
+from tests.support.dialect_text import lines, quantizing
 
 
 def removed(body, **arguments):
-    model = quantising(body, **arguments)
+    model = quantizing(body, **arguments)
     changes = remove_dequant(model)
     assert not remove_dequant(model), "twice is once"
     return lines(model), [c.where for c in changes]

@@ -1,11 +1,11 @@
 """Dequants get the scale of their tensor."""
 
 from linger.graph.passes.dequants import rescale_dequant
-from tests.support.dialect_text import lines, quantising
+from tests.support.dialect_text import lines, quantizing
 
 
 def rescaled(body, **arguments):
-    model = quantising(body, **arguments)
+    model = quantizing(body, **arguments)
     changes = [(c.where, c.what) for c in rescale_dequant(model)]
     assert not rescale_dequant(model), "twice is once"
     return lines(model), changes

@@ -1,4 +1,4 @@
-"""Networks of torch, quantised and exported, as streams: what the steps return is what the whole sequence gives."""
+"""Networks of torch, quantized and exported, as streams: what the steps return is what the whole sequence gives."""
 
 import onnx_ir as ir
 import pytest
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 import linger
 from tests.support.streams import assert_streams
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 pytestmark = pytest.mark.needs_torch
 
@@ -90,7 +90,7 @@ NETWORKS = {
 def exported(make, path):
     torch.manual_seed(3)
     x = torch.randn(1, 3, 16)
-    model = quantise(make().eval(), x)
+    model = quantize(make().eval(), x)
     linger.onnx.export(model, (x,), path)
     file = ir.load(path)
     return file, {file.graph.inputs[0].name: x.numpy()}

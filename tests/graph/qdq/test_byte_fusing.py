@@ -1,4 +1,4 @@
-"""No repair changes which kernels ONNX Runtime chooses: read in the graphs that it optimised, at every level."""
+"""No repair changes which kernels ONNX Runtime chooses: read in the graphs that it optimized, at every level."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ WEIGHTS = "int8[2,2] w = {127, 127, 127, -128}, float sw = {0.125}, int8 zw = {0
 
 
 def layer(body, outputs="float[n,2] y", kind="int8"):
-    """Quantised data times constant weights, and what the body makes of the product `p`."""
+    """Quantized data times constant weights, and what the body makes of the product `p`."""
     return parse(
         f"q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  v = DequantizeLinear(w, sw, zw)  p = MatMul(d, v)  {body}",
         inputs="float[n,2] x",

@@ -1,4 +1,4 @@
-"""How Q and DQ nodes quantise."""
+"""How Q and DQ nodes quantize."""
 
 import numpy as np
 import onnx_ir as ir

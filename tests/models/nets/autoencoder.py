@@ -22,8 +22,8 @@ class DenoisingAutoencoder(nn.Module):
 
 def blobs(count):
     y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
-    centre = torch.rand(count, 2, 1, 1) * 10 + 3
-    clean = torch.exp(-((x - centre[:, 0]) ** 2 + (y - centre[:, 1]) ** 2) / 12)[:, None]
+    center = torch.rand(count, 2, 1, 1) * 10 + 3
+    clean = torch.exp(-((x - center[:, 0]) ** 2 + (y - center[:, 1]) ** 2) / 12)[:, None]
     return clean, clean + 0.2 * torch.randn_like(clean)
 
 

@@ -34,8 +34,8 @@ class Clips(Dataset):
         t = torch.linspace(0, 1, FRAMES)
         paths = torch.stack([4 + 10 * t, 14 - 10 * t, 9 + 0 * t, 9 + 5 * torch.sign(torch.sin(12 * t))])
         self.labels = torch.arange(count) % WORDS
-        centre = paths[self.labels] + torch.randn(count, 1, generator=draw)
-        mel = torch.exp(-((torch.arange(MELS)[None, :, None] - centre[:, None]) ** 2) / 4)
+        center = paths[self.labels] + torch.randn(count, 1, generator=draw)
+        mel = torch.exp(-((torch.arange(MELS)[None, :, None] - center[:, None]) ** 2) / 4)
         self.mel = torch.log(mel + 0.05 * torch.rand(mel.shape, generator=draw) + 0.01)
 
     def __len__(self):

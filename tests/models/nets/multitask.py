@@ -36,7 +36,7 @@ class MultiTask(nn.Module):
 
 
 def scenes(count):
-    """The colour is the kind, the sensors know the angle, and alarm is where both are high."""
+    """The color is the kind, the sensors know the angle, and alarm is where both are high."""
     kind = torch.arange(count) % 3
     image = torch.rand(count, 3, 16, 16) * 0.4 + 0.6 * F.one_hot(kind, 3)[:, :, None, None]
     angle = torch.rand(count) * 3.14

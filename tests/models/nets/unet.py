@@ -50,8 +50,8 @@ class UNet(nn.Module):
 def discs(count):
     """A bright disc in noise; its pixels are class 1. 26 pixels are no multiple of four."""
     y, x = torch.meshgrid(torch.arange(26.0), torch.arange(26.0), indexing="ij")
-    centre, radius = torch.rand(count, 2, 1, 1) * 14 + 6, torch.rand(count, 1, 1) * 4 + 3
-    mask = (x - centre[:, 0]) ** 2 + (y - centre[:, 1]) ** 2 < radius**2
+    center, radius = torch.rand(count, 2, 1, 1) * 14 + 6, torch.rand(count, 1, 1) * 4 + 3
+    mask = (x - center[:, 0]) ** 2 + (y - center[:, 1]) ** 2 < radius**2
     return mask[:, None] + 0.3 * torch.randn(count, 1, 26, 26), mask.long()
 
 

@@ -82,7 +82,7 @@ class Yolo(nn.Module):
 
 
 def pictures(count):
-    """One bright square on a dark ground; the box is centre x, centre y, width, height in pixels."""
+    """One bright square on a dark ground; the box is center x, center y, width, height in pixels."""
     boxes = torch.stack(
         [torch.randint(12, 52, (count,)), torch.randint(12, 52, (count,)), *[torch.randint(8, 24, (count,))] * 2], 1
     )

@@ -17,7 +17,7 @@ from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.numeric import blocks
 from linger.numeric.fixed import limits
 from tests.support.comparison import assert_same
-from tests.support.kernels import optimised
+from tests.support.kernels import optimized
 from tests.support.onnx_body import assert_kernels_give, interpret_onnx, onnx_model
 from tests.support.samples import run_expanded, run_function, run_model, run_numpy, single_node_model
 
@@ -37,8 +37,8 @@ def shifted(sums, shift, bits):
 def sums_around_ties(shift, largest):
     """Sums at, below and above ties, near zero, near saturation and near the largest one."""
     step = 1 << max(shift, 0)
-    centres = [n * step + step // 2 for n in (-129, -128, -127, -2, -1, 0, 1, 126, 127)] + [largest, -largest]
-    return [c + d for c in centres for d in (-1, 0, 1) if abs(c + d) <= largest]
+    centers = [n * step + step // 2 for n in (-129, -128, -127, -2, -1, 0, 1, 126, 127)] + [largest, -largest]
+    return [c + d for c in centers for d in (-1, 0, 1) if abs(c + d) <= largest]
 
 
 def layer(kind, shift, bits):
@@ -225,7 +225,7 @@ def test_passes_over_the_tensors_of_a_network(form):
     """What ONNX Runtime runs of layers of 8 bits: every node is a pass over memory, and none of them has float64."""
     model = small_network()
     form(model)
-    found = optimised(model, "ENABLE_EXTENDED")
+    found = optimized(model, "ENABLE_EXTENDED")
     assert [n.op_type for n in found.graph.all_nodes() if n.op_type != "Constant"] == [
         *("Mul", "Add", "Floor", "Clip", "Cast"),
         *("Cast", "Conv", "QuantizeLinear"),

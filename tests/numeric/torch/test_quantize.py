@@ -1,4 +1,4 @@
-"""Quantise-dequantise in one pass: the numbers and the gradients of the plain composition."""
+"""Quantize-dequantize in one pass: the numbers and the gradients of the plain composition."""
 
 import copy
 import math
@@ -19,7 +19,7 @@ SCALES = [0.5, 16.0, 2.0**14]
 
 
 def around_the_rails(bits, scale, dtype=torch.float32):
-    """Every value whose rounding or limiting could go wrong: the rails, their ties and both neighbours of each."""
+    """Every value whose rounding or limiting could go wrong: the rails, their ties and both neighbors of each."""
     low, high = limits(bits)
     steps = torch.tensor([low - 1, low - 0.5, low, low + 0.5, -1, -0.5, 0, 0.25, 0.5, 1, high, high + 0.5, high + 1])
     exact = steps.to(dtype) / scale
@@ -44,7 +44,7 @@ def test_value_and_gradient_at_the_rails_are_those_of_the_plain_composition(dtyp
     upstream = torch.arange(1, len(x) + 1, dtype=dtype)
     settings = {"scale": scale, "bits": bits, "is_relu": is_relu}
     value, gradient = naive.with_gradient(fake_quantize, x, upstream, is_owned=is_owned, **settings)
-    expected_value, expected_gradient = naive.with_gradient(naive.quantised, x, upstream, **settings)
+    expected_value, expected_gradient = naive.with_gradient(naive.quantized, x, upstream, **settings)
     assert torch.equal(value, expected_value)
     assert torch.equal(gradient, expected_gradient)
     assert 0 < int((gradient == 0).sum()) < len(x)
@@ -58,7 +58,7 @@ def test_random_values_and_gradients_are_those_of_the_plain_composition(bits, is
     upstream = torch.from_numpy(draw.normal(size=len(x)).astype(np.float32))
     settings = {"scale": 16.0, "bits": bits, "is_relu": is_relu}
     value, gradient = naive.with_gradient(fake_quantize, x, upstream, is_owned=is_owned, **settings)
-    expected_value, expected_gradient = naive.with_gradient(naive.quantised, x, upstream, **settings)
+    expected_value, expected_gradient = naive.with_gradient(naive.quantized, x, upstream, **settings)
     assert torch.equal(value, expected_value)
     assert torch.equal(gradient, expected_gradient)
 
@@ -70,7 +70,7 @@ def test_unsaturated_tensor_may_skip_the_limits(is_relu, is_owned, draw):
     upstream = torch.from_numpy(draw.normal(size=len(x)).astype(np.float32))
     settings = {"scale": 16.0, "bits": 8, "is_relu": is_relu}
     value, gradient = naive.with_gradient(fake_quantize, x, upstream, can_saturate=False, is_owned=is_owned, **settings)
-    expected_value, expected_gradient = naive.with_gradient(naive.quantised, x, upstream, **settings)
+    expected_value, expected_gradient = naive.with_gradient(naive.quantized, x, upstream, **settings)
     assert torch.equal(value, expected_value)
     assert torch.equal(gradient, expected_gradient)
 

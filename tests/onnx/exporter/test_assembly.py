@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import linger
-from tests.support.models import quantised, small_net
+from tests.support.models import quantized, small_net
 
 
 class SharedUnderTwoScales(nn.Module):
@@ -23,7 +23,7 @@ class SharedUnderTwoScales(nn.Module):
 
 def test_bias_that_depends_on_the_call_gets_a_number(tmp_path):
     x = torch.randn(16, 4) * 0.05  # much finer than what the layer returns
-    model = quantised(SharedUnderTwoScales(), x)
+    model = quantized(SharedUnderTwoScales(), x)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", form="bare")
     names = [i.name for i in onnx.load(tmp_path / "net.onnx").graph.initializer]
     assert names.count("fc.weight") == 1

@@ -12,14 +12,14 @@ import linger
 from linger.errors import UnsupportedError
 from linger.onnx.exporter.tracing import Example, repeated, require_open
 from tests.support.onnx_text import parse
-from tests.support.wired import picture, quantise
+from tests.support.wired import image, quantize
 
 OPEN = {"x": {0: "n", 2: "height", 3: "width"}}
 
 BAKED = {
     "parts of a fixed length": (lambda m, x: m.conv(x).split(3, 3)[0], "Split", ("axis 3",)),
     "padding to a multiple": (lambda m, x: F.pad(m.conv(x), (0, (8 - x.shape[3] % 8) % 8)), "iqPad", ("axis 3",)),
-    "a norm of the whole picture": (
+    "a norm of the whole image": (
         lambda m, x: F.layer_norm(m.conv(x), x.shape[2:]),
         "LayerNormInt",
         ("axis 2", "axis 3"),
@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 
 def net(forward):
-    return quantise(Net(forward), picture())
+    return quantize(Net(forward), image())
 
 
 @pytest.mark.parametrize(("forward", "node", "axes"), BAKED.values(), ids=BAKED.keys())
@@ -54,35 +54,33 @@ def test_what_python_computes_from_a_size_is_refused(forward, node, axes, tmp_pa
     path, model = tmp_path / "net.onnx", net(forward)
     sizes = {"x": {0: "n", 2: "height"}} if axes == ("axis 2",) else OPEN
     with pytest.raises(UnsupportedError) as error:
-        linger.onnx.export(model, (picture(),), path, input_names=["x"], dynamic_axes=sizes)
+        linger.onnx.export(model, (image(),), path, input_names=["x"], dynamic_axes=sizes)
     message = str(error.value)
     assert node in message.partition(": the file")[0]
     assert [f"axis {i}" for i in range(4) if f"axis {i} of 'x'" in message] == list(axes)
     assert "Fix that size" in message
     assert not path.exists()
-    linger.onnx.export(model, (picture(),), path, input_names=["x"], dynamic_axes={"x": {0: "n"}})
-    assert linger.verify(model, path, (picture(3),)).ok
+    linger.onnx.export(model, (image(),), path, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    assert linger.verify(model, path, (image(3),)).ok
 
 
 def test_the_newer_exporter_fixes_no_size_silently(tmp_path):
     model = net(BAKED["parts of a fixed length"][0])
     with pytest.raises(UnsupportedError, match=r"axis 3 of 'x' \(6\)"):
-        linger.onnx.export(
-            model, (picture(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=OPEN, dynamo=True
-        )
+        linger.onnx.export(model, (image(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=OPEN, dynamo=True)
 
 
 def test_a_model_that_takes_no_other_size_is_said(tmp_path):
-    model = quantise(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 5)), picture())
+    model = quantize(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 5)), image())
     with pytest.warns(UserWarning, match="none of the other sizes that were tried for axis 2 of 'x'"):
-        linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes={"x": [2]})
+        linger.onnx.export(model, (image(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes={"x": [2]})
 
 
 def test_what_does_not_look_at_sizes_is_written_without_a_word(tmp_path):
     model = net(lambda m, x: m.conv(x)[:, :, 1:-1].flatten(2).transpose(1, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=OPEN)
+        linger.onnx.export(model, (image(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=OPEN)
     assert linger.verify(model, tmp_path / "net.onnx", (torch.randn(3, 3, 9, 5),)).ok
 
 

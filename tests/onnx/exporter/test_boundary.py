@@ -9,7 +9,7 @@ from torch import nn
 
 import linger
 from linger.runtime.session import Session
-from tests.support.models import Traced, quantised, small_net
+from tests.support.models import Traced, quantized, small_net
 
 
 @pytest.mark.parametrize("form", ["dialect", "bare", "standard"])
@@ -30,7 +30,7 @@ def test_integer_inputs_and_outputs(tmp_path, form):
 
 def test_float_islands_keep_their_dequants(tmp_path):
     x = torch.randn(3, 6)
-    model = quantised(Traced(), x)
+    model = quantized(Traced(), x)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", is_input_quant=True, form="bare")
     kinds = [n.op_type for n in onnx.load(tmp_path / "net.onnx").graph.node]
     assert kinds == ["LinearInt", "Dequant", "Sin", "Quant", "LinearInt"]
@@ -38,7 +38,7 @@ def test_float_islands_keep_their_dequants(tmp_path):
 
 def test_without_the_dequant_pass_the_file_is_written_and_the_user_warned_once(tmp_path):
     x = torch.randn(3, 6)
-    model = quantised(Traced(), x)
+    model = quantized(Traced(), x)
     with pytest.warns(UserWarning, match="is_update_dequant=False leaves out 2 Dequant nodes") as caught:
         linger.onnx.export(model, (x,), tmp_path / "net.onnx", is_update_dequant=False)
     assert len(caught) == 1
@@ -96,7 +96,7 @@ WHOLE = {
 @pytest.mark.thin
 def test_every_layer_may_stand_at_the_ends(tmp_path, case):
     model, x = WHOLE[case]
-    model, path = quantised(model, x), tmp_path / "net.onnx"
+    model, path = quantized(model, x), tmp_path / "net.onnx"
     linger.onnx.export(model, (x,), path, is_input_quant=True, verify=True)
     assert ends(path) == [[INTEGER], [INTEGER]]
     assert not {"Quant", "Dequant"} & {n.op_type for n in onnx.load(path).graph.node}
@@ -105,7 +105,7 @@ def test_every_layer_may_stand_at_the_ends(tmp_path, case):
 def test_indices_stay_indices_and_both_outputs_are_integers(tmp_path):
     layers = {"table": nn.Embedding(7, 4), "lstm": nn.LSTM(4, 5), "norm": nn.LayerNorm(5), "gru": nn.GRU(4, 5)}
     inputs, path = (torch.arange(6).reshape(2, 3), drawn(2, 3, 4)), tmp_path / "net.onnx"
-    linger.onnx.export(quantised(Own(talk, **layers), *inputs), inputs, path, is_input_quant=True, verify=True)
+    linger.onnx.export(quantized(Own(talk, **layers), *inputs), inputs, path, is_input_quant=True, verify=True)
     assert ends(path) == [[onnx.TensorProto.INT64, INTEGER], [INTEGER, INTEGER]]
 
 
@@ -123,10 +123,10 @@ def several(m, words, x):
 
 
 UNDONE = {
-    "pictures": small_net,
-    "a float function": lambda: (quantised(Traced(), drawn(3, 6)), drawn(3, 6)),
+    "images": small_net,
+    "a float function": lambda: (quantized(Traced(), drawn(3, 6)), drawn(3, 6)),
     "words": lambda: (
-        quantised(
+        quantized(
             Own(several, table=nn.Embedding(7, 4), lstm=nn.LSTM(4, 5), norm=nn.LayerNorm(5), gru=nn.GRU(4, 5)),
             torch.arange(6).reshape(2, 3),
             drawn(2, 3, 4),
@@ -178,13 +178,13 @@ def behind_a_batch_norm(m, x):
 SOUND = {
     **UNDONE,
     "a batch norm that is not fused": lambda: (
-        quantised(
+        quantized(
             Own(behind_a_batch_norm, conv=nn.Conv2d(2, 3, 1), norm=nn.BatchNorm2d(3), fc=nn.Linear(12, 4)),
             drawn(2, 2, 2, 2),
         ),
         drawn(2, 2, 2, 2),
     ),
-    "both directions": lambda: (quantised(nn.LSTM(4, 5, bidirectional=True), drawn(2, 3, 4)), drawn(2, 3, 4)),
+    "both directions": lambda: (quantized(nn.LSTM(4, 5, bidirectional=True), drawn(2, 3, 4)), drawn(2, 3, 4)),
 }
 
 
@@ -209,7 +209,7 @@ def test_repair_of_a_bare_file_leaves_it_bare(tmp_path):
 FLOAT_INPUTS = {
     "a float function": (lambda m, x: m.a(torch.sin(x)), r"Sin\) reads its real values"),
     "a float function beside": (lambda m, x: m.a(x) + m.b(torch.sin(x)), r"Sin\) reads its real values"),
-    "two scales": (lambda m, x: m.a(x) + m.b(x), "quantised with the scales"),
+    "two scales": (lambda m, x: m.a(x) + m.b(x), "quantized with the scales"),
     "an output": (lambda m, x: (m.a(x.reshape(2, 4)), x.reshape(2, 4)), "an output as well|reads its real values"),
 }
 
@@ -218,7 +218,7 @@ FLOAT_INPUTS = {
 def test_input_that_stays_float_is_told_with_the_reason(tmp_path, case):
     run, reason = FLOAT_INPUTS[case]
     x, path = drawn(2, 4), tmp_path / "net.onnx"
-    model = quantised(Own(run, a=nn.Linear(4, 5), b=nn.Linear(4, 5)), x)
+    model = quantized(Own(run, a=nn.Linear(4, 5), b=nn.Linear(4, 5)), x)
     if case == "two scales":
         model.b.running_x.mul_(8)
     with pytest.warns(UserWarning, match=rf"is_input_quant leaves an input float: '.*', as .*({reason})") as caught:

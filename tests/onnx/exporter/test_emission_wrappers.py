@@ -1,4 +1,4 @@
-"""A torch.autograd.Function behind quantised layers in an exported file: inlined, or the node that it is declared as."""
+"""A torch.autograd.Function behind quantized layers in an exported file: inlined, or the node that it is declared as."""
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import linger
 from linger.onnx.exporter import export as exporter
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
 
@@ -29,7 +29,7 @@ class Tripled(torch.autograd.Function):
 
 
 class Waves(torch.autograd.Function):
-    """Real values and integers inside, a real and a quantised result."""
+    """Real values and integers inside, a real and a quantized result."""
 
     @staticmethod
     def forward(ctx, x):
@@ -122,15 +122,15 @@ def test_wide_integers_beside_a_function_are_refused(tmp_path):
     net(X)  # and the model is as before
 
 
-def test_sizes_of_quantised_tensors_need_no_second_trace(tmp_path, monkeypatch):
+def test_sizes_of_quantized_tensors_need_no_second_trace(tmp_path, monkeypatch):
     monkeypatch.setattr(exporter, "WrapperTrace", None)  # made only where a function is met
 
     def forward(m, x):
         y = F.pad(m.conv(x), (1, 2, 1, 1), mode="reflect")
         return F.relu6(y).mean((2, 3)), F.softmax(y, 1), F.adaptive_avg_pool2d(y, 1), y.reshape(y.shape[0], -1) + 0.5
 
-    model = quantise(Wired(forward), picture())
-    linger.onnx.export(model, (picture(),), tmp_path / "m.onnx", verify=True)
+    model = quantize(Wired(forward), image())
+    linger.onnx.export(model, (image(),), tmp_path / "m.onnx", verify=True)
 
 
 class Declared(torch.autograd.Function):
@@ -150,13 +150,13 @@ class Declared(torch.autograd.Function):
 
 
 def test_a_function_with_a_symbolic_is_that_node_in_file_and_simulation(tmp_path):
-    model = quantise(Wired(lambda m, x: m.conv2(Declared.apply(m.conv(x)))), picture())
+    model = quantize(Wired(lambda m, x: m.conv2(Declared.apply(m.conv(x)))), image())
     assert [op.reason for op in linger.coverage(model).float_ops] == [
         "Declared has a symbolic, which the file has instead"
     ]
-    linger.onnx.export(model, (picture(),), tmp_path / "m.onnx")
+    linger.onnx.export(model, (image(),), tmp_path / "m.onnx")
     assert "Mul" in [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node]
-    proof = linger.verify(model, tmp_path / "m.onnx", (picture(seed=2),))
+    proof = linger.verify(model, tmp_path / "m.onnx", (image(seed=2),))
     assert (proof.ok, proof.differing, proof.missing) == (True, 0, ())
-    model.train()(picture()).dequantize().sum().backward()
+    model.train()(image()).dequantize().sum().backward()
     assert model.conv.weight.grad.abs().sum() > 0

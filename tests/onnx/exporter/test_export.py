@@ -16,7 +16,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from tests.support.models import SmallNet, Traced, quantised, settle, small_net
+from tests.support.models import SmallNet, Traced, quantized, settle, small_net
 
 NAMES = {"input_names": ["image"], "output_names": ["scores"]}
 AXES = {"image": {0: "batch"}, "scores": {0: "batch"}}
@@ -134,7 +134,7 @@ def test_float_island_gets_one_shared_dequant(tmp_path):
             return self.second(torch.sin(first) * torch.cos(first))
 
     x = torch.randn(3, 6)
-    model = quantised(TwoUses(), x)
+    model = quantized(TwoUses(), x)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx")
     kinds = [n.op_type for n in onnx.load(tmp_path / "net.onnx").graph.node]
     assert kinds.count("Dequant") == 2  # one for both float ops, one at the output
@@ -200,7 +200,7 @@ def test_failing_forward_leaves_no_file_and_the_model_intact(tmp_path):
             return y
 
     x = torch.randn(4, 1, 8, 8)
-    model = quantised(settle(Breaks()), x)
+    model = quantized(settle(Breaks()), x)
     expected = simulate(model, x)
     state = copy.deepcopy(model.state_dict())
     model.train()
@@ -235,7 +235,7 @@ class Forgetful(nn.Module):
 @pytest.mark.parametrize("old", [b"old", None], ids=["over a file", "new"])
 def test_export_that_cannot_be_proven_writes_nothing(tmp_path, old):
     x, path = torch.linspace(-1, 1, 8).reshape(2, 4), tmp_path / "net.onnx"
-    model = quantised(Forgetful(), x)
+    model = quantized(Forgetful(), x)
     if old:
         path.write_bytes(old)
     with pytest.raises(linger.LingerError, match=r"net\.onnx: nothing is written: .* integers differ"):
@@ -274,9 +274,9 @@ def test_bfloat16_needs_an_opset_that_has_it(tmp_path):
     assert not list(tmp_path.iterdir())
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", opset_version=13)
     onnx.checker.check_model(tmp_path / "net.onnx", full_check=True)
-    integers, picture = small_net()
+    integers, image = small_net()
     with pytest.raises(UsageError, match=r"export: input 0 of type bfloat16"):
-        linger.onnx.export(integers, (picture.bfloat16(),), tmp_path / "net.onnx")
+        linger.onnx.export(integers, (image.bfloat16(),), tmp_path / "net.onnx")
 
 
 def test_unwritable_folder_is_one_sentence_and_no_file(tmp_path):
@@ -318,7 +318,7 @@ def test_uncalibrated_model_names_every_layer(tmp_path):
         (lambda x: (x[:, :, :2, 0],), {}, "the forward pass fails on the example input"),
         (lambda x: (x,), {"input_names": ["x"], "output_names": ["x"]}, "x as the name of an input and of an output"),
         (lambda x: (x,), {"form": "qonnx"}, "no form 'qonnx'"),
-        (lambda x: (x,), {"opset_version": 10}, "opset 10 is not available for a quantised model. Use 11 to 20"),
+        (lambda x: (x,), {"opset_version": 10}, "opset 10 is not available for a quantized model. Use 11 to 20"),
     ],
     ids=["two inputs", "wrong rank", "one name twice", "unknown form", "old opset"],
 )
@@ -357,9 +357,9 @@ def test_constants_of_a_float_model_are_folded(tmp_path, options, ops):
     assert [n.op_type for n in onnx.load(tmp_path / "net.onnx").graph.node] == ops
 
 
-def test_a_module_around_a_quantised_model_is_refused_and_named(tmp_path):
+def test_a_module_around_a_quantized_model_is_refused_and_named(tmp_path):
     model, x = small_net()
-    with pytest.raises(UsageError, match=r"is quantised, the model as a whole is not\..* export model\.0\.$"):
+    with pytest.raises(UsageError, match=r"is quantized, the model as a whole is not\..* export model\.0\.$"):
         linger.onnx.export(nn.Sequential(model), (x,), tmp_path / "net.onnx")
 
 
@@ -380,7 +380,7 @@ def test_module_called_twice_has_two_nodes_and_one_weight(tmp_path):
             return self.fc(torch.relu(self.fc(x)))
 
     x = torch.randn(5, 4)
-    model = quantised(Twice(), x)
+    model = quantized(Twice(), x)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", form="bare")
     proto = onnx.load(tmp_path / "net.onnx")
     calls = [n for n in proto.graph.node if n.op_type == "LinearInt"]
@@ -392,7 +392,7 @@ def test_module_called_twice_has_two_nodes_and_one_weight(tmp_path):
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"])
 @pytest.mark.parametrize("form", ["standard", "qdq"])
 @pytest.mark.thin
-def test_standard_and_qdq_files_are_exact_at_every_optimisation_level(tmp_path, form, level):
+def test_standard_and_qdq_files_are_exact_at_every_optimization_level(tmp_path, form, level):
     model, x = small_net()
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", form=form, opset_version=13, **NAMES)
     proto = onnx.load(tmp_path / "net.onnx")
@@ -421,7 +421,7 @@ def test_warnings_point_at_the_line_that_calls_the_export():
             return self.fc(x if x.sum() > 0 else -x)
 
     x = torch.arange(4.0).reshape(2, 2)
-    model = quantised(Reads(), x, x)
+    model = quantized(Reads(), x, x)
     line = inspect.currentframe().f_lineno + 2
     with pytest.warns() as caught:
         linger.onnx.export(model, (x, x), io.BytesIO(), aten=True, is_update_dequant=False)
@@ -432,7 +432,7 @@ def test_warnings_point_at_the_line_that_calls_the_export():
 @pytest.mark.parametrize("form", ["dialect", "standard"])
 def test_keep_initializers_as_inputs_lists_the_integers_too(tmp_path, form):
     x = torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
-    model = quantised(Traced(), x)
+    model = quantized(Traced(), x)
     linger.onnx.export(model, (x,), tmp_path / "m.onnx", keep_initializers_as_inputs=True, form=form)
     graph = onnx.load(tmp_path / "m.onnx").graph
     assert {tensor.name for tensor in graph.initializer} < {value.name for value in graph.input}

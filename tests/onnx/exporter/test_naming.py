@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import linger
-from tests.support.models import quantised, small_net
+from tests.support.models import quantized, small_net
 
 
 class Named(nn.Module):
@@ -24,7 +24,7 @@ class Named(nn.Module):
 @pytest.fixture
 def exported(tmp_path):
     batch = {"features": torch.randn(3, 4)}
-    model = quantised(Named(), batch)
+    model = quantized(Named(), batch)
     linger.onnx.export(model, (batch, {}), tmp_path / "net.onnx", form="bare")
     return onnx.load(tmp_path / "net.onnx")
 

@@ -28,14 +28,14 @@ def test_each_removed_argument_in_use_gives_one_warning(given, named):
 
 def test_unknown_arguments_are_named_all_at_once():
     check_keywords({"autograd_inlining": True})
-    with pytest.raises(UsageError, match="unknown argument colour, size"):
-        check_keywords({"colour": 1, "size": 2})
+    with pytest.raises(UsageError, match="unknown argument color, size"):
+        check_keywords({"color": 1, "size": 2})
 
 
 @pytest.mark.parametrize(
     ("options", "is_quantized", "message"),
     [
-        ({"opset": 10}, True, r"opset 10 is not available for a quantised model\. Use 11 to 20"),
+        ({"opset": 10}, True, r"opset 10 is not available for a quantized model\. Use 11 to 20"),
         ({"opset": 8}, False, r"opset 8 is not available for a float model\. Use 9 to 20"),
         ({"opset": 21}, False, "Use 9 to 20"),
         ({"opset": 12, "dynamo": True}, True, r"with dynamo=True\. Use 18 to 20\. Opset 12 exists with dynamo=False"),
@@ -53,9 +53,9 @@ def test_documented_opsets_are_accepted(opset):
     check_options(ExportOptions(opset=opset), is_quantized=False)
 
 
-def test_an_opset_alone_is_one_of_a_quantised_file():
+def test_an_opset_alone_is_one_of_a_quantized_file():
     check_opset(11)
-    with pytest.raises(UsageError, match=r"opset 10 is not available for a quantised model\. Use 11 to 20\."):
+    with pytest.raises(UsageError, match=r"opset 10 is not available for a quantized model\. Use 11 to 20\."):
         check_opset(10)
 
 

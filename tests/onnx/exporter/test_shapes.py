@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from tests.support.models import quantised
+from tests.support.models import quantized
 
 
 class Net(nn.Module):
@@ -36,7 +36,7 @@ def test_chip_takes_what_is_computed_from_fixed_sizes(tmp_path, case):
     run, standard = MOVED[case]
     torch.manual_seed(0)
     x, path = torch.randn(1, 3, 4, 4), tmp_path / "net.onnx"
-    model = quantised(Net(run), x)
+    model = quantized(Net(run), x)
     linger.onnx.export(model, (x,), path, target="venus", verify=True)
     found = [n.op_type for n in onnx.load(path).graph.node if n.domain == ""]
     assert [kind for kind in found if kind != "Constant"] == standard
@@ -46,7 +46,7 @@ def test_chip_takes_what_is_computed_from_fixed_sizes(tmp_path, case):
 def test_other_forms_have_the_constants_too(tmp_path, form):
     torch.manual_seed(0)
     x, path = torch.randn(1, 3, 4, 4), tmp_path / "net.onnx"
-    linger.onnx.export(quantised(Net(MOVED["flatten"][0]), x), (x,), path, form=form, verify=True)
+    linger.onnx.export(quantized(Net(MOVED["flatten"][0]), x), (x,), path, form=form, verify=True)
     nodes = onnx.load(path).graph.node
     (reshape,) = (n for n in nodes if n.name == "Reshape")
     (shape,) = (n for n in nodes if reshape.input[1] in n.output)
@@ -56,7 +56,7 @@ def test_other_forms_have_the_constants_too(tmp_path, form):
 def test_open_sizes_stay_computed(tmp_path):
     torch.manual_seed(0)
     x, path = torch.randn(1, 3, 4, 4), tmp_path / "net.onnx"
-    model = quantised(Net(MOVED["flatten"][0]), x)
+    model = quantized(Net(MOVED["flatten"][0]), x)
     linger.onnx.export(model, (x,), path, input_names=["x"], dynamic_axes={"x": {2: "h"}})
     assert "Shape" in [n.op_type for n in onnx.load(path).graph.node]
     assert linger.verify(model, path, torch.randn(1, 3, 7, 4)).ok
@@ -65,7 +65,7 @@ def test_open_sizes_stay_computed(tmp_path):
 def test_window_of_an_open_size_is_refused(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(1, 3, 4, 4)
-    model = quantised(Net(MOVED["window of a shape"][0]), x)
+    model = quantized(Net(MOVED["window of a shape"][0]), x)
     with pytest.raises(linger.LingerError, match="AvgPool2dInt"):
         linger.onnx.export(model, (x,), tmp_path / "net.onnx", input_names=["x"], dynamic_axes={"x": {2: "h", 3: "w"}})
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Sizes that depend on values are declared open: the super-resolution net of the documents, quantised."""
+"""Sizes that depend on values are declared open: the super-resolution net of the documents, quantized."""
 
 import warnings
 
@@ -40,7 +40,7 @@ def factor(n):
     return torch.tensor([1.0, 1.0, n, n])
 
 
-@pytest.mark.parametrize("axes", [None, {"picture": [2, 3]}], ids=["fixed", "open"])
+@pytest.mark.parametrize("axes", [None, {"image": [2, 3]}], ids=["fixed", "open"])
 def test_a_factor_that_is_given_at_run_time(axes, tmp_path):
     x = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(1))
     model = linger.init(SuperResolution()).eval()
@@ -49,7 +49,7 @@ def test_a_factor_that_is_given_at_run_time(axes, tmp_path):
     path = tmp_path / "net.onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the factor is not frozen, and nobody says so
-        names = {"input_names": ["picture", "factor"], "output_names": ["large"]}
+        names = {"input_names": ["image", "factor"], "output_names": ["large"]}
         linger.onnx.export(model, (x, factor(3)), path, opset_version=11, dynamic_axes=axes, **names)
     dims = onnx.load(path).graph.output[0].type.tensor_type.shape.dim
     assert [d.HasField("dim_value") for d in dims] == [False, True, False, False]

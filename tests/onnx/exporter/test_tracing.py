@@ -22,7 +22,7 @@ NAMES = {"input_names": ["x"], "output_names": ["y"]}
 
 
 class FullyConvolutional(nn.Module):
-    """Runs at any picture size: nothing may be baked in."""
+    """Runs at any image size: nothing may be baked in."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ def prepared(kind):
     torch.manual_seed(3)
     model = settle(FullyConvolutional()).eval()
     x = torch.randn(2, 1, 8, 8)
-    if kind == "quantised":
+    if kind == "quantized":
         linger.trace_layers(model, x)
         linger.init(model)
         with linger.calibration():
@@ -55,7 +55,7 @@ def prepared(kind):
 
 def the_newer_exporter():
     """Every pair of settings; the other half of the combinations takes as many seconds again, in make test-slow."""
-    for kind, opset, is_dynamic in product(("float", "quantised"), (18, 20), (False, True)):
+    for kind, opset, is_dynamic in product(("float", "quantized"), (18, 20), (False, True)):
         is_slow = (kind == "float") ^ (opset == 18) ^ is_dynamic
         sizes = "dynamic" if is_dynamic else "static"
         marks = pytest.mark.slow if is_slow else ()
@@ -65,7 +65,7 @@ def the_newer_exporter():
 @pytest.mark.parametrize(
     ("kind", "opset", "dynamo", "is_dynamic"),
     [("float", o, False, d) for o in (9, 12, 13, 15, 17, 18, 20) for d in (False, True)]
-    + [("quantised", o, False, d) for o in (11, 12, 13, 15, 17, 18, 20) for d in (False, True)]
+    + [("quantized", o, False, d) for o in (11, 12, 13, 15, 17, 18, 20) for d in (False, True)]
     + list(the_newer_exporter()),
 )
 @pytest.mark.thin(every=3)
@@ -80,12 +80,12 @@ def test_matrix_of_kinds_opsets_sizes_and_exporters(tmp_path, kind, opset, dynam
     sizes = [x, torch.randn(5, 1, 12, 6)] if is_dynamic else [x]
     for batch in sizes:
         expected = model(batch).detach()
-        if kind == "quantised":
+        if kind == "quantized":
             np.testing.assert_array_equal(run(path, batch), expected.numpy())
         else:
             # float32: two layers of at most 9·4 products; rounding 2^-24 relative each, values below 8
             np.testing.assert_allclose(run(path, batch), expected.numpy(), atol=2e-5)
-    if kind == "quantised":
+    if kind == "quantized":
         assert linger.verify(model, path, sizes).ok
 
 
@@ -109,7 +109,7 @@ def test_both_exporters_write_the_same_dialect_nodes(tmp_path):
     ],
     ids=["list", "names", "mixed"],
 )
-@pytest.mark.parametrize("kind", ["float", "quantised"])
+@pytest.mark.parametrize("kind", ["float", "quantized"])
 def test_dynamic_axes_in_their_three_forms(tmp_path, kind, axes):
     model, x = prepared(kind)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", dynamic_axes=axes, **NAMES)
@@ -121,7 +121,7 @@ def test_dynamic_axes_in_their_three_forms(tmp_path, kind, axes):
     "shapes", [{"x": {0: Dim("n"), 2: Dim("h")}}, ({0: "n", 2: "h"},)], ids=["dims by name", "names by position"]
 )
 def test_dynamic_shapes_reach_the_tracing_exporter(tmp_path, shapes):
-    model, x = prepared("quantised")
+    model, x = prepared("quantized")
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", dynamic_shapes=shapes, **NAMES)
     shape = onnx.load(tmp_path / "net.onnx").graph.input[0].type.tensor_type.shape.dim
     assert [d.dim_param for d in shape] == ["n", "", "h", ""]
@@ -200,12 +200,12 @@ class Outputs(nn.Module):
         return {"scaled": y.dequantize() * factor if hasattr(y, "scale") else y * factor, "pair": (y, [torch.relu(y)])}
 
 
-@pytest.mark.parametrize("kind", ["float", "quantised"])
+@pytest.mark.parametrize("kind", ["float", "quantized"])
 def test_scalars_dicts_keywords_and_nested_outputs(tmp_path, kind):
     torch.manual_seed(0)
     x, more = torch.randn(3, 4), torch.randn(3, 4)
     model = Outputs().eval()
-    if kind == "quantised":
+    if kind == "quantized":
         linger.init(model)
         with linger.calibration():
             model(x, 2.0, extra={"more": more})
@@ -218,7 +218,7 @@ def test_scalars_dicts_keywords_and_nested_outputs(tmp_path, kind):
     flat = [expected["scaled"], expected["pair"][0], expected["pair"][1][0]]
     assert len(y) == 3
     for have, want in zip(y, flat, strict=True):
-        np.testing.assert_allclose(have, want.detach().numpy(), atol=0 if kind == "quantised" else 1e-5)
+        np.testing.assert_allclose(have, want.detach().numpy(), atol=0 if kind == "quantized" else 1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")

@@ -29,7 +29,7 @@ from tests.support.custom_ops import (
     torch_export,
     whole,
 )
-from tests.support.models import quantised
+from tests.support.models import quantized
 from tests.support.symbolics import registered
 
 both_exporters = pytest.mark.parametrize("export", [torch_export, linger_export], ids=["torch", "linger"])
@@ -298,7 +298,7 @@ class TestBody:
         assert onnx.load(tmp_path / "later.onnx").functions[0].opset_import[0].version == 17
 
     @pytest.mark.parametrize("form", ["dialect", "bare", "standard"])
-    def test_float_island_of_a_quantised_model_carries_its_body(self, tmp_path, form, scale_op):
+    def test_float_island_of_a_quantized_model_carries_its_body(self, tmp_path, form, scale_op):
         class Mixed(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -308,7 +308,7 @@ class TestBody:
                 return self.second(torch.ops.mylib.scale(self.first(x), torch.tensor(0.5)))
 
         x, path = torch.randn(8, 6), tmp_path / "net.onnx"
-        model = quantised(Mixed(), x)
+        model = quantized(Mixed(), x)
         linger.restore()
         with linger.onnx.operator("mylib::scale", to="custom::scale", body=SCALE_BODY):
             linger.onnx.export(model, (x,), path, form=form, **NAMES)

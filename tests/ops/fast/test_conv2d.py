@@ -20,7 +20,7 @@ def test_integers_are_those_of_the_body(sample):
 
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("parts", [0, 1, 2, 3], ids=["float64", "whole", "two parts", "three parts"])
-def test_picture_without_a_batch_axis_is_split_along_its_channels(parts, group, draw):
+def test_image_without_a_batch_axis_is_split_along_its_channels(parts, group, draw):
     geometry = {"strides": (1, 1), "pads": (0, 1, 1, 0), "dilations": (1, 1), "group": group}
     x = torch.from_numpy(draw.integers(-9, 10, (1, 8, 5, 6))).float()
     w = torch.from_numpy(draw.integers(-9, 10, (4, 8 // group, 2, 2))).float()

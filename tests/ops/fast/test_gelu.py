@@ -18,7 +18,7 @@ def test_it_is_torchs_function_up_to_sixteen():
     assert gelu_torch.real_result([torch.tensor([20.0])]).item() == pytest.approx(16.0, abs=1e-5)
 
 
-def test_nothing_is_learnt_beyond_sixteen():
+def test_nothing_is_learned_beyond_sixteen():
     x = torch.tensor([-20.0, 20.0, 3.0]).requires_grad_()
     gelu_torch.real_result([x]).sum().backward()
     assert x.grad[:2].tolist() == [0.0, 0.0]

@@ -55,7 +55,7 @@ def test_gradient_is_straight_through_and_zero_where_the_product_saturates(draw)
     product = mul_torch.real_result(ours, [16.0, 16.0], [8, 8])
     mul_torch.evaluate(product, ours, attributes, can_saturate=True).backward(upstream)
     plain = [real_carrier(q, 16.0).requires_grad_() for q in inputs]
-    naive.quantised(plain[0] * plain[1], 4.0, 8).backward(upstream)
+    naive.quantized(plain[0] * plain[1], 4.0, 8).backward(upstream)
     for mine, expected in zip(ours, plain, strict=True):
         assert torch.equal(mine.grad, expected.grad)
     assert 0 < int((ours[0].grad == 0).sum()) < 500

@@ -18,7 +18,7 @@ from linger.quantization.core.observation import is_calibrating
 from linger.quantization.setup.initialize import init
 from linger.simulation.recorder import record
 from tests.support import int64
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def residual(m, x):
@@ -36,10 +36,10 @@ def scales(model):
 
 def calibrated(batches, seed=0):
     torch.manual_seed(seed)
-    return quantise(Wired(residual), *batches)
+    return quantize(Wired(residual), *batches)
 
 
-NO_PASS = pytest.mark.filterwarnings("ignore:calibration. no quantised model ran")
+NO_PASS = pytest.mark.filterwarnings("ignore:calibration. no quantized model ran")
 
 
 @NO_PASS
@@ -60,7 +60,7 @@ def test_gradients_are_off_inside_and_as_before_outside():
     model = init(Wired(residual)).eval()
     with calibration():
         assert not torch.is_grad_enabled()
-        assert not model(picture()).requires_grad
+        assert not model(image()).requires_grad
     assert torch.is_grad_enabled()
     with torch.no_grad():
         with calibration():
@@ -70,70 +70,70 @@ def test_gradients_are_off_inside_and_as_before_outside():
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_input_range_is_the_largest_over_any_number_of_batches(count):
-    batches = [picture(seed=i, spread=1 + (i * 7) % 5) for i in range(count)]
+    batches = [image(seed=i, spread=1 + (i * 7) % 5) for i in range(count)]
     model = calibrated(batches)
     assert model.conv.read("running_x") == max(float(b.abs().max()) for b in batches)
 
 
 def test_scales_do_not_depend_on_the_order_of_the_batches():
-    batches = [picture(seed=1), picture(seed=2, spread=1.3), picture(seed=3, spread=0.7)]
+    batches = [image(seed=1), image(seed=2, spread=1.3), image(seed=3, spread=0.7)]
     models = [calibrated(order) for order in itertools.permutations(batches)]
     assert len({m.conv.read("running_x") for m in models}) == 1
     assert all(scales(m) == scales(models[0]) for m in models)
 
 
 def test_one_large_batch_is_as_good_as_its_parts():
-    x = picture(batch=6)
+    x = image(batch=6)
     whole, parts = calibrated([x]), calibrated([*x.split(2), x])
     assert scales(whole) == scales(parts)
 
 
 def test_a_second_block_widens_and_never_narrows():
-    model = calibrated([picture()])
+    model = calibrated([image()])
     before = ranges(model)
     with calibration():
-        model(picture(spread=0.1))
+        model(image(spread=0.1))
     kept = ranges(model)
     assert all(kept[k] >= before[k] for k in before)
     with calibration():
-        model(picture(spread=10.0))
-    assert ranges(model)["conv.running_x"] == float(picture(spread=10.0).abs().max())
+        model(image(spread=10.0))
+    assert ranges(model)["conv.running_x"] == float(image(spread=10.0).abs().max())
     assert ranges(model)["conv.running_o"] > 5 * before["conv.running_o"]
 
 
 def test_evaluation_changes_no_range():
-    model = calibrated([picture()])
+    model = calibrated([image()])
     before = ranges(model) | scales(model)
     with torch.no_grad():
-        model(picture(spread=50.0))
+        model(image(spread=50.0))
     assert ranges(model) | scales(model) == before
 
 
 def test_training_moves_the_ranges_from_where_calibration_left_them():
-    model = calibrated([picture()])
+    model = calibrated([image()])
     before = model.conv.read("running_x")
-    model.train()(picture(spread=2.0))
-    expected = np.float32(0.9 * before + 0.1 * float(picture(spread=2.0).abs().max()))
+    model.train()(image(spread=2.0))
+    expected = np.float32(0.9 * before + 0.1 * float(image(spread=2.0).abs().max()))
     assert model.conv.read("running_x") == expected
 
 
 def test_training_starts_at_the_first_batch():
     model = init(Wired(residual)).train()
-    model(picture(seed=1))
-    assert model.conv.read("running_x") == float(picture(seed=1).abs().max())
+    model(image(seed=1))
+    assert model.conv.read("running_x") == float(image(seed=1).abs().max())
     with torch.no_grad():
-        model.eval()(picture(seed=1))  # so that one step is enough to evaluate
+        model.eval()(image(seed=1))  # so that one step is enough to evaluate
 
 
 def test_a_block_without_a_pass_says_so():
     model = nn.Linear(2, 2)
-    with pytest.warns(UserWarning, match="calibration: no quantised model ran inside the block") as said, calibration():
+    with pytest.warns(UserWarning, match="calibration: no quantized model ran inside the block") as said, calibration():
         model(torch.ones(1, 2))  # the float model
     assert said[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with calibration(), calibration():  # the passes of an inner block count for the outer one
-            init(Wired(residual)).eval()(picture())
+            init(Wired(residual)).eval()(image())
 
 
 def test_an_error_inside_is_not_followed_by_a_warning():
@@ -148,9 +148,9 @@ def test_constant_data_are_named_unless_another_input_varies():
     two = Wired(lambda m, x, gain: m.conv(x) * linger.quant_tensor(m, gain))
     model = init(two).eval()
     with calibration():
-        model(picture(), torch.full((2, 1, 1, 1), 2.0))
+        model(image(), torch.full((2, 1, 1, 1), 2.0))
     with pytest.warns(UserWarning, match=r"calibration: Quant saw nothing but zeros"), calibration():
-        model(picture(), torch.zeros(2, 1, 1, 1))
+        model(image(), torch.zeros(2, 1, 1, 1))
 
 
 def test_zeros_calibrate_with_a_warning():
@@ -160,33 +160,33 @@ def test_zeros_calibrate_with_a_warning():
         assert torch.isfinite(model(torch.zeros(2, 3, 6, 6)).dequantize()).all()
     assert model.conv.read("scale_x") == 128.0
     with calibration():
-        model(picture())
-    assert model.conv.read("running_x") == float(picture().abs().max())
+        model(image())
+    assert model.conv.read("running_x") == float(image().abs().max())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_input_that_is_no_number_names_the_tensor_and_changes_nothing(bad):
-    model = calibrated([picture()])
+    model = calibrated([image()])
     before = ranges(model)
-    x = picture()
+    x = image()
     x[0, 0, 0, 0] = bad
     with pytest.raises(UsageError, match=r"^conv\.Quant: the tensor holds NaN or infinity"), calibration():
         model(x)
     assert ranges(model) == before
     with calibration():
-        model(picture())
+        model(image())
     assert ranges(model) == before
 
 
 def test_overflow_inside_the_model_names_the_layer():
     model = init(Wired(lambda m, x: m.conv2(torch.exp(m.conv(x) * 50.0)))).eval()
     with pytest.raises(UsageError, match=r"^conv2\.Quant: the tensor holds NaN or infinity"), calibration():
-        model(picture(spread=30.0))
+        model(image(spread=30.0))
 
 
 def test_empty_batch_is_allowed_between_others():
     empty = torch.zeros(0, 3, 6, 6)
-    assert ranges(calibrated([picture(), empty])) == ranges(calibrated([picture()]))
+    assert ranges(calibrated([image(), empty])) == ranges(calibrated([image()]))
 
 
 def test_empty_batch_alone_sets_nothing():
@@ -195,11 +195,11 @@ def test_empty_batch_alone_sets_nothing():
 
 
 def test_calibrated_data_are_never_clipped():
-    model, x = calibrated([picture()]), picture()
+    model, x = calibrated([image()]), image()
     (made,) = record(model, (x,))
     found = made.integers
-    quantised = np.floor(x.numpy() * model.conv.read("scale_x") + np.float32(0.5))
-    np.testing.assert_array_equal(found["conv.Quant"], quantised)
+    quantized = np.floor(x.numpy() * model.conv.read("scale_x") + np.float32(0.5))
+    np.testing.assert_array_equal(found["conv.Quant"], quantized)
     for layer, name in ((model.conv, "conv.Quant"), (model.conv2, "Relu")):
         frozen = layer.freeze(layer.read("scale_x"))
         weight, bias = frozen.weight_integers.numpy(), frozen.bias_integers.numpy()
@@ -259,12 +259,12 @@ def test_the_device_only_ever_shifts_right(weights, bias, inputs, constants, bit
 def test_inference_mode_calibrates_too():
     model = init(Wired(residual)).eval()
     with torch.inference_mode(), calibration():
-        model(picture())
+        model(image())
     reference = init(Wired(residual)).eval()
     reference.load_state_dict(model.state_dict())
     with torch.no_grad():
-        assert torch.equal(model(picture()).integers(), reference(picture()).integers())
-    model.train()(picture()).sum().backward()
+        assert torch.equal(model(image()).integers(), reference(image()).integers())
+    model.train()(image()).sum().backward()
     assert model.conv.weight.grad is not None
 
 

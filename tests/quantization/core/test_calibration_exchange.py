@@ -40,7 +40,7 @@ DATA = [
 ]
 
 
-def quantised(make=Net, seed=3):
+def quantized(make=Net, seed=3):
     torch.manual_seed(seed)
     model = make()
     if isinstance(model, Net):
@@ -62,12 +62,12 @@ def by_every_method(methods=METHODS):
     rank, count = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     own, found = DATA[rank::count], []
     for method in methods:
-        model = quantised()
+        model = quantized()
         with linger.calibration(method):
             for x in own:
                 model(x)
         found.append(state_of(model))
-    model = quantised()
+    model = quantized()
     for data in (own[:1], own[1:]):
         with linger.calibration():
             for x in data:
@@ -116,7 +116,7 @@ def one_fails(model):
     with linger.calibration():
         model(10 * torch.randn(2, 2))
         if dist.get_rank() == 1:
-            message = "no such picture"
+            message = "no such image"
             raise OSError(message)
 
 
@@ -138,7 +138,7 @@ def weights_differ(model):
 
 
 def models_differ(_model):
-    deeper = quantised(lambda: nn.Sequential(*small(), nn.Linear(2, 2)) if dist.get_rank() else small())
+    deeper = quantized(lambda: nn.Sequential(*small(), nn.Linear(2, 2)) if dist.get_rank() else small())
     with linger.calibration():
         deeper(10 * torch.randn(2, 2))
 
@@ -147,11 +147,11 @@ def widths_differ(_model):
     net = small()
     linger.quant_module(net[0], data_bits=4 if dist.get_rank() else 8)
     with linger.calibration():
-        quantised(lambda: net)(10 * torch.randn(2, 2))
+        quantized(lambda: net)(10 * torch.randn(2, 2))
 
 
 def types_differ(_model):
-    made = quantised(lambda: small().double() if dist.get_rank() else small())
+    made = quantized(lambda: small().double() if dist.get_rank() else small())
     with linger.calibration():
         made(torch.randn(2, 2, dtype=made[0].weight.dtype))
 
@@ -166,7 +166,7 @@ def versions_differ(model):
 
 
 def counted_before(_model):
-    model = quantised(small)
+    model = quantized(small)
     with linger.calibration():
         model(torch.randn(2, 2))
     if dist.get_rank() == 0:
@@ -182,8 +182,8 @@ def nobody_has_data(model):
 
 
 REFUSED = {
-    one_has_no_data: "calibration: rank 1 ran no quantised model inside the block. All ranges",
-    one_fails: "calibration: rank 1 failed inside the block (OSError: no such picture). All ranges",
+    one_has_no_data: "calibration: rank 1 ran no quantized model inside the block. All ranges",
+    one_fails: "calibration: rank 1 failed inside the block (OSError: no such image). All ranges",
     one_has_nan: "calibration: rank 1 failed inside the block (UsageError: 0.Quant: the tensor holds NaN",
     methods_differ: "calibration: rank 1 has other methods than rank 0. All ranges",
     weights_differ: "rank 1 has another model than rank 0: its model has other weights or statistics in 2. All",
@@ -207,7 +207,7 @@ def look_alone():
 def every_refusal():
     warnings.simplefilter("ignore")
     alone = look_alone()
-    refused = [attempt(quantised(small), act) for act in REFUSED]
+    refused = [attempt(quantized(small), act) for act in REFUSED]
     return refused, by_every_method(METHODS[:1])[:1], alone, with_warnings()
 
 
@@ -222,7 +222,7 @@ def test_every_process_raises_the_same_sentence(told):
         assert one[0] == "UsageError", (act, one)
         assert sentence in one[1]
         if act is one_fails:
-            assert two[:2] == ("OSError", "no such picture")
+            assert two[:2] == ("OSError", "no such image")
         elif act is one_has_nan:
             assert two[0] == "UsageError"
             assert two[1].startswith("0.Quant: the tensor holds NaN")
@@ -248,7 +248,7 @@ def with_warnings():
     for value in ((0.0, 0.0), (0.0, 1.0)):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            model = quantised(small)
+            model = quantized(small)
             with linger.calibration():
                 model(torch.tensor([[value[dist.get_rank()], 0.0]] * 2))
         found.append([str(each.message).partition(",")[0] for each in told])
@@ -263,13 +263,13 @@ def test_the_first_process_warns_of_the_data_of_all(told):
     assert first == [
         ["calibration: 0.Quant saw nothing but zeros"],
         [],
-        ["calibration: no quantised model ran inside the block"],
+        ["calibration: no quantized model ran inside the block"],
     ]
     assert second == [[], [], []]
 
 
 def one_is_killed():
-    model = quantised(small)
+    model = quantized(small)
     with linger.calibration():
         model(torch.randn(2, 2))
     return attempt_with(model)
@@ -295,7 +295,7 @@ def test_a_killed_process_is_one_sentence_in_the_others():
 
 
 def one_stays_away():
-    model = quantised(small)
+    model = quantized(small)
     if dist.get_rank() == 1:
         dist.barrier(async_op=True)
         return None

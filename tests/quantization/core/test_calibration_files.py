@@ -28,7 +28,7 @@ def _half():
         return bins.largest / 2
 
 
-class Pictures(nn.Module):
+class Images(nn.Module):
     """Convolutions with a batch norm and limits, functions with ranges of their own, and a branch for few of the data."""
 
     def __init__(self):
@@ -73,23 +73,23 @@ def batches(shape, factors=(0.5, 2.5, 0.7, 1.1, 0.3), seed=4):
 
 
 KINDS = {
-    "pictures": (Pictures, batches((2, 3, 8, 8))),
+    "images": (Images, batches((2, 3, 8, 8))),
     "sequences": (Sequences, batches((7, 2, 6))),
     "attention": (Attention, batches((2, 4, 6), (0.5, 9.0, 0.7, 12.0, 0.3))),
 }
 
 
-def quantised(kind):
+def quantized(kind):
     make, found = KINDS[kind]
     torch.manual_seed(2)
-    model = linger.trace_layers(make(), found[0]) if make is Pictures else make()
+    model = linger.trace_layers(make(), found[0]) if make is Images else make()
     return linger.init(model).eval()
 
 
 @pytest.fixture(scope="module")
 def blank():
     """A model of each kind that nothing was seen in; tests copy it."""
-    return {kind: quantised(kind) for kind in KINDS}
+    return {kind: quantized(kind) for kind in KINDS}
 
 
 def calibrated(model, data, *method, **methods):
@@ -142,11 +142,11 @@ def test_shards_give_the_state_of_one_pass_for_every_method(blank, kind, tmp_pat
 
 def test_shards_cover_what_calibration_decides(blank, tmp_path):
     # so that the tests around this one look at something
-    pictures = merged(blank["pictures"], shards(blank["pictures"], tmp_path, [[x] for x in KINDS["pictures"][1]]))
+    images = merged(blank["images"], shards(blank["images"], tmp_path, [[x] for x in KINDS["images"][1]]))
     assert {"rare.running_o", "_linger_round_tensor_iqadd__default_index_2.running_o", "mix"} <= set(
-        pictures.state_dict()
+        images.state_dict()
     )
-    assert pictures.rare.ranges["o"].used_interval == (-1.0, 3.0)
+    assert images.rare.ranges["o"].used_interval == (-1.0, 3.0)
     attention = merged(blank["attention"], shards(blank["attention"], tmp_path, [[x] for x in KINDS["attention"][1]]))
     assert [name for name in attention.state_dict() if name.endswith("below_max")]
 
@@ -156,7 +156,7 @@ def test_any_division_in_any_order_by_any_methods(blank, seed, tmp_path):
     dice = random.Random(seed)
     kind = list(KINDS)[seed % len(KINDS)]
     model, data = blank[kind], KINDS[kind][1]
-    first = {"pictures": "first", "sequences": "cell", "attention": "query"}[kind]
+    first = {"images": "first", "sequences": "cell", "attention": "query"}[kind]
     methods = {
         "inputs": dice.choice([None, *METHODS]),
         "weights": dice.choice([None, *METHODS]),
@@ -182,9 +182,9 @@ def test_ranges_are_those_of_numpy_on_all_data(tmp_path):
 
 
 def test_what_was_found_before_the_shards_counts_once(blank, tmp_path):
-    data = KINDS["pictures"][1]
-    started = quantised("pictures")
-    started.load_state_dict(calibrated(blank["pictures"], [8 * data[0]]).state_dict())
+    data = KINDS["images"][1]
+    started = quantized("images")
+    started.load_state_dict(calibrated(blank["images"], [8 * data[0]]).state_dict())
     paths = shards(started, tmp_path, [data[:1], data[1:]])
     whole = calibrated(started, data)
     assert state_of(merged(started, paths)) == state_of(whole)
@@ -192,12 +192,12 @@ def test_what_was_found_before_the_shards_counts_once(blank, tmp_path):
 
 
 def test_shards_replace_what_the_model_has_counted(blank, tmp_path):
-    data = KINDS["pictures"][1]
-    used = calibrated(blank["pictures"], [9 * x for x in data], inputs="kl", outputs="kl")
-    paths = shards(blank["pictures"], tmp_path, [data[:2], data[2:]])
-    assert state_of(merged(used, paths)) == state_of(calibrated(blank["pictures"], data))
+    data = KINDS["images"][1]
+    used = calibrated(blank["images"], [9 * x for x in data], inputs="kl", outputs="kl")
+    paths = shards(blank["images"], tmp_path, [data[:2], data[2:]])
+    assert state_of(merged(used, paths)) == state_of(calibrated(blank["images"], data))
     linger.save_statistics(used, tmp_path / "own.stat")
-    everything = calibrated(blank["pictures"], [*data, *(9 * x for x in data)])
+    everything = calibrated(blank["images"], [*data, *(9 * x for x in data)])
     assert state_of(merged(used, [*paths, tmp_path / "own.stat"])) == state_of(everything)
 
 
@@ -368,9 +368,9 @@ def test_bad_arguments(small, tmp_path):
     assert refused(small, []).startswith("merge_statistics: no file was given")
     assert "no layer or range has such a path" in refused(small, path, layers={"nowhere": "max"})
     assert "merge_statistics" in refused(small, path, "nosuch")
-    with pytest.raises(UsageError, match="merge_statistics: Linear is not quantised"):
+    with pytest.raises(UsageError, match="merge_statistics: Linear is not quantized"):
         linger.merge_statistics(nn.Linear(2, 2), path)
-    with pytest.raises(UsageError, match="save_statistics: Linear is not quantised"):
+    with pytest.raises(UsageError, match="save_statistics: Linear is not quantized"):
         linger.save_statistics(nn.Linear(2, 2), tmp_path / "x")
     with pytest.raises(UsageError, match="save_statistics: nothing was counted"):
         linger.save_statistics(small, tmp_path / "x")
@@ -384,8 +384,8 @@ def test_a_method_that_fails_leaves_the_model_as_it_was(blank, tmp_path):
     def broken(bins, bits):
         raise RuntimeError
 
-    paths = shards(blank["pictures"], tmp_path, [[x] for x in KINDS["pictures"][1]])
-    model = copy.deepcopy(blank["pictures"])
+    paths = shards(blank["images"], tmp_path, [[x] for x in KINDS["images"][1]])
+    model = copy.deepcopy(blank["images"])
     with pytest.raises(Exception):  # noqa: B017 - whatever becomes of a method's own error
         linger.merge_statistics(model, paths, "broken")
-    assert state_of(model) == state_of(blank["pictures"])
+    assert state_of(model) == state_of(blank["images"])

@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
         return self.head(self.cell(x)[0])
 
 
-def quantised(make=Net):
+def quantized(make=Net):
     torch.manual_seed(2)
     return linger.init(linger.trace_layers(make(), data()[0]) if make is Net else make()).eval()
 
@@ -58,7 +58,7 @@ def calibrate(model, *batches, **methods):
 
 
 def calibrated(batches, make=Net, **methods):
-    return calibrate(quantised(make), *batches, **methods)
+    return calibrate(quantized(make), *batches, **methods)
 
 
 def settled(model, x):
@@ -78,7 +78,7 @@ METHODS = ["max", "percentile:99", "mse", "kl", "topk"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("make", "batches"), KINDS, ids=["pictures", "sequences"])
+@pytest.mark.parametrize(("make", "batches"), KINDS, ids=["images", "sequences"])
 @pytest.mark.thin
 def test_order_does_not_matter(make, batches, method):
     found = batches()
@@ -87,7 +87,7 @@ def test_order_does_not_matter(make, batches, method):
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
-@pytest.mark.parametrize(("make", "batches"), KINDS, ids=["pictures", "sequences"])
+@pytest.mark.parametrize(("make", "batches"), KINDS, ids=["images", "sequences"])
 @pytest.mark.thin
 def test_method_is_changed_without_data(make, batches, method):
     found = batches()
@@ -113,7 +113,7 @@ def test_second_block_adds_to_the_first():
 def test_ranges_of_a_checkpoint_are_widened_by_max_and_replaced_by_others():
     found, wide = data(), data(seed=9)
     state = calibrated([x * 50 for x in wide]).state_dict()
-    model = quantised()
+    model = quantized()
     model.load_state_dict(calibrated(found[:1]).state_dict())
     model.load_state_dict(state)
     with linger.calibration():
@@ -166,7 +166,7 @@ def test_methods_by_kind_and_by_layer():
 
 
 def test_weights_are_found_by_their_own_numbers_with_the_batch_norm_folded_in():
-    model = quantised()
+    model = quantized()
     linger.choose_ranges(model, weights="topk:1")
     factor = model.first.bn.weight / (model.first.bn.running_var + model.first.bn.eps).sqrt()
     expected = (model.first.weight * factor.reshape(-1, 1, 1, 1)).abs().max().item()
@@ -206,7 +206,7 @@ def sqnr(model, batches):
     return 10 * math.log10(sum(float(a.square().sum()) for a, _ in pairs) / noise)
 
 
-OUTLIERS = {"number": lambda x: x[0, 0, 2, 2], "picture": lambda x: x[0]}
+OUTLIERS = {"number": lambda x: x[0, 0, 2, 2], "image": lambda x: x[0]}
 
 
 @pytest.mark.parametrize("part", OUTLIERS.values(), ids=OUTLIERS)
@@ -246,7 +246,7 @@ def test_tuned_model_is_exported_and_proven(tmp_path):
     ],
 )
 def test_unknown_methods_are_refused_before_any_pass(methods, message):
-    model = quantised()
+    model = quantized()
     with pytest.raises(UsageError, match=message), linger.calibration(**methods):
         model(data()[0])
     assert model.first.read("running_o") == 0.0
@@ -255,7 +255,7 @@ def test_unknown_methods_are_refused_before_any_pass(methods, message):
 
 
 def test_unknown_layers_are_refused_and_nothing_changes():
-    model = quantised()
+    model = quantized()
     before = copy.deepcopy(model.state_dict())
     with (
         pytest.raises(UsageError, match=r"'secnd' \(did you mean 'second'\?\).*no layer or range has such a path"),
@@ -274,7 +274,7 @@ def test_data_that_are_no_numbers_leave_the_ranges_as_before(value):
     with pytest.raises(UsageError, match=r"first\.Quant: the tensor holds NaN or infinity"):
         calibrate(model, data()[0] * 30, bad)
     assert_same(model.state_dict(), before)
-    fresh = quantised()
+    fresh = quantized()
     before = copy.deepcopy(fresh.state_dict())
     with pytest.raises(UsageError, match="NaN or infinity"):
         calibrate(fresh, data()[0], bad)
@@ -283,7 +283,7 @@ def test_data_that_are_no_numbers_leave_the_ranges_as_before(value):
 
 
 def test_ranges_without_counts_are_all_named():
-    model = quantised()
+    model = quantized()
     model.load_state_dict(calibrated(data()).state_dict(), strict=False)
     with pytest.raises(
         UsageError, match=r"choose_ranges: first.o, second.o, head.o, .*iqadd.*Calibrate the model again"
@@ -292,7 +292,7 @@ def test_ranges_without_counts_are_all_named():
 
 
 def test_a_float_model_is_refused():
-    with pytest.raises(UsageError, match="choose_ranges: Linear is not quantised"):
+    with pytest.raises(UsageError, match="choose_ranges: Linear is not quantized"):
         linger.choose_ranges(nn.Linear(2, 2), "mse")
 
 
@@ -301,4 +301,4 @@ def test_counts_are_no_part_of_a_checkpoint():
     assert not any("histogram" in key for key in model.state_dict())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        quantised().load_state_dict(model.state_dict(), strict=False)
+        quantized().load_state_dict(model.state_dict(), strict=False)

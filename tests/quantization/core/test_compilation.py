@@ -19,7 +19,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
 
 
-def picture() -> torch.Tensor:
+def image() -> torch.Tensor:
     return torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(2))
 
 
@@ -27,14 +27,14 @@ def train(model: nn.Module, call) -> list[torch.Tensor]:
     optimizer, seen = torch.optim.SGD(model.parameters(), 0.1), []
     model.train()
     for _ in range(2):
-        y = unwrap(call(picture()))
+        y = unwrap(call(image()))
         optimizer.zero_grad()
         y.square().mean().backward()
         optimizer.step()
         seen.append(y.detach())
     model.eval()
     with torch.no_grad():
-        seen.append(unwrap(call(picture())))
+        seen.append(unwrap(call(image())))
     return [*seen, *model.state_dict().values()]
 
 
@@ -72,7 +72,7 @@ def test_a_whole_graph_cannot_hold_the_model_and_torch_says_why():
         return model(x * 2.0)
 
     with pytest.raises(torch._dynamo.exc.Unsupported, match=r"runs as it is inside torch\.compile"):
-        forward(picture())
+        forward(image())
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, lambda m: (m.compile(), m)[1]], ids=["compile", "in place"])

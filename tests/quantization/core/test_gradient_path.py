@@ -1,4 +1,4 @@
-"""A torch.autograd.Function behind quantised layers: the gradients are those of the function spelled out."""
+"""A torch.autograd.Function behind quantized layers: the gradients are those of the function spelled out."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from linger.quantization.core.qtensor import QTensor
 
 
 class Doubled(torch.autograd.Function):
-    """Returns a quantised tensor of its own, computed where torch follows no gradient; keeps its input."""
+    """Returns a quantized tensor of its own, computed where torch follows no gradient; keeps its input."""
 
     @staticmethod
     def forward(ctx, x):
@@ -160,7 +160,7 @@ def test_overwritten_tensor_keeps_no_gradient_path():
 
 
 @pytest.mark.parametrize("bits", [8, 32])
-def test_quantised_leaf_of_ones_own_collects_a_gradient(bits):
+def test_quantized_leaf_of_ones_own_collects_a_gradient(bits):
     """What a checkpoint does with its inputs."""
     seen = {}
 

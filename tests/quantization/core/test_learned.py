@@ -17,7 +17,7 @@ import linger
 from linger.numeric.torch.quantize import Grid, learn_grid
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
-from tests.support.device_models import make_model, picture
+from tests.support.device_models import image, make_model
 from tests.support.emulated_device import take_host_reads
 from tests.support.processes import run_processes
 
@@ -167,14 +167,14 @@ def test_thresholds_of_layers_get_the_sum_over_rounding_errors(layer, shape, wei
     model.train()
     result = model(x)
     (unwrap(result[0] if isinstance(result, tuple) else result) * draw(1)).square().sum().backward()
-    quantised = model[0]
-    pairs = [(name, getattr(quantised, key)) for name, key in weights.items()]
+    quantized = model[0]
+    pairs = [(name, getattr(quantized, key)) for name, key in weights.items()]
     pairs.append(("i" if "iw" in weights else "x", x))
     for name, real in pairs:
-        scale = quantised.read(f"scale_{name}")
+        scale = quantized.read(f"scale_{name}")
         rounded = (real.detach() * scale + 0.5).floor() / scale
         expected = LN2 * float((real.grad * (rounded - real.detach())).sum())
-        assert quantised.ranges[name].learned.parameter.grad.item() == pytest.approx(expected, rel=1e-3, abs=1e-5), name
+        assert quantized.ranges[name].learned.parameter.grad.item() == pytest.approx(expected, rel=1e-3, abs=1e-5), name
 
 
 def test_every_learned_range_of_a_network_gets_a_gradient():
@@ -518,17 +518,17 @@ def test_a_device_learns_the_same_and_is_not_read(name, method, device):
         torch.manual_seed(0)
         model = linger.init(make_model(name)).eval()
         with linger.calibration():
-            model(picture())
+            model(image())
         learned = linger.learn_scales(model.to(where), method)
         optimizer = torch.optim.SGD(groups(model, learned, 1e-3, 1e-3))
         model.train()
         for _ in range(2):
             take_host_reads()
             optimizer.zero_grad()
-            unwrap(model(picture(seed=2).to(where))).square().mean().backward()
+            unwrap(model(image(seed=2).to(where))).square().mean().backward()
             optimizer.step()
             reads = take_host_reads()
-        return model.eval()(picture(seed=2).to(where)), learned, reads
+        return model.eval()(image(seed=2).to(where)), learned, reads
 
     plain, expected, _ = train("cpu")
     there, found, reads = train(device)
@@ -540,7 +540,7 @@ def test_a_device_learns_the_same_and_is_not_read(name, method, device):
     with torch.no_grad():
         found[0].fill_(math.nan)
     with pytest.raises(linger.UsageError, match="is nan, so no scale"):
-        there.runtime.layers[0](picture().to(device))
+        there.runtime.layers[0](image().to(device))
 
 
 # methods and errors
@@ -586,9 +586,9 @@ def test_a_configuration_says_how_ranges_are_learned_now(tmp_path):
 @pytest.mark.parametrize(
     ("make", "how", "message"),
     [
-        (lambda: nn.Linear(2, 2), {}, "Linear is not quantised"),
+        (lambda: nn.Linear(2, 2), {}, "Linear is not quantized"),
         (lambda: linger.init(nn.Sequential(nn.Linear(2, 2))), {}, "no scale is known yet"),
-        (lambda: linger.init(nn.Sequential(nn.Flatten())), {}, "Sequential has no quantised layer"),
+        (lambda: linger.init(nn.Sequential(nn.Flatten())), {}, "Sequential has no quantized layer"),
         (linear, {"method": "TQT"}, r"no method 'TQT'.*Did you mean 'tqt'\?"),
         (linear, {"layers": ["0.p"]}, r"did you mean '0\.[xwo]'\?"),
     ],

@@ -11,7 +11,7 @@ from linger.errors import UsageError
 from linger.numeric.torch.quantize import round_weight
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.torch_state import full_precision, put_autocast_aside, take_autocast_up
-from tests.support.device_models import make_model, picture
+from tests.support.device_models import image, make_model
 
 
 def test_without_autocast_nothing_happens():
@@ -50,7 +50,7 @@ def test_autocast_of_every_device_is_put_aside(device):
 
 def train(name: str, *, is_mixed: bool) -> list[torch.Tensor]:
     """Calibration, two steps and an evaluation, with or without autocast and a GradScaler."""
-    model, x, seen = linger.init(make_model(name)).eval(), picture(), []
+    model, x, seen = linger.init(make_model(name)).eval(), image(), []
     autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=is_mixed)
     with linger.calibration(), autocast():
         model(x)

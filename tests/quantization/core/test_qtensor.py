@@ -12,7 +12,7 @@ from linger.errors import UnsupportedError
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.dispatch import dispatch
-from tests.support.wired import after, picture
+from tests.support.wired import after, image
 
 
 def qtensor(values=(0.5, -0.25, 1.0), scale=16.0, bits=8):
@@ -62,7 +62,7 @@ def test_questions_are_answered_from_the_values():
 
 
 def test_a_copy_or_a_saved_tensor_is_an_ordinary_one():
-    x = after(lambda h: h)(picture())
+    x = after(lambda h: h)(image())
     clone = copy.deepcopy(x)
     buffer = io.BytesIO()
     torch.save(x, buffer)
@@ -87,7 +87,7 @@ def test_carrier_holds_the_width(bits, kind):
     assert to_carrier(torch.zeros(1), bits).dtype == kind
 
 
-def test_overwritten_by_another_quantised_tensor():
+def test_overwritten_by_another_quantized_tensor():
     x, other = qtensor(), qtensor((2.0,), 4.0, 16)
     assert x.overwrite(other) is x
     assert (x.scale, x.bits, x.tolist()) == (4.0, 16, [2.0])
@@ -153,9 +153,9 @@ def test_a_view_may_be_changed_when_nobody_looks_at_the_tensor_again(make):
         return make(h) + 1.0
 
     torch.manual_seed(0)
-    expected = after(out_of_place)(picture())
+    expected = after(out_of_place)(image())
     torch.manual_seed(0)
-    assert torch.equal(after(forward)(picture()).integers(), expected.integers())
+    assert torch.equal(after(forward)(image()).integers(), expected.integers())
 
 
 COPIES = {
@@ -190,9 +190,9 @@ def test_a_copy_and_its_source_are_independent(make, change):
 
     for forward, expected in ((change_copy, F.relu), (change_source, lambda h: make(F.relu(h)))):
         torch.manual_seed(0)
-        reference = after(expected)(picture())
+        reference = after(expected)(image())
         torch.manual_seed(0)
-        assert torch.equal(after(forward)(picture()).integers(), reference.integers())
+        assert torch.equal(after(forward)(image()).integers(), reference.integers())
 
 
 def test_relu_in_place_is_seen_through_every_name():
@@ -206,9 +206,9 @@ def test_relu_in_place_is_seen_through_every_name():
         return torch.cat([h[:, :2], h], dim=1)
 
     torch.manual_seed(0)
-    reference = after(expected)(picture())
+    reference = after(expected)(image())
     torch.manual_seed(0)
-    assert torch.equal(after(forward)(picture()).integers(), reference.integers())
+    assert torch.equal(after(forward)(image()).integers(), reference.integers())
 
 
 def test_deferred_content_is_made_once_and_only_when_asked_for():

@@ -18,7 +18,7 @@ from linger.quantization.core.ranges import MOMENTUM
 from linger.quantization.core.runtime import Pass
 
 # observers alone, without the model whose absence a calibration block warns of
-pytestmark = pytest.mark.filterwarnings("ignore:calibration. no quantised model ran:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:calibration. no quantized model ran:UserWarning")
 
 
 def tensor(*values):

@@ -1,4 +1,4 @@
-"""A quantised model that computes in real numbers: its own float reference, and the passes of calibration."""
+"""A quantized model that computes in real numbers: its own float reference, and the passes of calibration."""
 
 import copy
 import math
@@ -56,10 +56,10 @@ class Attention(nn.Module):
         return self.norm(h + self.narrow(F.silu(self.wide(h)) / 3.0))
 
 
-PICTURE = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+IMAGE = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1))
 SIGNAL = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(2))
 MODELS = {
-    "pictures": (Residual, PICTURE),
+    "images": (Residual, IMAGE),
     "lstm": (lambda: Sequence(nn.LSTM, num_layers=2, bidirectional=True), SIGNAL),
     "gru": (lambda: Sequence(nn.GRU, bias=False), SIGNAL),
     "attention": (Attention, torch.arange(12).reshape(2, 6) % 11),
@@ -96,11 +96,11 @@ def test_real_copy_is_the_float_model(kind, is_calibrated):
     model, x = float_model(kind)
     with torch.no_grad():
         expected = model(x)
-    quantised = linger.init(copy.deepcopy(model)).eval()
+    quantized = linger.init(copy.deepcopy(model)).eval()
     if is_calibrated:
         with linger.calibration():
-            quantised(x)
-    reference = real_copy(quantised)
+            quantized(x)
+    reference = real_copy(quantized)
     state = {key: value.clone() for key, value in reference.state_dict().items()}
     with torch.no_grad():
         assert_equal_within_rounding(reference(x), expected)
@@ -108,7 +108,7 @@ def test_real_copy_is_the_float_model(kind, is_calibrated):
     assert list(after) == list(state)
     # what follows from weights alone may be written by any pass
     assert all(torch.equal(after[key], value) for key, value in state.items() if not key.endswith(("_w", "_o")))
-    assert [path for path, _ in reference.named_modules()] == [path for path, _ in quantised.named_modules()]
+    assert [path for path, _ in reference.named_modules()] == [path for path, _ in quantized.named_modules()]
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -116,22 +116,22 @@ def test_calibration_computes_what_the_float_model_does(kind):
     model, x = float_model(kind)
     with torch.no_grad():
         expected = model(x)
-    quantised = linger.init(copy.deepcopy(model)).eval()
+    quantized = linger.init(copy.deepcopy(model)).eval()
     with linger.calibration():
-        assert_equal_within_rounding(quantised(x), expected)
+        assert_equal_within_rounding(quantized(x), expected)
 
 
-@pytest.mark.parametrize("kind", ["pictures", "lstm", "gru"])
+@pytest.mark.parametrize("kind", ["images", "lstm", "gru"])
 def test_order_of_batches_does_not_matter(kind):
     torch.manual_seed(5)
     batches = [torch.randn_like(MODELS[kind][1]) * size for size in (1.0, 0.2, 3.0, 0.6)]
     states = []
     for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)):
-        quantised = linger.init(float_model(kind)[0]).eval()
+        quantized = linger.init(float_model(kind)[0]).eval()
         with linger.calibration():
             for k in order:
-                quantised(batches[k])
-        states.append(quantised.state_dict())
+                quantized(batches[k])
+        states.append(quantized.state_dict())
     assert all(torch.equal(value, other[key]) for other in states[1:] for key, value in states[0].items())
 
 
@@ -193,12 +193,12 @@ def test_choices_and_constants_are_not_rounded():
 
 
 def test_float_model_is_refused():
-    with pytest.raises(UsageError, match="Linear is not quantised"):
+    with pytest.raises(UsageError, match="Linear is not quantized"):
         real_copy(nn.Linear(2, 2))
 
 
 def test_gradients_are_those_of_the_float_model():
-    model, x = float_model("pictures")
+    model, x = float_model("images")
     reference = real_copy(linger.init(copy.deepcopy(model)))
     first, second = x.clone().requires_grad_(), x.clone().requires_grad_()
     model(first).square().sum().backward()

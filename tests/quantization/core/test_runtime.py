@@ -14,7 +14,7 @@ from linger.quantization.core.runtime import OpRecord, Runtime, Scope, runtime_o
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.setup.initialize import init
 from linger.simulation.recorder import record
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.wired import Wired, after, image, quantize
 
 
 def test_frames_follow_the_modules():
@@ -104,17 +104,17 @@ def test_abandoning_clears_the_frames():
 
 
 def test_observers_see_every_op_with_its_operands_until_the_model_is_copied():
-    model, seen = quantise(Wired(lambda m, x: F.relu(m.conv(x)) + 1.0), picture()), []
+    model, seen = quantize(Wired(lambda m, x: F.relu(m.conv(x)) + 1.0), image()), []
     runtime = runtime_of(model)
     assert not runtime.is_recorded
     runtime.observers.append(lambda name, op, operands, attributes, result: seen.append((name, op.name, len(operands))))
     assert runtime.is_recorded
-    model(picture())
+    model(image())
     expected = [("conv.Quant", 1), ("conv.Conv2dInt", 2), ("Relu", 1), ("iqAdd", 2)]
     assert [(name, count) for name, _, count in seen] == expected
     assert [op for _, op, _ in seen] == ["Quant", "Conv2dInt", "Relu", "iqAdd"]
     other = copy.deepcopy(model)
-    other(picture())
+    other(image())
     assert not runtime_of(other).is_recorded
     assert len(seen) == len(expected)
 
@@ -138,7 +138,7 @@ def sometimes_failing(error):
             raise error
         return F.relu(h)
 
-    return quantise(Wired(forward), picture())
+    return quantize(Wired(forward), image())
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -146,18 +146,18 @@ def sometimes_failing(error):
 def test_an_exception_in_forward_leaves_the_next_pass_clean(error, mode):
     model = sometimes_failing(error)
     with torch.no_grad():
-        expected = model(picture()).integers()
-    (before,) = record(model, picture())
+        expected = model(image()).integers()
+    (before,) = record(model, image())
     state = copy.deepcopy(model.state_dict())
     model.train(mode == "train")
     with pytest.raises(type(error)):
-        model(picture(batch=1))
+        model(image(batch=1))
     model.load_state_dict(state)  # a training pass moves ranges, also one that fails later
     model.eval()
     with torch.no_grad():
-        assert torch.equal(model(picture()).integers(), expected)
+        assert torch.equal(model(image()).integers(), expected)
     assert runtime_of(model).frames == []
-    (after_error,) = record(model, picture())
+    (after_error,) = record(model, image())
     assert list(after_error.integers) == list(before.integers)
     assert [op.op for op in linger.coverage(model).ops] == ["Quant", "Conv2dInt", "iqAdd", "Relu"]
 
@@ -166,8 +166,8 @@ def test_a_module_called_twice_has_two_names_and_one_range():
     def forward(m, x):
         return m.conv2(m.conv2(m.conv(x)))
 
-    model = quantise(Wired(forward), picture())
-    (made,) = record(model, picture())
+    model = quantize(Wired(forward), image())
+    (made,) = record(model, image())
     assert list(made.integers) == ["conv.Quant", "conv.Conv2dInt", "conv2.Conv2dInt", "conv2.Conv2dInt_1"]
     assert [op.where for op in linger.coverage(model).ops] == ["conv", "conv", "conv2", "conv2"]
 
@@ -175,8 +175,8 @@ def test_a_module_called_twice_has_two_names_and_one_range():
 def test_two_inputs():
     model = init(Wired(lambda m, x, y: m.conv(x) + m.conv2(m.conv(y)))).eval()
     with linger.calibration():
-        model(picture(), picture(seed=2))
-    (made,) = record(model, (picture(), picture(seed=2)))
+        model(image(), image(seed=2))
+    (made,) = record(model, (image(), image(seed=2)))
     assert list(made.integers) == [
         "conv.Quant",
         "conv.Conv2dInt",
@@ -196,7 +196,7 @@ def test_two_inputs():
     ],
 )
 def test_structured_outputs_keep_their_structure(forward, get):
-    first, second = get(after(forward)(picture()))
+    first, second = get(after(forward)(image()))
     assert isinstance(first, QTensor)
     assert isinstance(second, QTensor)
     assert first.scale != second.scale or not torch.equal(first.integers(), second.integers())
@@ -204,7 +204,7 @@ def test_structured_outputs_keep_their_structure(forward, get):
 
 def test_a_part_of_a_model_runs_alone():
     model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
-    quantise(model, torch.randn(5, 3))
+    quantize(model, torch.randn(5, 3))
     hidden = torch.randn(5, 4)
     with torch.no_grad():
         assert isinstance(model[1](hidden), QTensor)
@@ -216,10 +216,10 @@ def test_a_part_of_a_model_runs_alone():
 def test_training_forward_without_gradients():
     model = init(Wired(lambda m, x: F.relu(m.conv(x)) + 1.0)).train()
     with torch.no_grad():
-        result = model(picture())
+        result = model(image())
     assert not result.requires_grad
     assert model.conv.read("running_x") > 0
-    model(picture()).sum().backward()
+    model(image()).sum().backward()
     assert model.conv.weight.grad is not None
 
 

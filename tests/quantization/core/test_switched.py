@@ -14,13 +14,13 @@ from linger.quantization.core.supported import SETTERS, SWITCHES, why_off
 from linger.quantization.functions.dispatch import bindings
 from linger.quantization.setup.initialize import init
 from linger.settings import Switches
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 
-def quantised(forward, switches, x=None):
+def quantized(forward, switches, x=None):
     model = init(forward if isinstance(forward, nn.Module) else Wired(forward), switches=switches).eval()
     with linger.calibration():
-        model(picture() if x is None else x)
+        model(image() if x is None else x)
     return model
 
 
@@ -100,23 +100,23 @@ CALLS = [
 @pytest.mark.thin(every=4)
 def test_a_switch_keeps_its_function_float_and_no_other(field, op_name, forward, tmp_path):
     torch.manual_seed(0)
-    on = quantised(forward, None)
+    on = quantized(forward, None)
     assert op_name in [o.op for o in linger.coverage(on).integer_ops]
-    off = quantised(forward, Switches(**{field: False}))
+    off = quantized(forward, Switches(**{field: False}))
     report = linger.coverage(off)
     assert op_name not in [o.op for o in report.integer_ops]
     assert f"switched off by {SETTERS[field]}(False)" in [o.reason for o in report.float_ops]
-    linger.onnx.export(off, (picture(),), tmp_path / "m.onnx")
+    linger.onnx.export(off, (image(),), tmp_path / "m.onnx")
     written = [n.op_type for n in onnx.load(tmp_path / "m.onnx").graph.node]
     assert op_name not in written or op_name == "Clip"  # which is also the standard op on floats
     assert "Dequant" in written
-    assert linger.verify(off, tmp_path / "m.onnx", [picture(seed=4)]).ok
+    assert linger.verify(off, tmp_path / "m.onnx", [image(seed=4)]).ok
 
 
 def test_the_float_result_is_that_of_torch():
     seen = []
-    model = quantised(lambda m, x: seen.append(m.conv(x)) or seen[-1] + 0.3, Switches(add=False))
-    result = model(picture())
+    model = quantized(lambda m, x: seen.append(m.conv(x)) or seen[-1] + 0.3, Switches(add=False))
+    result = model(image())
     assert not isinstance(result, linger.QTensor)
     assert torch.equal(result, seen[-1].dequantize() + 0.3)
 
@@ -151,17 +151,17 @@ def test_every_function_of_an_op_obeys_its_switch(field, names):
 def test_a_shuffle_that_is_off_moves_the_same_integers(shuffle, tmp_path):
     torch.manual_seed(0)
     forward = Wired(lambda m, x: shuffle(m.conv(x), 2))
-    on, off = quantised(copy.deepcopy(forward), None), quantised(forward, Switches(channel_shuffle=False))
+    on, off = quantized(copy.deepcopy(forward), None), quantized(forward, Switches(channel_shuffle=False))
     assert "ShuffleChannel" in [o.op for o in linger.coverage(on).integer_ops]
     assert [o.op for o in linger.coverage(off).ops] == ["Quant", "Conv2dInt"]
-    assert torch.equal(on(picture(seed=2)), off(picture(seed=2)))
-    linger.onnx.export(off, (picture(),), tmp_path / "m.onnx")
-    assert linger.verify(off, tmp_path / "m.onnx", [picture(seed=4)]).ok
+    assert torch.equal(on(image(seed=2)), off(image(seed=2)))
+    linger.onnx.export(off, (image(),), tmp_path / "m.onnx")
+    assert linger.verify(off, tmp_path / "m.onnx", [image(seed=4)]).ok
 
 
 def test_torch_complains_about_a_wrong_shuffle():
     with pytest.raises(RuntimeError, match="channels"):
-        quantised(lambda m, x: torch.channel_shuffle(m.conv(x), 3), Switches(channel_shuffle=False))
+        quantized(lambda m, x: torch.channel_shuffle(m.conv(x), 3), Switches(channel_shuffle=False))
 
 
 def test_others_obey_none():
@@ -172,7 +172,7 @@ def test_others_obey_none():
 
 
 def test_relu6_is_no_clamp():
-    model = quantised(lambda m, x: F.relu6(m.conv(x)), Switches(clamp=False))
+    model = quantized(lambda m, x: F.relu6(m.conv(x)), Switches(clamp=False))
     assert linger.coverage(model).float_ops == ()
 
 
@@ -188,7 +188,7 @@ class Products(nn.Module):
         return self.fc(self.call(x, self.weight))
 
 
-@pytest.mark.parametrize("is_inside", [False, True], ids=["float input", "quantised input"])
+@pytest.mark.parametrize("is_inside", [False, True], ids=["float input", "quantized input"])
 @pytest.mark.parametrize(
     "call",
     [F.linear, torch.matmul, lambda x, w: F.linear(x, w * 1.0), lambda x, w: torch.addmm(w[0], x, w)],
@@ -199,7 +199,7 @@ def test_linear_products_with_parameters(call, is_inside, tmp_path):
     body = (lambda x, w: call(torch.relu(linger.quant_tensor(model, x)), w)) if is_inside else call
     x = torch.randn(5, 6)
     model = Products(body)
-    model = quantised(model, Switches(linear=False), x)
+    model = quantized(model, Switches(linear=False), x)
     report = linger.coverage(model)
     assert [o.op for o in report.integer_ops if o.op in ("LinearInt", "BmmInt")] == ["LinearInt"]  # the layer's own
     if call in (F.linear, torch.matmul) or is_inside:
@@ -226,7 +226,7 @@ class Attentive(nn.Module):
 def test_attention_is_float_as_a_whole(field, is_layer, tmp_path):
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8)
-    model = quantised(Attentive(is_layer=is_layer), Switches(**{field: False}), x)
+    model = quantized(Attentive(is_layer=is_layer), Switches(**{field: False}), x)
     reasons = [o.reason for o in linger.coverage(model).float_ops]
     is_off = is_layer or field != "linear"
     assert reasons == ([f"switched off by {SETTERS[field]}(False)"] if is_off else [])
@@ -244,7 +244,7 @@ def test_a_float_input_of_switched_off_attention_is_not_rounded():
             return self.attention(x, x, x, need_weights=False)[0]
 
     x = torch.randn(2, 5, 8)
-    model = quantised(Net(), Switches(softmax=False), x)
+    model = quantized(Net(), Switches(softmax=False), x)
     report = linger.coverage(model)
     assert "Quant" not in [o.op for o in report.integer_ops]
     assert "switched off by SetIQTensorSoftmax(False)" in [o.reason for o in report.float_ops]
@@ -252,5 +252,5 @@ def test_a_float_input_of_switched_off_attention_is_not_rounded():
 
 def test_training_goes_through_what_is_off():
     model = init(Wired(_augmented_add), switches=Switches(add=False)).train()
-    model(picture()).square().sum().backward()
+    model(image()).square().sum().backward()
     assert model.conv.weight.grad.abs().max() > 0

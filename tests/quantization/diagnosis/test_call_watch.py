@@ -8,7 +8,7 @@ from linger.constraint.tracing import trace_layers
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.diagnosis.call_watch import CallWatch
 from linger.quantization.setup.initialize import init
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def watched(model, *batches):
@@ -24,7 +24,7 @@ def watched(model, *batches):
 
 def test_calls_are_numbered_per_pass_in_the_order_they_end():
     model = Wired(lambda m, x: m.conv2(m.conv2(m.conv(x)))).eval()
-    _, calls = watched(model, picture(), picture())
+    _, calls = watched(model, image(), image())
     once = [("conv", 0), ("conv2", 0), ("conv2", 1), ("", 0)]
     assert [call.key for call, _ in calls] == once * 2
     assert [call.has_inner for call, _ in calls] == [False, False, False, True] * 2
@@ -32,7 +32,7 @@ def test_calls_are_numbered_per_pass_in_the_order_they_end():
 
 def test_the_call_that_made_the_first_argument_is_known():
     model = Wired(lambda m, x: m.fc(m.relu(m.bn(m.conv(x))).clone().mean((2, 3)))).eval()
-    _, calls = watched(model, picture())
+    _, calls = watched(model, image())
     assert {call.key[0]: call.source and call.source[0] for call, _ in calls} == {
         "conv": None,
         "bn": "conv",
@@ -48,9 +48,9 @@ def test_a_tensor_that_is_handed_on_belongs_to_the_call_that_made_it():
     assert {call.key[0]: call.source and call.source[0] for call, _ in calls}["3"] == "0"
 
 
-def test_inputs_are_copied_before_they_change_and_quantised_ones_are_real():
-    model = quantise(Wired(lambda m, x: m.fc(m.relu_in_place(m.conv(x)).flatten(1)[:, :4])), picture())
-    _, calls = watched(model, picture())
+def test_inputs_are_copied_before_they_change_and_quantized_ones_are_real():
+    model = quantize(Wired(lambda m, x: m.fc(m.relu_in_place(m.conv(x)).flatten(1)[:, :4])), image())
+    _, calls = watched(model, image())
     found = {call.key[0]: call for call, _ in calls}
     (given,) = found["relu_in_place"].args
     assert not isinstance(given, QTensor)
@@ -60,14 +60,14 @@ def test_inputs_are_copied_before_they_change_and_quantised_ones_are_real():
 
 def test_keyword_arguments_are_seen():
     model = Wired(lambda m, x: m.conv(input=x)).eval()
-    _, calls = watched(model, picture())
+    _, calls = watched(model, image())
     assert calls[0][0].args == ()
-    assert torch.equal(calls[0][0].kwargs["input"], picture())
+    assert torch.equal(calls[0][0].kwargs["input"], image())
 
 
-def test_fused_and_quantised_layers_are_closed():
+def test_fused_and_quantized_layers_are_closed():
     model = Wired(lambda m, x: m.bn2(m.conv2(F.relu(m.bn(m.conv(x)))))).eval()
-    trace_layers(model, picture())
+    trace_layers(model, image())
     assert set(CallWatch(model, print).modules) == {"", "conv", "bn", "conv2", "bn2", "fc", "relu", "relu_in_place"}
     assert set(CallWatch(init(model), print).modules) == {
         "", "conv", "bn", "conv2", "bn2", "fc", "relu", "relu_in_place"

@@ -14,7 +14,7 @@ from linger.errors import UsageError
 from linger.quantization.core.runtime import OpRecord
 from linger.quantization.diagnosis.call_watch import Coverage, coverage
 from linger.quantization.setup.initialize import init
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def mixed(m, x):
@@ -23,7 +23,7 @@ def mixed(m, x):
 
 
 def test_ops_are_listed_in_order_with_where_and_why():
-    model = quantise(Wired(mixed), picture())
+    model = quantize(Wired(mixed), image())
     first, second = 2 * 4 * 6 * 6 * 3 * 9, 2 * 4 * 6 * 6 * 4 * 9  # outputs times input channels times taps
     assert coverage(model).rows() == [
         ("conv", "Quant", "integer", "", 0, 0.0),
@@ -36,7 +36,7 @@ def test_ops_are_listed_in_order_with_where_and_why():
 
 
 def test_summary_counts_and_names():
-    text = str(coverage(quantise(Wired(mixed), picture())))
+    text = str(coverage(quantize(Wired(mixed), image())))
     assert text.splitlines() == [
         "5 ops as integers, 1 in float; 100 % of the multiplications as integers",
         "  model: sin stays float: linger has no integer form for this function",
@@ -44,13 +44,13 @@ def test_summary_counts_and_names():
 
 
 def test_multiplications_are_counted():
-    (conv,) = [op for op in coverage(quantise(Wired(lambda m, x: m.conv(x)), picture())).ops if op.op == "Conv2dInt"]
+    (conv,) = [op for op in coverage(quantize(Wired(lambda m, x: m.conv(x)), image())).ops if op.op == "Conv2dInt"]
     assert conv.macs == 2 * 4 * 6 * 6 * 27  # outputs times products each
 
 
 def test_a_float_island_has_its_share_of_the_work():
     net = nn.Sequential(nn.Linear(3, 4), linger.disable_quant(nn.Linear(4, 8)), nn.Linear(8, 2))
-    found = coverage(quantise(net, torch.randn(5, 3)))
+    found = coverage(quantize(net, torch.randn(5, 3)))
     inside, outside = 5 * 4 * 8, 5 * (3 * 4 + 8 * 2)  # rows times inputs times outputs of each layer
     assert [(op.op, op.macs) for op in found.float_ops] == [("linear", inside)]
     assert (found.macs, found.integer_share) == (inside + outside, outside / (inside + outside))
@@ -60,18 +60,18 @@ def test_a_float_island_has_its_share_of_the_work():
     ]
 
 
-def test_products_of_quantised_tensors_are_counted():
+def test_products_of_quantized_tensors_are_counted():
     def forward(m, x):
         h = m.conv(x)  # [2, 4, 6, 6]
         return torch.matmul(h, h.transpose(-1, -2)[..., :3])
 
-    (product,) = [op for op in coverage(quantise(Wired(forward), picture())).ops if op.op == "BmmInt"]
+    (product,) = [op for op in coverage(quantize(Wired(forward), image())).ops if op.op == "BmmInt"]
     assert product.macs == 2 * 4 * 6 * 3 * 6  # matrices times rows times columns times terms
 
 
-def test_float_products_of_quantised_tensors_are_counted():
+def test_float_products_of_quantized_tensors_are_counted():
     weight = torch.randn(5, 4, 1, 1)
-    (record,) = coverage(quantise(Wired(lambda m, x: F.conv2d(m.conv(x), weight)), picture())).float_ops
+    (record,) = coverage(quantize(Wired(lambda m, x: F.conv2d(m.conv(x), weight)), image())).float_ops
     assert (record.op, record.macs) == ("conv2d", 2 * 5 * 6 * 6 * 4)
 
 
@@ -101,7 +101,7 @@ def test_without_multiplications_nothing_is_said_of_them():
 
 
 def test_report_goes_into_files_and_tables(tmp_path):
-    found = coverage(quantise(Wired(mixed), picture()))
+    found = coverage(quantize(Wired(mixed), image()))
     content = json.loads(found.to_json(tmp_path / "coverage.json"))
     assert json.loads((tmp_path / "coverage.json").read_text()) == content
     assert (content["macs"], content["integer_share"]) == (found.macs, 1.0)
@@ -122,40 +122,40 @@ def test_integers_and_floats_are_parted():
 
 def test_every_forward_pass_counts_where_there_was_no_calibration():
     model = init(Wired(lambda m, x: F.celu(m.conv(x)) if m.training else m.conv(x))).train()
-    model(picture())
+    model(image())
     assert [op.op for op in coverage(model).float_ops] == ["celu"]
-    model.eval()(picture())
+    model.eval()(image())
     assert coverage(model).float_ops == ()
 
 
-def test_calibration_sees_float_ops_that_no_quantised_tensor_reaches():
+def test_calibration_sees_float_ops_that_no_quantized_tensor_reaches():
     model = Wired(lambda m, x: m.conv(torch.exp(x) - 1.0))
-    assert [op.op for op in coverage(quantise(model, picture())).float_ops] == ["exp", "sub"]
+    assert [op.op for op in coverage(quantize(model, image())).float_ops] == ["exp", "sub"]
 
 
 def test_whole_numbers_that_become_real_ones_are_no_computation():
     model = Wired(lambda m, x: m.conv(x) + torch.arange(2).float().mean() + torch.arange(4).to(torch.float32)[2])
-    assert [op.op for op in coverage(quantise(model, picture())).float_ops] == ["mean"]
+    assert [op.op for op in coverage(quantize(model, image())).float_ops] == ["mean"]
     model = Wired(lambda m, x: m.conv((x * 8).int() / 8))
-    assert "div" in " ".join(op.op for op in coverage(quantise(model, picture())).float_ops)
+    assert "div" in " ".join(op.op for op in coverage(quantize(model, image())).float_ops)
 
 
 def test_calibration_in_training_mode_notes_nothing_of_its_own():
     model = init(Wired(lambda m, x: m.conv(x))).train()
     with linger.calibration():
-        model(picture())
+        model(image())
     assert not coverage(model).float_ops
 
 
 def test_a_layer_kept_float_by_a_mark_says_so():
     model = nn.Sequential(nn.Linear(3, 4), linger.disable_quant(nn.Linear(4, 4)))
-    (record,) = coverage(quantise(model, torch.randn(5, 3))).float_ops
+    (record,) = coverage(quantize(model, torch.randn(5, 3))).float_ops
     assert (record.where, record.op) == ("1", "linear")
     assert record.reason == "kept float by linger.disable_quant"
 
 
 def test_a_float_model_has_no_coverage():
-    with pytest.raises(UsageError, match=r"not quantised\. Call linger\.init"):
+    with pytest.raises(UsageError, match=r"not quantized\. Call linger\.init"):
         coverage(nn.Linear(2, 2))
 
 
@@ -180,9 +180,9 @@ def test_reasons_are_the_true_ones():
         model(torch.arange(6).reshape(2, 3), torch.randn(1, 1, 2, 2, 2))
     reasons = {(op.where, op.op): op.reason for op in linger.coverage(model).float_ops}
     assert reasons == {
-        ("embed", "embedding"): "it is quantised only where quant_modules or linger.quant_module names its type",
+        ("embed", "embedding"): "it is quantized only where quant_modules or linger.quant_module names its type",
         ("", "special_erf"): "linger has no integer form for this function",
-        ("", "tanh"): "its inputs are float tensors; linger.quant_tensor quantises them",
+        ("", "tanh"): "its inputs are float tensors; linger.quant_tensor quantizes them",
         ("head", "linear"): "kept float by disable_module or disable_submodel",
         ("volume", "conv3d"): "linger has no integer form for this function",
     }

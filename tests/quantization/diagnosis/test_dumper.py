@@ -23,7 +23,7 @@ from linger.quantization.setup.initialize import init
 from linger.simulation.recorder import record
 from tests.support.models import Block, SmallNet, settle, small_net
 from tests.support.resnet50 import STAGES, resnet50
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def hooks_on(model):
@@ -305,10 +305,10 @@ def test_the_documented_snippet_on_resnet50(tmp_path, monkeypatch):
         assert_row(row, output)
 
 
-# -- quantised models -------------------------------------------------------------------------------------------
+# -- quantized models -------------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_quantised_model_are_its_real_values():
+def test_rows_of_a_quantized_model_are_its_real_values():
     model, x = small_net()
     (made,) = record(model, (x,))
     with Dumper() as dumper:
@@ -451,7 +451,7 @@ def test_a_copy_of_a_watched_model_is_not_watched(tmp_path):
         other(x)
         assert list(tmp_path.iterdir()) == []
         assert runtime_of(other).observers == []
-        with pytest.raises(UsageError, match="no analysed layer has run"):
+        with pytest.raises(UsageError, match="no analyzed layer has run"):
             dumper.result  # noqa: B018
     assert torch.equal(other(x).integers(), model(x).integers())
 
@@ -475,7 +475,7 @@ METHODS = ("analyse_layer_output", "enable_dump_model", "enable_dump_quanted")
 
 @pytest.fixture
 def net():
-    return quantise(Wired(lambda m, x: m.relu(m.conv(x)) + 1.0), picture())
+    return quantize(Wired(lambda m, x: m.relu(m.conv(x)) + 1.0), image())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -547,7 +547,7 @@ def test_a_dumper_is_used_once():
 
 def test_without_a_pass_there_is_no_result(tmp_path):
     with Dumper() as dumper:
-        with pytest.raises(UsageError, match="no model is analysed"):
+        with pytest.raises(UsageError, match="no model is analyzed"):
             dumper.save_out_analyse_log(tmp_path / "log")
         dumper.analyse_layer_output(nn.ReLU())
         with pytest.raises(UsageError, match="Run the model on a typical input inside the `with` block first"):

@@ -1,4 +1,4 @@
-"""The files that a Dumper writes: those of a quantised model against the exported file, those of any model against torch."""
+"""The files that a Dumper writes: those of a quantized model against the exported file, those of any model against torch."""
 
 import logging
 
@@ -16,8 +16,8 @@ from linger.quantization.core.runtime import runtime_of
 from linger.quantization.diagnosis.dumper import Dumper
 from linger.runtime.reference import Reference
 from linger.simulation.recorder import record
-from tests.support.models import Block, SmallNet, quantised, settle, small_net
-from tests.support.wired import Wired, picture, quantise
+from tests.support.models import Block, SmallNet, quantized, settle, small_net
+from tests.support.wired import Wired, image, quantize
 
 
 class Returning(nn.Module):
@@ -31,7 +31,7 @@ class Returning(nn.Module):
         return self.make(x)
 
 
-# -- files of a quantised model ---------------------------------------------------------------------------------
+# -- files of a quantized model ---------------------------------------------------------------------------------
 
 
 def load(folder, name):
@@ -153,8 +153,8 @@ def test_the_next_pass_writes_over_the_files(tmp_path):
 
 
 def test_an_operand_that_is_written_over_is_dumped_as_it_was(tmp_path):
-    model = quantise(Wired(lambda m, x: m.relu_in_place(m.conv(x))), picture())
-    result = dump(model, tmp_path, picture())
+    model = quantize(Wired(lambda m, x: m.relu_in_place(m.conv(x))), image())
+    result = dump(model, tmp_path, image())
     stored = load(tmp_path, "root.relu_in_place.Relu")
     assert stored["q_input"].min() < 0
     np.testing.assert_array_equal(stored["q_input"], load(tmp_path, "root.conv.Conv2dInt")["q_outputs"])
@@ -162,8 +162,8 @@ def test_an_operand_that_is_written_over_is_dumped_as_it_was(tmp_path):
 
 
 def test_ops_that_change_nothing_are_dumped_too(tmp_path):
-    model = quantise(Wired(lambda m, x: F.relu(F.relu(m.conv(x)))), picture())
-    dump(model, tmp_path, picture(), match_pattern="root.Relu")
+    model = quantize(Wired(lambda m, x: F.relu(F.relu(m.conv(x)))), image())
+    dump(model, tmp_path, image(), match_pattern="root.Relu")
     first, second = (load(tmp_path, f"root.{name}") for name in ("Relu", "Relu_1"))
     np.testing.assert_array_equal(second["q_input"], first["q_outputs"])
     np.testing.assert_array_equal(second["q_outputs"], first["q_outputs"])
@@ -175,14 +175,14 @@ def test_views_live_on_beside_an_in_place_relu(tmp_path):
         part = h[:, :1]
         return F.relu_(h), part
 
-    model = quantise(Wired(forward), picture())
-    whole, part = dump(model, tmp_path, picture())
+    model = quantize(Wired(forward), image())
+    whole, part = dump(model, tmp_path, image())
     assert torch.equal(whole[:, :1].integers(), part.integers())
 
 
 def test_layers_without_bias_have_no_bias_file(tmp_path):
-    model = quantise(Wired(lambda m, x: m.conv(x), bias=False), picture())
-    dump(model, tmp_path, picture())
+    model = quantize(Wired(lambda m, x: m.conv(x), bias=False), image())
+    dump(model, tmp_path, image())
     assert not list(tmp_path.glob("*bias*"))
     assert "bias" not in load(tmp_path, "root.conv.Conv2dInt")
 
@@ -191,8 +191,8 @@ def test_layers_without_bias_have_no_bias_file(tmp_path):
 def test_other_widths_have_their_types(tmp_path, bits, dtype):
     model = Wired(lambda m, x: m.conv2(m.conv(x)))
     linger.quant_module(model.conv2, out_bits=bits, parameter_bits=4)
-    model = quantise(model, picture())
-    result = dump(model, tmp_path, picture())
+    model = quantize(model, image())
+    result = dump(model, tmp_path, image())
     stored = load(tmp_path, "root.conv2.Conv2dInt")
     assert (stored["q_outputs"].dtype, stored["o_bits"], stored["parameter_bits"]) == (dtype, bits, 4)
     np.testing.assert_array_equal(stored["q_outputs"], result.integers().numpy())
@@ -250,11 +250,11 @@ def test_model_in_training_mode_is_refused(tmp_path):
 
 
 def test_float_model_is_sent_to_the_other_method(tmp_path):
-    with Dumper() as dumper, pytest.raises(UsageError, match=r"not quantised.*or use enable_dump_model"):
+    with Dumper() as dumper, pytest.raises(UsageError, match=r"not quantized.*or use enable_dump_model"):
         dumper.enable_dump_quanted(SmallNet().eval(), tmp_path)
 
 
-def test_part_of_a_quantised_model_is_told_apart(tmp_path):
+def test_part_of_a_quantized_model_is_told_apart(tmp_path):
     model, _ = small_net()
     for other in (model.block, nn.Sequential(model)):
         with Dumper() as dumper, pytest.raises(UsageError, match=r"Give the model that linger\.init returned"):
@@ -363,7 +363,7 @@ def test_layer_without_tensor_input_has_an_output(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"root_output_float", "root.npz"}
 
 
-def test_quantised_layers_are_dumped_as_real_values(tmp_path):
+def test_quantized_layers_are_dumped_as_real_values(tmp_path):
     model, x = small_net()
     result = dump_float(model, tmp_path, x, match_pattern="root.fc")
     np.testing.assert_array_equal(load(tmp_path, "root.fc")["output"], result.dequantize().detach().numpy())
@@ -429,7 +429,7 @@ def test_fused_models_calibrate_and_dump_as_documented(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     x = torch.randn(2, 1, 8, 8)
-    model = quantised(settle(SmallNet()), x)
+    model = quantized(settle(SmallNet()), x)
     with linger.Dumper() as dumper:
         dumper.enable_dump_quanted(model)
         model(x)

@@ -18,8 +18,8 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.diagnosis.layer_comparison import compare_layers
 from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
-from tests.support.noisy_layers import db_by_hand, everything, net_with_outlier, quantised_copy, vectors
-from tests.support.wired import Wired, picture
+from tests.support.noisy_layers import db_by_hand, everything, net_with_outlier, quantized_copy, vectors
+from tests.support.wired import Wired, image
 
 X = vectors()
 
@@ -38,7 +38,7 @@ def real(t):
 
 def test_a_planted_outlier_is_born_where_it_is_and_passed_on_after():
     model = net_with_outlier()
-    found = compare_layers(model, quantised_copy(model, X), X)
+    found = compare_layers(model, quantized_copy(model, X), X)
     rows = by_name(found)
     assert [row.name for row in found.rows] == ["first", "relu", "bad", "after", "last"]
     assert found.born()[0].name == "bad"
@@ -53,14 +53,14 @@ def test_a_planted_outlier_is_born_where_it_is_and_passed_on_after():
 @pytest.mark.parametrize("batches", [[X], [X[:5], X[5:20], X[20:]]], ids=["one batch", "three"])
 def test_every_number_is_what_it_is_by_hand(batches):
     model = net_with_outlier()
-    quantised = quantised_copy(model, X)
-    found = compare_layers(model, quantised, batches)
+    quantized = quantized_copy(model, X)
+    found = compare_layers(model, quantized, batches)
     f_in = q_in = X
     with torch.no_grad():
         for row, (name, layer) in zip(found.rows, model.named_children(), strict=True):
-            f_out, q_out, local = layer(f_in), getattr(quantised, name)(q_in), layer(real(q_in))
+            f_out, q_out, local = layer(f_in), getattr(quantized, name)(q_in), layer(real(q_in))
             if name == "first":  # ReLU is all that reads it: negative numbers do not count
-                f_out, q_out, local = f_out.relu(), quantised.relu(q_out), local.relu()
+                f_out, q_out, local = f_out.relu(), quantized.relu(q_out), local.relu()
             # between one batch and three, float32 products may round differently: 2^-24, -144 dB, of values whose
             # noise is at least -50 dB. That moves a level by less than 10^(-94/20) of itself, 0.0002 dB
             assert row.input_db == pytest.approx(db_by_hand(f_in, real(q_in)), abs=3e-4)
@@ -73,7 +73,7 @@ def test_every_number_is_what_it_is_by_hand(batches):
             assert row.cosine == pytest.approx(np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
             assert row.max_lsb == pytest.approx(np.abs(a - b).max() * q_out.scale, rel=1e-4)
             f_in, q_in = f_out, q_out
-        assert found.output_db == pytest.approx(db_by_hand(model(X), real(quantised(X))), abs=3e-4)
+        assert found.output_db == pytest.approx(db_by_hand(model(X), real(quantized(X))), abs=3e-4)
     assert found.unmatched == ()
 
 
@@ -84,7 +84,7 @@ def test_ops_and_float_layers():
         linger.disable_quant(nn.Linear(12, 12)),
         nn.Linear(12, 2),
     )
-    rows = by_name(compare_layers(model, quantised_copy(model, X), X))
+    rows = by_name(compare_layers(model, quantized_copy(model, X), X))
     assert [row.op for row in rows.values()] == ["LinearInt", "LayerNorm", "Linear", "LinearInt"]
     assert [row.max_lsb is None for row in rows.values()] == [False, True, True, False]
     assert rows["1"].verdict == rows["2"].verdict == "passed"
@@ -102,13 +102,13 @@ def test_a_model_that_stays_float_has_no_error():
 
 def test_zero_outputs_have_a_direction_or_none():
     model = nn.Sequential(nn.Linear(12, 4), nn.Threshold(1e9, 0.0))
-    assert by_name(compare_layers(model, quantised_copy(model, X), X))["1"].cosine == 1.0
+    assert by_name(compare_layers(model, quantized_copy(model, X), X))["1"].cosine == 1.0
 
 
 def test_a_second_call_is_a_row_of_its_own():
     model = nn.Sequential(nn.Linear(12, 12), nn.ReLU())
     model.append(model[0])
-    found = compare_layers(model, quantised_copy(model, X), X)
+    found = compare_layers(model, quantized_copy(model, X), X)
     assert [(row.name, row.call) for row in found.rows] == [("0", 0), ("1", 0), ("0", 1)]
 
 
@@ -122,11 +122,11 @@ def test_an_error_between_layers_shows_in_the_next_input():
         return m.fc(h)
 
     model = Wired(forward).eval()
-    quantised = quantised_copy(model, picture())
+    quantized = quantized_copy(model, image())
     del arriving[:]
-    rows = by_name(compare_layers(model, quantised, picture()))
+    rows = by_name(compare_layers(model, quantized, image()))
     assert rows["fc"].input_db < 10 < 25 < min(rows["conv"].sqnr_db, rows["conv2"].sqnr_db)
-    found, reference = arriving  # the quantised model runs first
+    found, reference = arriving  # the quantized model runs first
     assert rows["fc"].input_db == pytest.approx(db_by_hand(reference, real(found)), abs=1e-9)
 
 
@@ -142,21 +142,21 @@ def conv_bn():
 
 
 def fused(model):
-    return trace_layers(copy.deepcopy(model), picture())
+    return trace_layers(copy.deepcopy(model), image())
 
 
 def test_against_an_unfused_model_a_fused_layer_is_compared_at_the_batch_norm():
     model = conv_bn()
-    quantised = quantised_copy(fused(model), picture())
-    found = compare_layers(model, quantised, picture())
+    quantized = quantized_copy(fused(model), image())
+    found = compare_layers(model, quantized, image())
     assert [(row.name, row.op) for row in found.rows] == [("bn", "Conv2dInt"), ("Relu", "Relu"), ("bn2", "Conv2dInt")]
     assert found.unmatched == ()
     rows = by_name(found)
     with torch.no_grad():
-        f = F.relu(model.bn(model.conv(picture())))
-        q = F.relu(real(quantised.conv(picture())))  # the layer has done it, as only ReLU sees it
+        f = F.relu(model.bn(model.conv(image())))
+        q = F.relu(real(quantized.conv(image())))  # the layer has done it, as only ReLU sees it
         assert rows["bn"].sqnr_db == pytest.approx(db_by_hand(f, q), abs=1e-3)
-        f2, q2, local = model.bn2(model.conv2(f)), real(quantised(picture())), model.bn2(model.conv2(q))
+        f2, q2, local = model.bn2(model.conv2(f)), real(quantized(image())), model.bn2(model.conv2(q))
     assert rows["bn2"].sqnr_db == pytest.approx(db_by_hand(f2, q2), abs=1e-3)
     signal = float((f2.double() ** 2).sum())
     assert rows["bn2"].born_db == pytest.approx(10 * math.log10(signal / ((q2 - local).double() ** 2).sum()), abs=1e-3)
@@ -168,9 +168,9 @@ def test_against_an_unfused_model_a_fused_layer_is_compared_at_the_batch_norm():
 
 def test_against_a_fused_model_it_is_compared_at_the_convolution():
     model = conv_bn()
-    quantised = quantised_copy(fused(model), picture())
-    at_bn = compare_layers(model, quantised, picture())
-    at_conv = compare_layers(fused(model), quantised, picture())
+    quantized = quantized_copy(fused(model), image())
+    at_bn = compare_layers(model, quantized, image())
+    at_conv = compare_layers(fused(model), quantized, image())
     assert layers_of(at_conv) == ["conv", "conv2"]
     assert at_conv.unmatched == ()
     for first, second in zip(at_bn.rows, at_conv.rows, strict=True):
@@ -178,9 +178,9 @@ def test_against_a_fused_model_it_is_compared_at_the_convolution():
         assert first.verdict == second.verdict
 
 
-def test_a_fused_float_model_against_an_unfused_quantised_one():
+def test_a_fused_float_model_against_an_unfused_quantized_one():
     model = conv_bn()
-    found = compare_layers(fused(model), quantised_copy(model, picture()), picture())
+    found = compare_layers(fused(model), quantized_copy(model, image()), image())
     assert layers_of(found) == ["bn", "bn2"]
     assert by_name(found)["bn"].sqnr_db > 25
     assert by_name(found)["bn"].input_db == math.inf
@@ -189,13 +189,13 @@ def test_a_fused_float_model_against_an_unfused_quantised_one():
 
 def test_both_unfused_have_rows_for_both():
     model = conv_bn()
-    found = compare_layers(model, quantised_copy(model, picture()), picture())
+    found = compare_layers(model, quantized_copy(model, image()), image())
     assert layers_of(found) == ["conv", "bn", "conv2", "bn2"]
 
 
-def folded_checkpoint(model, quantised):
-    """A checkpoint of the quantised model whose batch norms are in the weights."""
-    state = {key: value for key, value in quantised.state_dict().items() if ".bn." not in key}
+def folded_checkpoint(model, quantized):
+    """A checkpoint of the quantized model whose batch norms are in the weights."""
+    state = {key: value for key, value in quantized.state_dict().items() if ".bn." not in key}
     for conv, bn in (("conv", "bn"), ("conv2", "bn2")):
         layer = getattr(model, conv)
         weight, bias = fold(layer.weight, layer.bias, getattr(model, bn))
@@ -206,11 +206,11 @@ def folded_checkpoint(model, quantised):
 @pytest.mark.parametrize(("is_fused", "names"), [(False, ["bn", "bn2"]), (True, ["conv", "conv2"])])
 def test_a_layer_folded_by_its_checkpoint(is_fused, names):
     model = conv_bn()
-    quantised = quantised_copy(fused(model), picture())
-    expected = compare_layers(model, quantised, picture())
-    quantised.load_state_dict(folded_checkpoint(model, quantised))
-    assert quantised.conv.bn is None
-    found = compare_layers(fused(model) if is_fused else model, quantised, picture())
+    quantized = quantized_copy(fused(model), image())
+    expected = compare_layers(model, quantized, image())
+    quantized.load_state_dict(folded_checkpoint(model, quantized))
+    assert quantized.conv.bn is None
+    found = compare_layers(fused(model) if is_fused else model, quantized, image())
     assert layers_of(found) == names
     assert [row.sqnr_db for row in found.rows] == pytest.approx([row.sqnr_db for row in expected.rows], abs=1e-3)
 
@@ -219,7 +219,7 @@ def test_a_fused_layer_that_stays_float():
     model = conv_bn()
     linger.disable_quant(model.conv)
     joined = fused(model)
-    found = compare_layers(model, quantised_copy(joined, picture()), picture())
+    found = compare_layers(model, quantized_copy(joined, image()), image())
     assert [(row.name, row.op, row.verdict) for row in found.rows] == [
         ("bn", type(joined.conv).__name__, "none"),
         ("bn2", "Conv2dInt", "born"),
@@ -238,7 +238,7 @@ class HandedOn(nn.Module):
 
 def test_what_hands_a_fused_result_on_is_not_compared_but_what_follows_is():
     model = settle(HandedOn()).eval()
-    found = compare_layers(model, quantised_copy(fused(model), picture()), picture())
+    found = compare_layers(model, quantized_copy(fused(model), image()), image())
     assert [row.name for row in found.rows] == ["bn", "relu", "out"]
     assert min(row.sqnr_db for row in found.rows) > 25
     assert by_name(found)["relu"].input_db == pytest.approx(by_name(found)["bn"].sqnr_db, abs=1e-3)
@@ -246,8 +246,8 @@ def test_what_hands_a_fused_result_on_is_not_compared_but_what_follows_is():
 
 def test_a_whole_network_agrees_with_its_output():
     model, x = settle(SmallNet()).eval(), torch.randn(6, 1, 8, 8)
-    quantised = quantised_copy(trace_layers(copy.deepcopy(model), x), x)
-    found = compare_layers(model, quantised, x)
+    quantized = quantized_copy(trace_layers(copy.deepcopy(model), x), x)
+    found = compare_layers(model, quantized, x)
     assert [row.name for row in found.rows if row.name.startswith("block")] == [
         "block.bn1",
         "block.relu",
@@ -285,8 +285,8 @@ class Functions(nn.Module):
 
 def test_functions_have_rows_under_the_names_of_their_nodes(tmp_path):
     model = Functions().eval()
-    quantised = quantised_copy(model, X)
-    found = compare_layers(model, quantised, [X[:9], X[9:]])
+    quantized = quantized_copy(model, X)
+    found = compare_layers(model, quantized, [X[:9], X[9:]])
     assert [(row.name, row.call) for row in found.rows if row.is_function] == [
         ("Relu", 0),
         ("iqAdd", 0),
@@ -298,23 +298,23 @@ def test_functions_have_rows_under_the_names_of_their_nodes(tmp_path):
     assert layers_of(found) == ["a", "b", "gate", "out"], "a function that is all of a module is the module's row"
     assert found.unmatched == ()
     assert "4 calls of layers, 6 of functions" in found.summary()
-    linger.onnx.export(quantised, (X,), tmp_path / "net.onnx")
+    linger.onnx.export(quantized, (X,), tmp_path / "net.onnx")
     nodes = {node.name: node.op_type for node in linger.graph.load(tmp_path / "net.onnx").graph}
     assert all(nodes[row.name] == row.op for row in found.rows if row.is_function)
 
 
 def test_the_numbers_of_functions_are_what_they_are_by_hand():
     model = Functions().eval()
-    quantised = quantised_copy(model, X)
-    rows = by_name(compare_layers(model, quantised, X))
+    quantized = quantized_copy(model, X)
+    rows = by_name(compare_layers(model, quantized, X))
     recorded = {}
-    linger.quantization.core.runtime.runtime_of(quantised).observers.append(
+    linger.quantization.core.runtime.runtime_of(quantized).observers.append(
         lambda name, op, operands, attributes, result: recorded.setdefault(
             name, ([real(o) for o in operands if isinstance(o, QTensor)], real(result), result.scale)
         )
     )
     with torch.no_grad():
-        quantised(X)
+        quantized(X)
         a, b = F.relu(model.a(X)), model.b(X)
         first = torch.sigmoid(a + b)
     for name, f, local in (
@@ -343,7 +343,7 @@ def test_a_function_whose_result_only_a_relu_sees_is_compared_behind_it():
             return F.relu(self.a(x) + self.b(x))
 
     model = Skipped().eval()
-    rows = by_name(compare_layers(model, quantised_copy(model, X), X))
+    rows = by_name(compare_layers(model, quantized_copy(model, X), X))
     assert rows["iqAdd"].sqnr_db == pytest.approx(rows["Relu"].sqnr_db, abs=1e-6)
     assert rows["Relu"].input_db == pytest.approx(rows["iqAdd"].sqnr_db, abs=1e-6)
     assert rows["iqAdd"].born_db > 20
@@ -358,7 +358,7 @@ def test_a_function_that_only_one_model_calls_has_no_counterpart():
 
     model = Functions().eval()
     other = Other().eval()
-    found = compare_layers(other, quantised_copy(model, X), X)
+    found = compare_layers(other, quantized_copy(model, X), X)
     assert {"iqSigmoid", "iqAdd_1", "iqAdd_2"} <= set(found.unmatched)
     assert "iqSigmoid" not in by_name(found)
 
@@ -384,10 +384,10 @@ class Recurrent(nn.Module):
 def test_recurrent_layers_packed_sequences_and_dict_outputs():
     model = Recurrent().eval()
     arguments = (torch.arange(18).reshape(3, 6) % 9, torch.tensor([6, 2, 4]))
-    quantised = init(copy.deepcopy(model))
+    quantized = init(copy.deepcopy(model))
     with linger.calibration():
-        quantised(*arguments)
-    found = compare_layers(model, quantised, [arguments])
+        quantized(*arguments)
+    found = compare_layers(model, quantized, [arguments])
     assert [(row.name, row.op, row.verdict) for row in found.rows] == [
         ("embed", "Embedding", "none"),
         ("first", "LinearInt", "born"),
@@ -395,7 +395,7 @@ def test_recurrent_layers_packed_sequences_and_dict_outputs():
         ("last", "LinearInt", "both"),
     ]
     with torch.no_grad():
-        outputs = [model(*arguments), quantised(*arguments)]
+        outputs = [model(*arguments), quantized(*arguments)]
     flat = [torch.cat([real(o["y"]).flatten(), *(part.flatten() for part in o["state"])]) for o in outputs]
     assert found.output_db == pytest.approx(db_by_hand(*flat), abs=1e-9)
 
@@ -403,7 +403,7 @@ def test_recurrent_layers_packed_sequences_and_dict_outputs():
 def test_layers_inside_torchs_own_containers():
     model = nn.Sequential(nn.Linear(12, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
     x = X.reshape(4, 8, 12)
-    found = compare_layers(model, quantised_copy(model, x), x)
+    found = compare_layers(model, quantized_copy(model, x), x)
     rows = by_name(found)
     assert rows["1.linear1"].op == "LinearInt"
     assert rows["1.self_attn"].op == "MultiheadAttention"
@@ -413,7 +413,7 @@ def test_layers_inside_torchs_own_containers():
 
 def test_a_model_that_is_one_layer():
     model = nn.Linear(12, 3)
-    found = compare_layers(model, quantised_copy(model, X), X)
+    found = compare_layers(model, quantized_copy(model, X), X)
     assert [(row.name, row.verdict) for row in found.rows] == [("", "born")]
     assert found.rows[0].sqnr_db == found.output_db
 
@@ -435,15 +435,15 @@ class Branches(nn.Module):
 
 
 def test_layers_of_one_model_only_are_listed():
-    quantised = quantised_copy(Branches("left", "common"), X)
-    found = compare_layers(Branches("common", "right"), quantised, X)
+    quantized = quantized_copy(Branches("left", "common"), X)
+    found = compare_layers(Branches("common", "right"), quantized, X)
     assert [row.name for row in found.rows] == ["shared", "common"]
     assert found.unmatched == ("left", "right")
 
 
 def test_a_call_of_one_model_only_is_listed():
     twice = Branches("extra", "extra")
-    found = compare_layers(Branches("extra"), quantised_copy(twice, X), X)
+    found = compare_layers(Branches("extra"), quantized_copy(twice, X), X)
     assert found.unmatched == ("extra (call 1)",)
 
 
@@ -470,41 +470,41 @@ def test_both_models_stay_as_they_were(stop_at, error):
     stops = Stops(None, error)
     model = settle(Wired(stops)).train()
     linger.quant_module(model.fc, parameter_bits=4)
-    quantised = quantised_copy(trace_layers(copy.deepcopy(model), picture()), picture()).train()
-    quantised.conv.eval()
-    ops = list(linger.coverage(quantised).ops)
-    before, x = (everything(model), everything(quantised)), picture()
+    quantized = quantized_copy(trace_layers(copy.deepcopy(model), image()), image()).train()
+    quantized.conv.eval()
+    ops = list(linger.coverage(quantized).ops)
+    before, x = (everything(model), everything(quantized)), image()
     stops.passes, stops.stop_at = 0, stop_at
     if stop_at is None:
-        compare_layers(model, quantised, [x, x])
+        compare_layers(model, quantized, [x, x])
     else:
         with pytest.raises((KeyboardInterrupt, UsageError)):
-            compare_layers(model, quantised, [x, x])
-    assert (everything(model), everything(quantised)) == before
-    assert list(linger.coverage(quantised).ops) == ops
-    assert torch.equal(x, picture())
+            compare_layers(model, quantized, [x, x])
+    assert (everything(model), everything(quantized)) == before
+    assert list(linger.coverage(quantized).ops) == ops
+    assert torch.equal(x, image())
 
 
 def test_models_are_compared_in_evaluation():
     model = conv_bn()
-    quantised = quantised_copy(fused(model), picture())
-    expected = compare_layers(model, quantised, picture())
-    assert compare_layers(model.train(), quantised.train(), picture()) == expected
+    quantized = quantized_copy(fused(model), image())
+    expected = compare_layers(model, quantized, image())
+    assert compare_layers(model.train(), quantized.train(), image()) == expected
 
 
 def test_inputs_may_shuffle_themselves_and_come_once():
     model = net_with_outlier()
-    quantised = quantised_copy(model, X)
+    quantized = quantized_copy(model, X)
     data = torch.utils.data.DataLoader(X, batch_size=8, shuffle=True)
     before = torch.get_rng_state()
-    found = compare_layers(model, quantised, data)
+    found = compare_layers(model, quantized, data)
     assert torch.equal(torch.get_rng_state(), before)
-    assert found == compare_layers(model, quantised, iter(list(data)))
+    assert found == compare_layers(model, quantized, iter(list(data)))
 
 
 def test_models_that_draw_numbers_draw_the_same():
     model = nn.Sequential(nn.Linear(12, 8), Noise())
-    found = compare_layers(model, quantised_copy(model, X), X)
+    found = compare_layers(model, quantized_copy(model, X), X)
     assert by_name(found)["1"].sqnr_db > 25
 
 
@@ -525,18 +525,18 @@ class Wide(Branches):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ((Branches(), quantised_copy(Branches(), X), []), "the inputs are empty"),
-        ((Branches(), quantised_copy(Branches(), X), 3), "int is no batch"),
-        ((Branches(), Branches(), X), "the second model is not quantised"),
-        ((quantised_copy(Branches(), X), quantised_copy(Branches(), X), X), "the first model is quantised"),
+        ((Branches(), quantized_copy(Branches(), X), []), "the inputs are empty"),
+        ((Branches(), quantized_copy(Branches(), X), 3), "int is no batch"),
+        ((Branches(), Branches(), X), "the second model is not quantized"),
+        ((quantized_copy(Branches(), X), quantized_copy(Branches(), X), X), "the first model is quantized"),
         ((torch.relu, "model", X), "two torch modules are expected, not builtin_function_or_method, str"),
         ((Branches(), init(Branches()), X), "has no scale yet"),
-        ((Branches(), quantised_copy(Branches(), X), X[:, :3]), "the forward pass fails on the input"),
-        ((nn.Sequential(nn.Linear(12, 12)), quantised_copy(Branches(), X), X), "Sequential and Branches have no layer"),
+        ((Branches(), quantized_copy(Branches(), X), X[:, :3]), "the forward pass fails on the input"),
+        ((nn.Sequential(nn.Linear(12, 12)), quantized_copy(Branches(), X), X), "Sequential and Branches have no layer"),
         (
-            (Branches("head"), quantised_copy(Wide(), X), X),
+            (Branches("head"), quantized_copy(Wide(), X), X),
             r"not of the same architecture\. head: shapes \[\(32, 12\)\] in the float model, \[\(32, 5\)\] in the "
-            r"quantised one, output: shapes",
+            r"quantized one, output: shapes",
         ),
     ],
     ids=["empty", "number", "float", "swapped", "no models", "uncalibrated", "misfit", "strangers", "other shapes"],
@@ -546,8 +546,8 @@ def test_a_wrong_call_is_refused(arguments, match):
         compare_layers(*arguments)
 
 
-@pytest.mark.filterwarnings("ignore:calibration. no quantised model ran")
+@pytest.mark.filterwarnings("ignore:calibration. no quantized model ran")
 def test_inside_a_calibration_it_is_refused():
-    quantised = quantised_copy(Branches(), X)
+    quantized = quantized_copy(Branches(), X)
     with linger.calibration(), pytest.raises(UsageError, match=r"call it after `with linger\.calibration"):
-        compare_layers(Branches(), quantised, X)
+        compare_layers(Branches(), quantized, X)

@@ -13,8 +13,8 @@ from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.diagnosis.noise_bench import NoiseBench
 from tests.support.models import SmallNet, settle
-from tests.support.noisy_layers import db_by_hand, linear_by_hand, net_with_outlier, quantised_copy, vectors
-from tests.support.wired import Wired, picture
+from tests.support.noisy_layers import db_by_hand, linear_by_hand, net_with_outlier, quantized_copy, vectors
+from tests.support.wired import Wired, image
 
 
 def bench(model, *batches, bits=8):
@@ -37,7 +37,7 @@ def test_one_layer_alone_is_what_it_is_by_hand(name, bits):
         assert found == pytest.approx(db_by_hand(model(x), h), abs=0.01)
 
 
-def test_what_follows_a_single_quantised_layer_is_float():
+def test_what_follows_a_single_quantized_layer_is_float():
     seen = []
 
     def forward(m, x):
@@ -45,12 +45,12 @@ def test_what_follows_a_single_quantised_layer_is_float():
         seen.extend([type(h), type(h + h)])
         return F.relu(h + h)
 
-    bench(Wired(forward), picture()).alone("conv")
+    bench(Wired(forward), image()).alone("conv")
     assert set(seen) == {torch.Tensor}
 
 
 def test_a_layer_that_is_not_reached_does_no_harm():
-    measured = bench(Wired(lambda m, x: m.conv(x)), picture())
+    measured = bench(Wired(lambda m, x: m.conv(x)), image())
     assert measured.alone("fc").db == math.inf
     assert measured.alone("conv").db < 80
 
@@ -60,7 +60,7 @@ def test_together_is_the_model_that_init_makes():
     trace_layers(model, x)
     with torch.no_grad():
         assert bench(model, x).together().powers.db == pytest.approx(
-            db_by_hand(model(x), quantised_copy(model, x)(x)), abs=1e-9
+            db_by_hand(model(x), quantized_copy(model, x)(x)), abs=1e-9
         )
 
 
@@ -69,13 +69,13 @@ def test_wide_layers_have_sixteen_bits():
     measured = bench(model, x).together(["bad"]).powers.db
     linger.quant_module(model.bad, data_bits=16, parameter_bits=16, out_bits=16)
     with torch.no_grad():
-        assert measured == pytest.approx(db_by_hand(model(x), quantised_copy(model, x)(x)), abs=1e-9)
+        assert measured == pytest.approx(db_by_hand(model(x), quantized_copy(model, x)(x)), abs=1e-9)
 
 
 def test_macs_and_parameters_are_counted_for_the_first_batch():
     model = settle(Wired(lambda m, x: m.fc(m.bn(m.conv(x)).mean((2, 3))), bias=False)).eval()
-    trace_layers(model, picture())
-    measured = bench(model, picture(2), picture(5))
+    trace_layers(model, image())
+    measured = bench(model, image(2), image(5))
     assert measured.together().macs == {"conv": 2 * 4 * 6 * 6 * 27, "conv2": 0, "bn2": 0, "fc": 2 * 4 * 4}
     # the folded batch norm gives the convolution a bias
     assert {path: layer.parameters for path, layer in measured.layers.items()} == {
@@ -90,8 +90,8 @@ def test_marks_of_layers_hold():
     model = settle(Wired(lambda m, x: m.fc(m.bn(m.conv(x)).mean((2, 3))))).eval()
     linger.quant_module(model.conv, parameter_bits=4, out_bits=32)
     linger.disable_quant(model.conv2)
-    trace_layers(model, picture())
-    layers = bench(model, picture(), bits=16).layers
+    trace_layers(model, image())
+    layers = bench(model, image(), bits=16).layers
     assert {path: layer.widths for path, layer in layers.items()} == {
         "conv": Widths(8, 4, 32),
         "bn2": Widths(16, 16, 16),
@@ -113,7 +113,7 @@ def test_a_model_that_is_one_layer():
     measured = bench(model, x)
     assert list(measured.layers) == [""]
     with torch.no_grad():
-        expected = db_by_hand(model(x), quantised_copy(model, x)(x))
+        expected = db_by_hand(model(x), quantized_copy(model, x)(x))
     assert measured.alone("").db == measured.together().powers.db == pytest.approx(expected, abs=1e-9)
 
 
@@ -158,14 +158,14 @@ def test_every_output_counts():
     measured = bench(model, (x, True))
     with torch.no_grad():
         a, b = model.a(x), model.b(x)
-        quantised = torch.from_numpy(linear_by_hand(model.b, x.numpy(), 8)).float()
+        quantized = torch.from_numpy(linear_by_hand(model.b, x.numpy(), 8)).float()
     # the other half is equal, but its signal counts
-    assert measured.alone("b").db == pytest.approx(db_by_hand(torch.cat([a, b]), torch.cat([a, quantised])), abs=1e-6)
+    assert measured.alone("b").db == pytest.approx(db_by_hand(torch.cat([a, b]), torch.cat([a, quantized])), abs=1e-6)
 
 
 @pytest.mark.parametrize(
     ("model", "x"),
-    [(Wired(lambda m, x: m.conv(x).argmax()), picture()), (nn.Sequential(nn.Linear(4, 4)), torch.zeros(0, 4))],
+    [(Wired(lambda m, x: m.conv(x).argmax()), image()), (nn.Sequential(nn.Linear(4, 4)), torch.zeros(0, 4))],
     ids=["integers", "no elements"],
 )
 def test_a_model_without_float_results_is_refused(model, x):

@@ -16,8 +16,8 @@ from linger.errors import UsageError
 from linger.quantization.diagnosis.sensitivity import sensitivity
 from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
-from tests.support.noisy_layers import db_by_hand, everything, net_with_outlier, quantised_copy, vectors
-from tests.support.wired import Wired, picture
+from tests.support.noisy_layers import db_by_hand, everything, net_with_outlier, quantized_copy, vectors
+from tests.support.wired import Wired, image
 
 X = vectors()
 
@@ -139,7 +139,7 @@ def test_a_cell_is_a_layer():
 def test_noises_add_up_to_about_what_is_measured():
     torch.manual_seed(0)
     found = sensitivity(settle(SmallNet()).eval(), torch.randn(8, 1, 8, 8))
-    # all tensors round by themselves: the sum is right up to correlations, which a few pictures leave
+    # all tensors round by themselves: the sum is right up to correlations, which a few images leave
     assert found.predicted_db == pytest.approx(found.quantised_db, abs=4)
 
 
@@ -152,16 +152,16 @@ def test_rows_go_from_most_to_least_damaging_and_shares_add_up():
         assert row.noise_share == pytest.approx(noise / sum(noises), rel=1e-9)  # logarithm and back, in float64
 
 
-def test_the_quantised_model_is_measured_too():
+def test_the_quantized_model_is_measured_too():
     model = net_with_outlier()
     with torch.no_grad():
-        expected = db_by_hand(model(X), quantised_copy(model, X)(X))
+        expected = db_by_hand(model(X), quantized_copy(model, X)(X))
     found = sensitivity(model, X)
     assert found.quantised_db == pytest.approx(expected, abs=1e-9)
     assert (found.target_db, found.wide_layers, found.reached_db, found.lines) == (None, (), None, ())
 
 
-def test_layers_are_those_that_init_quantises():
+def test_layers_are_those_that_init_quantizes():
     model = settle(SmallNet()).eval()
     linger.disable_quant(model.block)
     x = torch.randn(4, 1, 8, 8)
@@ -175,7 +175,7 @@ def test_one_warning_for_a_layer_that_stays_float(caplog):
     normed = nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3, padding=1))
     model = nn.Sequential(normed, nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
     with caplog.at_level(logging.WARNING):
-        found = sensitivity(model, picture())
+        found = sensitivity(model, image())
     assert set(names(found)) == {"1", "2"}
     assert len(caplog.records) == 1
 
@@ -199,7 +199,7 @@ def remeasured(model, lines, x):
         reference = model(x)
         for line in lines:
             exec(line, {"linger": linger, "model": model})
-        return db_by_hand(reference, quantised_copy(model, x)(x))
+        return db_by_hand(reference, quantized_copy(model, x)(x))
 
 
 def test_the_smallest_set_by_largest_noise_is_measured_and_the_lines_make_it():
@@ -333,23 +333,23 @@ def three_layers(count):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
     path = tmp_path / "run.json"
-    whole = sensitivity(three_layers(Counted()), picture(), target_db=60)
+    whole = sensitivity(three_layers(Counted()), image(), target_db=60)
     # two float passes and two of all layers, then six for each layer: the twelfth is in the middle of the second one
     first = Counted(stop_at=12)
     with pytest.raises(KeyboardInterrupt):
-        sensitivity(three_layers(first), picture(), target_db=60, save_path=path)
+        sensitivity(three_layers(first), image(), target_db=60, save_path=path)
     assert list(json.loads(path.read_text())["alone"]) == ["conv"]
     second = Counted()
-    result = sensitivity(three_layers(second), picture(), save_path=path)
+    result = sensitivity(three_layers(second), image(), save_path=path)
     assert second.passes == 2 + 2 * 6 + 1 + 1  # the float model, two layers, the calibrated model for one function
     assert result.rows == whole.rows
     third = Counted()
-    assert sensitivity(three_layers(third), picture(), save_path=path) == result
+    assert sensitivity(three_layers(third), image(), save_path=path) == result
     assert third.passes == 0
     fourth = Counted()
-    assert sensitivity(three_layers(fourth), picture(), target_db=60, save_path=path) == whole
+    assert sensitivity(three_layers(fourth), image(), target_db=60, save_path=path) == whole
     assert 0 < fourth.passes <= 2 + 2 * 3  # the sets of wide layers alone
-    assert sensitivity(three_layers(third), picture(), target_db=60, save_path=path) == whole
+    assert sensitivity(three_layers(third), image(), target_db=60, save_path=path) == whole
     assert third.passes == 0
     assert list(tmp_path.iterdir()) == [path]
 
@@ -357,15 +357,15 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
 @pytest.mark.parametrize(
     "other",
     [
-        lambda path: sensitivity(three_layers(Counted()), picture(seed=2), save_path=path),
-        lambda path: sensitivity(three_layers(Counted()), picture(), bits=4, save_path=path),
-        lambda path: sensitivity(Wired(Counted()), picture(), save_path=path),
+        lambda path: sensitivity(three_layers(Counted()), image(seed=2), save_path=path),
+        lambda path: sensitivity(three_layers(Counted()), image(), bits=4, save_path=path),
+        lambda path: sensitivity(Wired(Counted()), image(), save_path=path),
     ],
     ids=["inputs", "bits", "weights"],
 )
 def test_a_file_of_another_run_is_refused_and_untouched(tmp_path, other):
     path = tmp_path / "run.json"
-    sensitivity(three_layers(Counted()), picture(), save_path=path)
+    sensitivity(three_layers(Counted()), image(), save_path=path)
     before = path.read_bytes()
     torch.manual_seed(6)
     with pytest.raises(UsageError, match="belongs to another model"):
@@ -377,7 +377,7 @@ def test_a_damaged_file_is_refused_before_any_work(tmp_path):
     (tmp_path / "run.json").write_text("{")
     count = Counted()
     with pytest.raises(UsageError, match="damaged"):
-        sensitivity(three_layers(count), picture(), save_path=tmp_path / "run.json")
+        sensitivity(three_layers(count), image(), save_path=tmp_path / "run.json")
     assert count.passes == 0
 
 
@@ -392,7 +392,7 @@ def test_the_model_stays_as_it_was(stop_at, error):
     linger.quant_module(model.conv, parameter_bits=4)
     linger.disable_quant(model.bn2)
     model.fc.register_forward_hook(lambda *_: None)
-    x = picture()
+    x = image()
     before, given = everything(model), x.clone()
     if stop_at is None:
         sensitivity(model, [x, x], target_db=40)
@@ -405,7 +405,7 @@ def test_the_model_stays_as_it_was(stop_at, error):
 
 def test_a_training_batch_norm_is_measured_in_evaluation():
     model = settle(Wired(lambda m, x: m.bn(m.conv(x))))
-    assert sensitivity(model.train(), picture()) == sensitivity(model.eval(), picture())
+    assert sensitivity(model.train(), image()) == sensitivity(model.eval(), image())
 
 
 def test_inputs_may_shuffle_themselves_and_come_once():
@@ -430,12 +430,12 @@ def test_inputs_may_shuffle_themselves_and_come_once():
         ((net_with_outlier(), X), {"bits": 32}, "no such width"),
         ((net_with_outlier(), X), {"target_db": math.nan}, "target_db=nan is no number of decibels"),
         ((net_with_outlier(), X), {"target_db": "high"}, "target_db='high' is no number"),
-        ((init(net_with_outlier()), X), {}, "quantised already"),
-        ((linger.disable_quant(net_with_outlier()), X), {}, "would quantise no layer of Sequential"),
+        ((init(net_with_outlier()), X), {}, "quantized already"),
+        ((linger.disable_quant(net_with_outlier()), X), {}, "would quantize no layer of Sequential"),
         ((torch.relu, X), {}, "a torch module is expected"),
         ((net_with_outlier(), torch.full((2, 12), math.nan)), {}, "first.Quant: the tensor holds NaN"),
     ],
-    ids=["empty", "nothing", "bits", "32", "nan", "text", "quantised", "nothing to do", "function", "NaN"],
+    ids=["empty", "nothing", "bits", "32", "nan", "text", "quantized", "nothing to do", "function", "NaN"],
 )
 def test_a_wrong_call_is_refused(tmp_path, arguments, options, match):
     path = tmp_path / "run.json"
@@ -444,7 +444,7 @@ def test_a_wrong_call_is_refused(tmp_path, arguments, options, match):
     assert not path.exists() or "NaN" in match
 
 
-@pytest.mark.filterwarnings("ignore:calibration. no quantised model ran")
+@pytest.mark.filterwarnings("ignore:calibration. no quantized model ran")
 def test_inside_a_calibration_it_is_refused():
     with linger.calibration(), pytest.raises(UsageError, match=r"outside `with linger\.calibration"):
         sensitivity(net_with_outlier(), X)

@@ -68,7 +68,7 @@ def test_what_is_not_finite_counts_where_it_differs_only():
         assert squared_error(reference, other) == INF
 
 
-def test_real_values_of_quantised_and_complex_tensors():
+def test_real_values_of_quantized_and_complex_tensors():
     q = QTensor(torch.tensor([[0.5, -1.25]]), 4.0, 8, Runtime(dispatch))
     assert as_real(q).tolist() == [0.5, -1.25]
     assert as_real(torch.tensor([1 + 2j]).conj()).tolist() == [1.0, -2.0]
@@ -77,5 +77,5 @@ def test_real_values_of_quantised_and_complex_tensors():
 
 def test_other_shapes_are_refused_with_both():
     assert mismatch([torch.ones(2, 3)], [torch.zeros(2, 3)]) is None
-    with pytest.raises(UsageError, match=r"shapes \[\(2, 3\)\] in the float model, \[\(3, 2\)\] in the quantised one"):
+    with pytest.raises(UsageError, match=r"shapes \[\(2, 3\)\] in the float model, \[\(3, 2\)\] in the quantized one"):
         SignalNoise().add_all([torch.ones(2, 3)], [torch.ones(3, 2)])

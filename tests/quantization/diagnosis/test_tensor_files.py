@@ -108,11 +108,11 @@ def test_arrays_are_copies():
 # -- ops --------------------------------------------------------------------------------------------------------
 
 
-def quantised(values, scale=4.0, bits=8):
+def quantized(values, scale=4.0, bits=8):
     return QTensor(torch.tensor(values) / scale, scale, bits, Runtime(dispatch))
 
 
-X, Y = quantised([4.0, -8.0]), quantised([1.0, 2.0], 2.0, 16)
+X, Y = quantized([4.0, -8.0]), quantized([1.0, 2.0], 2.0, 16)
 
 
 def test_names_of_one_operand():
@@ -166,7 +166,7 @@ def test_ops_that_keep_the_scale_get_it_from_their_tensors():
 
 
 def test_constants_of_a_node_are_settings():
-    clip, operands = find_op("Clip"), [X, quantised(0.0), quantised(24.0)]
+    clip, operands = find_op("Clip"), [X, quantized(0.0), quantized(24.0)]
     assert set(op_tensors(clip, operands, X)) == {"input", "q_input", "outputs", "q_outputs"}
     found = op_settings(clip, operands, {}, X)
     assert (found["q_low"], found["q_high"], found["data_bits"]) == (0, 24, 8)

@@ -11,7 +11,7 @@ import linger
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.functions.resizing import MOST_POOLS, pool_adaptively, pool_runs
 from linger.quantization.setup.initialize import init
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def plainly(func, arguments):
@@ -61,12 +61,12 @@ def integers_of_windows(q, rows, columns):
 @pytest.mark.parametrize("is_layer", [True, False], ids=["layer", "function"])
 @pytest.mark.thin
 def test_averages_are_those_of_the_windows(size, pools, is_layer, tmp_path):
-    x = picture(3)
+    x = image(3)
     pool = nn.AdaptiveAvgPool2d(size)
     if is_layer:
-        model = quantise(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), pool), x)
+        model = quantize(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), pool), x)
     else:
-        model = quantise(Wired(lambda m, x: F.adaptive_avg_pool2d(m.conv(x), size)), x)
+        model = quantize(Wired(lambda m, x: F.adaptive_avg_pool2d(m.conv(x), size)), x)
     conv = model[0] if is_layer else model.conv
     with torch.no_grad():
         found, h = model(x), conv(x)
@@ -84,9 +84,9 @@ def test_averages_are_those_of_the_windows(size, pools, is_layer, tmp_path):
     assert names.count("AvgPool2dInt") == pools
 
 
-def test_a_layer_quantises_a_float_input_first(tmp_path):
-    x = picture(3)
-    model = quantise(nn.Sequential(nn.AdaptiveAvgPool2d(4)), x)
+def test_a_layer_quantizes_a_float_input_first(tmp_path):
+    x = image(3)
+    model = quantize(nn.Sequential(nn.AdaptiveAvgPool2d(4)), x)
     assert next(op.op for op in linger.coverage(model).ops) == "Quant"
     assert not linger.coverage(model).float_ops
     linger.onnx.export(model, (x,), tmp_path / "net.onnx")
@@ -94,9 +94,9 @@ def test_a_layer_quantises_a_float_input_first(tmp_path):
 
 
 def test_ranges_are_kept_in_the_checkpoint():
-    x = picture(3)
+    x = image(3)
     make = lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(4))  # noqa: E731
-    model, other = quantise(make(), x), init(make()).eval()
+    model, other = quantize(make(), x), init(make()).eval()
     other.load_state_dict(model.state_dict(), strict=True)
     with torch.no_grad():
         assert torch.equal(model(x).integers(), other(x).integers())
@@ -119,7 +119,7 @@ SIGNALS = {
 def test_pools_of_signals(pool, op, tmp_path):
     torch.manual_seed(3)
     x = torch.randn(2, 3, 14)
-    model = quantise(nn.Sequential(nn.Conv1d(3, 4, 3), pool), x)
+    model = quantize(nn.Sequential(nn.Conv1d(3, 4, 3), pool), x)
     with torch.no_grad():
         found, h = model(x), model[0](x)
         real = pool(unwrap(h))
@@ -134,8 +134,8 @@ def test_pools_of_signals(pool, op, tmp_path):
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_largest_of_adaptive_windows(size, tmp_path):
-    x = picture(3)
-    model = quantise(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveMaxPool2d(size)), x)
+    x = image(3)
+    model = quantize(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveMaxPool2d(size)), x)
     with torch.no_grad():
         found, h = model(x), model[0](x)
     assert torch.equal(unwrap(found), F.adaptive_max_pool2d(unwrap(h), size))
@@ -151,13 +151,13 @@ def test_positions_of_the_largest_stay_float(func):
         h = m.conv(x)
         return func(h if func is F.adaptive_max_pool2d else h.flatten(2), 2, return_indices=True)[0]
 
-    model = quantise(Wired(call), picture())
+    model = quantize(Wired(call), image())
     assert linger.coverage(model).float_ops
 
 
 def test_gradient_reaches_the_layer_below():
-    x = picture(3)
-    model = quantise(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(4)), x).train()
+    x = image(3)
+    model = quantize(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(4)), x).train()
     unwrap(model(x)).sum().backward()
     assert torch.isfinite(model[0].weight.grad).all()
     assert model[0].weight.grad.abs().max() > 0

@@ -1,4 +1,4 @@
-"""Attention of quantised tensors: integers throughout, near torch's floats, exact in the file."""
+"""Attention of quantized tensors: integers throughout, near torch's floats, exact in the file."""
 
 import copy
 import math

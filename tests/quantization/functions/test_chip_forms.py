@@ -27,7 +27,7 @@ each_chip = pytest.mark.parametrize("target", ["venus", "arcs"])
 
 
 def prepared(model: nn.Module, *batches: Any, target: str | None = None, **options: Any) -> tuple[Any, list[str]]:
-    """The model quantised for a chip and calibrated, in evaluation mode, and what calibration says."""
+    """The model quantized for a chip and calibrated, in evaluation mode, and what calibration says."""
     made = linger.init(model, target=target).eval()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -241,7 +241,7 @@ def test_what_has_no_integer_form_stays_float(function: Function) -> None:
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["subtracted", "subtracted from"])
-def test_a_float_operand_is_quantised_before_it_is_negated(is_first: bool) -> None:
+def test_a_float_operand_is_quantized_before_it_is_negated(is_first: bool) -> None:
     def run(m: Any, x: Tensor) -> Tensor:
         h, real = m.conv(x), x[:, :1]
         return real - h if is_first else h - real

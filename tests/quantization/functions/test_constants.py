@@ -10,7 +10,7 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.constants import as_constant, is_fixed, is_state, note_derived
 from linger.quantization.functions.dispatch import dispatch
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 
 def noise(*shape, seed=3):
@@ -47,7 +47,7 @@ CASES = {
 @pytest.mark.thin
 def test_they_are_integers_in_the_model_and_in_the_file(run, tmp_path):
     x = noise(5, 4, 6, seed=6)
-    model = quantise(Net(run), x)
+    model = quantize(Net(run), x)
     result = model(x)
     assert isinstance(result, QTensor)
     assert not linger.coverage(model).float_ops
@@ -76,7 +76,7 @@ def test_integers_by_hand():
 
 @pytest.mark.parametrize("name", ["position", "gain", "token"])
 def test_they_learn(name):
-    model = quantise(Net(CASES[name]), noise(5, 4, 6)).train()
+    model = quantize(Net(CASES[name]), noise(5, 4, 6)).train()
     model(noise(5, 4, 6)).square().sum().backward()
     parameter = {"position": model.position, "gain": model.gamma, "token": model.token}[name]
     assert torch.isfinite(parameter.grad).all()
@@ -84,7 +84,7 @@ def test_they_learn(name):
 
 
 def test_gradient_is_that_of_the_float_sum():
-    model = quantise(Net(CASES["position"]), noise(5, 4, 6)).train()
+    model = quantize(Net(CASES["position"]), noise(5, 4, 6)).train()
     model(noise(5, 4, 6)).sum().backward()
     # nothing saturates: d(sum)/dp is the number of rows
     assert torch.equal(model.position.grad, torch.full_like(model.position, 5.0))
@@ -129,12 +129,12 @@ def test_a_float_module_keeps_its_parameters_float():
             return x + self.p
 
     model = nn.Sequential(nn.Linear(6, 6), linger.disable_quant(Half()))
-    model = quantise(model, noise(3, 6))
+    model = quantize(model, noise(3, 6))
     assert [o.op for o in linger.coverage(model).float_ops] == ["add"]
 
 
 def test_the_newer_exporter_knows_them(tmp_path):
-    model = quantise(Net(CASES["position"]), noise(5, 4, 6))
+    model = quantize(Net(CASES["position"]), noise(5, 4, 6))
     path = tmp_path / "model.onnx"
     linger.onnx.export(model, (noise(5, 4, 6),), path, dynamo=True, opset_version=18)
     assert linger.verify(model, path, [noise(5, 4, 6, seed=8)]).differing == 0

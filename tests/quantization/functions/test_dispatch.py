@@ -1,4 +1,4 @@
-"""Where a torch function on quantised tensors goes: integers where linger has an op, correct floats everywhere else."""
+"""Where a torch function on quantized tensors goes: integers where linger has an op, correct floats everywhere else."""
 
 import math
 
@@ -12,7 +12,7 @@ from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.functions.dispatch import bindings, bindings_by_path, dispatch
 from linger.quantization.setup.initialize import init
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.wired import Wired, after, image, quantize
 
 
 def both(function):
@@ -20,13 +20,13 @@ def both(function):
 
 
 def pair(function):
-    """A calibrated model that returns two quantised tensors of different scales and a function of them."""
+    """A calibrated model that returns two quantized tensors of different scales and a function of them."""
 
     def forward(m, x):
         a, b = m.conv(x), m.conv2(F.relu(m.conv(x)))
         return a.clone(), b.clone(), function(a, b)
 
-    return quantise(Wired(forward), picture())
+    return quantize(Wired(forward), image())
 
 
 def float_ops(model):
@@ -110,7 +110,7 @@ JOINS = {
 )
 def test_every_spelling_is_computed_as_integers(function, op_name, exact):
     model = pair(function)
-    a, b, result = model(picture())
+    a, b, result = model(image())
     assert isinstance(result, QTensor)
     expected = exact(a.dequantize(), b.dequantize())
     # each operand is rounded to the output's scale: half a step for each
@@ -133,7 +133,7 @@ LIMITED = {
 @pytest.mark.parametrize(("function", "low", "high"), LIMITED.values(), ids=LIMITED.keys())
 def test_bounds_are_steps_of_the_tensor(function, low, high):
     model = both(function)
-    h, result = model(picture())
+    h, result = model(image())
     assert isinstance(result, QTensor)
     assert result.scale == h.scale
     # these bounds are whole steps, so the result is exact
@@ -157,7 +157,7 @@ SCALARS = {
     "torch.div by -0.5": (lambda h: torch.div(h, -0.5), lambda h: h * -2),
     "x ** 2": (lambda h: h**2, lambda h: h * h),
     "square": (lambda h: h.square(), lambda h: h * h),
-    "mean over the picture": (lambda h: h.mean((2, 3)), lambda h: h.mean((2, 3))),
+    "mean over the image": (lambda h: h.mean((2, 3)), lambda h: h.mean((2, 3))),
     "mean, kept axes": (lambda h: torch.mean(input=h, dim=[-1, -2], keepdim=True), lambda h: h.mean((2, 3), True)),
     "x + 0": (lambda h: h + 0, lambda h: h),
     "x * 0": (lambda h: h * 0, lambda h: h * 0),
@@ -171,7 +171,7 @@ SCALARS = {
 @pytest.mark.parametrize(("function", "exact"), SCALARS.values(), ids=SCALARS.keys())
 def test_numbers_are_constants(function, exact):
     model = both(function)
-    h, result = model(picture())
+    h, result = model(image())
     assert isinstance(result, QTensor)
     # these constants are whole steps of their own scales; each operand loses half a step
     assert float((result.dequantize() - exact(h.dequantize())).detach().abs().max()) <= 1 / result.scale
@@ -180,14 +180,14 @@ def test_numbers_are_constants(function, exact):
 
 def test_a_number_that_no_scale_holds_is_rounded():
     # 0.3 at 8 bits is 77/256; nothing is said about it, as for any weight
-    _, result = both(lambda h: h * 0 + 0.3)(picture())
+    _, result = both(lambda h: h * 0 + 0.3)(image())
     assert result.dequantize().unique().tolist() == [pytest.approx(0.3, abs=1 / 256 + 1 / result.scale)]
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_a_number_that_is_none_is_computed_in_float(value):
     model = both(lambda h: h + value)
-    _, result = model(picture())
+    _, result = model(image())
     assert not isinstance(result, QTensor)
     assert not torch.isfinite(result).any()
     assert float_ops(model) == [("", "add")]
@@ -211,7 +211,7 @@ RELUS = {
 def test_every_relu_keeps_the_scale(function, mode):
     model = both(function)
     model.train(mode == "train")
-    h, result = model(picture())
+    h, result = model(image())
     assert (result.scale, result.is_nonnegative) == (h.scale, True)
     assert torch.equal(result.integers(), torch.relu(h.integers()))
     assert float_ops(model) == []
@@ -236,7 +236,7 @@ KEEPING = {
 @pytest.mark.parametrize(("function", "exact"), KEEPING.values(), ids=KEEPING.keys())
 def test_functions_that_keep_the_scale(function, exact):
     model = both(function)
-    h, result = model(picture())
+    h, result = model(image())
     assert isinstance(result, QTensor)
     assert (result.scale, result.bits) == (h.scale, h.bits)
     assert torch.equal(result.dequantize(), exact(h.dequantize(), h.scale))
@@ -252,7 +252,7 @@ def test_in_place_functions_return_the_tensor_itself():
         assert same is h
         return h
 
-    assert isinstance(after(forward)(picture()), QTensor)
+    assert isinstance(after(forward)(image()), QTensor)
 
 
 def test_in_place_sum_is_seen_under_every_name_of_the_tensor():
@@ -262,9 +262,9 @@ def test_in_place_sum_is_seen_under_every_name_of_the_tensor():
         return alias
 
     torch.manual_seed(0)
-    found = after(forward)(picture())
+    found = after(forward)(image())
     torch.manual_seed(0)
-    assert torch.equal(found.integers(), after(lambda h: h + 1.0)(picture()).integers())
+    assert torch.equal(found.integers(), after(lambda h: h + 1.0)(image()).integers())
 
 
 def test_in_place_sum_that_would_grow_the_tensor_is_refused():
@@ -327,7 +327,7 @@ UNKNOWN = {
 def test_an_unknown_function_gives_the_right_floats_and_is_reported(name, function, mode):
     model = both(function)
     model.train(mode == "train")
-    h, result = model(picture())
+    h, result = model(image())
     expected = function(h.dequantize().clone())
     assert torch.equal(result.dequantize() if isinstance(result, QTensor) else result, expected)
     assert getattr(result, "scale", None) is None
@@ -341,18 +341,18 @@ def test_the_module_that_called_an_unknown_function_is_named():
         def forward(self, x):
             return torch.sin(x)
 
-    model = quantise(
+    model = quantize(
         nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Identity(), Gate()), nn.Linear(4, 2)), torch.randn(5, 3)
     )
     assert float_ops(model) == [("1.1", "sin")]
     assert "1.1: sin stays float: linger has no integer form" in str(linger.coverage(model))
     with torch.no_grad():
-        assert isinstance(model(torch.randn(5, 3)), QTensor)  # the next layer is quantised again
+        assert isinstance(model(torch.randn(5, 3)), QTensor)  # the next layer is quantized again
 
 
 def test_pooling_with_indices_stays_float():
     model = both(lambda h: F.max_pool2d(h, 2, return_indices=True))
-    h, (values, indices) = model(picture())
+    h, (values, indices) = model(image())
     expected = F.max_pool2d(h.dequantize(), 2, return_indices=True)
     assert torch.equal(values, expected[0])
     assert torch.equal(indices, expected[1])
@@ -361,27 +361,27 @@ def test_pooling_with_indices_stays_float():
 
 def test_what_gives_no_floats_is_not_reported():
     model = both(lambda h: (h > 0, h.argmax(1), h.shape, h.size(0), h.dtype, h.device, h.is_contiguous(), len(h)))
-    h, (positive, largest, *_) = model(picture())
+    h, (positive, largest, *_) = model(image())
     assert torch.equal(positive, h.dequantize() > 0)
     assert torch.equal(largest, h.dequantize().argmax(1))
     assert float_ops(model) == []
 
 
-def test_a_tensor_overwritten_by_floats_is_quantised_again_by_the_next_layer():
+def test_a_tensor_overwritten_by_floats_is_quantized_again_by_the_next_layer():
     def forward(m, x):
         h = m.conv(x)
         h[:, 0] = 0.3
         return m.conv2(h)
 
-    model = quantise(Wired(forward), picture())
+    model = quantize(Wired(forward), image())
     with torch.no_grad():
-        assert isinstance(model(picture()), QTensor)
+        assert isinstance(model(image()), QTensor)
     assert float_ops(model) == [("", "__setitem__")]
 
 
 def test_a_loss_outside_the_model_is_not_reported():
     model = after(lambda h: h)
-    result = model(picture())
+    result = model(image())
     before = linger.coverage(model).ops
     loss = F.mse_loss(result, torch.zeros(result.shape)) + (result + result).sum() + torch.cat([result, result]).mean()
     assert type(loss) is torch.Tensor
@@ -392,7 +392,7 @@ def test_a_loss_outside_the_model_is_not_reported():
 
 
 def test_sums_outside_the_model_are_exact_floats():
-    result = after(lambda h: h)(picture())
+    result = after(lambda h: h)(image())
     assert type(result + result) is torch.Tensor
     assert torch.equal(result + result, 2 * result.dequantize())
     assert isinstance(result.reshape(-1), QTensor)
@@ -412,24 +412,24 @@ def test_out_argument_stays_float():
     target = torch.zeros(2, 4, 6, 6)
     model = both(lambda h: torch.add(h, h, out=target))
     with torch.no_grad():
-        h, result = model(picture())
+        h, result = model(image())
     assert torch.equal(result, 2 * h.dequantize())
     assert torch.equal(target, result)
     assert len(float_ops(model)) == 1
 
 
 def test_functions_of_two_models_meet_outside():
-    first, second = after(lambda h: h)(picture()), after(lambda h: h)(picture(seed=2))
+    first, second = after(lambda h: h)(image()), after(lambda h: h)(image(seed=2))
     assert torch.equal(
         dispatch(first.runtime, torch.add, (first, second), {}), first.dequantize() + second.dequantize()
     )
 
 
-def test_two_inputs_are_quantised_each_by_its_layer():
+def test_two_inputs_are_quantized_each_by_its_layer():
     model = Wired(lambda m, x, y: m.conv(x) + m.conv2(torch.cat([y, y[:, :1]], 1)))
     model = init(model).eval()
     with linger.calibration():
-        model(picture(), picture(seed=2))
-    result = model(picture(), picture(seed=2))
+        model(image(), image(seed=2))
+    result = model(image(), image(seed=2))
     assert isinstance(result, QTensor)
     assert float_ops(model) == [("", "cat")]

@@ -1,4 +1,4 @@
-"""Float tensors that meet integers: quantised by themselves, with a range of their own, in every stage of a model."""
+"""Float tensors that meet integers: quantized by themselves, with a range of their own, in every stage of a model."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ def rows(seed=1, spread=1.0, count=4):
     return spread * torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
 
 
-def quantised(run, *batches):
+def quantized(run, *batches):
     model = linger.init(Met(run)).eval()
     with linger.calibration():
         for batch in batches or (PAIR,):
@@ -80,7 +80,7 @@ def batch_for(run, x=X, y=Y):
 @pytest.mark.parametrize("run", MET.values(), ids=MET.keys())
 def test_the_op_is_an_integer_op_in_model_and_file(run, request, tmp_path):
     batch = batch_for(run)
-    model = quantised(run, batch)
+    model = quantized(run, batch)
     assert floats(model) == STAYS.get(request.node.callspec.id, [])
     got = model(*batch)
     assert isinstance(got, linger.QTensor)
@@ -92,7 +92,7 @@ def test_the_op_is_an_integer_op_in_model_and_file(run, request, tmp_path):
 
 
 def test_the_range_is_that_of_the_tensor_alone():
-    model = quantised(MET["two inputs"], (X, torch.full((4, 6), 3.0)))
+    model = quantized(MET["two inputs"], (X, torch.full((4, 6), 3.0)))
     state = model.state_dict()
     # 3.0 gets 127/3 → 2^5
     assert [(k, v.item()) for k, v in state.items() if KEY in k] == [
@@ -101,18 +101,18 @@ def test_the_range_is_that_of_the_tensor_alone():
     ]
 
 
-def test_coverage_names_what_is_quantised_by_itself():
-    found = [op for op in linger.coverage(quantised(MET["two inputs"])).integer_ops if op.reason]
+def test_coverage_names_what_is_quantized_by_itself():
+    found = [op for op in linger.coverage(quantized(MET["two inputs"])).integer_ops if op.reason]
     assert [(op.where, op.op) for op in found] == [("", "Quant")]
-    assert found[0].reason == "iqAdd reads a float tensor, which is quantised with a range of its own"
-    assert found[0].reason in str(linger.coverage(quantised(MET["two inputs"])))
+    assert found[0].reason == "iqAdd reads a float tensor, which is quantized with a range of its own"
+    assert found[0].reason in str(linger.coverage(quantized(MET["two inputs"])))
 
 
-def test_masks_indices_and_integers_are_not_quantised():
-    model = quantised(lambda m, x, k: m.a(x) * k, (X, torch.ones(4, 6, dtype=torch.int64)))
+def test_masks_indices_and_integers_are_not_quantized():
+    model = quantized(lambda m, x, k: m.a(x) * k, (X, torch.ones(4, 6, dtype=torch.int64)))
     (record,) = linger.coverage(model).float_ops
-    assert record.reason == "an operand is of type torch.int64; only float tensors are quantised by themselves"
-    model = quantised(lambda m, x, k: torch.where(k, m.a(x), x) * k, (X, X > 0))
+    assert record.reason == "an operand is of type torch.int64; only float tensors are quantized by themselves"
+    model = quantized(lambda m, x, k: torch.where(k, m.a(x), x) * k, (X, X > 0))
     assert floats(model) == []
     assert len([k for k in model.state_dict() if KEY in k and "running" in k]) == 1
 
@@ -124,21 +124,21 @@ def test_training_learns_the_range_and_what_lies_before_it():
         model(x, Y).dequantize().sum().backward()
     assert model.p.grad.abs().min() > 0
     assert model.get_buffer(f"{KEY}0_1.running_x") > 0
-    learned = quantised(MET["two inputs"]).train()
+    learned = quantized(MET["two inputs"]).train()
     linger.learn_scales(learned)
     learned(*PAIR).dequantize().square().sum().backward()
     assert [n for n, p in learned.named_parameters() if "float_operand" in n and p.grad is not None]
 
 
 def test_a_checkpoint_gives_the_same_integers():
-    model = quantised(MET["gate of the input"], (X,))
+    model = quantized(MET["gate of the input"], (X,))
     other = linger.init(Met(MET["gate of the input"])).eval()
     other.load_state_dict(copy.deepcopy(model.state_dict()))
     assert torch.equal(other(X).integers(), model(X).integers())
 
 
 def older_checkpoint(run):
-    """The state of a model whose functions of a float and a quantised tensor stayed float."""
+    """The state of a model whose functions of a float and a quantized tensor stayed float."""
     model = linger.init(Met(run)).train()
     runtime_of(model).keeps_float_operands = True
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_an_older_checkpoint_computes_as_before_until_it_is_calibrated():
 
 
 def test_a_range_that_nobody_has_seen_leaves_the_op_float():
-    model = quantised(lambda m, x, y, is_met: m.a(x) + y if is_met else m.a(x), (X, Y, False))
+    model = quantized(lambda m, x, y, is_met: m.a(x) + y if is_met else m.a(x), (X, Y, False))
     assert torch.equal(model(X, Y, True), model(X, Y, False).dequantize() + Y)
 
 
@@ -176,7 +176,7 @@ def test_a_range_that_nobody_has_seen_leaves_the_op_float():
 def test_what_would_leave_nothing_of_the_other_stays_float(value):
     y = Y.clone()
     y[0, 0] = value
-    model = quantised(lambda m, x, y: m.a(x) + y, (X, y))
+    model = quantized(lambda m, x, y: m.a(x) + y, (X, y))
     assert floats(model) == ["add"]
     assert torch.equal(model(X, y)[1], model(X, Y)[1])
     assert not any(KEY in key for key in model.state_dict())
@@ -188,7 +188,7 @@ def test_a_summand_that_is_sometimes_a_mask_moves_no_other_range():
 
     blocked = torch.zeros(4, 6)
     blocked[:, 3] = -math.inf
-    model = quantised(run, (X, blocked), (X, 0.1 * Y))
+    model = quantized(run, (X, blocked), (X, 0.1 * Y))
     expected = model(X, blocked)[1].integers()
     assert torch.equal(model(X, 0.1 * Y)[1].integers(), expected)
     assert not model(X, blocked)[0].dequantize()[:, 3].any()
@@ -200,7 +200,7 @@ def test_a_write_into_a_float_tensor_stays_one():
         total += m.a(x)
         return total
 
-    model = quantised(run, (X,))
+    model = quantized(run, (X,))
     (record,) = linger.coverage(model).float_ops
     assert record.reason == "it writes into a float tensor; write x = x + y instead of x += y"
 
@@ -223,7 +223,7 @@ def test_a_part_that_is_to_stay_float_stays_float():
 
 def test_a_cache_that_is_empty_at_first():
     run = MET["cache"]
-    model = quantised(run, (X, torch.zeros(0, 6)), PAIR)
+    model = quantized(run, (X, torch.zeros(0, 6)), PAIR)
     assert floats(model) == []
     assert model(*PAIR).shape == (8, 6)
     assert model(X, torch.zeros(0, 6)).shape == (4, 6)

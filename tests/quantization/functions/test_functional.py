@@ -14,7 +14,7 @@ from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional import as_operand
 from linger.quantization.functions.functional_layer import KEY_PREFIX
 from linger.quantization.setup.initialize import init
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.wired import Wired, after, image, quantize
 
 
 def functional_keys(model):
@@ -51,8 +51,8 @@ def test_each_module_counts_for_itself_and_starts_again_at_every_call():
 
 def test_range_of_a_sum_is_that_of_the_exact_sum():
     model = after(lambda h: (h.clone(), h + h))
-    h, _ = real_copy(model)(picture())
-    _, total = model(picture())
+    h, _ = real_copy(model)(image())
+    _, total = model(image())
     layer = model.get_submodule("_linger_round_tensor_iqadd__default_index_0")
     assert layer.read("running_o") == 2 * float(h.dequantize().detach().abs().max())
     assert layer.read("scale_o") == total.scale
@@ -63,8 +63,8 @@ def test_range_of_a_join_is_the_widest_of_its_parts():
         h = m.conv(x)
         return h.clone(), torch.cat([h, h * 0.25], 1)
 
-    model = quantise(Wired(forward), picture())
-    h, _ = real_copy(model)(picture())
+    model = quantize(Wired(forward), image())
+    h, _ = real_copy(model)(image())
     layer = model.get_submodule("_linger_round_tensor_iqcat_1")
     assert layer.read("running_o") == float(h.dequantize().detach().abs().max())
 
@@ -74,18 +74,18 @@ def test_statistics_move_in_training_and_rest_in_evaluation():
     layer = model.get_submodule("_linger_round_tensor_iqadd__default_index_0")
     before = layer.read("running_o")
     with torch.no_grad():
-        model(picture(spread=9.0))
+        model(image(spread=9.0))
     assert layer.read("running_o") == before
-    model.train()(picture(spread=9.0))
+    model.train()(image(spread=9.0))
     assert layer.read("running_o") > before
 
 
 def test_a_sum_that_calibration_never_met_is_named():
     model = init(Wired(lambda m, x: m.conv(x) + 1.0 if m.training else m.conv(x) * 2.0)).train()
-    model(picture())
+    model(image())
     model.eval()
     with pytest.raises(UsageError, match=r"^iqMul has no scale yet\. Run data through the model"):
-        model(picture())
+        model(image())
     assert functional_keys(model) == ["_linger_round_tensor_iqadd__default_index_0.running_o"]
 
 
@@ -100,7 +100,7 @@ def test_different_widths_meet_at_the_wider(mode):
             a, b = self.narrow(x), self.wide(x)
             return a, b, a + b, b * a, torch.cat([a, b])
 
-    model = quantise(Net(), torch.randn(20, 3))
+    model = quantize(Net(), torch.randn(20, 3))
     model.train(mode == "train")
     x = torch.randn(20, 3)
     if mode == "train":
@@ -140,7 +140,7 @@ def test_what_is_no_operand(value):
     assert as_operand(value, Runtime(dispatch)) is None
 
 
-def test_a_quantised_tensor_is_an_operand_until_floats_overwrite_it():
+def test_a_quantized_tensor_is_an_operand_until_floats_overwrite_it():
     x = QTensor(torch.ones(2), 16.0, 8, Runtime(dispatch))
     assert as_operand(x, x.runtime) is x
     x.overwrite(torch.ones(2))
@@ -152,8 +152,8 @@ def test_broadcast_operands():
         h = m.conv(x)
         return h.clone(), h + h[:, :1], h * h.amax((2, 3), keepdim=True), h * h[:1, :1, :1, :1]
 
-    model = quantise(Wired(forward), picture())
-    h, total, product, scaled = (t.dequantize() if isinstance(t, QTensor) else t for t in model(picture()))
+    model = quantize(Wired(forward), image())
+    h, total, product, scaled = (t.dequantize() if isinstance(t, QTensor) else t for t in model(image()))
     layers = dict(model.named_modules())
     scale = layers["_linger_round_tensor_iqadd__default_index_0"].read("scale_o")
     assert float((total - (h + h[:, :1])).detach().abs().max()) <= 1 / scale
@@ -165,10 +165,10 @@ def test_broadcast_operands():
 
 def test_relu_of_a_fused_layer_is_not_computed_again():
     model = Wired(lambda m, x: F.relu(m.conv(x)))
-    trace_layers(model, picture())
-    quantise(model, picture())
+    trace_layers(model, image())
+    quantize(model, image())
     with torch.no_grad():
-        result = model(picture())
+        result = model(image())
     assert result.is_nonnegative
     assert result.dequantize().min() == 0
     assert [op.op for op in linger.coverage(model).integer_ops] == ["Quant", "Conv2dInt", "Relu"]

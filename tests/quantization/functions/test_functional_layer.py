@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linger.quantization.functions.functional_layer import KEY_PREFIX, Beyond, FunctionalLayer
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def functional_keys(model):
@@ -19,7 +19,7 @@ def test_layers_are_numbered_in_the_order_of_the_calls():
         c = torch.cat([a, b], 1)
         return c * 2.0
 
-    model = quantise(Wired(forward), picture())
+    model = quantize(Wired(forward), image())
     assert functional_keys(model) == [
         "_linger_round_tensor_iqadd__default_index_0.running_o",
         "_linger_round_tensor_iqmul__default_index_1.running_o",

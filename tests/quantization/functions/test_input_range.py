@@ -10,7 +10,7 @@ from torch import nn
 
 import linger
 from linger.errors import UnsupportedError
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired, image
 
 CLASSES = 10
 FORMS = ("dialect", "bare", "standard", "qdq")
@@ -51,7 +51,7 @@ def classifier(function=torch.softmax, lift=150.0):
 
 
 def calibrated(model, x, **options):
-    """The quantised model, and what calibration says."""
+    """The quantized model, and what calibration says."""
     made = linger.init(model, **options).eval()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -155,13 +155,13 @@ def test_rows_that_lie_below_the_format_are_seen_too():
 @pytest.mark.parametrize(("function", "name"), [(F.gelu, "iqGelu"), (F.silu, "iqSwish")])
 def test_gelu_and_silu_say_what_lies_beyond_16(function, name):
     model = Wired(lambda m, x: function(30 * m.conv(x)))
-    made, said = calibrated(model, picture())
+    made, said = calibrated(model, image())
     assert [s.split(":")[0] for s in said] == [name]
     assert (
         "ends at ±16. What lies beyond counts as ±16. Limit the layer before it with linger.normalize_module" in said[0]
     )
     assert "numbers are lost" in str(linger.coverage(made))
-    assert made(picture()).dequantize().max() <= 16
+    assert made(image()).dequantize().max() <= 16
 
 
 def test_the_advised_limit_brings_the_input_into_the_format():
@@ -177,11 +177,11 @@ def test_the_advised_limit_brings_the_input_into_the_format():
 def test_sigmoid_and_tanh_lose_nothing_beyond_16(function, last):
     # the device's curve and the real function agree from ±16 on: the last integer of the output, or the first
     model = Wired(lambda m, x: function(60 * m.conv(x)))
-    made, said = calibrated(model, picture())
+    made, said = calibrated(model, image())
     assert said == []
     seen = []
     made.conv.register_forward_hook(lambda layer, args, out: seen.append(60 * out.dequantize()))
-    integers = (made(picture()).dequantize() * 128).round()
+    integers = (made(image()).dequantize() * 128).round()
     beyond = seen[0].abs() > 16
     assert beyond.any()
     expected = (function(seen[0]) * 128 + 0.5).floor().clamp(-128, last)
@@ -193,4 +193,4 @@ def test_a_mask_makes_room_without_a_warning():
         scores = m.conv(x)
         return torch.softmax(scores.masked_fill(x.mean(1, keepdim=True) > 0, float("-inf")), -1)
 
-    assert calibrated(Wired(masked), picture())[1] == []
+    assert calibrated(Wired(masked), image())[1] == []

@@ -24,7 +24,7 @@ def noise(*shape, seed=3):
 
 
 class Part(nn.Module):
-    """A function of quantised tensors in a forward of its own."""
+    """A function of quantized tensors in a forward of its own."""
 
     def __init__(self, function):
         super().__init__()
@@ -35,7 +35,7 @@ class Part(nn.Module):
 
 
 class Net(nn.Module):
-    """A part behind a quantised layer; returns what it was given, and its result."""
+    """A part behind a quantized layer; returns what it was given, and its result."""
 
     def __init__(self, function):
         super().__init__()
@@ -103,7 +103,7 @@ def test_functions_get_real_values_and_return_them(function, made, reason):
     assert not any(isinstance(m, FunctionalLayer) for m in model.modules())
 
 
-def test_what_moves_numbers_leaves_them_quantised():
+def test_what_moves_numbers_leaves_them_quantized():
     model = marked(Joined(lambda _, x: x.reshape(-1, 2, 3).transpose(1, 2).flatten(1)))
     assert linger.coverage(model).float_ops == ()
     assert [o.op for o in linger.coverage(model).integer_ops] == ["Quant", "LinearInt", "LinearInt"]
@@ -154,7 +154,7 @@ def test_a_shared_module_is_float_where_a_float_part_calls_it():
     ]
     assert {o.reason for o in found.float_ops} == {BY_NAME}
     assert [o.where for o in found.integer_ops if o.op == "iqGelu"] == ["one.act"]
-    # a layer that was replaced is quantised wherever it is called
+    # a layer that was replaced is quantized wherever it is called
     assert [o.where for o in found.integer_ops if o.where == "one.layer" and o.op == "LinearInt"] == ["one.layer"] * 2
 
 
@@ -221,7 +221,7 @@ class Squashed(nn.Module):
 
 
 class Repeating(nn.Module):
-    """A part that is kept float repeats an activation that a quantised part has, too."""
+    """A part that is kept float repeats an activation that a quantized part has, too."""
 
     def __init__(self, run):
         super().__init__()

@@ -23,7 +23,7 @@ Act = Callable[[Tensor], Tensor]
 
 
 def data() -> Tensor:
-    """Pictures from −1 to 0.625 in steps of their scale, so that sixteen times them is exact."""
+    """Images from −1 to 0.625 in steps of their scale, so that sixteen times them is exact."""
     return torch.linspace(-64, 40, 105).round().repeat(4)[:400].reshape(4, 1, 10, 10) / 64
 
 

@@ -1,4 +1,4 @@
-"""Comparisons, fills and choices of quantised tensors: by hand, in torch's own numbers, and in the file."""
+"""Comparisons, fills and choices of quantized tensors: by hand, in torch's own numbers, and in the file."""
 
 import math
 
@@ -15,7 +15,7 @@ from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.masks import COMPARISONS, fill, masks_scores
 from linger.quantization.setup.initialize import init
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.wired import Wired, after, image, quantize
 
 
 def noise(*shape, seed=3):
@@ -23,13 +23,13 @@ def noise(*shape, seed=3):
 
 
 def pair(function):
-    """A calibrated model that returns two quantised tensors of different scales and a function of them."""
+    """A calibrated model that returns two quantized tensors of different scales and a function of them."""
 
     def forward(m, x):
         a, b = m.conv(x), m.conv2(F.relu(m.conv(x)) * 5)
         return a.clone(), b.clone(), function(a, b)
 
-    return quantise(Wired(forward), picture())
+    return quantize(Wired(forward), image())
 
 
 def proven(model, tmp_path, *inputs, opsets=(11, 12, 18)):
@@ -64,11 +64,11 @@ NUMBERS = {
 @pytest.mark.thin
 def test_comparison_with_a_number_is_one_of_integers(function, tmp_path):
     model = after(lambda h: (h.clone(), torch.where(function(h), h, 0.0)))
-    h, result = model(picture())
+    h, result = model(image())
     assert torch.equal(function(h), function(h.dequantize()))
     assert torch.equal(result.dequantize(), torch.where(function(h.dequantize()), h.dequantize(), 0.0))
     assert linger.coverage(model).float_ops == ()
-    graph = proven(model, tmp_path, picture())
+    graph = proven(model, tmp_path, image())
     # real values at the two outputs only
     assert [n.op_type for n in graph.node].count("Dequant") == 2
 
@@ -88,11 +88,11 @@ TENSORS = {name: getattr(torch, name) for name in ("gt", "ge", "lt", "le", "eq",
 @pytest.mark.parametrize("function", TENSORS.values(), ids=TENSORS.keys())
 def test_comparison_of_two_scales_is_exact(function, tmp_path):
     model = pair(lambda a, b: torch.where(function(a, b), a, b))
-    a, b, result = model(picture())
+    a, b, result = model(image())
     assert a.scale != b.scale
     assert torch.equal(function(a, b), function(a.dequantize(), b.dequantize()))
     assert linger.coverage(model).float_ops == ()
-    graph = proven(model, tmp_path, picture(), opsets=(11, 17))
+    graph = proven(model, tmp_path, image(), opsets=(11, 17))
     assert [n.op_type for n in graph.node].count("Dequant") == 3
     chosen = torch.where(function(a.dequantize(), b.dequantize()), a.dequantize(), b.dequantize())
     assert float((result.dequantize() - chosen).detach().abs().max()) <= 0.5 / result.scale
@@ -100,7 +100,7 @@ def test_comparison_of_two_scales_is_exact(function, tmp_path):
 
 def test_comparison_with_a_float_tensor_is_torchs_own():
     model = after(lambda h: (h.clone(), h > torch.zeros(h.shape)))
-    h, result = model(picture())
+    h, result = model(image())
     assert torch.equal(result, h.dequantize() > 0)
     assert not torch.eq(h, math.nan).any()
     assert (torch.zeros(()) < h).equal(h.dequantize() > 0)
@@ -111,7 +111,7 @@ def test_every_spelling_of_a_comparison_is_known():
 
 
 # -- fills --------------------------------------------------------------------------------------------------------------
-def quantised(values, scale, bits=8):
+def quantized(values, scale, bits=8):
     """A tensor of these integers, inside a running model."""
     model = init(nn.Sequential(nn.Linear(1, 1)))
     runtime = runtime_of(model)
@@ -139,7 +139,7 @@ MASK = torch.tensor([True, False])
     ],
 )
 def test_filled_integers_by_hand(scale, bits, value, expected):
-    x = quantised([3.0, 5.0], scale, bits)
+    x = quantized([3.0, 5.0], scale, bits)
     result = fill(x, MASK, value)
     assert (result.scale, result.bits, int(result.integers()[0])) == expected
     # what is not masked keeps its value; at a coarser scale it is rounded: 5/2^12 → 5/8 → 1 step of 2^-9
@@ -150,7 +150,7 @@ def test_filled_integers_by_hand(scale, bits, value, expected):
 
 @pytest.mark.parametrize("value", [3000.0, -60.0 * 1000])
 def test_what_sixteen_bits_do_not_hold_is_refused_unless_it_masks(value):
-    found = fill(quantised([3.0, 5.0], 16.0), MASK, value)
+    found = fill(quantized([3.0, 5.0], 16.0), MASK, value)
     assert isinstance(found, Refusal) if value > 0 else found.integers()[0] == -32768
 
 
@@ -175,13 +175,13 @@ def test_fills_keep_the_scale(function, tmp_path):
     mask = noise(2, 1, 6, 6) > 0
     model = init(model).eval()
     with linger.calibration():
-        model(picture(), mask)
-    h, result = model(picture(), mask)
+        model(image(), mask)
+    h, result = model(image(), mask)
     assert isinstance(result, QTensor)
     assert (result.scale, result.bits) == (h.scale, 8)
     assert torch.equal(result.dequantize(), function(h.dequantize().clone(), mask))
     assert linger.coverage(model).float_ops == ()
-    proven(model, tmp_path, picture(), mask)
+    proven(model, tmp_path, image(), mask)
 
 
 def test_times_a_buffer_of_zeros_and_ones(tmp_path):
@@ -195,7 +195,7 @@ def test_times_a_buffer_of_zeros_and_ones(tmp_path):
             h = self.fc(x)
             return h.clone(), h * self.keep
 
-    model = quantise(Net(), noise(4, 6))
+    model = quantize(Net(), noise(4, 6))
     h, result = model(noise(4, 6))
     assert torch.equal(result.integers(), h.integers() * model.keep.to(torch.int8))
     proven(model, tmp_path, noise(4, 6))
@@ -207,11 +207,11 @@ class Learning(nn.Module):
     def __init__(self, use, start):
         super().__init__()
         self.fc = nn.Linear(6, 6)
-        self.use, self.learnt = use, nn.Parameter(torch.full((6,), start))
+        self.use, self.learned = use, nn.Parameter(torch.full((6,), start))
 
     def forward(self, x):
         h = self.fc(x)
-        return h.clone(), self.use(h, self.learnt)
+        return h.clone(), self.use(h, self.learned)
 
 
 LEARNING = {
@@ -230,7 +230,7 @@ def test_a_parameter_is_never_a_mask(use, start, slope, tmp_path):
     h, result = model(noise(4, 6))
     signs = torch.sign(noise(4, 6, seed=5))
     (result * signs).sum().backward()
-    assert torch.equal(model.learnt.grad, (slope(h.content.detach()) * signs).sum(0))
+    assert torch.equal(model.learned.grad, (slope(h.content.detach()) * signs).sum(0))
     names = {row.op for row in linger.coverage(model).table()}
     assert {"iqMul", "iqAdd"} & names
     assert "iqWhere" not in names
@@ -251,14 +251,14 @@ FILLED = {
 
 
 @pytest.mark.parametrize("use", FILLED.values(), ids=FILLED)
-def test_a_learnt_value_that_fills_learns(use, tmp_path):
+def test_a_learned_value_that_fills_learns(use, tmp_path):
     """What is filled in counts once for each place: its gradient is the sum of those of the places."""
     model = init(Learning(use, 0.25))
-    model.learnt = nn.Parameter(torch.tensor(0.25))
+    model.learned = nn.Parameter(torch.tensor(0.25))
     h, result = model.train()(noise(4, 6))
     signs = torch.sign(noise(4, 6, seed=5))
     (result * signs).sum().backward()
-    assert model.learnt.grad == signs[h.content > 0].sum()
+    assert model.learned.grad == signs[h.content > 0].sum()
     assert linger.coverage(model).float_ops == ()
     keys = list(model.state_dict())
     with torch.no_grad():
@@ -267,7 +267,7 @@ def test_a_learnt_value_that_fills_learns(use, tmp_path):
     proven(model, tmp_path, noise(4, 6))
 
 
-def test_a_learnt_summand_of_scores_is_no_mask():
+def test_a_learned_summand_of_scores_is_no_mask():
     """A bias of the scores begins with zeros, as a mask that blocks nothing would."""
 
     class Net(nn.Module):
@@ -297,14 +297,14 @@ def test_a_frozen_parameter_that_blocks_scores_is_a_mask():
         def forward(self, x):
             return torch.softmax(self.fc(x) + self.mask, -1)
 
-    model = quantise(Net(), noise(2, 5, 6))
+    model = quantize(Net(), noise(2, 5, 6))
     assert torch.equal(unwrap(model(noise(2, 5, 6))).triu(1), torch.zeros(2, 5, 5))
     assert linger.coverage(model).float_ops == ()
 
 
 def test_the_gradient_goes_where_the_number_came_from():
     model = after(lambda h: torch.where(h > 0, h, 0.0)).train()
-    x = picture()
+    x = image()
     h = model.conv(x).dequantize()
     model.zero_grad()
     model(x).sum().backward()
@@ -322,7 +322,7 @@ REFUSED = {
 @pytest.mark.parametrize(("name", "function"), REFUSED.items())
 def test_what_has_no_integer_is_computed_in_float_and_said(name, function):
     model = after(lambda h: (h.clone(), function(h)))
-    h, result = model(picture())
+    h, result = model(image())
     assert torch.equal(result, function(h.dequantize()))
     assert [o.op for o in linger.coverage(model).float_ops] == [name.strip()]
 
@@ -360,7 +360,7 @@ MASKINGS = {
 @pytest.mark.thin
 def test_masked_probabilities_are_exactly_zero(mask, tmp_path):
     torch.manual_seed(0)
-    model = quantise(Scores(mask), noise(3, 6, 8))
+    model = quantize(Scores(mask), noise(3, 6, 8))
     result = model(noise(3, 6, 8))
     assert (result.bits, linger.coverage(model).float_ops) == (8, ())
     assert not result.integers()[:, BLOCKED].any()
@@ -373,7 +373,7 @@ def test_masked_probabilities_are_exactly_zero(mask, tmp_path):
 
 
 def test_a_fully_masked_row_is_uniform_not_nan():
-    model = quantise(Scores(lambda m, s: s.masked_fill(torch.ones(6, 6, dtype=torch.bool), -math.inf)), noise(3, 6, 8))
+    model = quantize(Scores(lambda m, s: s.masked_fill(torch.ones(6, 6, dtype=torch.bool), -math.inf)), noise(3, 6, 8))
     result = model(noise(3, 6, 8)).dequantize()
     assert result.unique().numel() == 1
     assert float(result.detach().max()) == pytest.approx(1 / 6, abs=1 / 128)
@@ -394,7 +394,7 @@ def test_gradients_of_masked_scores_are_near_those_of_float():
     real = Scores(MASKINGS["additive −∞"])
     model = Scores(MASKINGS["additive −∞"])
     model.load_state_dict(real.state_dict())
-    model = quantise(model, noise(3, 6, 8)).train()
+    model = quantize(model, noise(3, 6, 8)).train()
     target = noise(3, 6, 6, seed=9)
     for m in (real, model):
         (m(noise(3, 6, 8)) * target).sum().backward()

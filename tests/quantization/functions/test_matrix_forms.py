@@ -7,7 +7,7 @@ from torch import nn
 
 import linger
 from linger.quantization.core.qtensor import QTensor
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 
 def noise(*shape, seed=3):
@@ -56,7 +56,7 @@ PRODUCTS = {
 @pytest.mark.parametrize(("form", "plain"), PRODUCTS.values(), ids=PRODUCTS.keys())
 def test_integers_are_those_of_matmul(form, plain, tmp_path):
     x = noise(3, 5, 6)
-    found, expected = (quantise(Net(run), x) for run in (form, plain))
+    found, expected = (quantize(Net(run), x) for run in (form, plain))
     assert isinstance(found(x), QTensor)
     assert torch.equal(found(x).integers(), expected(x).integers())
     assert linger.coverage(found).float_ops == ()
@@ -79,7 +79,7 @@ FLOATS = {
 
 @pytest.mark.parametrize("form", FLOATS.values(), ids=FLOATS.keys())
 def test_other_forms_are_computed_in_float_and_said(form):
-    model = quantise(Net(form), noise(3, 5, 6))
+    model = quantize(Net(form), noise(3, 5, 6))
     expected = form(model, model.q(noise(3, 5, 6)).dequantize(), model.k(noise(3, 5, 6)).dequantize())
     assert torch.allclose(model(noise(3, 5, 6)), expected)
     assert len(linger.coverage(model).float_ops) == 1
@@ -95,7 +95,7 @@ BROADCAST = {
 @pytest.mark.parametrize("run", BROADCAST.values(), ids=BROADCAST.keys())
 def test_matmul_broadcasts(run, tmp_path):
     x = noise(3, 5, 6)
-    model = quantise(Net(lambda m, q, k: run(q, k)), x)
+    model = quantize(Net(lambda m, q, k: run(q, k)), x)
     assert linger.coverage(model).float_ops == ()
     real = run(model.q(x).dequantize(), model.k(x).dequantize())
     assert model(x).shape == real.shape

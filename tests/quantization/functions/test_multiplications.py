@@ -7,12 +7,12 @@ from torch import nn
 
 import linger
 from linger.quantization.functions.products import multiplications
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 DICE = torch.Generator().manual_seed(0)
 A, B = (torch.randn(shape, generator=DICE) for shape in ((5, 3), (3, 4)))
 STACK, OTHER = (torch.randn(shape, generator=DICE) for shape in ((2, 5, 3), (2, 3, 4)))
-PICTURE, SIGNAL = (torch.randn(shape, generator=DICE) for shape in ((2, 6, 8, 8), (2, 6, 9)))
+IMAGE, SIGNAL = (torch.randn(shape, generator=DICE) for shape in ((2, 6, 8, 8), (2, 6, 9)))
 
 
 def case(name, function, *args, macs, **kwargs):
@@ -35,8 +35,8 @@ def case(name, function, *args, macs, **kwargs):
         case("addbmm", torch.addbmm, torch.randn(5, 4), STACK, OTHER, macs=2 * 5 * 4 * 3),
         case("addmv", torch.addmv, torch.randn(5), A, torch.randn(3), macs=15),
         case("conv1d", F.conv1d, SIGNAL, torch.randn(4, 6, 3), macs=2 * 4 * 7 * 6 * 3),
-        case("conv2d", F.conv2d, PICTURE, weight=torch.randn(4, 3, 3, 3), groups=2, macs=2 * 4 * 36 * 3 * 9),
-        case("conv_transpose2d", F.conv_transpose2d, PICTURE, torch.randn(6, 4, 2, 2), macs=2 * 6 * 64 * 4 * 4),
+        case("conv2d", F.conv2d, IMAGE, weight=torch.randn(4, 3, 3, 3), groups=2, macs=2 * 4 * 36 * 3 * 9),
+        case("conv_transpose2d", F.conv_transpose2d, IMAGE, torch.randn(6, 4, 2, 2), macs=2 * 6 * 64 * 4 * 4),
         case("bilinear", F.bilinear, A, torch.randn(5, 2), torch.randn(4, 3, 2), macs=5 * 4 * (3 * 2 + 2)),
         case("einsum", torch.einsum, "bik,bkj->bij", STACK, OTHER, macs=2 * 5 * 4 * 3),
         case("einsum", torch.einsum, "...k,kj->...j", STACK, B, macs=2 * 5 * 4 * 3),
@@ -102,12 +102,12 @@ def packed(layer, x):
     ],
 )
 def test_float_layers_are_counted_in_the_coverage(layer, call, op, macs):
-    model = quantise(nn.Sequential(nn.Linear(6, 6), First(layer, call)), torch.randn(2, 4, 6))
+    model = quantize(nn.Sequential(nn.Linear(6, 6), First(layer, call)), torch.randn(2, 4, 6))
     assert [(r.op, r.macs) for r in linger.coverage(model).float_ops if r.macs] == [(op, macs)]
 
 
 def test_count_does_not_disturb_an_export(tmp_path):
-    model = quantise(nn.Sequential(nn.Linear(3, 4), linger.disable_quant(nn.Linear(4, 2))), torch.randn(5, 3))
+    model = quantize(nn.Sequential(nn.Linear(3, 4), linger.disable_quant(nn.Linear(4, 2))), torch.randn(5, 3))
     before = linger.coverage(model)
     axes = {"x": {0: "n"}}
     linger.onnx.export(

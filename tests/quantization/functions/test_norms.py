@@ -39,7 +39,7 @@ OPS = {"groups": "GroupNormInt", "groups without weights": "GroupNormInt", "inst
 X = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(1))
 
 
-def quantised(call, **options):
+def quantized(call, **options):
     model = init(Called(call), **options).eval()
     with linger.calibration():
         model(X)
@@ -50,7 +50,7 @@ def quantised(call, **options):
 @pytest.mark.thin
 def test_call_is_computed_as_integers_and_stays_so_in_the_file(name, tmp_path):
     call = CALLS[name]
-    model = quantised(call)
+    model = quantized(call)
     assert [op.op for op in linger.coverage(model).ops] == ["Quant", "LinearInt", OPS.get(name, "LayerNormInt")]
     with torch.no_grad():
         real = Called(call)(X)
@@ -60,7 +60,7 @@ def test_call_is_computed_as_integers_and_stays_so_in_the_file(name, tmp_path):
 
 @pytest.mark.slow
 def test_all_calls_come_through_both_exporters(tmp_path):
-    model = quantised(lambda m, h: tuple(call(m, h) for call in CALLS.values()))
+    model = quantized(lambda m, h: tuple(call(m, h) for call in CALLS.values()))
     ops = [OPS.get(name, "LayerNormInt") for name in CALLS]
     assert [op.op for op in linger.coverage(model).ops] == ["Quant", "LinearInt", *ops]
     assert_exact(model, tmp_path / "net.onnx", opset_version=18, dynamo=True)
@@ -89,7 +89,7 @@ def test_weights_learn():
 
 
 def test_ranges_are_kept_in_the_checkpoint():
-    model = quantised(CALLS["with weights"])
+    model = quantized(CALLS["with weights"])
     other = init(Called(CALLS["with weights"])).eval()
     other.load_state_dict(model.state_dict(), strict=True)
     with torch.no_grad():
@@ -99,14 +99,14 @@ def test_ranges_are_kept_in_the_checkpoint():
 @pytest.mark.parametrize(
     ("call", "options", "reason"),
     [
-        (lambda m, h: F.layer_norm(h, (8,), h[0, 0]), {}, "its weight or bias is a quantised tensor"),
+        (lambda m, h: F.layer_norm(h, (8,), h[0, 0]), {}, "its weight or bias is a quantized tensor"),
         (lambda m, h: F.layer_norm(torch.sin(h), (8,), h[0, 0]), {}, "its input is a float tensor"),
         (lambda m, h: m.norm(h), {"disable_module": [nn.LayerNorm]}, "kept float by disable_module"),
     ],
-    ids=["quantised weight", "float input", "a layer that shall stay float"],
+    ids=["quantized weight", "float input", "a layer that shall stay float"],
 )
 def test_what_stays_float_says_why(call, options, reason):
-    model = quantised(call, **options)
+    model = quantized(call, **options)
     (record,) = [op for op in linger.coverage(model).float_ops if op.op == "layer_norm"]
     assert reason in record.reason
 

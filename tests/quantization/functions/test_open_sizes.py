@@ -1,4 +1,4 @@
-"""Pools, means and interpolations of pictures whose size a file leaves open: the integers of the simulation at every size."""
+"""Pools, means and interpolations of images whose size a file leaves open: the integers of the simulation at every size."""
 
 import math
 
@@ -12,7 +12,7 @@ from torch import nn
 import linger
 from linger.numeric.curves import linear_weights, nearest_places
 from linger.quantization.functions.resizing import _linear, _nearest
-from tests.support.wired import picture, quantise
+from tests.support.wired import image, quantize
 
 OTHER_SIZES = ((1, 3, 13, 17), (3, 3, 9, 7))
 AXES = {"x": {0: "n", 2: "height", 3: "width"}}
@@ -56,18 +56,18 @@ BRANCHES = {
 }
 
 
-def pictures():
+def images():
     return [torch.randn(size, generator=torch.Generator().manual_seed(7)) for size in OTHER_SIZES]
 
 
 def assert_right(model, path, form="dialect"):
     """Every integer and output at other sizes; ONNX Runtime alone, too, where the form runs there."""
-    result = linger.verify(model, path, [(x,) for x in pictures()])
+    result = linger.verify(model, path, [(x,) for x in images()])
     assert result.ok, result.summary()
     if form == "bare":
         return
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for x in pictures():
+    for x in images():
         with torch.no_grad():
             expected = model(x)
         for found, y in zip(session.run(None, {"x": x.numpy()}), expected, strict=True):
@@ -77,26 +77,26 @@ def assert_right(model, path, form="dialect"):
 
 @pytest.mark.parametrize("kind", BRANCHES)
 def test_right_at_every_size_in_every_form(kind, tmp_path):
-    model = quantise(Net(*BRANCHES[kind]), picture(), *pictures())
+    model = quantize(Net(*BRANCHES[kind]), image(), *images())
     for form in ("dialect", "standard", "qdq", "bare") if kind == "averages" else ("dialect", "standard"):
         path = tmp_path / f"{form}.onnx"
-        linger.onnx.export(model, (picture(),), path, input_names=["x"], dynamic_axes=AXES, form=form)
+        linger.onnx.export(model, (image(),), path, input_names=["x"], dynamic_axes=AXES, form=form)
         assert_right(model, path, form)
 
 
 def test_right_from_the_newer_exporter(tmp_path):
     chosen = [branches[1] for branches in BRANCHES.values()]
-    model = quantise(Net(*chosen), picture(), *pictures())
+    model = quantize(Net(*chosen), image(), *images())
     path = tmp_path / "net.onnx"
-    linger.onnx.export(model, (picture(),), path, input_names=["x"], dynamic_axes=AXES, dynamo=True)
+    linger.onnx.export(model, (image(),), path, input_names=["x"], dynamic_axes=AXES, dynamo=True)
     dims = onnx.load(path).graph.input[0].type.tensor_type.shape.dim
     assert [d.dim_param for d in dims] == ["n", "", "height", "width"]
     assert_right(model, path)
 
 
-def test_a_fixed_picture_keeps_the_pools_that_devices_have(tmp_path):
-    model = quantise(Net(BRANCHES["averages"][0], BRANCHES["largest"][0]), picture())
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes={"x": [0]})
+def test_a_fixed_image_keeps_the_pools_that_devices_have(tmp_path):
+    model = quantize(Net(BRANCHES["averages"][0], BRANCHES["largest"][0]), image())
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes={"x": [0]})
     types = [node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node]
     assert {"AvgPool2dInt", "MaxPool"} <= set(types)
     assert not {"iqAdaptiveAvgPool", "iqLargest"} & set(types)
@@ -112,16 +112,16 @@ def test_a_first_axis_that_is_no_batch_is_open_too(tmp_path):
             return F.adaptive_avg_pool1d(self.fc(x).t()[None], 2)
 
     x, longer = torch.randn(8, 3), torch.randn(13, 3)
-    model = quantise(Signal(), x, longer)
+    model = quantize(Signal(), x, longer)
     linger.onnx.export(model, (x,), tmp_path / "net.onnx", input_names=["x"], dynamic_axes={"x": [0]})
     assert linger.verify(model, tmp_path / "net.onnx", longer).ok
 
 
 def test_an_open_window_is_a_finding_of_a_chip(tmp_path):
-    model = quantise(Net(BRANCHES["averages"][0]), picture())
+    model = quantize(Net(BRANCHES["averages"][0]), image())
     with pytest.raises(linger.UnsupportedError, match="iqAdaptiveAvgPool"):
         linger.onnx.export(
-            model, (picture(1),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=AXES, target="venus"
+            model, (image(1),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=AXES, target="venus"
         )
 
 

@@ -1,4 +1,4 @@
-"""Borders of quantised tensors and of convolutions, from calibration to the file."""
+"""Borders of quantized tensors and of convolutions, from calibration to the file."""
 
 import itertools
 
@@ -11,9 +11,9 @@ from torch import nn
 
 import linger
 from linger.quantization.functions.rewrites import COPYING_MODES, can_copy, pad_by_copying
-from tests.support.int64 import convolved, convolved_signal, requantised
-from tests.support.models import quantised
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.int64 import convolved, convolved_signal, requantized
+from tests.support.models import quantized
+from tests.support.wired import Wired, after, image, quantize
 
 CONSTANT = {
     "zeros": lambda h: F.pad(h, (1, 2, 0, 1)),
@@ -45,21 +45,21 @@ def both(function):
         h = m.conv(x)
         return h.clone(), function(h)
 
-    return quantise(Wired(forward), picture())
+    return quantize(Wired(forward), image())
 
 
 @pytest.mark.parametrize("function", EVERY.values(), ids=EVERY.keys())
 @pytest.mark.thin(every=5)
-def test_border_of_a_quantised_tensor(function, tmp_path):
+def test_border_of_a_quantized_tensor(function, tmp_path):
     model = both(function)
-    h, y = model(picture())
+    h, y = model(image())
     assert (y.scale, y.bits) == (h.scale, h.bits)
     # the constants are whole steps at this scale, so nothing is rounded
     assert h.scale >= 4
     assert torch.equal(y.dequantize(), function(h.dequantize()))
     assert not linger.coverage(model).float_ops
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 @pytest.mark.parametrize("function", [CONSTANT["a constant"], COPIES["reflect"], COPIES["replicate"]])
@@ -68,24 +68,24 @@ def test_border_of_a_quantised_tensor(function, tmp_path):
 def test_every_kind_of_file(function, options, tmp_path):
     model = after(function)
     options = {"opset_version" if key == "opset" else key: value for key, value in options.items()}
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", **options)
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", **options)
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 @pytest.mark.parametrize("function", [CONSTANT["a constant"], COPIES["reflect"], COPIES["circular"]])
 def test_sixteen_bits_and_open_sizes(function, tmp_path):
     model = Wired(lambda m, x: function(m.conv(x)))
     linger.quant_module(model, out_bits=16)
-    model = quantise(model, picture())
-    assert model(picture()).bits == 16
+    model = quantize(model, image())
+    assert model(image()).bits == 16
     axes = {"x": {0: "n", 2: "h", 3: "w"}}
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=axes)
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", input_names=["x"], dynamic_axes=axes)
     assert linger.verify(model, tmp_path / "net.onnx", (torch.randn(3, 3, 9, 7),)).ok
 
 
 def test_zeros_are_written_as_the_dialects_pad(tmp_path):
     model = after(CONSTANT["zeros"])
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", form="bare")
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", form="bare")
     graph = onnx.load(tmp_path / "net.onnx").graph
     (node,) = [n for n in graph.node if n.op_type == "iqPad"]
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
@@ -102,7 +102,7 @@ def test_a_constant_that_does_not_fit_stays_float_and_says_why():
 
 
 def test_constant_between_the_steps_is_rounded():
-    h, y = both(lambda h: F.pad(h, (0, 1), value=0.3))(picture())
+    h, y = both(lambda h: F.pad(h, (0, 1), value=0.3))(image())
     assert (y.integers()[..., -1] == int(np.floor(0.3 * h.scale + 0.5))).all()
 
 
@@ -114,8 +114,8 @@ def test_a_negative_constant_after_relu_is_not_taken_for_a_positive_one(function
         h = function(torch.relu(m.conv(x)))
         return h.clone(), torch.relu(h)
 
-    model = quantise(Wired(forward), picture())
-    before, after_relu = model(picture())
+    model = quantize(Wired(forward), image())
+    before, after_relu = model(image())
     assert not before.is_nonnegative
     assert before.integers().min() < 0
     assert after_relu.integers().min() == 0
@@ -131,7 +131,7 @@ def test_gradient_of_copies_adds_up():
         return COPIES["replicate"](h)
 
     model.run = forward
-    model(picture()).sum().backward()
+    model(image()).sum().backward()
     h = seen["h"].detach().clone().requires_grad_()
     COPIES["replicate"](h).sum().backward()
     assert torch.equal(seen["h"].grad, h.grad)
@@ -173,7 +173,7 @@ LAYERS = {
     f"{mode}, {name}": layer
     for mode in COPYING_MODES
     for name, layer in {
-        "pictures": nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode=mode),
+        "images": nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode=mode),
         "same": nn.Conv2d(3, 4, (2, 3), padding="same", dilation=(1, 2), padding_mode=mode),
         "strided": nn.Conv2d(3, 4, 3, 2, padding=1, padding_mode=mode),
         "valid": nn.Conv2d(3, 4, 3, padding="valid", padding_mode=mode),
@@ -193,7 +193,7 @@ def test_convolution_with_a_border_of_copies(conv, tmp_path):
     x = torch.randn(2, 3, 8, 7) if conv.weight.dim() == 4 else torch.randn(2, 3, 9)
     expected_size = conv(x).shape
     reversed_pads = conv._reversed_padding_repeated_twice
-    model, seen = quantised(Bordered(conv), x), {}
+    model, seen = quantized(Bordered(conv), x), {}
     model.conv.register_forward_hook(lambda m, args, y: seen.update(y=y))
     model(x)
     assert seen["y"].shape == expected_size
@@ -208,7 +208,7 @@ def test_convolution_with_a_border_of_copies(conv, tmp_path):
     frozen = model.conv.freeze(scale_x)
     product = convolved if conv.weight.dim() == 4 else convolved_signal
     total = product(padded, frozen.weight_integers.numpy(), frozen.bias_integers.numpy(), model.conv.geometry)
-    expected = requantised(total, scale_x * frozen.scale_w, seen["y"].scale, 8)
+    expected = requantized(total, scale_x * frozen.scale_w, seen["y"].scale, 8)
     if model.conv.is_ahead_of_relu:
         expected = np.maximum(expected, 0)
     np.testing.assert_array_equal(seen["y"].integers().numpy(), expected)
@@ -219,9 +219,9 @@ def test_convolution_with_a_border_of_copies(conv, tmp_path):
 def test_a_folded_batch_norm_behind_a_border_of_copies():
     torch.manual_seed(2)
     pair = nn.Sequential(linger.NormalizeConvBN2d(3, 4, 3, padding_mode="reflect", padding=1)).eval()
-    x = picture()
+    x = image()
     real = pair(x)
-    model = quantise(pair, x)
+    model = quantize(pair, x)
     y = model(x)
     assert y.shape == real.shape
     # two roundings to 8 bits of 27 products: well below a twentieth of the range, while a border of zeros is beyond it

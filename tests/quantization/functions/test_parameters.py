@@ -1,4 +1,4 @@
-"""LeakyReLU and PReLU of quantised tensors: slopes as integers that still learn, from calibration to the file."""
+"""LeakyReLU and PReLU of quantized tensors: slopes as integers that still learn, from calibration to the file."""
 
 import numpy as np
 import onnx
@@ -11,8 +11,8 @@ import linger
 from linger.errors import UsageError
 from linger.quantization.functions.constants import is_parameter
 from linger.quantization.setup.initialize import init
-from tests.support.int64 import requantised
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.int64 import requantized
+from tests.support.wired import Wired, after, image, quantize
 
 SLOPES = torch.tensor([0.1, -0.5, 1.75, 0.25])
 
@@ -34,7 +34,7 @@ class Bent(nn.Module):
 
 def bent(slopes=SLOPES):
     torch.manual_seed(5)
-    return quantise(Bent(slopes), picture())
+    return quantize(Bent(slopes), image())
 
 
 LEAKY = {
@@ -52,15 +52,15 @@ def test_leaky_relu_keeps_the_scale(function, tmp_path):
         h = m.conv(x)
         return h.clone(), function(h)
 
-    model = quantise(Wired(forward), picture())
-    h, y = model(picture())
+    model = quantize(Wired(forward), image())
+    h, y = model(image())
     assert (y.scale, y.bits) == (h.scale, h.bits)
     before = h.integers().numpy().astype(np.int64)
     expected = np.where(before > 0, before, (before * 26214 + 2**17) >> 18)  # 0.1 is 26214/2^18, ties up
     np.testing.assert_array_equal(y.integers().numpy(), expected)
     assert not linger.coverage(model).float_ops
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 def test_leaky_relu_that_widens_the_range_stays_float_and_says_why():
@@ -74,24 +74,24 @@ def test_leaky_relu_that_widens_the_range_stays_float_and_says_why():
 def test_prelu_from_calibration_to_the_file(slopes, options, tmp_path):
     model = bent(slopes)
     assert not linger.coverage(model).float_ops
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", **options)
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", **options)
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "net.onnx").graph.initializer}
     assert stored["act.weight"].dtype == np.int16
     assert stored["act.weight"].shape == (len(slopes),)
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 @pytest.mark.parametrize("slopes", [SLOPES, SLOPES[:1]], ids=["each", "shared"])
 def test_prelu_computes_the_integers_of_the_formula(slopes):
     model, seen = bent(slopes), {}
     model.act.register_forward_hook(lambda m, args, y: seen.update(x=args[0], y=y))
-    model(picture())
+    model(image())
     x, y = seen["x"], seen["y"]
     scale_w = 2.0 ** np.floor(np.log2(32767 / slopes.abs().max().item()))
     w = np.floor(slopes.numpy().astype(np.float64) * scale_w + 0.5).astype(np.int64)
     integers = x.integers().numpy().astype(np.int64)
     product = integers * np.where(integers > 0, int(scale_w), w.reshape(1, -1, 1, 1))
-    np.testing.assert_array_equal(y.integers().numpy(), requantised(product, x.scale * scale_w, y.scale, 8))
+    np.testing.assert_array_equal(y.integers().numpy(), requantized(product, x.scale * scale_w, y.scale, 8))
     assert y.scale <= x.scale
     assert y.bits == x.bits == 8
 
@@ -99,7 +99,7 @@ def test_prelu_computes_the_integers_of_the_formula(slopes):
 def test_output_that_outgrows_the_input_gets_a_coarser_scale():
     model, seen = bent(torch.tensor([8.0])), {}
     model.act.register_forward_hook(lambda m, args, y: seen.update(x=args[0], y=y))
-    model(picture())
+    model(image())
     assert seen["y"].scale < seen["x"].scale
     real = F.prelu(seen["x"].dequantize(), torch.tensor([8.0]))
     assert (seen["y"].dequantize() - real).abs().max() <= 0.5 / seen["y"].scale  # 8 is exact, so half a step
@@ -115,7 +115,7 @@ def test_slopes_learn(slopes):
         seen["x"] = args[0].content
 
     model.act.register_forward_pre_hook(keep)
-    y = model.act(model.conv(picture()))
+    y = model.act(model.conv(image()))
     weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
     (y * weight).sum().backward()
     x, w = seen["x"].detach().clone().requires_grad_(), model.act.weight.detach().clone().requires_grad_()
@@ -132,10 +132,10 @@ def test_a_changed_slope_is_in_the_next_file(tmp_path):
     model = bent()
     with torch.no_grad():
         model.act.weight.fill_(0.5)
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "net.onnx").graph.initializer}
     assert stored["act.weight"].tolist() == [16384] * 4  # ½ at scale 2^15
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 def test_function_with_a_parameter_of_the_model(tmp_path):
@@ -144,25 +144,25 @@ def test_function_with_a_parameter_of_the_model(tmp_path):
             return self.fc(F.prelu(self.conv(x), self.act.weight))
 
     torch.manual_seed(5)
-    model = quantise(Own(SLOPES), picture())
-    assert torch.equal(model(picture()).integers(), bent()(picture()).integers())
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    model = quantize(Own(SLOPES), image())
+    assert torch.equal(model(image()).integers(), bent()(image()).integers())
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 def test_checkpoint_is_loaded_into_a_fresh_model():
     model = bent()
     fresh = init(Bent(torch.zeros(4))).eval()
     fresh.load_state_dict(model.state_dict())
-    assert torch.equal(fresh(picture()).integers(), model(picture()).integers())
+    assert torch.equal(fresh(image()).integers(), model(image()).integers())
 
 
-def test_torch_export_of_a_quantised_prelu():
+def test_torch_export_of_a_quantized_prelu():
     model = bent()
     with torch.no_grad():
-        expected = model(picture()).dequantize()
-        program = torch.export.export(model, (picture(),))
-    assert torch.equal(program.module()(picture()), expected)
+        expected = model(image()).dequantize()
+        program = torch.export.export(model, (image(),))
+    assert torch.equal(program.module()(image()), expected)
 
 
 def test_slopes_without_a_value_are_an_error():
@@ -170,7 +170,7 @@ def test_slopes_without_a_value_are_an_error():
     with torch.no_grad():
         model.act.weight.fill_(float("nan"))
     with pytest.raises(UsageError, match=r"act\.iqPRelu: the slopes hold NaN"):
-        model(picture())
+        model(image())
 
 
 def test_what_counts_as_a_parameter():

@@ -10,7 +10,7 @@ import linger
 from linger.errors import UnsupportedError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.setup.initialize import init
-from tests.support.wired import Wired, after, picture
+from tests.support.wired import Wired, after, image
 
 # every entry takes a tensor of shape [2, 4, 6, 6]
 MOVES = {
@@ -86,7 +86,7 @@ def both(function):
 def test_scale_width_and_numbers_pass_through(function, mode):
     model = both(function)
     model.train(mode == "train")
-    h, moved = model(picture())
+    h, moved = model(image())
     assert isinstance(moved, QTensor)
     assert (moved.scale, moved.bits) == (h.scale, h.bits)
     expected = function(h.dequantize())
@@ -99,7 +99,7 @@ def test_scale_width_and_numbers_pass_through(function, mode):
 @pytest.mark.parametrize("function", PARTS.values(), ids=PARTS.keys())
 def test_every_part_keeps_scale_and_width(function):
     model = both(function)
-    h, parts = model(picture())
+    h, parts = model(image())
     expected = function(h.dequantize())
     assert type(parts) is type(expected)
     assert len(parts) == len(expected) > 1
@@ -114,7 +114,7 @@ def test_every_part_keeps_scale_and_width(function):
 def test_gradients_pass_through(name):
     function = MOVES[name]
     model = init(Wired(lambda m, x: function(m.conv(x)))).train()
-    result = model(picture())
+    result = model(image())
     upstream = torch.randn(result.shape)
     result.backward(upstream)
     reference = torch.zeros(2, 4, 6, 6, requires_grad=True)
@@ -125,13 +125,13 @@ def test_gradients_pass_through(name):
 
 def test_detached_tensor_has_no_gradient():
     model = init(Wired(lambda m, x: m.conv(x).detach())).train()
-    assert not model(picture()).requires_grad
+    assert not model(image()).requires_grad
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.int32])
 def test_another_type_asks_for_real_values(kind):
     model = both(lambda h: h.to(kind))
-    h, converted = model(picture())
+    h, converted = model(image())
     assert not isinstance(converted, QTensor)
     assert torch.equal(converted, h.dequantize().to(kind))
 
@@ -140,11 +140,11 @@ def test_another_type_asks_for_real_values(kind):
 def test_the_type_that_it_has_leaves_nothing_in_a_file(name, tmp_path):
     model = init(Wired(lambda m, x: F.relu(MOVES[name](m.conv(x))))).eval()
     with linger.calibration(), torch.no_grad():
-        model(picture())
-    linger.onnx.export(model, picture(), tmp_path / "net.onnx")
+        model(image())
+    linger.onnx.export(model, image(), tmp_path / "net.onnx")
     nodes = onnx.load(tmp_path / "net.onnx").graph.node
     assert [node.op_type for node in nodes] == ["Quant", "Conv2dInt", "Relu", "Dequant"]
-    assert linger.verify(model, tmp_path / "net.onnx", picture()).ok
+    assert linger.verify(model, tmp_path / "net.onnx", image()).ok
 
 
 @pytest.mark.parametrize("name", ["squeeze_", "unsqueeze_", "transpose_", "t_"])
@@ -180,8 +180,8 @@ def dropping(function):
 def test_dropout_does_nothing_in_evaluation(function):
     model = init(dropping(function)).eval()
     with linger.calibration():
-        model(picture())
-    h, kept = model(picture())
+        model(image())
+    h, kept = model(image())
     assert isinstance(kept, QTensor)
     assert torch.equal(kept.integers(), h.integers())
     assert linger.coverage(model).float_ops == ()
@@ -192,7 +192,7 @@ def test_dropout_drops_in_training_and_stays_on_the_grid(function):
     model = init(dropping(function)).train()
     with torch.no_grad():
         model.conv.bias.fill_(1.0)
-        h, kept = model(picture(batch=64))
+        h, kept = model(image(batch=64))
     assert (kept.scale, kept.bits) == (h.scale, h.bits)
     steps, before = kept.dequantize() * h.scale, h.dequantize() * h.scale
     assert torch.equal(steps, steps.round())
@@ -212,10 +212,10 @@ def test_dropout_drops_in_training_and_stays_on_the_grid(function):
 def test_dropout_follows_the_random_state():
     model = init(dropping(DROPOUTS["F.dropout"])).train()
     torch.manual_seed(1)
-    first = model(picture())[1].dequantize()
+    first = model(image())[1].dequantize()
     torch.manual_seed(1)
-    second = model(picture())[1].dequantize()
-    third = model(picture())[1].dequantize()
+    second = model(image())[1].dequantize()
+    third = model(image())[1].dequantize()
     assert torch.equal(first, second)
     assert not torch.equal(second, third)
 
@@ -225,19 +225,19 @@ def test_dropout_in_place_changes_the_tensor():
         F.dropout(h, 0.5, training, inplace=True)
         return h
 
-    h, dropped = init(dropping(forward)).train()(picture(batch=16))
+    h, dropped = init(dropping(forward)).train()(image(batch=16))
     assert float((dropped.dequantize() == 0).float().mean()) > 0.4
     assert float((h.dequantize() == 0).float().mean()) < 0.2
 
 
 def test_relu_after_alpha_dropout_is_not_skipped():
     model = init(dropping(lambda h, training: F.relu(F.alpha_dropout(F.relu(h), 0.5, training)))).train()
-    assert model(picture())[1].dequantize().min() == 0
+    assert model(image())[1].dequantize().min() == 0
 
 
 def test_gradient_of_dropout_is_that_of_the_mask():
     model = init(dropping(DROPOUTS["F.dropout"])).train()
-    _, kept = model(picture())
+    _, kept = model(image())
     kept.sum().backward()
     share = (kept.dequantize() != 0).float().sum((0, 2, 3)) / 0.75
     # dropped elements give nothing, the others 1/0.75; a survivor that is zero itself is counted as dropped

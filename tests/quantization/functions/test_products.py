@@ -15,7 +15,7 @@ from linger.errors import UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.functions.products import MATRIX_PRODUCTS, Product, _arguments, _as_layer
 from linger.quantization.setup.initialize import init
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 
 def noise(*shape, seed=3, spread=1.0):
@@ -36,7 +36,7 @@ class Functional(nn.Module):
 
 
 class After(nn.Module):
-    """The layer to look at comes after a quantised one."""
+    """The layer to look at comes after a quantized one."""
 
     def __init__(self, first, second):
         super().__init__()
@@ -83,8 +83,8 @@ def pair(name):
     layer, run, shape = CASES[name]
     torch.manual_seed(1)
     first = first_for(shape)
-    as_layer = quantise(After(copy.deepcopy(first), copy.deepcopy(layer)), noise(*shape))
-    as_function = quantise(After(copy.deepcopy(first), Functional(layer, run)), noise(*shape))
+    as_layer = quantize(After(copy.deepcopy(first), copy.deepcopy(layer)), noise(*shape))
+    as_function = quantize(After(copy.deepcopy(first), Functional(layer, run)), noise(*shape))
     return as_layer, as_function, noise(*shape, seed=8)
 
 
@@ -139,7 +139,7 @@ def test_numbers_by_hand():
         def forward(self, x):
             return F.linear(x, self.w, self.b)
 
-    model = quantise(Net(), torch.tensor([[1.0, -1.0]]))
+    model = quantize(Net(), torch.tensor([[1.0, -1.0]]))
     # |x| ≤ 1 → scale 64, |w| ≤ 1 → 64, the largest result 1·½ + 1·1 + ¼ = 1.75 → 127/1.75 = 72.6 → 64
     layer = model.get_submodule("_linger_round_tensor_function_linear_0")
     scales = [layer.read(f"scale_{name}") for name in "xwo"]
@@ -149,7 +149,7 @@ def test_numbers_by_hand():
     assert result.integers().tolist() == [[80]]
 
 
-def test_an_optimiser_learns_the_parameters():
+def test_an_optimizer_learns_the_parameters():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -160,13 +160,13 @@ def test_an_optimiser_learns_the_parameters():
 
     model = init(Net()).train()
     x, target = noise(32, 5), noise(32, 5) @ noise(5, 3, seed=4)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for _ in range(60):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (model(x).dequantize() - target).square().mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.02 * losses[0]
     model.eval()
@@ -197,7 +197,7 @@ class Computed(nn.Module):
 
 @pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS.keys())
 def test_slices_computed_values_and_buffers_are_weights(weight, tmp_path):
-    model = quantise(Computed(weight), noise(8, 4))
+    model = quantize(Computed(weight), noise(8, 4))
     assert not linger.coverage(model).float_ops
     path = tmp_path / "model.onnx"
     linger.onnx.export(model, (noise(8, 4),), path)
@@ -220,7 +220,7 @@ class Hyper(nn.Module):
 
 
 def test_a_weight_that_is_computed_from_the_input_stays_float():
-    model = quantise(Hyper(), noise(8, 4))
+    model = quantize(Hyper(), noise(8, 4))
     reasons = {o.op: o.reason for o in linger.coverage(model).float_ops}
     assert reasons["linear"] == "its weight is computed from the input; a file can only hold constant weights"
     for seed in (4, 5):
@@ -246,7 +246,7 @@ def test_keys_are_numbered_by_function_and_load_again():
             h = F.linear(h + h, self.w)
             return F.linear(h * 2, self.w)
 
-    model = quantise(Net(), noise(8, 4))
+    model = quantize(Net(), noise(8, 4))
     keys = [k for k in model.state_dict() if k.endswith("scale_w") and "round" in k]
     stem = "_linger_round_tensor_function_linear_"
     assert keys == [f"{stem}0.scale_w", f"{stem}1.scale_w"]
@@ -275,7 +275,7 @@ def test_a_large_bias_lowers_the_scale_of_the_weights():
     layer = nn.Linear(4, 2)
     with torch.no_grad():
         layer.bias.fill_(3e6)
-    model = quantise(After(nn.Identity(), Functional(layer, CASES["linear"][1])), noise(4, 4))
+    model = quantize(After(nn.Identity(), Functional(layer, CASES["linear"][1])), noise(4, 4))
     kept = model.second.get_submodule("_linger_round_tensor_function_linear_0")
     # 3e6·scale_x·scale_w must fit in 31 bits
     assert 2**29 < 3e6 * kept.read("scale_x") * kept.read("scale_w") < 2**31
@@ -296,10 +296,10 @@ def test_what_is_to_stay_float_stays_float(wish):
     assert ("second", "linear") in [(o.where, o.op) for o in linger.coverage(model).float_ops]
 
 
-def test_float_layers_behind_quantised_ones_stay_float():
+def test_float_layers_behind_quantized_ones_stay_float():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     linger.disable_quant(model[1])
-    model = quantise(model, noise(4, 4))
+    model = quantize(model, noise(4, 4))
     (found,) = linger.coverage(model).float_ops
     assert (found.where, found.op) == ("1", "linear")
 
@@ -307,14 +307,14 @@ def test_float_layers_behind_quantised_ones_stay_float():
 REFUSED = {
     "a vector": lambda m, x: F.linear(x, m.weight[0]),
     "no batch": lambda m, x: F.conv1d(x, m.weight[:, :, None]),
-    "a computed quantised weight": lambda m, x: F.linear(x, x),
+    "a computed quantized weight": lambda m, x: F.linear(x, x),
 }
 
 
 @pytest.mark.parametrize("run", REFUSED.values(), ids=REFUSED.keys())
 def test_refusals_are_computed_in_float_and_said(run):
     layer = nn.Linear(4, 4)
-    model = quantise(After(nn.Linear(4, 4), Functional(layer, run)), noise(4, 4))
+    model = quantize(After(nn.Linear(4, 4), Functional(layer, run)), noise(4, 4))
     assert [o.where for o in linger.coverage(model).float_ops] == ["second"]
     assert linger.coverage(model).float_ops[0].reason
 
@@ -322,7 +322,7 @@ def test_refusals_are_computed_in_float_and_said(run):
 def test_widths_of_a_marked_module():
     model = After(nn.Linear(4, 4), Same(4, 4))
     linger.quant_module(model.second, parameter_bits=4, out_bits=16)
-    model = quantise(model, noise(4, 4))
+    model = quantize(model, noise(4, 4))
     result = model(noise(4, 4))
     assert result.bits == 16
     frozen = next(iter(model.__dict__["_linger_runtime"].last_pass.values()))[1]

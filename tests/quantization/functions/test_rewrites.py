@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import linger
 from linger.quantization.functions.rewrites import REWRITES, rewritten
-from tests.support.wired import after, picture
+from tests.support.wired import after, image
 
 X = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 CASES = {
@@ -101,6 +101,6 @@ def test_in_place_spellings_are_not_rewritten():
 @pytest.mark.parametrize(("factor", "has_places"), [(2, False), (1.5, True)], ids=["whole", "broken"])
 def test_only_broken_factors_need_a_table_of_places(factor, has_places, tmp_path):
     model = after(lambda y: F.interpolate(y, scale_factor=factor))
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
     found = {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
     assert ("Gather" in found) == has_places

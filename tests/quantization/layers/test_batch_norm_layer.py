@@ -16,7 +16,7 @@ from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.setup.initialize import init, quantized_layers
 
 KINDS = {
-    "pictures": (nn.BatchNorm2d, (6, 4, 5, 3)),
+    "images": (nn.BatchNorm2d, (6, 4, 5, 3)),
     "vectors": (nn.BatchNorm1d, (12, 4)),
     "sequences": (nn.BatchNorm1d, (6, 4, 7)),
 }
@@ -74,7 +74,7 @@ def test_evaluation_gives_the_integers_of_the_running_statistics(kind, shape, af
     assert (quant.op, norm.op, norm.macs) == ("Quant", "BatchNorm2dInt", x.numel())
 
 
-def test_it_is_quantised_by_default_behind_a_convolution_that_does_not_take_it_in():
+def test_it_is_quantized_by_default_behind_a_convolution_that_does_not_take_it_in():
     x = batch((2, 3, 6, 6))
     model = init(nn.Sequential(nn.Conv2d(3, 4, 3), settled(nn.BatchNorm2d(4)), nn.ReLU()).eval())
     with linger.calibration():
@@ -187,7 +187,7 @@ def test_keys_are_those_of_the_float_layer_and_the_ranges():
     assert set(model.state_dict()) == set(nn.Sequential(nn.BatchNorm2d(4)).state_dict()) | ranges
 
 
-def test_float_and_quantised_checkpoints_load():
+def test_float_and_quantized_checkpoints_load():
     x, other = batch((6, 4, 5, 3)), nn.Sequential(settled(nn.BatchNorm2d(4)))
     for checkpoint in (other.state_dict(), calibrated(copy.deepcopy(other[0]), x).state_dict()):
         model = init(nn.Sequential(nn.BatchNorm2d(4)).eval())

@@ -6,7 +6,7 @@ from torch import nn
 import linger
 from linger.dialect import Refusal
 from linger.quantization.setup.initialize import init
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 
 def test_geometry_without_a_call_is_the_layers_own():
@@ -30,9 +30,9 @@ def test_output_size_becomes_output_padding():
 
 
 def test_what_cannot_be_bound_is_computed_in_float_and_noted():
-    # a picture without a batch is not cut into slices
+    # a image without a batch is not cut into slices
     model, x = nn.Sequential(nn.Conv2d(2, 2, 1), nn.AdaptiveAvgPool2d(3)), torch.randn(2, 5, 4)
-    model = quantise(model, x)
+    model = quantize(model, x)
     with torch.no_grad():
         first = model[0](x)
         expected = nn.functional.adaptive_avg_pool2d(first.dequantize(), 3)

@@ -1,4 +1,4 @@
-"""Channel shuffles of quantised tensors under every name."""
+"""Channel shuffles of quantized tensors under every name."""
 
 import onnx
 import pytest
@@ -8,7 +8,7 @@ from torch import nn
 
 import linger
 from linger.quantization.functions.rewrites import channel_shuffle
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.wired import Wired, after, image, quantize
 
 SHUFFLES = {
     "linger": lambda h: linger.channel_shuffle(h, 2),
@@ -25,27 +25,27 @@ def test_every_name_becomes_one_node(function, tmp_path):
         h = m.conv(x)
         return h.clone(), function(h)
 
-    model = quantise(Wired(forward), picture())
-    h, y = model(picture())
+    model = quantize(Wired(forward), image())
+    h, y = model(image())
     assert (y.scale, y.bits) == (h.scale, h.bits)
     assert torch.equal(y.integers(), h.integers()[:, [0, 2, 1, 3]])
     assert not linger.coverage(model).float_ops
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx")
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx")
     nodes = onnx.load(tmp_path / "net.onnx").graph.node
     assert sum(node.op_type == "ShuffleChannel" for node in nodes) == 1
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 @pytest.mark.parametrize("options", [{"form": "bare"}, {"dynamo": True}, {"opset_version": 11}], ids=str)
 def test_every_kind_of_file(options, tmp_path):
     model = after(SHUFFLES["linger"])
-    linger.onnx.export(model, (picture(),), tmp_path / "net.onnx", **options)
-    assert linger.verify(model, tmp_path / "net.onnx", (picture(),)).ok
+    linger.onnx.export(model, (image(),), tmp_path / "net.onnx", **options)
+    assert linger.verify(model, tmp_path / "net.onnx", (image(),)).ok
 
 
 def test_gradient_goes_back_to_its_channel():
     model = after(lambda h: linger.channel_shuffle(h, 2)[:, 1]).train()
-    model(picture()).sum().backward()
+    model(image()).sum().backward()
     assert [bool(g.abs().sum()) for g in model.conv.weight.grad] == [False, False, True, False]
 
 

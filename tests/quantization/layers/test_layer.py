@@ -1,4 +1,4 @@
-"""The quantised layer: what it keeps of the layer it replaced, how it learns, what it remembers and when it forgets."""
+"""The quantized layer: what it keeps of the layer it replaced, how it learns, what it remembers and when it forgets."""
 
 import copy
 import io
@@ -17,7 +17,7 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.setup.initialize import init
 from tests.support import naive
 from tests.support.models import SmallNet, settle
-from tests.support.wired import Wired, after, picture, quantise
+from tests.support.wired import Wired, after, image, quantize
 
 
 def conv_bn(*, relu=False, bias=True, seed=0):
@@ -25,8 +25,8 @@ def conv_bn(*, relu=False, bias=True, seed=0):
     torch.manual_seed(seed)
     model = settle(Wired((lambda m, x: F.relu(m.bn(m.conv(x)))) if relu else (lambda m, x: m.bn(m.conv(x))), bias=bias))
     model.eval()
-    trace_layers(model, picture())
-    return quantise(model, picture())
+    trace_layers(model, image())
+    return quantize(model, image())
 
 
 def evaluate(model, x):
@@ -82,7 +82,7 @@ def test_a_copy_gives_equal_integers_and_is_independent(copied):
     model = settle(SmallNet()).eval()
     x = torch.randn(4, 1, 8, 8)
     trace_layers(model, x)
-    quantise(model, x)
+    quantize(model, x)
     expected = evaluate(model, x)
     clone = copied(model)
     assert torch.equal(evaluate(clone, x), expected)
@@ -99,7 +99,7 @@ def test_a_copied_model_goes_on_learning():
     model = copy.deepcopy(conv_bn()).train()
     before = model.conv.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(picture()).sum().backward()
+    model(image()).sum().backward()
     optimizer.step()
     assert not torch.equal(model.conv.weight, before)
 
@@ -171,7 +171,7 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_parameter_is_noticed(change):
     model = after(lambda h: h)
-    x = picture()
+    x = image()
     before = evaluate(model, x)
     assert torch.equal(evaluate(model, x), before)
     change(model.conv)
@@ -184,35 +184,35 @@ def test_a_changed_parameter_is_noticed(change):
 @pytest.mark.parametrize("name", ["weight", "bias", "running_mean", "running_var"])
 def test_a_changed_batch_norm_is_noticed(name):
     model = conv_bn()
-    before = evaluate(model, picture())
+    before = evaluate(model, image())
     getattr(model.conv.bn, name).data.add_(0.7)
-    changed = evaluate(model, picture())
+    changed = evaluate(model, image())
     assert not torch.equal(changed, before)
-    assert torch.equal(evaluate(copy.deepcopy(model), picture()), changed)
+    assert torch.equal(evaluate(copy.deepcopy(model), image()), changed)
 
 
 def test_weights_of_zero_sum_are_compared_too():
     model = after(lambda h: h)
     with torch.no_grad():
         model.conv.weight[:2], model.conv.weight[2:] = 0.25, -0.25
-    before = evaluate(model, picture())
+    before = evaluate(model, image())
     model.conv.weight.data.mul_(0.5)
     assert model.conv.weight.sum() == 0
-    assert not torch.equal(evaluate(model, picture()), before)
+    assert not torch.equal(evaluate(model, image()), before)
 
 
 def test_changed_ranges_are_noticed():
     model = after(lambda h: h)
-    before = evaluate(model, picture())
+    before = evaluate(model, image())
     model.conv.running_o.mul_(4)
-    assert not torch.equal(evaluate(model, picture()), before)
+    assert not torch.equal(evaluate(model, image()), before)
 
 
 def test_changed_widths_are_noticed():
     model = after(lambda h: h)
-    before = evaluate(model, picture())
+    before = evaluate(model, image())
     linger.quant_module(model, parameter_bits=4)
-    assert not torch.equal(evaluate(model, picture()), before)
+    assert not torch.equal(evaluate(model, image()), before)
 
 
 # -- gradients ------------------------------------------------------------------------------------------
@@ -226,11 +226,11 @@ def gradients(model, x):
 
 def test_backward_in_evaluation_mode_does_not_depend_on_what_ran_before():
     model = conv_bn()
-    first = gradients(model, picture())
-    evaluate(model, picture())
+    first = gradients(model, image())
+    evaluate(model, image())
     with torch.inference_mode():
-        model(picture())
-    second = gradients(model, picture())
+        model(image())
+    second = gradients(model, image())
     assert {"conv.weight", "conv.bn.weight", "conv.bn.bias"} <= set(first)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -241,8 +241,8 @@ def test_input_of_a_frozen_model_has_a_gradient_in_evaluation_mode():
     model = after(lambda h: h)
     for parameter in model.parameters():
         parameter.requires_grad_(requires_grad=False)
-    evaluate(model, picture())
-    x = picture().requires_grad_()
+    evaluate(model, image())
+    x = image().requires_grad_()
     model(x).sum().backward()
     scale = model.conv.freeze(model.conv.read("scale_x"))
     # nothing saturates on calibrated data, so the gradient is that of the convolution with the rounded weights
@@ -254,26 +254,26 @@ def test_input_of_a_frozen_model_has_a_gradient_in_evaluation_mode():
 def test_trainable_bias_of_a_frozen_weight_has_a_gradient_in_evaluation_mode():
     model = after(lambda h: h)
     model.conv.weight.requires_grad_(requires_grad=False)
-    evaluate(model, picture())
-    model(picture()).sum().backward()
+    evaluate(model, image())
+    model(image()).sum().backward()
     assert model.conv.bias.grad.tolist() == [2 * 36.0] * 4  # every output is one bias plus something
 
 
 def plain_layer(x, weight, bias, scale_x, bits=8):
-    """Fake quantisation step by step, with the layer's own formulas."""
-    q = naive.quantised(x, scale_x, bits)
+    """Fake quantization step by step, with the layer's own formulas."""
+    q = naive.quantized(x, scale_x, bits)
     scale_w = scale_for(float(weight.detach().abs().max()), bits)
     w = naive.rounded(weight, scale_w) / scale_w
-    b = naive.quantised(bias.double(), scale_x * scale_w, 32).float()
+    b = naive.quantized(bias.double(), scale_x * scale_w, 32).float()
     y = F.conv2d(q, w, b, padding=1)
     scale_o = min(scale_for(float(y.detach().abs().max()), bits), scale_x * scale_w)
-    return naive.quantised(y, scale_o, bits)
+    return naive.quantized(y, scale_o, bits)
 
 
 def test_training_step_is_the_plain_composition():
     model = init(Wired(lambda m, x: m.conv(x))).train()
     reference = [p.detach().clone().requires_grad_() for p in (model.conv.weight, model.conv.bias)]
-    x, mine = picture().requires_grad_(), picture().requires_grad_()
+    x, mine = image().requires_grad_(), image().requires_grad_()
     upstream = torch.randn(2, 4, 6, 6)
     found = model(mine)
     found.backward(upstream)
@@ -287,12 +287,12 @@ def test_training_step_is_the_plain_composition():
 
 def test_fused_relu_learns_below_half_a_step():
     model = Wired(lambda m, x: F.relu(m.conv(x)))
-    trace_layers(model, picture())
+    trace_layers(model, image())
     model = init(model).train()
     with torch.no_grad():
         model.conv.weight.zero_()
         model.conv.bias.copy_(torch.tensor([1.0, 1e-3, 0.0, -1e-3]))
-    result = model(picture())
+    result = model(image())
     result.sum().backward()
     assert result.dequantize().amax((0, 2, 3)).tolist() == [1.0, 0, 0, 0]  # 1e-3 is below half a step of 1/64
     assert model.conv.bias.grad.tolist() == [72.0, 72.0, 0.0, 0.0]
@@ -301,16 +301,16 @@ def test_fused_relu_learns_below_half_a_step():
 @pytest.mark.parametrize("mode", ["calibration", "training"])
 def test_range_ahead_of_relu_is_that_of_the_positive_part(mode):
     model = Wired(lambda m, x: F.relu(m.conv(x)))
-    trace_layers(model, picture())
+    trace_layers(model, image())
     with torch.no_grad():
         model.conv.weight.zero_()
         model.conv.bias.copy_(torch.tensor([1.5, -9.0, 0.5, -3.0]))
     model = init(model).train(mode == "training")
     if mode == "training":
-        result = model(picture())
+        result = model(image())
     else:
         with linger.calibration():
-            result = model(picture())
+            result = model(image())
     assert model.conv.read("running_o") == 1.5
     assert model.conv.read("scale_o") == 64.0
     assert result.dequantize().amax((0, 2, 3)).tolist() == [1.5, 0, 0.5, 0]
@@ -330,7 +330,7 @@ def on_the_grid(model):
 
 
 @pytest.mark.parametrize("has_bias", [True, False], ids=["bias", "no bias"])
-def test_statistics_are_learned_as_without_quantisation(has_bias):
+def test_statistics_are_learned_as_without_quantization(has_bias):
     model = Wired(lambda m, x: m.bn(m.conv(x)), bias=has_bias)
     x = on_the_grid(model)
     reference = copy.deepcopy(model).train()
@@ -351,10 +351,10 @@ def test_statistics_are_learned_as_without_quantisation(has_bias):
 def test_statistics_of_a_rounded_layer_stay_near_those_of_the_float_layer():
     model = settle(Wired(lambda m, x: m.bn(m.conv(x)))).train()
     reference = copy.deepcopy(model)
-    trace_layers(model, picture())
+    trace_layers(model, image())
     model = init(model).train()
     for seed in range(5):
-        x = picture(batch=16, seed=seed)
+        x = image(batch=16, seed=seed)
         model(x)
         reference(x)
     # rounding weights (½ of 1/64 … of a range) and inputs adds less than 2 % of noise to a variance near 1
@@ -366,9 +366,9 @@ def test_statistics_of_a_rounded_layer_stay_near_those_of_the_float_layer():
 def test_evaluation_and_calibration_learn_no_statistics():
     model = conv_bn()
     before = {k: v.clone() for k, v in model.conv.bn.state_dict().items()}
-    evaluate(model, picture(spread=3.0))
+    evaluate(model, image(spread=3.0))
     with linger.calibration():
-        model(picture(spread=3.0))
+        model(image(spread=3.0))
     assert all(torch.equal(v, before[k]) for k, v in model.conv.bn.state_dict().items())
 
 
@@ -377,7 +377,7 @@ def test_frozen_batch_norm_has_the_gradients_of_the_folded_layer(has_bias):
     model = conv_bn(bias=has_bias).train()
     model.conv.bn.eval()
     before = model.conv.bn.running_mean.clone()
-    x, upstream = picture(seed=5), torch.randn(2, 4, 6, 6)
+    x, upstream = image(seed=5), torch.randn(2, 4, 6, 6)
     reference = copy.deepcopy(model.conv)
     model(x).backward(upstream)
     assert torch.equal(model.conv.bn.running_mean, before)
@@ -398,13 +398,13 @@ def test_zero_gamma_learns():
     model = Wired(lambda m, x: m.bn(m.conv(x)))
     nn.init.zeros_(model.bn.weight)
     reference = copy.deepcopy(model).train()
-    trace_layers(model, picture())
+    trace_layers(model, image())
     model = init(model).train()
     upstream = torch.randn(2, 4, 6, 6)
-    model(picture()).backward(upstream)
-    reference(picture()).backward(upstream)
+    model(image()).backward(upstream)
+    reference(image()).backward(upstream)
     found, expected = model.conv.bn.weight.grad, reference.bn.weight.grad
-    # rounding to 8 bits moves a normalised output by about a hundredth
+    # rounding to 8 bits moves a normalized output by about a hundredth
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.3)
     assert found.abs().min() > 0
 
@@ -430,13 +430,13 @@ def test_weights_that_are_no_numbers_are_named(bad):
     with torch.no_grad():
         model.conv.weight[0, 0, 0, 0] = bad
     with pytest.raises(UsageError, match="conv: the weights hold NaN or infinity"):
-        evaluate(model, picture())
+        evaluate(model, image())
     with pytest.raises(UsageError, match="conv: the weights hold NaN or infinity"):
-        model.train()(picture())
+        model.train()(image())
 
 
 def test_integer_input_is_refused():
-    with pytest.raises(UsageError, match=r"has type torch\.int64; a quantised layer needs a float tensor"):
+    with pytest.raises(UsageError, match=r"has type torch\.int64; a quantized layer needs a float tensor"):
         after(lambda h: h)(torch.zeros(2, 3, 6, 6, dtype=torch.long))
 
 
@@ -446,13 +446,13 @@ def test_integer_input_is_refused():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_other_float_inputs_are_taken(dtype):
     model = after(lambda h: h)
-    x = picture().to(dtype)
+    x = image().to(dtype)
     assert torch.equal(evaluate(model, x), evaluate(model, x.float()))
 
 
-def test_picture_without_a_batch_axis():
+def test_image_without_a_batch_axis():
     model = after(lambda h: h)
-    assert torch.equal(evaluate(model, picture()[0]), evaluate(model, picture())[0])
+    assert torch.equal(evaluate(model, image()[0]), evaluate(model, image())[0])
 
 
 def test_empty_batch():
@@ -460,16 +460,16 @@ def test_empty_batch():
     assert evaluate(model, torch.zeros(0, 3, 6, 6)).shape == (0, 4, 6, 6)
 
 
-def test_result_is_a_quantised_tensor_with_the_layers_scale():
+def test_result_is_a_quantized_tensor_with_the_layers_scale():
     model = after(lambda h: h)
-    result = model(picture())
+    result = model(image())
     assert isinstance(result, QTensor)
     assert (result.scale, result.bits) == (model.conv.read("scale_o"), 8)
 
 
 def test_pooling_that_has_no_integer_form_stays_float_and_says_why():
-    x = picture()[0]  # a picture without a batch is not cut into slices
-    model = quantise(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(4)), x)
+    x = image()[0]  # a image without a batch is not cut into slices
+    model = quantize(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(4)), x)
     found = model(x)
     expected = F.adaptive_avg_pool2d(model[0](x).dequantize(), 4)
     assert not isinstance(found, QTensor)
@@ -483,8 +483,8 @@ def test_thresholds_follow_the_width():
     linger.quant_module(model, data_bits=16, out_bits=16)
     model.eval()
     with linger.calibration():
-        model(picture(spread=50.0))
-    model(picture())  # the range before ReLU6 was brought down to 6 when the pass had ended
+        model(image(spread=50.0))
+    model(image())  # the range before ReLU6 was brought down to 6 when the pass had ended
     assert model[1].max_thresh.item() == 6 * model[0].read("scale_o")
     assert model[1].max_thresh.dtype == torch.int16
-    assert model(picture(spread=50.0)).dequantize().max() == 6
+    assert model(image(spread=50.0)).dequantize().max() == 6

@@ -1,4 +1,4 @@
-"""A quantised embedding: rows of the rounded table, at the table's scale, learned through, written as Gather."""
+"""A quantized embedding: rows of the rounded table, at the table's scale, learned through, written as Gather."""
 
 import copy
 import logging
@@ -34,7 +34,7 @@ class Words(nn.Module):
         return self.fc(self.embed(words))
 
 
-def quantised(model=None, **options):
+def quantized(model=None, **options):
     model = init(model or Words(), quant_modules=TYPES, **options).eval()
     with linger.calibration():
         model(WORDS)
@@ -47,7 +47,7 @@ def integers_by_hand(weight, bits=8):
     return np.floor(weight.detach().double().numpy() * scale + 0.5).astype(np.int64), scale
 
 
-# -- who is quantised ---------------------------------------------------------------------------------------------
+# -- who is quantized ---------------------------------------------------------------------------------------------
 
 
 def test_embeddings_must_be_named():
@@ -84,7 +84,7 @@ def test_what_has_no_integer_form_stays_float_visibly(settings, caplog):
 def test_rows_are_those_of_the_rounded_table(bits):
     source = Words()
     weight = source.embed.weight
-    model = quantised(source, parameter_bits=bits)
+    model = quantized(source, parameter_bits=bits)
     expected, scale = integers_by_hand(weight, bits)
     assert model.embed.weight is weight
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_needs_no_calibration():
 
 
 def test_layer_behind_it_takes_its_integers_as_they_are():
-    model = quantised()
+    model = quantized()
     assert [op.op for op in linger.coverage(model).ops] == ["Gather", "LinearInt"]
     assert model.fc.read("scale_x") == model.embed.read("scale_w")
 
@@ -111,7 +111,7 @@ def test_layer_behind_it_takes_its_integers_as_they_are():
 @pytest.mark.parametrize("words", [WORDS.float(), [1, 2]], ids=["float", "list"])
 def test_indices_that_are_no_integers_are_refused(words):
     with pytest.raises(UsageError, match=r"embed\.Gather: the indices have type .*Convert them with \.long\(\)"):
-        quantised().embed(words)
+        quantized().embed(words)
 
 
 def test_limits_of_weight_and_output_both_hold():
@@ -140,7 +140,7 @@ def test_gradient_is_that_of_the_float_layer():
 
 
 def test_training_moves_the_integers(tmp_path):
-    model = quantised().train()
+    model = quantized().train()
     before = model.embed.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(3):
@@ -154,10 +154,10 @@ def test_training_moves_the_integers(tmp_path):
     verified(model, tmp_path / "net.onnx")
 
 
-def test_float_and_quantised_checkpoints_load():
-    model, other = quantised(), Words()
+def test_float_and_quantized_checkpoints_load():
+    model, other = quantized(), Words()
     nn.init.normal_(other.embed.weight)
-    for checkpoint in (other.state_dict(), quantised(copy.deepcopy(other)).state_dict()):
+    for checkpoint in (other.state_dict(), quantized(copy.deepcopy(other)).state_dict()):
         model.load_state_dict(checkpoint, strict=True)
         expected, _ = integers_by_hand(other.embed.weight)
         with torch.no_grad():
@@ -195,7 +195,7 @@ def verified(model, path, **options):
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.thin(every=9)
 def test_the_file_computes_every_integer_of_the_model(form, opset, bits, tmp_path):
-    file = verified(quantised(parameter_bits=bits), tmp_path / "net.onnx", form=form, opset_version=opset)
+    file = verified(quantized(parameter_bits=bits), tmp_path / "net.onnx", form=form, opset_version=opset)
     if form == "standard":
         return
     (node,) = [node for node in file.graph.node if node.op_type == "Gather"]
@@ -204,18 +204,18 @@ def test_the_file_computes_every_integer_of_the_model(form, opset, bits, tmp_pat
 
 
 def test_the_newer_exporter_writes_the_same_integers(tmp_path):
-    verified(quantised(), tmp_path / "net.onnx", dynamo=True, opset_version=18)
+    verified(quantized(), tmp_path / "net.onnx", dynamo=True, opset_version=18)
 
 
 def test_qdq_holds_the_rows_as_explicit_nodes(tmp_path):
-    linger.onnx.export(quantised(), (WORDS,), tmp_path / "net.onnx", form="qdq", opset_version=13)
+    linger.onnx.export(quantized(), (WORDS,), tmp_path / "net.onnx", form="qdq", opset_version=13)
     kinds = [node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node]
     assert kinds[0] == "Gather"
     assert "DequantizeLinear" in kinds
 
 
 def test_an_open_batch_size_stays_open(tmp_path):
-    model, path = quantised(), tmp_path / "net.onnx"
+    model, path = quantized(), tmp_path / "net.onnx"
     linger.onnx.export(model, (WORDS,), path, input_names=["x"], dynamic_axes={"x": {0: "n"}})
     more = WORDS.repeat(3, 1)
     with torch.no_grad():
@@ -224,7 +224,7 @@ def test_an_open_batch_size_stays_open(tmp_path):
 
 
 def test_torch_export_runs():
-    model = quantised()
+    model = quantized()
     with torch.no_grad():
         expected = unwrap(model(WORDS))
         program = torch.export.export(model, (WORDS,))

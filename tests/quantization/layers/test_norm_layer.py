@@ -1,4 +1,4 @@
-"""Norms as quantised layers: the device's integers in training too, the float layer's gradient, limits, keys, files."""
+"""Norms as quantized layers: the device's integers in training too, the float layer's gradient, limits, keys, files."""
 
 import copy
 import logging
@@ -90,7 +90,7 @@ def test_gradient_is_that_of_the_float_layer(make, shape):
         assert (mine - real).norm() < 0.04 * real.norm()  # the input is rounded to 8 bits
 
 
-def test_they_are_quantised_by_default():
+def test_they_are_quantized_by_default():
     model = init(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 2)).eval())
     with linger.calibration():
         model(batch((4, 6)))
@@ -98,7 +98,7 @@ def test_they_are_quantised_by_default():
     assert model[2].read("scale_x") == model[1].read("scale_o")
 
 
-def test_groups_are_quantised_by_default():
+def test_groups_are_quantized_by_default():
     model = init(nn.Sequential(nn.Conv2d(3, 6, 3), nn.GroupNorm(3, 6), nn.InstanceNorm2d(6)).eval())
     with linger.calibration():
         model(batch((2, 3, 5, 5)))
@@ -108,7 +108,7 @@ def test_groups_are_quantised_by_default():
 @pytest.mark.parametrize(
     ("kind", "shape"), [(nn.InstanceNorm1d, (6, 7)), (nn.InstanceNorm2d, (6, 7, 2)), (nn.InstanceNorm3d, (6, 3, 2, 2))]
 )
-def test_one_picture_without_a_batch(kind, shape, tmp_path):
+def test_one_image_without_a_batch(kind, shape, tmp_path):
     x, path = batch(shape), tmp_path / "net.onnx"
     model = calibrated(settled(partial(kind, 6, affine=True)), x)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_keys_are_those_of_the_float_layer_and_the_ranges():
 
 
 @each_kind
-def test_float_and_quantised_checkpoints_load(make, shape):
+def test_float_and_quantized_checkpoints_load(make, shape):
     x, other = batch(shape), nn.Sequential(settled(make))
     expected = calibrated(copy.deepcopy(other[0]), x)
     for checkpoint in (other.state_dict(), expected.state_dict()):

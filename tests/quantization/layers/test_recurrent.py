@@ -1,4 +1,4 @@
-"""Quantised LSTM and GRU layers: numbers of the float layer within the grid, training, states, keys, files."""
+"""Quantized LSTM and GRU layers: numbers of the float layer within the grid, training, states, keys, files."""
 
 import copy
 import itertools
@@ -42,7 +42,7 @@ def data(seed=1, steps=6, batch=4, size=7):
     return torch.randn(steps, batch, size, generator=torch.Generator().manual_seed(seed))
 
 
-def quantised(model, *arguments):
+def quantized(model, *arguments):
     made = linger.init(copy.deepcopy(model).eval())
     with linger.calibration():
         made(*arguments)
@@ -58,7 +58,7 @@ def real(tree):
 def test_numbers_are_those_of_the_float_layer(kind, settings):
     torch.manual_seed(0)
     model, x = Tagger(kind, **settings).eval(), data()
-    made = quantised(model, x)
+    made = quantized(model, x)
     with torch.no_grad():
         for found, expected in zip(real(made(x)), real(model(x)), strict=True):
             assert found.shape == expected.shape
@@ -82,7 +82,7 @@ def test_numbers_are_those_of_the_float_layer(kind, settings):
 def test_file_equals_the_simulation(tmp_path, kind, settings, form):
     torch.manual_seed(0)
     model, x = Tagger(kind, **settings), data()
-    made = quantised(model, x)
+    made = quantized(model, x)
     path = tmp_path / "m.onnx"
     linger.onnx.export(made, (x,), path, input_names=["x"], dynamic_axes={"x": [0, 1]}, form=form)
     for other in (x, data(2, steps=3, batch=2), data(3, steps=9, batch=1)):
@@ -95,7 +95,7 @@ def test_file_equals_the_simulation(tmp_path, kind, settings, form):
 def test_newer_exporter_gives_the_same_integers(tmp_path, kind):
     torch.manual_seed(0)
     model, x = Tagger(kind, num_layers=2, bidirectional=True), data()
-    made = quantised(model, x)
+    made = quantized(model, x)
     linger.onnx.export(made, (x,), tmp_path / "m.onnx", dynamo=True)
     result = linger.verify(made, tmp_path / "m.onnx", (data(5),))
     assert result.ok, result.summary()
@@ -110,7 +110,7 @@ def test_layer_gives_the_integers_of_the_definition(kind, step):
     """From the parameters to the output, against Python's integers: the scales are read from the buffers."""
     torch.manual_seed(0)
     model, x = nn.Sequential(kind(7, 5, bidirectional=True)), data()
-    made = quantised(model, x)
+    made = quantized(model, x)
     layer = made[0]
     f = {name: layer.read(f"scale_{name}") for name in ("i", "o", "iw", "hw", "iw_reverse", "hw_reverse")}
     from linger.numeric.torch.gates import Formats
@@ -142,7 +142,7 @@ def test_layer_gives_the_integers_of_the_definition(kind, step):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_state_carried_between_calls_changes_nothing(kind):
     torch.manual_seed(0)
-    made, x = quantised(Tagger(kind, num_layers=2), data(steps=8)), data(steps=8)
+    made, x = quantized(Tagger(kind, num_layers=2), data(steps=8)), data(steps=8)
     with torch.no_grad():
         whole, end, state = made(x)
         first, _, carried = made(x[:3])
@@ -155,7 +155,7 @@ def test_state_carried_between_calls_changes_nothing(kind):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_states_are_inputs_and_outputs_of_the_file(tmp_path, kind):
     torch.manual_seed(0)
-    made, x = quantised(Tagger(kind, bidirectional=True), data()), data()
+    made, x = quantized(Tagger(kind, bidirectional=True), data()), data()
     with torch.no_grad():
         state = made(x)[2]
     linger.onnx.export(made, (x, state), tmp_path / "m.onnx")
@@ -166,7 +166,7 @@ def test_states_are_inputs_and_outputs_of_the_file(tmp_path, kind):
 
 def test_unbatched_sequences():
     torch.manual_seed(0)
-    made, x = quantised(nn.Sequential(nn.LSTM(7, 5)), data()), data()
+    made, x = quantized(nn.Sequential(nn.LSTM(7, 5)), data()), data()
     with torch.no_grad():
         whole, (h, c) = made(x[:, :1])
         single, (h1, c1) = made(x[:, 0])
@@ -194,14 +194,14 @@ def test_training_learns_as_integers(kind):
             return self.out(self.rnn(x)[0][-1])
 
     model = linger.init(Model())
-    optimiser = torch.optim.Adam(model.parameters(), 0.02)
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
     losses = []
     for _ in range(60):
         loss = nn.functional.cross_entropy(model(x), y)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         assert all(torch.isfinite(p.grad).all() for p in model.parameters())
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     model.eval()
@@ -247,10 +247,10 @@ def test_keys_are_the_documented_ones():
     assert keys == expected
 
 
-def test_float_checkpoint_loads_and_a_quantised_one_restores_the_numbers():
+def test_float_checkpoint_loads_and_a_quantized_one_restores_the_numbers():
     torch.manual_seed(0)
     model, x = Tagger(nn.LSTM, num_layers=2), data()
-    made = quantised(model, x)
+    made = quantized(model, x)
     fresh = linger.init(Tagger(nn.LSTM, num_layers=2).eval())
     fresh.load_state_dict(model.state_dict())
     fresh.load_state_dict(made.state_dict())
@@ -265,21 +265,21 @@ def test_widths_and_limits():
     torch.manual_seed(0)
     model, x = Tagger(nn.GRU), data()
     linger.quant_module(model.rnn, data_bits=16, parameter_bits=16, out_bits=16)
-    made = quantised(model, x)
-    plain = quantised(Tagger(nn.GRU), x)
+    made = quantized(model, x)
+    plain = quantized(Tagger(nn.GRU), x)
     del plain
     with torch.no_grad():
         error = (real(made(x))[0] - real(model.eval()(x))[0]).abs().max()
     assert made.rnn.widths.output == 16
     assert error < 0.03
     limited = linger.normalize_layers(nn.Sequential(nn.LSTM(7, 5)), normalize_weight_value=0.125)
-    made = quantised(limited, x)
+    made = quantized(limited, x)
     assert made[0].read("running_iw") <= 0.125
 
 
 def test_dropout_between_layers_only_in_training():
     torch.manual_seed(0)
-    made, x = quantised(nn.Sequential(nn.LSTM(7, 5, num_layers=2, dropout=0.5)), data()), data()
+    made, x = quantized(nn.Sequential(nn.LSTM(7, 5, num_layers=2, dropout=0.5)), data()), data()
     with torch.no_grad():
         assert torch.equal(real(made(x))[0], real(made(x))[0])
         made.train()
@@ -310,7 +310,7 @@ def test_weights_that_are_not_finite_are_named(name):
 
 
 def test_every_layer_is_recorded_once():
-    made, x = quantised(nn.Sequential(nn.LSTM(7, 5, num_layers=2, bidirectional=True)), data()), data()
+    made, x = quantized(nn.Sequential(nn.LSTM(7, 5, num_layers=2, bidirectional=True)), data()), data()
     from linger.simulation.recorder import record
 
     names = list(next(iter(record(made, (x,)))).integers)
@@ -333,7 +333,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("shape", "states", "message"), WRONG.values(), ids=WRONG.keys())
 def test_wrong_shapes_are_one_sentence(shape, states, message):
-    made = quantised(Tagger(nn.LSTM), data())
+    made = quantized(Tagger(nn.LSTM), data())
     given = None if states is None else tuple(torch.zeros(s) for s in states)
     with pytest.raises(UsageError, match=message):
         made.rnn(torch.zeros(shape), given)
@@ -341,6 +341,6 @@ def test_wrong_shapes_are_one_sentence(shape, states, message):
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_not_a_number_is_one_sentence(kind):
-    made = quantised(Tagger(kind), data())
+    made = quantized(Tagger(kind), data())
     with pytest.raises(UsageError, match="rnn: the input or the state holds NaN"):
         made(data() * float("nan"))

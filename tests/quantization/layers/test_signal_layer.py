@@ -1,4 +1,4 @@
-"""nn.ConvTranspose1d and F.conv_transpose1d: the transposed convolution of a picture of one row."""
+"""nn.ConvTranspose1d and F.conv_transpose1d: the transposed convolution of a image of one row."""
 
 import copy
 
@@ -11,7 +11,7 @@ from torch import nn
 import linger
 from linger.quantization.layers.norm_layers import TransposedSignalLayer
 from linger.quantization.setup.initialize import init
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 
 def signal(batch=2, channels=4, length=7, seed=1):
@@ -50,7 +50,7 @@ def test_every_geometry_equals_the_file_and_nearly_the_float_layer(geometry, tmp
     torch.manual_seed(0)
     net = Net(4, 8, 3, **geometry)
     expected = net(signal())
-    model = quantise(net, signal())
+    model = quantize(net, signal())
     assert isinstance(model.up, TransposedSignalLayer)
     assert linger.coverage(model).float_ops == ()
     result = model(signal())
@@ -68,7 +68,7 @@ def test_the_integers_by_hand():
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[[1.0, -0.5]]]))
         layer.bias.copy_(torch.tensor([0.25]))
-    model = quantise(nn.Sequential(layer), torch.tensor([[[1.0, -1.0]]]))
+    model = quantize(nn.Sequential(layer), torch.tensor([[[1.0, -1.0]]]))
     # x: 1 → scale 64; w: 1 → 64; each input gives two outputs, x·1 + ¼ and −x/2 + ¼: 1¼, −¼, −¾, ¾.
     # the largest is 1.25 → scale 64: 1.25·64 = 80, −16, −48, 48
     result = model[0](torch.tensor([[[1.0, -1.0]]]))
@@ -81,7 +81,7 @@ def test_the_integers_by_hand():
 @pytest.mark.parametrize("size", [[15], (16,), [2, 8, 16]], ids=["shortest", "longest", "with all axes"])
 def test_the_callers_output_size(size, tmp_path):
     torch.manual_seed(0)
-    model = quantise(Net(4, 8, 3, stride=2, size=size), signal())
+    model = quantize(Net(4, 8, 3, stride=2, size=size), signal())
     assert model(signal()).shape == (2, 8, size[-1])
     linger.onnx.export(model, (signal(),), tmp_path / "m.onnx")
     assert linger.verify(model, tmp_path / "m.onnx", [signal(seed=5)]).ok
@@ -89,14 +89,14 @@ def test_the_callers_output_size(size, tmp_path):
 
 def test_a_wrong_output_size_is_torchs_error():
     with pytest.raises(ValueError, match="output size"):
-        quantise(Net(4, 8, 3, stride=2, size=[40]), signal())
+        quantize(Net(4, 8, 3, stride=2, size=[40]), signal())
     with pytest.raises(ValueError, match="output_size must have"):
-        quantise(Net(4, 8, 3, stride=2, size=[8, 16]), signal())
+        quantize(Net(4, 8, 3, stride=2, size=[8, 16]), signal())
 
 
 def test_without_a_batch():
     torch.manual_seed(0)
-    model = quantise(Net(4, 8, 3, stride=2), signal())
+    model = quantize(Net(4, 8, 3, stride=2), signal())
     x = signal(batch=1, seed=3)
     assert torch.equal(model(x[0]), model(x)[0])
 
@@ -106,7 +106,7 @@ def test_widths(data, parameter, output, tmp_path):
     torch.manual_seed(0)
     net = Net(4, 8, 3, stride=2)
     linger.quant_module(net, data_bits=data, parameter_bits=parameter, out_bits=output)
-    model = quantise(net, signal())
+    model = quantize(net, signal())
     linger.onnx.export(model, (signal(),), tmp_path / "m.onnx")
     assert linger.verify(model, tmp_path / "m.onnx", [signal(seed=5)]).ok
 
@@ -134,11 +134,11 @@ def test_the_batch_norm_is_fused_and_learns(tmp_path):
     float_pass = copy.deepcopy(net).train()
     model = init(net).train()
     assert model.up.is_ahead_of_relu
-    learnt = model(signal())
-    # both normalise by the batch; the integers round input, weights (scale 32 or finer) and output
-    assert torch.allclose(learnt, float_pass(signal()), atol=0.15)
+    learned = model(signal())
+    # both normalize by the batch; the integers round input, weights (scale 32 or finer) and output
+    assert torch.allclose(learned, float_pass(signal()), atol=0.15)
     assert torch.allclose(model.up.bn.running_mean, float_pass.up.bn.running_mean, atol=0.02)
-    learnt.square().sum().backward()
+    learned.square().sum().backward()
     assert model.up.weight.grad.abs().max() > 0
     model.eval()
     with linger.calibration():
@@ -188,7 +188,7 @@ def test_the_function(own_forward, tmp_path):
     torch.manual_seed(0)
     net = Functional(own_forward=own_forward)
     expected = net(signal())
-    model = quantise(net, signal())
+    model = quantize(net, signal())
     assert linger.coverage(model).float_ops == ()
     result = model(signal())
     # up to 12 products of numbers up to 3, each with the rounding of 8-bit operands
@@ -200,7 +200,7 @@ def test_the_function(own_forward, tmp_path):
 
 
 def test_an_open_batch_size(tmp_path):
-    model = quantise(Net(4, 8, 3, stride=2), signal())
+    model = quantize(Net(4, 8, 3, stride=2), signal())
     axes = {"x": {0: "n"}}
     linger.onnx.export(model, (signal(),), tmp_path / "m.onnx", input_names=["x"], dynamic_axes=axes)
     assert linger.verify(model, tmp_path / "m.onnx", [signal(batch=5)]).ok

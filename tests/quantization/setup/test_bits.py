@@ -1,4 +1,4 @@
-"""Widths as users write them, where `linger.init` and its neighbours take them."""
+"""Widths as users write them, where `linger.init` and its neighbors take them."""
 
 import pytest
 import torch

@@ -218,7 +218,7 @@ def test_other_arguments_beside_a_file_are_refused(float_net: nn.Module, tmp_pat
 
 
 def test_a_float_model_has_nothing_to_save(float_net: nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(linger.UsageError, match="save_config: the model is not quantised"):
+    with pytest.raises(linger.UsageError, match="save_config: the model is not quantized"):
         linger.save_config(float_net, tmp_path / "c.yaml")
     assert not (tmp_path / "c.yaml").exists()
 
@@ -237,7 +237,7 @@ class Limited(nn.Module):
 
 
 @pytest.mark.parametrize("is_traced", [False, True])
-def test_an_equalised_model_comes_back(tmp_path: Path, *, is_traced: bool) -> None:
+def test_an_equalized_model_comes_back(tmp_path: Path, *, is_traced: bool) -> None:
     torch.manual_seed(0)
     x = torch.randn(8, 3, 8, 8)
     float_model = Limited()
@@ -305,7 +305,7 @@ def _with_a_layer_inside(net: nn.Module) -> nn.Module:
         pytest.param(
             _with_a_layer_inside,
             "stays_float:\n  - part.0\n  - part.2\nstays_float_alone:\n  - part\n\n",
-            id="a layer inside is quantised",
+            id="a layer inside is quantized",
         ),
         pytest.param(
             lambda net: linger.init(net, disable_module=[nn.GELU, nn.AvgPool2d]),

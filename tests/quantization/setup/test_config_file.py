@@ -62,7 +62,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 def test_a_reader_sees_powers_of_two_and_widths() -> None:
     lines = as_text(EVERYTHING, "Net").splitlines()
-    assert lines[0].startswith("# How Net is quantised")
+    assert lines[0].startswith("# How Net is quantized")
     assert "    bits: 8/16/32" in lines
     assert "    scales: {o: 2^-3}" in lines
     assert "  - {conv: b.conv, bn: b.bn, folded: true}" in lines
@@ -110,7 +110,7 @@ BOMB = "run: &a0 [1, 1]\n" + "".join(f"r{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 
         ("- 1", "its content is not an object ([1])"),
         ("layers: {a: {}, a: {}}", "the key 'a' stands twice"),
         ("layers: &all {conv: *all}", "its aliases stand for too much"),
-        ("layers: {conv: {colour: 1}}", "layers.conv.colour is not known (known: op, shape, bits"),
+        ("layers: {conv: {color: 1}}", "layers.conv.color is not known (known: op, shape, bits"),
         (BOMB, "its aliases stand for too much"),
         (f"parameter_bits: {'9' * 6000}", "is no YAML"),
         (f"parameter_bits: 0x{'F' * 6000}", "cannot be read (number out of range"),

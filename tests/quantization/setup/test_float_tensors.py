@@ -1,4 +1,4 @@
-"""Float tensors that meet parameters first: quantised on the way in, never half of a model."""
+"""Float tensors that meet parameters first: quantized on the way in, never half of a model."""
 
 import math
 
@@ -13,7 +13,7 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.float_tensors import EdgeMode, InputQuantizer
 from linger.quantization.setup.initialize import init
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 
 def noise(*shape, seed=3):
@@ -59,7 +59,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("kind", [SamePadding, StaticPadding])
 def test_convolutions_with_a_forward_of_their_own(kind, bias, tmp_path):
     torch.manual_seed(0)
-    model = quantise(Net(kind, bias=bias), noise(4, 3, 12, 12))
+    model = quantize(Net(kind, bias=bias), noise(4, 3, 12, 12))
     assert linger.coverage(model).float_ops == ()
     path = tmp_path / "model.onnx"
     linger.onnx.export(model, (noise(4, 3, 12, 12),), path)
@@ -106,8 +106,8 @@ FIRST = {
 
 
 @pytest.mark.parametrize(("run", "shape"), FIRST.values(), ids=FIRST.keys())
-def test_the_first_product_quantises_its_input(run, shape, tmp_path):
-    model = quantise(First(run), noise(*shape))
+def test_the_first_product_quantizes_its_input(run, shape, tmp_path):
+    model = quantize(First(run), noise(*shape))
     assert isinstance(model(noise(*shape)), QTensor)
     assert linger.coverage(model).float_ops == ()
     assert linger.coverage(model).ops[0].op == "Quant"
@@ -127,7 +127,7 @@ def test_products_of_two_parameters_and_other_floats_stay_what_they_are():
         both = F.linear(m.w, m.w)
         return x @ torch.ones(6, 2), both
 
-    model = quantise(First(run), noise(4, 6))
+    model = quantize(First(run), noise(4, 6))
     assert not any(isinstance(part, QTensor) for part in model(noise(4, 6)))
     assert [o.op for o in linger.coverage(model).float_ops] == ["matmul"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Widths of functions: chosen by name, honoured by what computes, reads and writes them."""
+"""Widths of functions: chosen by name, honored by what computes, reads and writes them."""
 
 from __future__ import annotations
 

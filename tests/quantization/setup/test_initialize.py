@@ -16,7 +16,7 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.setup.initialize import init, quantized_layers
 from linger.quantization.setup.marking import QuantMode
 from tests.support.models import SmallNet, settle
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def replaced(model):
@@ -73,7 +73,7 @@ def test_subclasses_are_matched():
 
 def test_a_subclass_with_a_forward_of_its_own_keeps_it_and_computes_integers(caplog):
     with caplog.at_level(logging.WARNING):
-        model = quantise(nn.Sequential(Scaled(3, 4), nn.Linear(4, 2)), torch.randn(5, 3))
+        model = quantize(nn.Sequential(Scaled(3, 4), nn.Linear(4, 2)), torch.randn(5, 3))
     assert replaced(model) == {"1"}
     assert isinstance(model[0], Scaled)
     assert caplog.text == ""
@@ -114,7 +114,7 @@ def test_a_layer_without_an_integer_form_stays_float_with_a_warning(caplog):
     ],
     ids=["list", "tuple", "one type", "empty", "default"],
 )
-def test_types_to_quantise_can_be_chosen(kinds, expected):
+def test_types_to_quantize_can_be_chosen(kinds, expected):
     assert replaced(init(net(), quant_modules=kinds)) == expected
 
 
@@ -161,7 +161,7 @@ def test_one_type_or_name_is_as_good_as_a_list():
     assert replaced(init(net(), disable_submodel="2")) == replaced(init(net(), disable_submodel=["2"]))
 
 
-def test_a_synchronised_batch_norm_stays_float_with_a_warning():
+def test_a_synchronized_batch_norm_stays_float_with_a_warning():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.SyncBatchNorm(2))
     with pytest.warns(UserWarning, match=r"init: 1: a SyncBatchNorm stays float"):
         assert replaced(init(model)) == {"0"}
@@ -184,19 +184,19 @@ def test_width_of_the_weights(bits):
 def test_a_second_init_is_refused():
     model = init(net())
     before = str(model)
-    with pytest.raises(UsageError, match="quantised already"):
+    with pytest.raises(UsageError, match="quantized already"):
         init(model)
     assert str(model) == before
 
 
 def test_a_model_that_is_one_layer_is_replaced_and_returned():
     layer = nn.Linear(4, 2)
-    model = quantise(layer, torch.randn(5, 4))
+    model = quantize(layer, torch.randn(5, 4))
     assert isinstance(model, QuantLayer)
     assert model.weight is layer.weight
     assert model.path == ""
     assert (model(torch.randn(3, 4)).scale, model.op_name) == (model.read("scale_o"), "LinearInt")
-    with pytest.raises(UsageError, match="quantised already"):
+    with pytest.raises(UsageError, match="quantized already"):
         init(model)
 
 
@@ -252,16 +252,16 @@ def traced(*marks):
     model = settle(Wired(lambda m, x: m.bn2(m.conv2(m.bn(m.conv(x))))))
     for mark in marks:
         mark(model)
-    trace_layers(model.eval(), picture())
+    trace_layers(model.eval(), image())
     return model
 
 
 def test_a_mark_on_a_convolution_holds_after_it_was_fused():
     model = traced(lambda m: linger.disable_quant(m.conv), lambda m: linger.quant_module(m.conv2, parameter_bits=4))
-    float_result = model.conv(picture())
-    quantise(model, picture())
+    float_result = model.conv(image())
+    quantize(model, image())
     assert isinstance(model.conv, ConvBN)
-    assert torch.equal(model.conv(picture()), float_result)
+    assert torch.equal(model.conv(image()), float_result)
     assert model.conv2.widths == Widths(8, 4, 8)
 
 
@@ -282,8 +282,8 @@ def test_a_fused_pair_counts_as_a_convolution(options):
     model = init(traced(), **options)
     assert replaced(model) == {"fc"}
     assert isinstance(model.conv, ConvBN)
-    model.eval()(picture())  # float layers only: nothing needs a scale
-    model.train()(picture())
+    model.eval()(image())  # float layers only: nothing needs a scale
+    model.train()(image())
 
 
 def test_modes_are_kept_layer_by_layer():
@@ -308,7 +308,7 @@ def test_whole_network_runs_after_init():
     model = settle(SmallNet()).eval()
     reference = model(x).detach()
     trace_layers(model, x)
-    quantise(model, x)
+    quantize(model, x)
     assert replaced(model) == {"stem", "block.conv1", "block.conv2", "relu6", "avg", "gap", "fc"}
     with torch.no_grad():
         found = model(x).dequantize()

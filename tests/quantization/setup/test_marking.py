@@ -75,7 +75,7 @@ def test_later_marks_replace_earlier_ones():
     assert QUANTIZATION.of(disable_quant(layer)) == QuantChoice(is_disabled=True)
 
 
-def test_a_quantised_layer_changes_at_once():
+def test_a_quantized_layer_changes_at_once():
     model = init(nn.Sequential(nn.Linear(2, 2)))
     quant_module(model, parameter_bits=16)
     assert model[0].widths == Widths(8, 16, 8)
@@ -97,7 +97,7 @@ def test_marks_survive_a_copy():
             id="all at once",
         ),
         pytest.param(lambda m: quant_module(m, bias_bits=16), "a bias always has 32 bits", id="bias"),
-        pytest.param(lambda m: quant_module(m, colour=3), "unknown argument colour", id="unknown"),
+        pytest.param(lambda m: quant_module(m, color=3), "unknown argument color", id="unknown"),
         pytest.param(lambda m: quant_module(m, mode=2), "unknown mode 2", id="mode"),
         pytest.param(lambda m: quant_module(m, [nn.CELU]), "CELU has no integer form", id="type"),
     ],
@@ -123,7 +123,7 @@ def test_widths_are_checked():
 
 def test_a_mark_after_init_is_refused():
     model = init(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2))))
-    with pytest.raises(UsageError, match=r"^disable_quant: Sequential, 0 is quantised already.*before linger\.init"):
+    with pytest.raises(UsageError, match=r"^disable_quant: Sequential, 0 is quantized already.*before linger\.init"):
         disable_quant(model[1])
     assert QUANTIZATION.of(model[1]) is None
 

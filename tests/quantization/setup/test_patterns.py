@@ -34,7 +34,7 @@ class Net(nn.Module):
 X = torch.linspace(-1, 1, 128).reshape(2, 1, 8, 8)
 
 
-def initialised(content: str, folder: Path, net: nn.Module | None = None) -> nn.Module:
+def initialized(content: str, folder: Path, net: nn.Module | None = None) -> nn.Module:
     (folder / "c.yaml").write_text(content)
     made = linger.init(net or Net(), folder / "c.yaml").eval()
     linger.restore()
@@ -66,10 +66,10 @@ def test_a_path_stands_above_patterns_and_the_last_pattern_counts() -> None:
 
 
 def test_a_pattern_is_an_entry_for_each_layer(tmp_path: Path) -> None:
-    by_pattern = initialised(
+    by_pattern = initialized(
         "layers: {'*': {bits: 8/4/8}, 'block.*2': {bits: 16/16/8}, head: {bits: 8/8/16}}", tmp_path
     )
-    by_path = initialised(
+    by_path = initialized(
         "layers: {block.conv: {bits: 8/4/8}, block.bn: {bits: 8/4/8}, block.conv2: {bits: 16/16/8}, head: {bits: 8/8/16}}",
         tmp_path,
     )
@@ -78,12 +78,12 @@ def test_a_pattern_is_an_entry_for_each_layer(tmp_path: Path) -> None:
         by_path(X)
     assert str(by_pattern) == str(by_path)
     assert torch.equal(by_pattern(X).integers(), by_path(X).integers())
-    assert type(by_pattern.table) is nn.Embedding, "a pattern quantises nothing that stays float without it"
+    assert type(by_pattern.table) is nn.Embedding, "a pattern quantizes nothing that stays float without it"
 
 
 def test_an_entry_leaves_alone_what_it_does_not_name(tmp_path: Path) -> None:
     net = linger.normalize_layers(linger.trace_layers(Net().eval(), X))
-    made = initialised("parameter_bits: 4\nlayers: {'block.*': {limits: {weight: 1}}, head: {}}", tmp_path, net)
+    made = initialized("parameter_bits: 4\nlayers: {'block.*': {limits: {weight: 1}}, head: {}}", tmp_path, net)
     assert made.block["conv"].is_ahead_of_relu
     assert made.block["conv"].limited_to == Limits(weight=1.0)
     assert made.head.limited_to == Limits(weight=8.0, output=8.0)
@@ -91,16 +91,16 @@ def test_an_entry_leaves_alone_what_it_does_not_name(tmp_path: Path) -> None:
 
 
 def test_limits_by_pattern(tmp_path: Path) -> None:
-    made = initialised("stays_float: [head]\nlimits: {'*': {output: 4}, 'block.conv*': {weight: 0.25}}", tmp_path)
+    made = initialized("stays_float: [head]\nlimits: {'*': {output: 4}, 'block.conv*': {weight: 0.25}}", tmp_path)
     assert limits_of(made.head) == Limits(output=4.0)
     assert made.block["conv2"].limited_to == Limits(weight=0.25)
     assert made.block["bn"].limited_to == Limits(output=4.0)
-    again = initialised("stays_float: [head]\nlimits: {head: {output: 4}}", tmp_path)
+    again = initialized("stays_float: [head]\nlimits: {head: {output: 4}}", tmp_path)
     assert limits_of(again.head) == limits_of(made.head)
 
 
 def test_widths_of_functions_by_pattern(tmp_path: Path) -> None:
-    made = initialised("functions: {'*': {bits: {o: 16}}, '*iqmul*': {bits: {o: 8}}}", tmp_path)
+    made = initialized("functions: {'*': {bits: {o: 16}}, '*iqmul*': {bits: {o: 8}}}", tmp_path)
     by_hand = Net()
     linger.quant_function(by_hand, out_bits=16)
     linger.quant_function(by_hand, "mul", out_bits=8)
@@ -137,14 +137,14 @@ def test_a_pattern_that_fits_nothing_changes_nothing(tmp_path: Path, content: st
     net = Net()
     before = str(net), {path: dict(vars(module)) for path, module in net.named_modules()}
     with pytest.raises(linger.UsageError) as caught:
-        initialised(content, tmp_path, net)
+        initialized(content, tmp_path, net)
     assert said in str(caught.value)
     assert (str(net), {path: dict(vars(module)) for path, module in net.named_modules()}) == before
 
 
 def test_a_layer_that_init_refuses_stays_float(tmp_path: Path) -> None:
     refused = nn.utils.parametrizations.orthogonal(nn.Linear(2, 2))
-    made = initialised("layers: {'*': {bits: 8/4/8}}", tmp_path, nn.Sequential(refused, nn.Linear(2, 2)))
+    made = initialized("layers: {'*': {bits: 8/4/8}}", tmp_path, nn.Sequential(refused, nn.Linear(2, 2)))
     assert isinstance(made[0], nn.Linear)
     assert str(made[1].widths) == "8/4/8"
 
@@ -154,5 +154,5 @@ def test_the_mark_of_a_fused_pair_stands_above_that_of_its_part(tmp_path: Path) 
     linger.trace_layers(net, net, X)
     linger.quant_module(net.block["conv"], parameter_bits=4)
     linger.disable_quant(net.block["conv"].conv)
-    made = initialised("layers: {'block.*': {bits: 8/16/8}}", tmp_path, net)
+    made = initialized("layers: {'block.*': {bits: 8/16/8}}", tmp_path, net)
     assert str(made.block["conv"].widths) == "8/16/8"

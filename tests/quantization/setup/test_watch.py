@@ -1,4 +1,4 @@
-"""Float computations inside a quantised model that no quantised tensor takes part in."""
+"""Float computations inside a quantized model that no quantized tensor takes part in."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 import linger
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.initialize import init
-from tests.support.wired import Wired, picture, quantise
+from tests.support.wired import Wired, image, quantize
 
 
 def float_ops(model):
@@ -21,10 +21,10 @@ def test_computation_on_floats_is_noted_with_its_place():
         def forward(self, x):
             return torch.tanh(x) * 2
 
-    model = quantise(nn.Sequential(Front(), nn.Conv2d(3, 4, 3)), picture())
+    model = quantize(nn.Sequential(Front(), nn.Conv2d(3, 4, 3)), image())
     assert float_ops(model) == [("0", "tanh"), ("0", "mul")]
     assert {op.reason for op in linger.coverage(model).float_ops} == {
-        "its inputs are float tensors; linger.quant_tensor quantises them"
+        "its inputs are float tensors; linger.quant_tensor quantizes them"
     }
 
 
@@ -34,23 +34,23 @@ def test_computation_on_floats_is_noted_with_its_place():
         pytest.param(lambda m, x: m.conv(x.flip(0)), id="moving"),
         pytest.param(lambda m, x: m.conv(x if x.shape[0] > 0 and x.dtype == torch.float32 else x + 1), id="looking"),
         pytest.param(lambda m, x: m.conv(x) if (x > 0).any() else x, id="comparing"),
-        pytest.param(lambda m, x: F.relu(m.conv(x)), id="quantised tensors"),
+        pytest.param(lambda m, x: F.relu(m.conv(x)), id="quantized tensors"),
     ],
 )
 def test_what_computes_no_floats_is_not_noted(forward):
-    assert float_ops(quantise(Wired(forward), picture())) == []
+    assert float_ops(quantize(Wired(forward), image())) == []
 
 
-def test_inside_of_a_quantised_layer_is_not_noted():
-    model = quantise(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AvgPool2d(2), nn.ReLU6()), picture())
+def test_inside_of_a_quantized_layer_is_not_noted():
+    model = quantize(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AvgPool2d(2), nn.ReLU6()), image())
     assert float_ops(model) == []
 
 
 def test_nothing_outside_the_model_is_noted():
     model = init(Wired(lambda m, x: m.conv(x))).eval()
     with linger.calibration():
-        model(torch.exp(picture()))
-        torch.exp(picture())
+        model(torch.exp(image()))
+        torch.exp(image())
     assert float_ops(model) == []
 
 
@@ -70,7 +70,7 @@ def test_the_watch_ends_with_the_pass():
     model = init(Wired(lambda m, x: m.conv(x))).eval()
     with Counting() as counting:
         with linger.calibration():
-            model(picture())
+            model(image())
         before = counting.count
         torch.zeros(1).exp()
         assert counting.count > before  # the user's mode is still on top
@@ -84,11 +84,11 @@ def test_the_watch_ends_with_an_error():
             raise RuntimeError("stop")
         return h
 
-    model = quantise(Wired(forward), picture())
+    model = quantize(Wired(forward), image())
     with pytest.raises(RuntimeError, match="stop"), linger.calibration():
-        model(picture(batch=1))
+        model(image(batch=1))
     assert torch._C._len_torch_function_stack() == 0
     assert runtime_of(model).frame is None
     with linger.calibration():
-        model(picture())
+        model(image())
     assert [op.op for op in linger.coverage(model).integer_ops] == ["Quant", "Conv2dInt"]

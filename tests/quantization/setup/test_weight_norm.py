@@ -13,7 +13,7 @@ import linger
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.initialize import init
-from tests.support.wired import quantise
+from tests.support.wired import quantize
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated:FutureWarning")
 
@@ -42,13 +42,13 @@ def test_the_weight_becomes_a_parameter_and_the_layer_integer(normed, dim, tmp_p
     with torch.no_grad():
         model(signal())
     weights = [model[i].weight.detach().clone() for i in (0, 3)]
-    quantised = quantise(model, signal())
-    assert [type(quantised[i]) for i in (0, 3)] == [QuantLayer] * 2
-    assert all(torch.equal(quantised[i].weight, w) for i, w in zip((0, 3), weights, strict=True))
-    assert linger.coverage(quantised).integer_share == 1.0
-    linger.onnx.export(quantised, (signal(),), tmp_path / "m.onnx")
-    assert linger.verify(quantised, tmp_path / "m.onnx", (signal(),)).ok
-    assert pickle.loads(pickle.dumps(quantised.state_dict())).keys() == quantised.state_dict().keys()
+    quantized = quantize(model, signal())
+    assert [type(quantized[i]) for i in (0, 3)] == [QuantLayer] * 2
+    assert all(torch.equal(quantized[i].weight, w) for i, w in zip((0, 3), weights, strict=True))
+    assert linger.coverage(quantized).integer_share == 1.0
+    linger.onnx.export(quantized, (signal(),), tmp_path / "m.onnx")
+    assert linger.verify(quantized, tmp_path / "m.onnx", (signal(),)).ok
+    assert pickle.loads(pickle.dumps(quantized.state_dict())).keys() == quantized.state_dict().keys()
 
 
 @each_form
@@ -74,12 +74,12 @@ def test_a_fused_pair_and_its_checkpoint():
     with torch.no_grad():
         weight = model[0].weight.clone()
     linger.trace_layers(model, signal())
-    quantised = init(model)
-    assert torch.equal(quantised[0].weight, weight)
+    quantized = init(model)
+    assert torch.equal(quantized[0].weight, weight)
     with torch.no_grad():
-        quantised[0].weight.zero_()
-    quantised.load_state_dict(state)
-    assert torch.allclose(quantised[0].weight, weight, rtol=1e-6, atol=0)
+        quantized[0].weight.zero_()
+    quantized.load_state_dict(state)
+    assert torch.allclose(quantized[0].weight, weight, rtol=1e-6, atol=0)
 
 
 @each_form
@@ -87,7 +87,7 @@ def test_a_copy_of_the_model_keeps_its_own(normed):
     model = net(normed)
     with torch.no_grad():  # torch copies the older form only where its weight has no graph
         expected = model(signal())
-        quantise(copy.deepcopy(model), signal())
+        quantize(copy.deepcopy(model), signal())
         assert torch.equal(model(signal()), expected)
 
 
@@ -99,7 +99,7 @@ def test_recurrent_layers():
 
 def test_other_parametrizations_stay_float_with_a_reason():
     model = nn.Sequential(nn.Linear(4, 4), parametrizations.spectral_norm(nn.Linear(4, 4)))
-    quantised = quantise(model.eval(), torch.randn(3, 4))
-    (row,) = linger.coverage(quantised).float_ops
+    quantized = quantize(model.eval(), torch.randn(3, 4))
+    (row,) = linger.coverage(quantized).float_ops
     assert (row.where, row.op) == ("1", "linear")
     assert "computed from others (a parametrization, spectral_norm, pruning)" in row.reason

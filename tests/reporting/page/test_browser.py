@@ -361,14 +361,14 @@ def test_what_nobody_measured_looks_unlike_what_is_good(show):
         look = "(name) => { const s = getComputedStyle(document.querySelector(name)); return [s.fill, s.strokeDasharray, s.backgroundColor, s.borderTopStyle]; }"
         good, unknown = (page.run(f"({look})('.box.{kind} rect')") for kind in ("error-0", "unknown"))
         assert good[0] != unknown[0]
-        assert (good[1], unknown[1] != "none") == ("none", True), "not by colour alone"
+        assert (good[1], unknown[1] != "none") == ("none", True), "not by color alone"
         good, unknown = (page.run(f"({look})('.legend .swatch.{kind}')") for kind in ("error-0", "unknown"))
         assert good[2] != unknown[2]
         assert (good[3], unknown[3]) == ("solid", "dashed")
         assert "not measured" in page.run("document.querySelector('.box.unknown').textContent")
 
 
-COLOURINGS = {
+COLORINGS = {
     "error": ("error-", "dB"),
     "born": ("error-", "dB"),
     "macs": ("cost-", "MACs"),
@@ -377,11 +377,11 @@ COLOURINGS = {
 }
 
 
-def test_the_graph_is_coloured_and_the_legend_says_how(show):
+def test_the_graph_is_colored_and_the_legend_says_how(show):
     page = show("small")
-    for name, (kind, text) in COLOURINGS.items():
+    for name, (kind, text) in COLORINGS.items():
         page.run(
-            f"(() => {{ const c = document.querySelector('#colouring'); c.value = '{name}'; c.dispatchEvent(new Event('change')); }})()"
+            f"(() => {{ const c = document.querySelector('#coloring'); c.value = '{name}'; c.dispatchEvent(new Event('change')); }})()"
         )
         assert page.run(f"document.querySelectorAll('.box[class*={kind}]').length") == 12, name
         assert page.run(f"document.querySelectorAll('.legend .swatch[class*={kind}]').length") >= 3
@@ -503,8 +503,8 @@ def test_five_hundred_layers_stay_a_bounded_page(show):
 
 
 CONTRAST = """(() => {
-  const luminance = (colour) => {
-    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+  const luminance = (color) => {
+    const parts = color.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
       .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
   };
@@ -559,7 +559,7 @@ def test_everything_can_be_reached_by_the_tab_key_and_is_named(show):
             page.run("document.activeElement.id || document.activeElement.className || document.activeElement.tagName")
         )
         assert page.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
-    assert {"theme", "colouring", "canvas", "layer-filter", "card good"} <= seen
+    assert {"theme", "coloring", "canvas", "layer-filter", "card good"} <= seen
     unnamed = "[...document.querySelectorAll('button, a, select, input, [role=img], [role=region]')].filter((e) => !(e.getAttribute('aria-label') || e.textContent.trim())).length"
     assert page.run(unnamed) == 0
 

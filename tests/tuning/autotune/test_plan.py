@@ -15,7 +15,7 @@ import linger
 from linger.quantization.core.quantized import ranges_of
 from linger.tuning.autotune import plan
 from linger.tuning.autotune.judging import Score
-from linger.tuning.autotune.plan import EQUALISED, affordable, expected_seconds, training_steps, usual_plan
+from linger.tuning.autotune.plan import EQUALIZED, affordable, expected_seconds, training_steps, usual_plan
 from linger.tuning.autotune.result import Step
 from linger.tuning.autotune.search import PLAIN, Candidate, Search, Trial, Wish
 
@@ -32,12 +32,12 @@ def model() -> nn.Module:
 def session_of(model: nn.Module, wish: Wish | None = None, *, seconds: float = 1000.0, **others: Any) -> Any:
     """A session with 8 batches of a second's tenth, whose branches have 20 and 30.22 dB."""
     trial = Trial(model, model)
-    branches = {PLAIN: Candidate(trial, Score(0.01)), EQUALISED: Candidate(trial, Score(0.00095))}
+    branches = {PLAIN: Candidate(trial, Score(0.01)), EQUALIZED: Candidate(trial, Score(0.00095))}
     known: Mapping[str, Any] = {
         "wish": wish or Wish(),
         "branches": branches,
-        "best": branches[EQUALISED],
-        "best_branch": EQUALISED,
+        "best": branches[EQUALIZED],
+        "best_branch": EQUALIZED,
         "metric": None,
         "steps": [],
         "costs": {},
@@ -59,8 +59,8 @@ def test_mixed_widths_without_a_goal_aim_at_ten_decibels_more(model: nn.Module) 
     assert [(step.branch, step.settings["goal"], step.settings.get("widen")) for step in found] == [
         (PLAIN, 40.2, ["weights"]),
         (PLAIN, 40.2, None),
-        (EQUALISED, 40.2, ["weights"]),
-        (EQUALISED, 40.2, None),
+        (EQUALIZED, 40.2, ["weights"]),
+        (EQUALIZED, 40.2, None),
     ]
     assert not any(step.settings["is_of_metric"] for step in found)
 
@@ -71,7 +71,7 @@ def test_a_goal_of_the_user_is_the_goal_of_the_search(model: nn.Module) -> None:
     assert [(step.branch, step.settings["goal"], step.settings.get("widen")) for step in found] == [
         (PLAIN, 25.0, ["weights"]),
         (PLAIN, 25.0, None),
-        (EQUALISED, 25.0, ["weights"]),  # its 30 dB are enough
+        (EQUALIZED, 25.0, ["weights"]),  # its 30 dB are enough
     ]
 
 
@@ -85,13 +85,13 @@ def test_a_goal_is_of_the_metric_where_the_user_gave_both(model: nn.Module, goal
 def test_narrow_plans_search_every_branch_and_finish_the_best(model: nn.Module) -> None:
     names = [(step.name, step.branch) for step in usual_plan(session_of(model))]
     assert ("find_bits", PLAIN) not in names
-    assert [branch for name, branch in names if name == "choose_exponents"] == [PLAIN, EQUALISED]
-    assert names[:2] == [("fuse", PLAIN), ("equalize", EQUALISED)]
+    assert [branch for name, branch in names if name == "choose_exponents"] == [PLAIN, EQUALIZED]
+    assert names[:2] == [("fuse", PLAIN), ("equalize", EQUALIZED)]
     assert names[-6:] == [
-        ("round_weights", EQUALISED),
-        ("correct_biases", EQUALISED),
-        *[("distill", EQUALISED)] * 3,
-        ("correct_biases", EQUALISED),
+        ("round_weights", EQUALIZED),
+        ("correct_biases", EQUALIZED),
+        *[("distill", EQUALIZED)] * 3,
+        ("correct_biases", EQUALIZED),
     ]
 
 
@@ -100,7 +100,7 @@ def test_mixed_plans_without_time_widen_the_plain_branch_only(model: nn.Module) 
     session = session_of(model, Wish(is_mixed=True), seconds=98 * 0.8 - 0.1)
     assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN}
     session.budget.seconds_left = 98 * 0.8 + 0.1
-    assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN, EQUALISED}
+    assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN, EQUALIZED}
 
 
 def test_a_search_needs_a_trial_of_every_range(model: nn.Module) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies that help on the data that they see and hurt on others: equalisation, MSE and bias correction are dropped."""
+"""Remedies that help on the data that they see and hurt on others: equalization, MSE and bias correction are dropped."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def uniform(seed: int, *shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-def equalisation() -> Case:
-    """A channel that matters and whose inputs cancel wherever equalisation looks, so that it makes it larger; held out they do not."""
+def equalization() -> Case:
+    """A channel that matters and whose inputs cancel wherever equalization looks, so that it makes it larger; held out they do not."""
     model = nn.Sequential(nn.Linear(19, 4, bias=False), nn.ReLU(), nn.Linear(4, 1, bias=False))
     with torch.no_grad():
         model[0].weight.zero_()
@@ -63,7 +63,7 @@ def shifted() -> Case:
 @pytest.mark.parametrize(
     ("make", "name", "settings"),
     [
-        (equalisation, "equalize", {}),
+        (equalization, "equalize", {}),
         (clipping, "choose_ranges", {"outputs": "mse", "inputs": "mse"}),
         (shifted, "correct_biases", {}),
     ],
@@ -72,7 +72,7 @@ def test_what_hurts_on_held_out_data_is_dropped(
     make: Callable[[], Case], name: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, batches = make()
-    branch = PLAIN if name != "equalize" else "equalised"
+    branch = PLAIN if name != "equalize" else "equalized"
 
     def plan(session: Search) -> Iterator[Step]:
         yield Step(name, branch, PLAIN, settings)

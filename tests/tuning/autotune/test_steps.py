@@ -52,7 +52,7 @@ def test_exponents_are_searched_on_as_many_batches_as_the_time_allows(start: tup
         exponents(session, before, {"max_trials": 20, "batches": 2})
 
 
-def test_distilling_moves_weights_of_a_copy_towards_the_reference() -> None:
+def test_distilling_moves_weights_of_a_copy_toward_the_reference() -> None:
     # weights of 64.4 and 64.2 steps, which work together: 65 and 64 are nearer to both than 64 and 64
     reference = nn.Sequential(nn.Linear(2, 1, bias=False)).eval()
     reference[0].weight.data = torch.tensor([[64.4, 64.2]]) / 64

@@ -332,7 +332,7 @@ def test_a_model_after_init_is_its_own_reference(net: nn.Module, images: Tensor)
     assert_untouched(given, before, text)
     assert second.after_db >= second.plain_db
     assert error_db(OutputError(net, [(images[18:],)])(again)) == pytest.approx(second.after_db, abs=0.1)
-    with pytest.raises(linger.UsageError, match=r"target='arcs', and the model was quantised for 'venus'"):
+    with pytest.raises(linger.UsageError, match=r"target='arcs', and the model was quantized for 'venus'"):
         linger.tune(given, images, target="arcs")
 
 

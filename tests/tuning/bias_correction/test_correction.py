@@ -19,8 +19,8 @@ from linger.quantization.core.stored import Kind
 from linger.quantization.layers.layer import QuantLayer
 
 
-def quantised(model: nn.Module, *inputs: Tensor) -> tuple[nn.Module, nn.Module]:
-    """A quantised and calibrated copy, and the float model."""
+def quantized(model: nn.Module, *inputs: Tensor) -> tuple[nn.Module, nn.Module]:
+    """A quantized and calibrated copy, and the float model."""
     reference = model.eval()
     made = linger.init(copy.deepcopy(model)).eval()
     with torch.no_grad(), linger.calibration():
@@ -43,7 +43,7 @@ INPUT = torch.tensor([[0.0, 1.5], [0.0, 0.5]])  # on the grid of scale 64; the m
 
 
 def test_a_shift_worked_out_by_hand() -> None:
-    model, reference = quantised(linear([[LARGEST, SMALL], [LARGEST, 0.0]], [0.25, 0.5]), INPUT)
+    model, reference = quantized(linear([[LARGEST, SMALL], [LARGEST, 0.0]], [0.25, 0.5]), INPUT)
     result = linger.correct_biases(model, reference, INPUT)
     # channel 0 is 2^-7·1 too large on average, channel 1 is exact
     assert model.bias.tolist() == [0.25 - 2.0**-7, 0.5]
@@ -54,7 +54,7 @@ def test_a_shift_worked_out_by_hand() -> None:
 
 
 def test_a_layer_counts_what_the_corrected_one_before_it_delivers() -> None:
-    model, reference = quantised(nn.Sequential(linear([[LARGEST, SMALL]]), linear([[1.0]])), INPUT)
+    model, reference = quantized(nn.Sequential(linear([[LARGEST, SMALL]]), linear([[1.0]])), INPUT)
     linger.correct_biases(model, reference, INPUT)
     # the first layer makes the whole error; on uncorrected inputs the second would correct it once more
     assert model[0].bias.item() == -(2.0**-7)
@@ -62,7 +62,7 @@ def test_a_layer_counts_what_the_corrected_one_before_it_delivers() -> None:
 
 
 def test_batches_count_by_their_positions() -> None:
-    model, reference = quantised(linear([[LARGEST, SMALL]], [0.0]), INPUT)
+    model, reference = quantized(linear([[LARGEST, SMALL]], [0.0]), INPUT)
     batches = [torch.tensor([[0.0, 1.5], [0.0, 1.5], [0.0, 1.5]]), torch.tensor([[0.0, 0.5]])]
     linger.correct_biases(model, reference, batches)
     # the shifts are 1.5 and 0.5, in the ratio 3 : 1, so m = 1.25; s² = 3/4·0.25² + 1/4·0.75² = 0.1875
@@ -79,14 +79,14 @@ class Twice(nn.Module):
 
 
 def test_a_layer_that_runs_twice_gets_the_mean_of_its_runs() -> None:
-    model, reference = quantised(Twice(), INPUT)
+    model, reference = quantized(Twice(), INPUT)
     linger.correct_biases(model, reference, INPUT)
     # 2^-7 too much in the first run, half of that in the second: m = 0.75 and s² = 0.25²
     assert model.shared.bias.tolist() == pytest.approx([-(2.0**-7) * 0.75 * 0.9, 0.0])
 
 
 def test_a_shift_that_does_not_last_is_left() -> None:
-    model, reference = quantised(linear([[LARGEST, SMALL]], [0.0]), INPUT)
+    model, reference = quantized(linear([[LARGEST, SMALL]], [0.0]), INPUT)
     batches = [torch.tensor([[0.0, 1.5]]), torch.tensor([[0.0, -1.5]])]
     linger.correct_biases(model, reference, batches)
     assert model.bias.item() == 0.0
@@ -168,7 +168,7 @@ LAYERS = ("signal", "upwards", "first", "bn", "depthwise", "transposed", "last")
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "without"])
 def test_every_kind_of_layer_agrees_on_average_afterwards(bias: bool) -> None:
     x = torch.rand(8, 3, 12) * 2
-    model, reference = quantised(settled(Nets(bias=bias), x), x)
+    model, reference = quantized(settled(Nets(bias=bias), x), x)
     before = distances(coarse(model, x), reference, x)
     result = linger.correct_biases(model, reference, x)
     assert [change.name for change in result.changes] == list(LAYERS)
@@ -224,7 +224,7 @@ class Functional(nn.Module):
 
 def test_a_product_in_a_users_own_forward() -> None:
     x = torch.rand(16, 4)
-    model, reference = quantised(Functional(), x)
+    model, reference = quantized(Functional(), x)
     model._modules["_linger_round_tensor_function_linear_0"].choose_range("w", 8.0)
     model(x)
     result = linger.correct_biases(model, reference, x)
@@ -236,7 +236,7 @@ def test_a_product_in_a_users_own_forward() -> None:
 
 def test_the_sign_of_the_correction_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(64, 8)
-    model, reference = quantised(nn.Linear(8, 4), x)
+    model, reference = quantized(nn.Linear(8, 4), x)
     model.choose_range("w", 2.0)
     model(x)
     other = copy.deepcopy(model)
@@ -245,7 +245,7 @@ def test_the_sign_of_the_correction_matters(monkeypatch: pytest.MonkeyPatch) -> 
     )
     right = QuantLayer.shift_output
     monkeypatch.setattr(QuantLayer, "shift_output", lambda layer, shift: right(layer, -shift))
-    faulty, _ = quantised(reference, x)
+    faulty, _ = quantized(reference, x)
     faulty.choose_range("w", 2.0)
     result = linger.correct_biases(faulty, reference, x)
     assert result.after_db == result.before_db
@@ -271,8 +271,8 @@ def test_what_makes_it_worse_is_undone() -> None:
         source.second.weight.copy_(source.first.weight)
         source.second.bias.zero_()
         source.first.bias.fill_(3.0)
-    model, reference = quantised(source, x)
-    # the same function in float, from other sums: each layer's mean differs by 2 from what the quantised one was made of
+    model, reference = quantized(source, x)
+    # the same function in float, from other sums: each layer's mean differs by 2 from what the quantized one was made of
     with torch.no_grad():
         reference.second.bias.fill_(2.0)
         reference.first.bias.fill_(5.0)
@@ -291,7 +291,7 @@ def test_what_makes_it_worse_is_undone() -> None:
 def test_checkpoints_and_files_hold_the_correction(tmp_path: Path) -> None:
     x = torch.rand(8, 3, 12) * 2
     source = settled(Nets(bias=False), x)
-    model, reference = quantised(source, x)
+    model, reference = quantized(source, x)
     linger.correct_biases(model, reference, x)
     y = model(x)
     checkpoint = {key: value.clone() for key, value in model.state_dict().items()}
@@ -310,7 +310,7 @@ def test_checkpoints_and_files_hold_the_correction(tmp_path: Path) -> None:
 
 def test_bad_input_leaves_the_model_as_it_was() -> None:
     x = torch.rand(4, 4)
-    model, reference = quantised(nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2)), x)
+    model, reference = quantized(nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2)), x)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     for data, message in (
         ([], "the data are empty"),
@@ -319,9 +319,9 @@ def test_bad_input_leaves_the_model_as_it_was() -> None:
     ):
         with pytest.raises(linger.UsageError, match=message):
             linger.correct_biases(model, reference, data)
-    with pytest.raises(linger.UsageError, match="not quantised"):
+    with pytest.raises(linger.UsageError, match="not quantized"):
         linger.correct_biases(reference, reference, x)
-    with pytest.raises(linger.UsageError, match="quantised already"):
+    with pytest.raises(linger.UsageError, match="quantized already"):
         linger.correct_biases(model, model, x)
     with pytest.raises(linger.UsageError, match="has no layer 0, 1"):
         linger.correct_biases(model, nn.Linear(4, 2), x)
@@ -339,7 +339,7 @@ def test_the_projections_of_attention(is_encoder: bool) -> None:
         inputs: tuple[Tensor, ...] = (x,)
     else:
         inputs = (x, x, x)
-    model, reference = quantised(source, *inputs)
+    model, reference = quantized(source, *inputs)
     coarse(model, *inputs)
     result = linger.correct_biases(model, reference, inputs)
     path = "self_attn." if is_encoder else ""
@@ -367,11 +367,11 @@ class Mixed(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-def test_a_quantised_model_in_real_numbers_is_a_reference_too() -> None:
+def test_a_quantized_model_in_real_numbers_is_a_reference_too() -> None:
     x = torch.rand(3, 1, 4, 5)
     source = settled(Mixed(), x)
     linger.trace_layers(source, source, x)
-    model, reference = quantised(source, x)
+    model, reference = quantized(source, x)
     other, real = copy.deepcopy(model), real_copy(model)
     results = [linger.correct_biases(coarse(m, x), r, x) for m, r in ((model, reference), (other, real))]
     names = [change.name for change in results[0].changes]

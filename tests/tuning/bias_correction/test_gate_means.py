@@ -88,7 +88,7 @@ def test_a_shift_worked_out_by_hand(kind: type[nn.RNNCellBase]) -> None:
         cell.weight_hh.fill_(0.5)
         cell.bias_ih.fill_(0.25)
         cell.bias_hh.zero_()
-    model, reference = quantised(cell, INPUT)
+    model, reference = quantized(cell, INPUT)
     result = linger.correct_biases(model, reference, INPUT)
     # every gate is 2^-7·1 too large on average; the states are zero
     assert model.bias_ih.tolist() == [0.25 - 2.0**-7] * len(cell.bias_ih)
@@ -96,7 +96,7 @@ def test_a_shift_worked_out_by_hand(kind: type[nn.RNNCellBase]) -> None:
     assert [change.name for change in result.changes] == ["bias_ih"]
 
 
-def quantised(model: nn.Module, *inputs: Any) -> tuple[nn.Module, nn.Module]:
+def quantized(model: nn.Module, *inputs: Any) -> tuple[nn.Module, nn.Module]:
     reference = model.eval()
     made = linger.init(copy.deepcopy(model)).eval()
     with torch.no_grad(), linger.calibration():
@@ -157,7 +157,7 @@ def test_coarse_weights_shift_the_gates_and_fine_ones_do_not(name: str) -> None:
     x = torch.rand(6, 4, 4) + 0.5
     reference = copy.deepcopy(source).eval()
     linger.quant_module(source, data_bits=16, parameter_bits=16, out_bits=16)
-    model, _ = quantised(source, x)
+    model, _ = quantized(source, x)
     keys = [key for key, _ in source.named_parameters() if "bias_ih" in key]
     before = copy.deepcopy(model)
     for found in ranges_of(model).values():
@@ -175,7 +175,7 @@ def test_coarse_weights_shift_the_gates_and_fine_ones_do_not(name: str) -> None:
 
 def test_a_layer_without_biases_is_left_alone_and_named() -> None:
     x = torch.rand(6, 4, 4)
-    model, reference = quantised(Reader(nn.LSTM(4, 5, bias=False), 5), x)
+    model, reference = quantized(Reader(nn.LSTM(4, 5, bias=False), 5), x)
     ranges_of(model)["last.w"].choose(8.0)  # something to correct behind it
     result = linger.correct_biases(model, reference, x)
     assert ("layer", "left alone: it has no bias") in [(change.name, change.what) for change in result.changes]

@@ -66,7 +66,7 @@ def wired(forward: Forward) -> Wired:
     return model.double()
 
 
-def picture() -> Tensor:
+def image() -> Tensor:
     return torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(4)).double()
 
 
@@ -166,14 +166,14 @@ def _written(y: Tensor) -> Tensor:
 
 
 def chains_of(model: nn.Module, *, has_limits: bool = True) -> tuple[Chains, list[Any]]:
-    watch = watch_channels(model, [(picture().to(next(model.parameters()).dtype),)], RULES)
+    watch = watch_channels(model, [(image().to(next(model.parameters()).dtype),)], RULES)
     limited = limited_modules(watch, has_limits=has_limits)
     return Chains(watch, model, limited), limited
 
 
 def outputs(model: nn.Module) -> list[Tensor]:
     with torch.no_grad():
-        return [t for t in torch.utils._pytree.tree_leaves(model(picture())) if isinstance(t, Tensor)]
+        return [t for t in torch.utils._pytree.tree_leaves(model(image())) if isinstance(t, Tensor)]
 
 
 def with_factors(model: nn.Module) -> nn.Module:
@@ -195,7 +195,7 @@ def test_factors_leave_the_function_as_it_is(name: str, is_fused: bool) -> None:
     if is_fused:
         if "norm" not in name:
             return
-        linger.trace_layers(model, picture())
+        linger.trace_layers(model, image())
     assert chains_of(model)[0].count == count
     made = with_factors(model)
     assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), made.parameters(), strict=True))

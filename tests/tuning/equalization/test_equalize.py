@@ -36,15 +36,15 @@ def net(activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
     return made.eval()
 
 
-def pictures(seed: int, count: int = 2) -> list[Tensor]:
+def images(seed: int, count: int = 2) -> list[Tensor]:
     draw = torch.Generator().manual_seed(seed)
     return [torch.randn(2, 3, 8, 8, generator=draw) for _ in range(count)]
 
 
 def decibels(model: nn.Module, reference: nn.Module) -> float:
     """Signal to noise at 8 bits, on data that nothing was chosen by."""
-    made = quantized_copy(copy.deepcopy(model), [(x,) for x in pictures(1)], None)
-    return error_db(OutputError(reference, [(x,) for x in pictures(7)])(made))
+    made = quantized_copy(copy.deepcopy(model), [(x,) for x in images(1)], None)
+    return error_db(OutputError(reference, [(x,) for x in images(7)])(made))
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
@@ -60,9 +60,9 @@ def assert_as_it_was(model: nn.Module, before: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.LeakyReLU], ids=["relu", "leaky relu"])
 def test_a_spread_of_a_hundred_gains_ten_decibels(activation: Callable[[], nn.Module]) -> None:
     model = net(activation)
-    reference, x = copy.deepcopy(model), pictures(7)[0]
+    reference, x = copy.deepcopy(model), images(7)[0]
     before = decibels(model, reference)
-    result = linger.equalize(model, pictures(1))
+    result = linger.equalize(model, images(1))
     assert decibels(model, reference) >= before + 10
     assert result.after_db >= result.before_db + 10
     assert result.trials > 1
@@ -100,10 +100,10 @@ def test_weights_alone_would_hurt_and_are_not_chosen(monkeypatch: pytest.MonkeyP
     assert error(quantized_copy(by_weights, batches, None)) > 1.25 * before
 
 
-def test_nothing_to_equalise_changes_nothing() -> None:
+def test_nothing_to_equalize_changes_nothing() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sigmoid(), nn.Conv2d(8, 4, 3))
     before = state(model)
-    result = linger.equalize(model, pictures(1))
+    result = linger.equalize(model, images(1))
     assert result.changes == ()
     assert result.before_db == result.after_db
     assert_as_it_was(model, before)
@@ -128,12 +128,12 @@ def test_bad_data_leave_the_model_as_it_was(name: str) -> None:
 
 
 def test_other_models_and_chips_are_refused() -> None:
-    with pytest.raises(linger.UsageError, match="quantised already"):
-        linger.equalize(linger.init(net()), pictures(1))
+    with pytest.raises(linger.UsageError, match="quantized already"):
+        linger.equalize(linger.init(net()), images(1))
     with pytest.raises(linger.UsageError, match="a torch module is expected"):
-        linger.equalize(3, pictures(1))  # type: ignore[arg-type]
+        linger.equalize(3, images(1))  # type: ignore[arg-type]
     with pytest.raises(linger.UsageError, match="there is no chip 'pluto'"):
-        linger.equalize(net(), pictures(1), target="pluto")
+        linger.equalize(net(), images(1), target="pluto")
 
 
 def _inverted(put: Any) -> Any:
@@ -162,7 +162,7 @@ def test_a_fault_is_noticed_and_undone(plant: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module._Search, "_error", lambda self, exponents: float(exponents is None))
     monkeypatch.setattr(module, "put", planted)
     with pytest.raises(linger.UsageError, match=r"would change by .* The model is as it was"):
-        linger.equalize(model, pictures(1))
+        linger.equalize(model, images(1))
     assert_as_it_was(model, before)
     assert type(model[0]) is nn.Conv2d
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_watched_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     before = state(model)
     monkeypatch.setattr(module._Search, "_error", lambda self, exponents: float(exponents is None))
     with pytest.raises(linger.UsageError, match="cannot be watched"):
-        linger.equalize(model, pictures(1))
+        linger.equalize(model, images(1))
     assert_as_it_was(model, before)
 
 
@@ -192,7 +192,7 @@ def limited() -> tuple[nn.Module, nn.Module, Any]:
     with torch.no_grad():
         model[0].weight *= 100  # so that the limit is reached
     reference = copy.deepcopy(model)
-    return model, reference, linger.equalize(model, pictures(1))
+    return model, reference, linger.equalize(model, images(1))
 
 
 def test_relu6_gets_limits_of_single_channels(limited: tuple[nn.Module, nn.Module, Any]) -> None:
@@ -201,19 +201,19 @@ def test_relu6_gets_limits_of_single_channels(limited: tuple[nn.Module, nn.Modul
     wrapped = model[0]
     assert isinstance(wrapped, ChannelLimits)
     assert float(wrapped.limit.amax()) == 6.0
-    x = pictures(7)[0]
+    x = images(7)[0]
     assert bool((reference[:2](x) == 6).any())
     with torch.no_grad():
         bound = 2 * 101 * 2**-23 * float(reference(x).abs().amax())
         assert float((model(x) - reference(x)).abs().amax()) <= bound
 
 
-def test_an_equalised_relu6_net_is_proven(limited: tuple[nn.Module, nn.Module, Any], tmp_path: Path) -> None:
+def test_an_equalized_relu6_net_is_proven(limited: tuple[nn.Module, nn.Module, Any], tmp_path: Path) -> None:
     model, _, _ = limited
-    made = quantized_copy(copy.deepcopy(model), [(x,) for x in pictures(1)], None)
+    made = quantized_copy(copy.deepcopy(model), [(x,) for x in images(1)], None)
     assert linger.coverage(made).float_ops == ()
-    linger.onnx.export(made, (pictures(7)[0],), tmp_path / "m.onnx")
-    proof = linger.verify(made, tmp_path / "m.onnx", pictures(7))
+    linger.onnx.export(made, (images(7)[0],), tmp_path / "m.onnx")
+    proof = linger.verify(made, tmp_path / "m.onnx", images(7))
     assert proof.ok
 
 
@@ -225,7 +225,7 @@ def test_limits_are_kept_in_a_checkpoint(limited: tuple[nn.Module, nn.Module, An
             tensor.zero_()
     assert list(model.state_dict()) == ["0.limit", "0.layer.weight", "0.layer.bias", "2.weight", "2.bias"]
     other.load_state_dict(model.state_dict())
-    x = pictures(7)[0]
+    x = images(7)[0]
     assert torch.equal(other(x), model(x))
     made, again = (quantized_copy(copy.deepcopy(m), [(x,)], None) for m in (model, model))
     again.load_state_dict(made.state_dict())
@@ -234,7 +234,7 @@ def test_limits_are_kept_in_a_checkpoint(limited: tuple[nn.Module, nn.Module, An
 
 def test_settings_in_a_file_bring_the_limits_back(limited: tuple[nn.Module, nn.Module, Any], tmp_path: Path) -> None:
     model, _, _ = limited
-    x = pictures(7)[0]
+    x = images(7)[0]
     made = quantized_copy(copy.deepcopy(model), [(x,)], None)
     linger.save_config(made, tmp_path / "c.yaml")
     again = linger.init(net(nn.ReLU6), config_file=tmp_path / "c.yaml").eval()
@@ -248,19 +248,19 @@ def test_settings_in_a_file_bring_the_limits_back(limited: tuple[nn.Module, nn.M
     assert type(fresh[0]) is nn.Conv2d
 
 
-@pytest.mark.parametrize("is_traced_first", [False, True], ids=["equalised first", "traced first"])
+@pytest.mark.parametrize("is_traced_first", [False, True], ids=["equalized first", "traced first"])
 def test_limits_behind_a_batch_norm_survive_every_stage(is_traced_first: bool, tmp_path: Path) -> None:
     def build() -> nn.Module:
         made = net(nn.ReLU6)
         return nn.Sequential(made[0], nn.BatchNorm2d(8), made[1], made[2]).eval()
 
-    model, x = build(), pictures(7)[0]
+    model, x = build(), images(7)[0]
     with torch.no_grad():
         model[1].weight.copy_(100 * torch.tensor(SPREAD))
     expected = model(x)
     if is_traced_first:
         linger.trace_layers(model, x)
-    assert linger.equalize(model, pictures(1)).changes
+    assert linger.equalize(model, images(1)).changes
     # 2·(27 + 72 + 2) products and factors, as above; a batch norm folded into its weights is one more for each channel
     assert float((model(x) - expected).abs().amax().detach()) <= 2 * 110 * 2**-23 * float(
         expected.abs().amax().detach()
@@ -279,7 +279,7 @@ def test_limits_behind_a_batch_norm_survive_every_stage(is_traced_first: bool, t
 def test_a_chip_without_the_op_gets_no_limits(target: str) -> None:
     model = net(nn.ReLU6)
     before = state(model)
-    linger.equalize(model, pictures(1), target=target)
+    linger.equalize(model, images(1), target=target)
     assert_as_it_was(model, before)
 
 
@@ -308,7 +308,7 @@ def test_a_residual_net_with_batch_norms_gains() -> None:
 
     torch.manual_seed(0)
     model = Residual()
-    for x in pictures(2, 20):
+    for x in images(2, 20):
         model(x)
     model.eval()
     spread = torch.tensor(SPREAD)
@@ -321,5 +321,5 @@ def test_a_residual_net_with_batch_norms_gains() -> None:
         model.head.weight /= spread
     reference = copy.deepcopy(model)
     before = decibels(model, reference)
-    linger.equalize(model, pictures(1))
+    linger.equalize(model, images(1))
     assert decibels(model, reference) >= before + 6

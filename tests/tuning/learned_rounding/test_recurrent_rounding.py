@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.learned_rounding.recurrent_rounding import _float_operands, _Place, _quantised_operands, _sums
+from linger.tuning.learned_rounding.recurrent_rounding import _float_operands, _Place, _quantized_operands, _sums
 from linger.tuning.learned_rounding.side_by_side import Pair
-from tests.tuning.learned_rounding.test_rounding import quantised
+from tests.tuning.learned_rounding.test_rounding import quantized
 
 
 class Sequences(nn.Module):
@@ -43,16 +43,16 @@ def together(*shape: int) -> Tensor:
     return 1.0 + torch.randn(*shape[:-1], 1) + 0.2 * torch.randn(*shape)
 
 
-def quantised_pair(model: nn.Module, data: list[Tensor]) -> tuple[nn.Module, nn.Module]:
+def quantized_pair(model: nn.Module, data: list[Tensor]) -> tuple[nn.Module, nn.Module]:
     linger.quant_module(model, parameter_bits=4)
-    return quantised(model, data)
+    return quantized(model, data)
 
 
 @pytest.mark.parametrize("back", [0, 1], ids=["forwards", "backwards"])
 def test_the_operands_of_a_gate_make_the_output_of_the_float_layer(back: int) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 5, 3)
-    model, reference = quantised_pair(Sequences(nn.LSTM), [x])
+    model, reference = quantized_pair(Sequences(nn.LSTM), [x])
     place, pair = _Place(model.rnn, 1, back), Pair(model, reference, [(x,)], [(x,)], 100, 0)
     with torch.no_grad():
         inputs, before = _float_operands(pair, place, (x,))[0]
@@ -64,7 +64,7 @@ def test_the_operands_of_a_gate_make_the_output_of_the_float_layer(back: int) ->
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             # both compute the same sums in another order: a few roundings of 6e-8
             assert torch.allclose(o.sigmoid() * c.tanh(), expected[step], atol=1e-6)
-        (rounded, states), attributes = _quantised_operands(pair, place, (x,))[0]
+        (rounded, states), attributes = _quantized_operands(pair, place, (x,))[0]
         out = model(x).content.transpose(0, 1)[..., 4 * back : 4 * back + 4]
     assert attributes["go_forward"] == 1 - back
     assert rounded.shape == inputs.shape
@@ -77,7 +77,7 @@ def test_the_operands_of_a_gate_make_the_output_of_the_float_layer(back: int) ->
 def test_recurrent_layers_gain(kind: type[nn.RNNBase], tmp_path: Path, *, bias: bool) -> None:
     torch.manual_seed(0)
     data = list(together(32, 6, 3).split(4))
-    model, reference = quantised_pair(Sequences(kind, bias=bias), data)
+    model, reference = quantized_pair(Sequences(kind, bias=bias), data)
     result = linger.round_weights(model, reference, data)
     assert result.after_db > result.before_db + 1.0
     assert len(result.changes) >= 4
@@ -112,5 +112,5 @@ def test_packed_sequences_are_left_alone() -> None:
 
     torch.manual_seed(0)
     data = list(torch.randn(8, 6, 3).split(2))
-    model, reference = quantised_pair(Packed(nn.LSTM), data)
+    model, reference = quantized_pair(Packed(nn.LSTM), data)
     assert linger.round_weights(model, reference, data).changes == ()

@@ -17,7 +17,7 @@ from linger.tuning.learned_rounding import product_rounding
 from linger.tuning.learned_rounding.integer_fit import Fit, Grid, Moments, nearest_integers
 
 
-def quantised(model: nn.Module, data: list[Tensor]) -> tuple[nn.Module, nn.Module]:
+def quantized(model: nn.Module, data: list[Tensor]) -> tuple[nn.Module, nn.Module]:
     """A calibrated model and its float reference."""
     reference = copy.deepcopy(model.eval())
     made = linger.init(model).eval()
@@ -32,7 +32,7 @@ def pair_of_weights(inputs: list[Tensor]) -> tuple[nn.Module, nn.Module]:
     model = nn.Linear(2, 1, bias=False)
     model.weight.data.fill_(64.4 / 64)
     linger.quant_module(model, out_bits=16)
-    return quantised(model, inputs)
+    return quantized(model, inputs)
 
 
 def integers(layer: nn.Module) -> Tensor:
@@ -87,7 +87,7 @@ def test_every_fourth_batch_is_held_out() -> None:
         split_data("here", [(torch.ones(1, 3),)])
 
 
-def test_integers_are_as_good_as_all_neighbours() -> None:
+def test_integers_are_as_good_as_all_neighbors() -> None:
     generator = torch.Generator().manual_seed(0)
     x = (
         torch.randn(40, 1, 4, generator=generator, dtype=torch.float64)
@@ -136,7 +136,7 @@ def net() -> tuple[nn.Module, nn.Module, list[Tensor]]:
     data = list(torch.randn(40, 3, 7, 7).split(5))
     linger.trace_layers(model, model, data[0])
     linger.quant_module(model, parameter_bits=4)
-    return (*quantised(model, data[:4]), data)
+    return (*quantized(model, data[:4]), data)
 
 
 @pytest.mark.parametrize("is_fused", [True, False], ids=["fused reference", "reference as written"])

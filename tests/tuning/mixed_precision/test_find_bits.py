@@ -23,13 +23,13 @@ from linger.tuning.mixed_precision.result import BitWidths
 from linger.tuning.mixed_precision.units import BitModel, units_of
 from linger.tuning.mixed_precision.wide_model import WideModel
 from tests.support.chip import add_wide_chip
-from tests.support.noisy_layers import net_with_outlier, quantised_copy, vectors
+from tests.support.noisy_layers import net_with_outlier, quantized_copy, vectors
 
 X = vectors(48)
 
 
 def pair(model: nn.Module, *batches: Tensor) -> tuple[nn.Module, nn.Module]:
-    return quantised_copy(model.eval(), *batches), model
+    return quantized_copy(model.eval(), *batches), model
 
 
 def changed(result: BitWidths) -> list[tuple[str, str, int]]:
@@ -64,7 +64,7 @@ def test_the_lines_give_what_was_measured() -> None:
     again = copy.deepcopy(reference)
     for line in found.lines:
         exec(line, {"linger": linger, "model": again})
-    assert error_db(OutputError(reference, [(X,)])(quantised_copy(again, X))) == pytest.approx(found.after_db, abs=0.5)
+    assert error_db(OutputError(reference, [(X,)])(quantized_copy(again, X))) == pytest.approx(found.after_db, abs=0.5)
 
 
 def test_noises_add_up_to_about_what_is_measured() -> None:
@@ -205,7 +205,7 @@ def test_a_sum_is_widened_with_what_reads_it(tmp_path: Path) -> None:
     again = copy.deepcopy(reference)
     for line in found.lines:
         exec(line, {"linger": linger, "model": again})
-    assert torch.equal(quantised_copy(again, x)(x).integers(), model(x).integers())
+    assert torch.equal(quantized_copy(again, x)(x).integers(), model(x).integers())
     linger.onnx.export(model, (x[:3],), tmp_path / "net.onnx")
     assert linger.verify(model, tmp_path / "net.onnx", (x[:3],)).ok
 
@@ -426,8 +426,8 @@ def test_bad_goals_and_options_leave_the_model_as_it_was(options: dict[str, obje
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda q, f: (f, f, X), "the model is not quantised"),
-        (lambda q, f: (q, q, X), "quantised already"),
+        (lambda q, f: (f, f, X), "the model is not quantized"),
+        (lambda q, f: (q, q, X), "quantized already"),
         (lambda q, f: (q, nn.Linear(3, 3), X), "the reference has no layer"),
         (lambda q, f: (q, f, []), "the data are empty"),
         (lambda q, f: (q, f, X * math.nan), "NaN or infinity"),

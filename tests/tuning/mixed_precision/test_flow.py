@@ -14,7 +14,7 @@ from linger.tuning.mixed_precision.chip import ChipWidths
 from linger.tuning.mixed_precision.flow import watch_flow
 from linger.tuning.mixed_precision.units import Unit, units_of
 from tests.support.chip import add_wide_chip
-from tests.support.noisy_layers import quantised_copy
+from tests.support.noisy_layers import quantized_copy
 
 
 class Wires(nn.Module):
@@ -31,7 +31,7 @@ class Wires(nn.Module):
 
 
 def units(model: nn.Module, x: Tensor) -> dict[str, Unit]:
-    found = quantised_copy(model.eval(), x)
+    found = quantized_copy(model.eval(), x)
     return {unit.key: unit for unit in units_of(found, watch_flow(found, (x,)))}
 
 

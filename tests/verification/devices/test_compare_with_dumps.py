@@ -70,8 +70,8 @@ def test_mangled_names_say_how_they_were_found(folder):
     save(folder, x=X)
     save(folder, **{"001_Q": Q, "R_": R})
     assert {n: r.matched for n, r in rows(compare(model(), folder)).items()} == {
-        "q": "normalised name without its number",
-        "r": "normalised name",
+        "q": "normalized name without its number",
+        "r": "normalized name",
     }
 
 

@@ -78,7 +78,7 @@ def test_printed_decimals_hide_no_lsb():
 
 def test_too_few_decimals_are_said():
     array, notes = prepared(np.float64([1.1, -0.5, 2.0]), is_text=True, decimals=1)  # 0.05·16 = 0.8 LSB
-    assert notes == ["1 decimals are too few to tell neighbours apart", "read as real values"]
+    assert notes == ["1 decimals are too few to tell neighbors apart", "read as real values"]
     assert (array * 16 != Q).tolist() == [[True, False, False]]
 
 

@@ -48,7 +48,7 @@ def test_a_dequant_is_what_its_attribute_says_even_if_its_input_is_not():
     assert (found["q"].scale, found["y"].scale) == (16.0, 4.0)
 
 
-def test_standard_dequantisation():
+def test_standard_dequantization():
     found = facts(
         "q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)", extra="<float s = {0.0625}, int8 z = {0}>"
     )

@@ -30,12 +30,12 @@ def matcher():
         ("root.conv1.Conv2dInt", "conv1.Conv2dInt", "file name"),
         ("%2Flayer1%2Fconv%2FConv_output_0", "/layer1/conv/Conv_output_0", "file name"),
         ("Relu_7", "conv1_relu", "node name"),
-        ("layer1_conv_Conv_output_0", "/layer1/conv/Conv_output_0", "normalised name"),
-        ("CONV1_conv2dint", "conv1.Conv2dInt", "normalised name"),
-        ("_layer1_conv_Conv", "/layer1/conv/Conv_output_0", "normalised node name"),
-        ("003_conv1_Conv2dInt", "conv1.Conv2dInt", "normalised name without its number"),
-        ("017-321", "321", "normalised name without its number"),
-        ("12_relu_7", "conv1_relu", "normalised node name without its number"),
+        ("layer1_conv_Conv_output_0", "/layer1/conv/Conv_output_0", "normalized name"),
+        ("CONV1_conv2dint", "conv1.Conv2dInt", "normalized name"),
+        ("_layer1_conv_Conv", "/layer1/conv/Conv_output_0", "normalized node name"),
+        ("003_conv1_Conv2dInt", "conv1.Conv2dInt", "normalized name without its number"),
+        ("017-321", "321", "normalized name without its number"),
+        ("12_relu_7", "conv1_relu", "normalized node name without its number"),
         ("conv1", "conv1.Conv2dInt", "layer name"),
         ("root.conv1", "conv1.Conv2dInt", "layer name"),
     ],
@@ -51,7 +51,7 @@ def test_a_name_that_linger_cut_short(matcher):
 
 
 def test_two_candidates_are_named(matcher):
-    assert matcher.find("A_B") == "A_B may be a.b, a-b (normalised name). Rename it to one of them."
+    assert matcher.find("A_B") == "A_B may be a.b, a-b (normalized name). Rename it to one of them."
 
 
 def test_unknown_names_get_a_hint(matcher):

@@ -124,11 +124,11 @@ def test_same_seed_same_files(tmp_path):
     assert len(one) > 10
 
 
-def test_what_is_no_quantised_integer_is_left_out_and_said(out):
+def test_what_is_no_quantized_integer_is_left_out_and_said(out):
     net = model(("y = thinker.Dequant<scale_o=8.0>(s)", "d = thinker.Dequant<scale_o=8.0>(s) y = Exp(d)"))
     written = write_vectors(net, out, X)
     assert written.left_out == ("d",)
-    assert "no quantised integers: d" in written.summary()
+    assert "no quantized integers: d" in written.summary()
     assert manifest(out)["left_out"] == ["d"]
 
 
@@ -235,7 +235,7 @@ def test_wrong_calls(out, tmp_path):
     ):
         with pytest.raises(UsageError, match=message):
             write_vectors(model(), out, **settings)
-    with pytest.raises(UsageError, match="there is no quantised tensor in it"):
+    with pytest.raises(UsageError, match="there is no quantized tensor in it"):
         write_vectors(parse("y = Exp(x)"), out)
     with pytest.raises(UsageError, match="does not exist"):
         write_vectors(model(), tmp_path / "no" / "where")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import linger
-from tests.support.models import quantised
+from tests.support.models import quantized
 
 pytestmark = pytest.mark.needs_torch
 
@@ -25,7 +25,7 @@ class Scaled(nn.Module):
 def scaled(tmp_path_factory):
     torch.manual_seed(0)
     x = torch.randn(64, 8)
-    model, path = quantised(Scaled(), x), tmp_path_factory.mktemp("flips") / "m.onnx"
+    model, path = quantized(Scaled(), x), tmp_path_factory.mktemp("flips") / "m.onnx"
     linger.onnx.export(model, (x,), path, verify=True)
     return model, x, path
 

@@ -37,7 +37,7 @@
 
 #else
 
-/* Some neighbouring columns at a time, so that a row of w is read in order and the sums stay in registers. */
+/* Some neighboring columns at a time, so that a row of w is read in order and the sums stay in registers. */
 #define LINGER_DEFINE_COLUMNS(NAME, X_T, W_T, S_T, PRODUCT_T)                                                                 \
     LINGER_SHARED void NAME(S_T *restrict sums, int32_t outputs, const X_T *restrict x, int32_t length,                       \
                             const W_T *restrict w, int32_t w_step)                                                            \
@@ -89,7 +89,7 @@ LINGER_DEFINE_COLUMNS(linger_columns_16_16_64, int16_t, int16_t, int64_t, int32_
 
 #if defined(LINGER_X86)
 
-/* Two neighbouring numbers of x, as a pair of 16-bit integers; the number behind the last one is 0. */
+/* Two neighboring numbers of x, as a pair of 16-bit integers; the number behind the last one is 0. */
 LINGER_INSIDE int32_t linger_pair_of_x(const int8_t *x, int32_t i, int32_t length)
 {
     const int32_t second = ((i + 1) < length) ? x[i + 1] : 0;

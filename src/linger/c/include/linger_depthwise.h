@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Depthwise convolutions: every channel has its own window of weights, which neighbouring pixels share.
+ * Depthwise convolutions: every channel has its own window of weights, which neighboring pixels share.
  *
  *   void linger_depthwise_<x>_<w>_<s>(s_t *sums, int32_t pixels, int32_t channels, const x_t *x, int32_t x_pixel,
  *                                     int32_t rows, int32_t x_row, int32_t columns, int32_t x_column,
@@ -46,7 +46,7 @@
 
 #else
 
-/* Some neighbouring channels at a time, so that their sums stay in registers. */
+/* Some neighboring channels at a time, so that their sums stay in registers. */
 #define LINGER_DEFINE_DEPTHWISE_PIXEL(NAME, X_T, W_T, S_T, PRODUCT_T)                                                         \
     LINGER_INSIDE void NAME##_of_one(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows,               \
                                      int32_t x_row, int32_t columns, int32_t x_column, const W_T *restrict w,                 \
@@ -426,7 +426,7 @@ LINGER_INSIDE void linger_store_channels(int32_t *sums, linger_channels s, linge
 
 #endif
 
-/* A block of channels of four neighbouring pixels with windows of 3 x 3: six columns of x are enough for all of them. */
+/* A block of channels of four neighboring pixels with windows of 3 x 3: six columns of x are enough for all of them. */
 LINGER_INSIDE void linger_depthwise_3_by_3(int32_t *sums, int32_t channels, const linger_depthwise_window *window,
                                            int32_t first, linger_lanes lanes, const int32_t *bias)
 {
@@ -511,7 +511,7 @@ LINGER_INSIDE void linger_depthwise_any(int32_t *sums, int32_t pixels, int32_t c
     }
 }
 
-/* `pixels` is a literal; 0 means four neighbours with windows of 3 x 3. */
+/* `pixels` is a literal; 0 means four neighbors with windows of 3 x 3. */
 LINGER_INSIDE void linger_depthwise_block(int32_t *sums, int32_t pixels, int32_t channels,
                                           const linger_depthwise_window *window, int32_t first, linger_lanes lanes,
                                           const int32_t *bias)

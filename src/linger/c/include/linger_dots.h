@@ -925,7 +925,7 @@ LINGER_SHARED void linger_dots_of_vector(linger_dots_state *state)
 #else
 
 /* Copies the `runs` runs of `whole` numbers of two pixels to the distances that their weights have, with zeros between them.
-   It goes backwards: where compilers recognise a copy, they call memcpy, which takes longer for a few bytes. */
+   It goes backwards: where compilers recognize a copy, they call memcpy, which takes longer for a few bytes. */
 LINGER_SHARED void linger_join_runs(linger_short_windows *to, const linger_dots_state *state, int32_t x_step, int32_t w_step)
 {
     const int8_t *x_0 = state->x_0;

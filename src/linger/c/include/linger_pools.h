@@ -60,7 +60,7 @@
 
 #else
 
-/* Some neighbouring channels at a time, so that their results stay in registers. */
+/* Some neighboring channels at a time, so that their results stay in registers. */
 #define LINGER_DEFINE_WINDOW_SUM(NAME, X_T, S_T)                                                                              \
     LINGER_SHARED void NAME(S_T *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows, int32_t x_row,         \
                             int32_t columns, int32_t x_column)                                                                \

@@ -53,7 +53,7 @@
 #define LINGER_UNROLL
 #endif
 
-/* How many neighbouring channels plain C takes at a time: as many as the registers of a small core hold. */
+/* How many neighboring channels plain C takes at a time: as many as the registers of a small core hold. */
 #define LINGER_BLOCK 4
 
 /* How many of all channels one call computes: few where every byte of the stack counts, more where a larger share of the work is
@@ -73,7 +73,7 @@
 #define LINGER_PIXELS 2
 #endif
 
-/* Where the compiler can vectorise, loops over all channels are faster than blocks of them in registers. LINGER_SMALL_CORE
+/* Where the compiler can vectorize, loops over all channels are faster than blocks of them in registers. LINGER_SMALL_CORE
    chooses the blocks all the same. */
 #if (defined(__SSE2__) || defined(__ARM_NEON)) && !defined(LINGER_SMALL_CORE)
 #define LINGER_CHANNELS_INSIDE 1

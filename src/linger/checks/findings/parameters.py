@@ -426,7 +426,7 @@ def _range_problems(place: NodePlace, weight: _Parameter, sums: WeightSums, bits
         yield place.finding(
             rules.PARAMETER_RANGE,
             f"{weight.name!r} holds {outside}; {bits} bits hold {low} to {high}",
-            f"Quantise the weights to {bits} bits, or set parameter_bits to what they need.",
+            f"Quantize the weights to {bits} bits, or set parameter_bits to what they need.",
             tensor=weight.name,
         )
 

@@ -15,7 +15,7 @@ from linger.checks.findings.structure import CheckedModel, NodePlace, model_find
 from linger.dialect import Op, find_op, is_known
 from linger.errors import GraphError
 from linger.graph.core import check_rules as rules
-from linger.graph.core.dialects import NEWER_OPS, is_dequant, is_newer, is_quantising, read_scale
+from linger.graph.core.dialects import NEWER_OPS, is_dequant, is_newer, is_quantizing, read_scale
 from linger.graph.core.finding import NOTE, WARNING, Finding
 from linger.graph.core.nodes import describe, is_dialect, op_of
 from linger.graph.core.tensor_types import constant_tensor, integer_bits
@@ -36,11 +36,11 @@ from linger.numeric.fixed import is_power_of_two
 _SUM_LIFT = 1.0 + 2.0**-12  # the factor that the scales of a sum may have besides a power of two
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _SCALE, _ZERO_POINT = 1, 2
-_QUANTISE = "Quantise the float model with linger for a fixed-point device."
+_QUANTIZE = "Quantize the float model with linger for a fixed-point device."
 _OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
 _FLOAT = frozenset({"Conv", "Gemm", "MatMul"})
 _REMEDY = (
-    "Quantise with unsigned weights or with weights of 7 bits (reduce_range), or set session.disable_quant_qdq (Q/DQ files)"
+    "Quantize with unsigned weights or with weights of 7 bits (reduce_range), or set session.disable_quant_qdq (Q/DQ files)"
     " or session.x64quantprecision to 1 in ONNX Runtime."
 )
 
@@ -66,9 +66,9 @@ def _pair_findings(place: NodePlace, severity: str | None) -> Iterator[Finding]:
     shifted = [zero for zero in _content(place.node, _ZERO_POINT) if zero]
     if odd:
         reason = f"its scale {odd[0]:.9g} is no power of two"
-        yield place.finding(rules.ODD_QDQ_SCALE, reason, _QUANTISE, severity=severity)
+        yield place.finding(rules.ODD_QDQ_SCALE, reason, _QUANTIZE, severity=severity)
     if shifted:
-        yield place.finding(rules.ZERO_POINT, f"its zero point is {shifted[0]:g}", _QUANTISE, severity=severity)
+        yield place.finding(rules.ZERO_POINT, f"its zero point is {shifted[0]:g}", _QUANTIZE, severity=severity)
 
 
 def _content(node: ir.Node, index: int) -> list[float]:
@@ -121,12 +121,12 @@ def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     if op_type in _OPERANDS:
         data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[op_type])
         return None if data is None else data.dtype, weight
-    return _dequantised_bytes(node) if op_type in _FLOAT and len(node.inputs) > 1 else (None, None)
+    return _dequantized_bytes(node) if op_type in _FLOAT and len(node.inputs) > 1 else (None, None)
 
 
-def _dequantised_bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
+def _dequantized_bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     """The same for a float op between DequantizeLinear and QuantizeLinear, which ONNX Runtime computes with bytes."""
-    before, weights = (_dequantiser(value) for value in node.inputs[:2])
+    before, weights = (_dequantizer(value) for value in node.inputs[:2])
     if before is None or weights is None or before.inputs[0] is None:
         return None, None
     return _type_in_use(before, node), weights.inputs[0]
@@ -150,7 +150,7 @@ def _becomes_unsigned(value: ir.Value) -> bool:
     return quantization_of(maker) == quantization_of(use.node)
 
 
-def _dequantiser(value: ir.Value | None) -> ir.Node | None:
+def _dequantizer(value: ir.Value | None) -> ir.Node | None:
     maker = None if value is None else value.producer()
     return maker if maker is not None and is_qdq(maker, DEQUANTIZE) else None
 
@@ -181,7 +181,7 @@ def scale_findings(checked: CheckedModel, *, for_target: bool = False) -> Iterat
         for_target: A chip is asked too; it judges shifts and scales below 1 by its own rules.
     """
     for place in checked.places:
-        if not is_quantising(place.node):
+        if not is_quantizing(place.node):
             continue
         scales = scales_of(place.node)
         yield from _value_findings(place, scales, for_target=for_target)
@@ -485,7 +485,7 @@ def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
         if earlier is not place and isinstance(graph, ir.Graph) and place.within(graph) is not None:
             yield place.finding(
                 rules.DUPLICATE_DEQUANT,
-                f"{tensor.name!r} is dequantised by {earlier} already",
+                f"{tensor.name!r} is dequantized by {earlier} already",
                 "Let all consumers share one Dequant; linger.repair does.",
                 tensor=tensor.name or "",
             )

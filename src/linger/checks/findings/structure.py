@@ -18,7 +18,7 @@ from linger.dialect import Op, ops
 from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.check_rules import CheckRule
-from linger.graph.core.dialects import is_quantising, is_quantising_domain
+from linger.graph.core.dialects import is_quantizing, is_quantizing_domain
 from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.nodes import all_nodes, defined_in, inner_graphs, is_dialect, named_graphs
 
@@ -76,7 +76,7 @@ def places_of(graph: ir.Graph | ir.Function, way: str = "") -> Iterator[NodePlac
 def function_places(model: ir.Model) -> Iterator[NodePlace]:
     """Every node of the functions that a file brings along, those of the dialect's own ops left out."""
     for (domain, name, _), function in model.functions.items():
-        if not is_quantising_domain(domain):
+        if not is_quantizing_domain(domain):
             yield from places_of(function, f"{domain}::{name}/")
 
 
@@ -101,7 +101,7 @@ class CheckedModel:
         """The model as it is now."""
         places = tuple(places_of(model.graph))
         inner = [(f"{place.path}/{name}/", graph) for place in places for name, graph in named_graphs(place.node)]
-        return cls(model, places, any(is_quantising(place.node) for place in places), tuple(inner))
+        return cls(model, places, any(is_quantizing(place.node) for place in places), tuple(inner))
 
     def graphs(self) -> Iterator[tuple[str, ir.Graph]]:
         """The main graph and those inside it, each with the way to it."""
@@ -194,35 +194,35 @@ def _input_findings(name: str, shape: ir.Shape | None, severity: str | None) -> 
 
 def open_size_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Windows and weights of one size behind an input whose height or width is open."""
-    pictures = _open_pictures(place.node for place in checked.places)
+    images = _open_images(place.node for place in checked.places)
     for place in checked.places:
-        source = pictures.get(place.node.inputs[0]) if place.node.inputs else None
+        source = images.get(place.node.inputs[0]) if place.node.inputs else None
         reason = None if source is None else _reason(place.node)
         if source is not None and reason is not None:
-            what = f"the input {source.name!r} leaves the picture's size open, but {reason}"
+            what = f"the input {source.name!r} leaves the image's size open, but {reason}"
             yield place.finding(rules.ONE_SIZE, what, _EXPORT_AGAIN)
 
 
 def _reason(node: ir.Node) -> str | None:
-    """Why a node that gets a picture of open size is right at one size only; None: it is right at every size."""
+    """Why a node that gets a image of open size is right at one size only; None: it is right at every size."""
     op = ops().get(node.op_type)
     if op is None:
         return None
     if op.window_axes and op.weight_axes is None:
         is_flattened = any(_is_flattened_for_product(use.node) for value in node.outputs for use in value.uses())
-        reason = "its window has a fixed size, and a layer behind it takes the result of one size of the picture only"
+        reason = "its window has a fixed size, and a layer behind it takes the result of one size of the image only"
         return reason if is_flattened else None
     return "its weights are those of one size" if _has_sized_weights(node, op) else None
 
 
 def _has_sized_weights(node: ir.Node, op: Op) -> bool:
-    """Whether an input that belongs to one size of the picture is a constant."""
+    """Whether an input that belongs to one size of the image is a constant."""
     given = zip(op.inputs, node.inputs, strict=False)
     sized = [value for name, value in given if name in op.sized_inputs and value is not None]
     return any(value.is_initializer() for value in sized)
 
 
-def _open_pictures(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
+def _open_images(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
     """Tensors whose height or width is open, each with the input of the graph that it comes from.
 
     Goes forward from the inputs and meets every tensor once, since a file that is checked may be large or go in a circle.
@@ -245,9 +245,9 @@ def _open_results(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def _is_open(value: ir.Value) -> bool:
-    """Whether a tensor is an input of the graph, a batch of pictures, with a height or width that is not fixed."""
-    is_picture = value.is_graph_input() and value.shape is not None and len(value.shape) == 4
-    return is_picture and any(not isinstance(dim, int) for dim in list(value.shape or ())[2:])
+    """Whether a tensor is an input of the graph, a batch of images, with a height or width that is not fixed."""
+    is_image = value.is_graph_input() and value.shape is not None and len(value.shape) == 4
+    return is_image and any(not isinstance(dim, int) for dim in list(value.shape or ())[2:])
 
 
 def _keeps_sizes(node: ir.Node) -> bool:

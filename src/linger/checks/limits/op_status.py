@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from linger.checks.limits.limit import NO_EXACT_FORM, Site, limit
-from linger.checks.limits.whole_file import QUANTISE_FOR
+from linger.checks.limits.whole_file import QUANTIZE_FOR
 from linger.dialect import Op, ops
 from linger.errors import listing, printable
 from linger.graph.core.dialects import NEWER_OPS
@@ -16,9 +16,9 @@ from linger.graph.core.nodes import is_dialect, platform_of
 from linger.targets import DEFAULT_TARGET, FLOAT, Status, chips_with
 
 _OUTSIDE = "Compute it outside of the model."
-_AS_INTEGERS = "Let linger compute it on integers: quantise what it reads (linger.quant_tensor), or move it behind the first layer."
+_AS_INTEGERS = "Let linger compute it on integers: quantize what it reads (linger.quant_tensor), or move it behind the first layer."
 _INTEGER_FORMS = frozenset({"Add", "Concat", "MaxPool", "Mul", "Pad", "Relu", "Sigmoid", "Tanh", "Transpose"})
-"""Standard ops that linger computes on integers, where what they read is quantised."""
+"""Standard ops that linger computes on integers, where what they read is quantized."""
 
 _NO_IDENTITY = "Export with linger, which leaves no Identity in the middle of a graph."
 
@@ -94,7 +94,7 @@ def check_variant(site: Site) -> Iterator[Finding]:
         return
     if platform_of(site.node) is None:
         reason = f"the node computes as {DEFAULT_TARGET.name} does, not as {site.chip}"
-        yield site.error(reason, QUANTISE_FOR.format(site.chip))
+        yield site.error(reason, QUANTIZE_FOR.format(site.chip))
 
 
 @limit(904, "compared", "The op's numbers were compared with the chip's.", severity=WARNING, everywhere=True)

@@ -40,7 +40,7 @@ def check_clip(site: Site) -> Iterator[Finding]:
     if not site.target.takes("Clip"):
         yield site.error(
             f"{site.chip}'s packer cannot take Clip (ReLU6, clamp), and here it limits inside the range of the integers",
-            f"Quantise the model for this chip, linger.init(model, target={site.chip!r}): a ReLU6 then is a Relu whose integers "
+            f"Quantize the model for this chip, linger.init(model, target={site.chip!r}): a ReLU6 then is a Relu whose integers "
             "saturate, in training too. For other bounds no exact form is known.",
         )
 
@@ -171,7 +171,7 @@ def check_quant(site: Site) -> Iterator[Finding]:
     bits, made = site.attribute("data_bits", 8), site.limits(PackingLimits).quant_bits
     if bits != made:
         yield site.error(
-            f"quantises to {bits} bits; {site.chip} makes {made} bits whatever is asked for",
+            f"quantizes to {bits} bits; {site.chip} makes {made} bits whatever is asked for",
             f"Leave data_bits of the layer behind at {made}.",
         )
 

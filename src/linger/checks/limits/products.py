@@ -141,8 +141,8 @@ def check_layer_norm(site: Site) -> Iterator[Finding]:
     last = site.sizes(0, _LAST)
     if weight is not None and last is not None and weight != last:
         yield site.error(
-            f"normalises {weight[0]} numbers, more than the last axis has; the chip computes that otherwise",
-            f"Flatten these axes before it and normalise one axis, which gives the same numbers: {BY_EXPORT.format(site.chip)}.",
+            f"normalizes {weight[0]} numbers, more than the last axis has; the chip computes that otherwise",
+            f"Flatten these axes before it and normalize one axis, which gives the same numbers: {BY_EXPORT.format(site.chip)}.",
         )
     if limits.layer_norm_bits is None:
         return
@@ -156,7 +156,7 @@ def check_layer_norm(site: Site) -> Iterator[Finding]:
         most = math.isqrt(((1 << (limits.layer_norm_bits - 1)) - 1) >> (2 * site.attribute("data_bits", 8) - 2))
         yield site.warning(
             f"sums over {count} numbers may reach {reach}, beyond the chip's {limits.layer_norm_bits}-bit integers, which wrap",
-            f"Normalise over at most {most} numbers, or make sure that the input uses a small part of its range.",
+            f"Normalize over at most {most} numbers, or make sure that the input uses a small part of its range.",
         )
 
 
@@ -170,7 +170,7 @@ def check_softmax(site: Site) -> Iterator[Finding]:
         has_own_form = site.chip in site.op.variants
         yield site.error(
             f"{site.chip} reads the axis of softmax from the attribute {limits.softmax_axis!r}, which is missing",
-            f"Quantise the model for this chip: linger.init(model, target={site.chip!r})."
+            f"Quantize the model for this chip: linger.init(model, target={site.chip!r})."
             if has_own_form
             else f"{NO_EXACT_FORM} Leave it out of the model: its largest input decides anyway.",
         )
@@ -178,7 +178,7 @@ def check_softmax(site: Site) -> Iterator[Finding]:
     if axis is not None and axis not in last:
         yield site.error(
             f"softmax along axis {axis}; {site.chip} takes the last axis only, as {_LAST}",
-            "Move that axis to the end before it (linger does so by itself for softmax on quantised tensors).",
+            "Move that axis to the end before it (linger does so by itself for softmax on quantized tensors).",
         )
     axes, size = limits.softmax_axes, site.sizes(0, _LAST)
     if axes is not None and shape is not None and len(shape) != axes:
@@ -330,7 +330,7 @@ def check_factor(site: Site) -> Iterator[Finding]:
 
 
 def _is_per_channel(x: Shape, y: Shape) -> bool:
-    """Whether y is [C, 1, 1], leading axes of size 1 aside, for pictures x."""
+    """Whether y is [C, 1, 1], leading axes of size 1 aside, for images x."""
     return len(x) == 4 and len(y) >= 3 and y[-3:] == (x[1], 1, 1) and all(n == 1 for n in y[:-3])
 
 
@@ -383,7 +383,7 @@ def check_curve(site: Site) -> Iterator[Finding]:
     elif limits.curve_bits not in (None, bits):
         yield site.error(
             f"{bits}-bit input; {site.chip} takes {limits.curve_bits} bits here",
-            f"Quantise the model for this chip: linger.init(model, target={site.chip!r}).",
+            f"Quantize the model for this chip: linger.init(model, target={site.chip!r}).",
         )
 
 

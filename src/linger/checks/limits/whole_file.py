@@ -29,7 +29,7 @@ from linger.targets import DEFAULT_TARGET, Target, find_target
 
 _ONE_BLOCK = "the packer copies weight and bias of a node as one block, so the engine reads other numbers"
 _ONE_SAMPLE = "Export with one sample (args of the shape [1, …]), and join no samples along the first axis."
-QUANTISE_FOR = "Quantise the model for this chip: linger.init(model, target={!r})."
+QUANTIZE_FOR = "Quantize the model for this chip: linger.init(model, target={!r})."
 
 MODEL = limit_rule(901, "model", "The model has constants and fits into the chip's memory.")
 PLATFORM = limit_rule(903, "platform", "The file names the chip, and no other.")
@@ -70,7 +70,7 @@ def name_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
     nameless = [describe(n) for n in nodes if platform_of(n) == target.name and "quant_mode" not in n.attributes]
     if nameless and not newer and not target.is_default:
         reason = f"{target.name}'s packer asks for quant_mode, which {len(nameless)} nodes lack: {listing(nameless)}"
-        yield Finding(ERROR, "", reason, QUANTISE_FOR.format(target.name), PLATFORM.id)
+        yield Finding(ERROR, "", reason, QUANTIZE_FOR.format(target.name), PLATFORM.id)
     if newer and not target.reads_newer:
         refused = "was not tried with" if target.refuses_untried else "refuses"
         reason = f"{target.name}'s packer {refused} files of the domain {NEWER!r}"
@@ -82,7 +82,7 @@ def _platform_findings(nodes: Sequence[ir.Node], target: Target) -> Iterator[Fin
     """The packer wants one name in all nodes that have one, and takes a file without names for the default chip."""
     named = Counter(name for node in nodes if (name := platform_of(node)) is not None)
     others = [name for name in named if name != target.name]
-    severity, remedy = ERROR, QUANTISE_FOR.format(target.name)
+    severity, remedy = ERROR, QUANTIZE_FOR.format(target.name)
     if others:
         count = sum(named[name] for name in others)
         reason = f"the file is for {listing(others)}, not for {target.name}: {count} of {len(nodes)} nodes say so"
@@ -187,7 +187,7 @@ _WITHOUT_ENDS = (
     "Pack without keeping the float ends, as the packer does by default; or make inputs and outputs integers: "
     "linger.onnx.export(…, is_input_quant=True)."
 )
-_SMALLER = "Use a smaller picture or fewer channels here."
+_SMALLER = "Use a smaller image or fewer channels here."
 _SPLIT = "Use fewer inputs or outputs, or let several layers compute the outputs and join them."
 
 
@@ -305,7 +305,7 @@ def _parameter_findings(use: MemoryUse, target: Target, room: int | None) -> Ite
 def scratch_of(node: ir.Node, shapes: Mapping[str, Shape], bytes_of: Mapping[str, int]) -> int:
     """Bytes of scratch for a node, as many for each number as a chip's file says of its op; 0 where a size is open.
 
-    A fully connected layer with a bias has scratch for its results, a layer norm for the numbers that it normalises, an LSTM
+    A fully connected layer with a bias has scratch for its results, a layer norm for the numbers that it normalizes, an LSTM
     for its state.
     """
     name = packed_name(node)

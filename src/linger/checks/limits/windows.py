@@ -203,7 +203,7 @@ def check_room(site: Site) -> Iterator[Finding]:
             yield site.error(
                 f"{size} bytes of {what} (in the chip's alignment); {site.chip} has room for {room // KB} KB of a transposed "
                 "convolution",
-                f"Use fewer channels or a smaller picture at this layer. {NO_EXACT_FORM}",
+                f"Use fewer channels or a smaller image at this layer. {NO_EXACT_FORM}",
             )
 
 
@@ -325,7 +325,7 @@ def _divided_findings(site: Site, limits: WindowLimits, channels: int, area: int
         )
 
 
-@limit(916, "pool", "Pools take 8-bit pictures.")
+@limit(916, "pool", "Pools take 8-bit images.")
 def check_pool_input(site: Site) -> Iterator[Finding]:
     """Width and axes of what a pool takes."""
     limits = site.limits(WindowLimits)
@@ -373,10 +373,10 @@ def check_pool_window(site: Site) -> Iterator[Finding]:
         return
     size = site.sizes(0, -2, -1)
     if size is None:
-        yield site.unchecked("whether its kernel spans the picture")
+        yield site.unchecked("whether its kernel spans the image")
     elif not _spans(kernel, size, pads, most):
         yield site.error(
-            f"a kernel of {_times(kernel)}; {site.chip} has {most}, or all rows, or the whole picture",
+            f"a kernel of {_times(kernel)}; {site.chip} has {most}, or all rows, or the whole image",
             f"Pool in steps, say 3×3 and then 2×2 for 6×6: {BY_EXPORT.format(site.chip)} where that is equal.",
         )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data on the command line: arrays in a file, a folder of pictures or sounds, or a user's own callable.
+"""Data on the command line: arrays in a file, a folder of images or sounds, or a user's own callable.
 
-A folder of pictures as the input of a model: cut to one size, as numbers in the range that the model was trained on.
+A folder of images as the input of a model: cut to one size, as numbers in the range that the model was trained on.
 
 A folder of .wav files as the input of a model: one channel, −1 to 1, in windows of one length.
 """
@@ -23,9 +23,9 @@ from linger.cli.arguments.model import as_tensor, call_named, load_named
 from linger.cli.arguments.paths import (
     ARRAYS,
     DATA_FORMS,
-    PICTURES,
+    IMAGES,
     SOUNDS,
-    PictureOptions,
+    ImageOptions,
     Scale,
     SoundOptions,
     files_in,
@@ -60,13 +60,13 @@ class DataOptions:
         labels: A file with a label for each sample, `none` for no labels, empty: labels that come with the data.
         batch: Samples of a batch.
         limit: Samples at most; None: all.
-        pictures, sounds: How those become numbers.
+        images, sounds: How those become numbers.
     """
 
     labels: str = ""
     batch: int = 32
     limit: int | None = None
-    pictures: PictureOptions = field(default_factory=PictureOptions)
+    images: ImageOptions = field(default_factory=ImageOptions)
     sounds: SoundOptions = field(default_factory=SoundOptions)
 
 
@@ -144,18 +144,18 @@ def _in_order(arrays: list[str], arguments: list[str], path: Path) -> list[str]:
 
 
 def _folder(folder: Path, options: DataOptions) -> Samples:
-    """The pictures or the sounds of a folder and of its sub-folders, sorted by name."""
+    """The images or the sounds of a folder and of its sub-folders, sorted by name."""
     files = sorted(files_in(folder), key=lambda f: (f.parent, natural_order(f)))
     found = {
         kind: [f for f in files if f.suffix.lower() in suffixes]
-        for kind, suffixes in (("pictures", PICTURES), ("sounds", SOUNDS))
+        for kind, suffixes in (("images", IMAGES), ("sounds", SOUNDS))
     }
     if all(found.values()):
         raise UsageError(
-            f"{folder}: it holds {len(found['pictures'])} pictures and {len(found['sounds'])} sounds. Give a folder of one kind."
+            f"{folder}: it holds {len(found['images'])} images and {len(found['sounds'])} sounds. Give a folder of one kind."
         )
-    if found["pictures"]:
-        return read_pictures(folder, found["pictures"], options.pictures)
+    if found["images"]:
+        return read_images(folder, found["images"], options.images)
     return read_sounds(folder, found["sounds"], options.sounds)  # there is one of either kind, as was asked before
 
 
@@ -192,25 +192,25 @@ _PRESETS: dict[Scale, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
 """What bytes are divided by, then the mean that is taken away and the deviation that the rest is divided by."""
 
 
-def read_pictures(folder: Path, files: list[Path], options: PictureOptions) -> Samples:
-    """The pictures [samples, channels, height, width]; labels where every picture lies in a sub-folder, its class.
+def read_images(folder: Path, files: list[Path], options: ImageOptions) -> Samples:
+    """The images [samples, channels, height, width]; labels where every image lies in a sub-folder, its class.
 
     Raises:
-        UsageError: Files that cannot be read, all of them; pictures of different sizes and no size; means that do not fit.
+        UsageError: Files that cannot be read, all of them; images of different sizes and no size; means that do not fit.
     """
-    mean, std, divisor = _normalisation(options)
+    mean, std, divisor = _normalization(options)
     chosen = [files[i] for i in spread(len(files), options.limit)]
     if options.size is not None:
         _numbers_of(folder, (len(chosen), options.channels, *options.size))  # or Pillow would fill the memory first
-    pixels = _read_picture(folder, chosen, options)
+    pixels = _read_image(folder, chosen, options)
     numbers = _numbers_of(folder, (len(pixels), *pixels[0].shape))
-    for i, picture in enumerate(pixels):
-        numbers[i] = picture
+    for i, image in enumerate(pixels):
+        numbers[i] = image
     numbers /= divisor
     numbers -= mean[None, :, None, None]
     numbers /= std[None, :, None, None]
     labels, classes = _labels(folder, chosen)
-    what = f"{len(chosen)} pictures of {folder}" + (f", {len(classes)} classes" if classes else "")
+    what = f"{len(chosen)} images of {folder}" + (f", {len(classes)} classes" if classes else "")
     return of_arrays([torch.from_numpy(numbers)], labels, what)
 
 
@@ -220,12 +220,12 @@ def _numbers_of(folder: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
         return np.empty(shape, np.float32)
     except (MemoryError, ValueError):  # a ValueError where not even the number of bytes can be written
         raise UsageError(
-            f"{folder}: {shape[0]} pictures of {shape[-1]}x{shape[-2]} do not fit into memory. Give a smaller --size, or "
-            "fewer pictures with --limit."
+            f"{folder}: {shape[0]} images of {shape[-1]}x{shape[-2]} do not fit into memory. Give a smaller --size, or "
+            "fewer images with --limit."
         ) from None
 
 
-def _normalisation(options: PictureOptions) -> tuple[NDArray[Any], NDArray[Any], float]:
+def _normalization(options: ImageOptions) -> tuple[NDArray[Any], NDArray[Any], float]:
     """Mean and deviation for each channel, and what bytes are divided by."""
     divisor, usual_mean, usual_std = _PRESETS[options.scale]
     found = []
@@ -241,8 +241,8 @@ def _normalisation(options: PictureOptions) -> tuple[NDArray[Any], NDArray[Any],
     return found[0], found[1], divisor
 
 
-def _read_picture(folder: Path, files: list[Path], options: PictureOptions) -> list[NDArray[np.uint8]]:
-    """All pictures, or one error that names every file that is none.
+def _read_image(folder: Path, files: list[Path], options: ImageOptions) -> list[NDArray[np.uint8]]:
+    """All images, or one error that names every file that is none.
 
     One after the other: a photograph may need a thousand times the memory of what is kept of it.
     """
@@ -250,12 +250,12 @@ def _read_picture(folder: Path, files: list[Path], options: PictureOptions) -> l
 
     kept: list[NDArray[np.uint8]] = []
     sizes, wrong = set(), []
-    for file in progress(files, "read pictures"):
+    for file in progress(files, "read images"):
         name = file.relative_to(folder).as_posix()
         try:
             pixels = _pixels(file, options)
         except UnidentifiedImageError:
-            wrong.append(f"{name} (no picture)")
+            wrong.append(f"{name} (no image)")
             continue
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             wrong.append(f"{name} ({' '.join(str(error).split())})")
@@ -265,50 +265,50 @@ def _read_picture(folder: Path, files: list[Path], options: PictureOptions) -> l
             kept.append(pixels)
     if wrong:
         raise UsageError(
-            f"{len(wrong)} of {len(files)} pictures cannot be read: {listing(wrong)}. Repair or remove them."
+            f"{len(wrong)} of {len(files)} images cannot be read: {listing(wrong)}. Repair or remove them."
         )
     if len(sizes) > 1:
         raise UsageError(
-            f"{folder}: the pictures have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
+            f"{folder}: the images have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
             "takes, for example --size 224."
         )
     return kept
 
 
-def _pixels(file: Path, options: PictureOptions) -> NDArray[np.uint8]:
-    """The middle of a picture, scaled so that it just covers the size; [channels, height, width]."""
+def _pixels(file: Path, options: ImageOptions) -> NDArray[np.uint8]:
+    """The middle of a image, scaled so that it just covers the size; [channels, height, width]."""
     from PIL import Image, ImageOps
 
     with Image.open(file) as opened:
         if options.size is not None:
             side = 2 * max(options.size)  # the decoder of JPEG may leave out the rest, others read it all
             opened.draft(None, (side, side))
-        picture = ImageOps.exif_transpose(opened)  # as a viewer shows it; of several frames the first one
-        picture = _of_bytes(picture, opened.format).convert("L" if options.is_grey else "RGB")
+        image = ImageOps.exif_transpose(opened)  # as a viewer shows it; of several frames the first one
+        image = _of_bytes(image, opened.format).convert("L" if options.is_grey else "RGB")
     if options.size is not None:
         height, width = options.size
-        picture = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(picture)
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _of_bytes(picture: Image, kind: str | None) -> Image:
-    """The picture with numbers of 8 bits, which Pillow cuts off at 255 instead: of grey with 16 bits the upper ones.
+def _of_bytes(image: Image, kind: str | None) -> Image:
+    """The image with numbers of 8 bits, which Pillow cuts off at 255 instead: of grey with 16 bits the upper ones.
 
     Raises:
         ValueError: Its numbers have no known range.
     """
     from PIL import Image
 
-    if picture.mode.startswith("I;16") or (picture.mode == "I" and kind in _HOLD_16_BITS):
-        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    if picture.mode in ("I", "F"):
+    if image.mode.startswith("I;16") or (image.mode == "I" and kind in _HOLD_16_BITS):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
         raise ValueError("its pixels are numbers of 32 bits; save it with 8 or 16 bits")
-    return picture.convert("RGBA") if picture.mode == "P" else picture  # Pillow warns of transparent colours else
+    return image.convert("RGBA") if image.mode == "P" else image  # Pillow warns of transparent colors else
 
 
 def _labels(folder: Path, files: list[Path]) -> tuple[torch.Tensor | None, list[str]]:
-    """The number of each picture's sub-folder in their sorted order; None where pictures lie in the folder itself."""
+    """The number of each image's sub-folder in their sorted order; None where images lie in the folder itself."""
     names = [file.relative_to(folder).parts[0] for file in files if file.parent != folder]
     classes = sorted(d.name for d in folder.iterdir() if d.is_dir() and not d.name.startswith("."))
     if len(names) < len(files) or len(classes) < 2:

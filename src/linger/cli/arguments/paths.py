@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and code named on the command line: whether they are there, which is asked before torch is imported.
 
-Folders of pictures and of sounds, and how their numbers are asked for; nothing here needs torch, so that mistakes are told at once.
+Folders of images and of sounds, and how their numbers are asked for; nothing here needs torch, so that mistakes are told at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from linger.errors import UsageError, listing
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 SOUNDS = (".wav",)
 
 _RGB = 3
@@ -33,11 +33,11 @@ class Scale(StrEnum):
 
 
 @dataclass(frozen=True)
-class PictureOptions:
-    """How pictures become numbers.
+class ImageOptions:
+    """How images become numbers.
 
     Attributes:
-        size: Height and width; None: all pictures have the same size, and keep it.
+        size: Height and width; None: all images have the same size, and keep it.
         is_grey: One channel instead of red, green and blue.
         scale: Range of the numbers.
         mean, std: Per channel or one for all; None: those of the range.
@@ -52,7 +52,7 @@ class PictureOptions:
 
     @property
     def channels(self) -> int:
-        """Of a picture."""
+        """Of a image."""
         return 1 if self.is_grey else _RGB
 
 
@@ -108,9 +108,7 @@ def read_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
 
 HOW = "Name it as package.module:name or path/to/file.py:name, where name is a model or a callable that makes one"
 METRIC = "Name it as package.module:name or path/to/file.py:name, where name is a function metric(model) -> float"
-DATA_FORMS = (
-    "Give an .npz or .npy file, a folder of pictures or of .wav files, or file.py:callable that returns batches"
-)
+DATA_FORMS = "Give an .npz or .npy file, a folder of images or of .wav files, or file.py:callable that returns batches"
 ARRAYS = (".npz", ".npy")
 
 
@@ -148,7 +146,7 @@ def _in_this_folder(name: str) -> bool:
 
 
 def require_data(text: str) -> None:
-    """Refuse a text that can be no data: neither a folder of pictures or sounds, nor a file of arrays, nor code.
+    """Refuse a text that can be no data: neither a folder of images or sounds, nor a file of arrays, nor code.
 
     Raises:
         UsageError: It is such a text.
@@ -166,11 +164,11 @@ def require_data(text: str) -> None:
 
 
 def _require_content(folder: Path) -> None:
-    known = (*PICTURES, *SOUNDS)
+    known = (*IMAGES, *SOUNDS)
     if any(file.suffix.lower() in known for file in files_in(folder)):
         return
     count = sum(1 for _ in files_in(folder))
-    what = f"none of its {count} files is a picture or a sound" if count else "the folder is empty"
+    what = f"none of its {count} files is a image or a sound" if count else "the folder is empty"
     raise UsageError(f"{folder}: {what} (known: {listing(known)}). {DATA_FORMS}.")
 
 

@@ -134,12 +134,12 @@ def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.No
 
 
 def _widths(model: ir.Model) -> dict[ir.Value, int]:
-    """Return the widths of quantised tensors, also in branches and loops; empty for an unsorted model."""
+    """Return the widths of quantized tensors, also in branches and loops; empty for an unsorted model."""
     try:
         facts = propagate(model).facts
     except GraphError:
         return {}
-    return {value: fact.bits for value, fact in facts.items() if fact.is_quantised and fact.bits is not None}
+    return {value: fact.bits for value, fact in facts.items() if fact.is_quantized and fact.bits is not None}
 
 
 def _all_names(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterator[str]:

@@ -164,7 +164,7 @@ class NodeRewriter:
         self._model, self._function, self._names, self._widths = model, function, names, widths
 
     def width(self, value: ir.Value | None) -> int | None:
-        """The width of a quantised tensor, where it can be followed."""
+        """The width of a quantized tensor, where it can be followed."""
         return None if value is None else self._widths.get(value)
 
     @property

@@ -55,7 +55,7 @@ from linger.targets import chips_with
 _FLOAT_LAYER = "Keep the layer in float, or replace it."
 _COMPARE = "Compare a few outputs on the chip."
 _BETWEEN = "{} between Unsqueeze and Squeeze"
-_PICTURE_AXES = 4
+_IMAGE_AXES = 4
 _ROW_AXES = 3
 _WEIGHTS = 4
 
@@ -206,14 +206,14 @@ def _plan_batch_norm(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewrit
 
 
 def _plan_flat_batch_norm(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """Plan QBatchNorm1d of [n, c] or [n, c, length] as a batch norm of a picture."""
+    """Plan QBatchNorm1d of [n, c] or [n, c, length] as a batch norm of a image."""
     axes = axes_of(node.inputs[0])
     if axes is None or axes not in (2, 3):
         raise NoEquivalent(
             "the number of axes of its input is not known to be 2 or 3", "Export with shapes of every tensor."
         )
     norm = _plan_batch_norm(node, newer, op, rewriter)
-    added = tuple(range(2, 2 + _PICTURE_AXES - axes))
+    added = tuple(range(2, 2 + _IMAGE_AXES - axes))
 
     def edit() -> None:
         norm.edit()
@@ -229,13 +229,13 @@ def _plan_pool(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) ->
 
 
 def _plan_global_pool(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """QGlobalAveragePool2d: a window of the size of the picture."""
+    """QGlobalAveragePool2d: a window of the size of the image."""
     del rewriter
     sizes = sizes_of(node.inputs[0])
-    kernel = () if sizes is None or len(sizes) != _PICTURE_AXES else tuple(n for n in sizes[2:] if n is not None)
+    kernel = () if sizes is None or len(sizes) != _IMAGE_AXES else tuple(n for n in sizes[2:] if n is not None)
     if len(kernel) != op.window_axes:
         raise NoEquivalent(
-            f"{op.name} needs the size of the picture, which the file does not tell", "Export with fixed sizes."
+            f"{op.name} needs the size of the image, which the file does not tell", "Export with fixed sizes."
         )
     window = {"kernel_shape": kernel, "strides": kernel, "pads": (0, 0, 0, 0)}
     return plan_as_older(node, newer, window, doubts=_check_pool(node, kernel))
@@ -265,7 +265,7 @@ def _check_pool(node: ir.Node, kernel: Sequence[int]) -> Doubts:
 
 
 def _plan_row(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) -> Plan:
-    """Plan a window over one axis as a window over a picture of one row."""
+    """Plan a window over one axis as a window over a image of one row."""
     axes, has_weight = axes_of(node.inputs[0]), op.weight_axes is not None
     if axes not in (None, _ROW_AXES):
         raise NoEquivalent(f"its input has {axes} axes, not {_ROW_AXES}", "Add the axis of the batch.")
@@ -318,7 +318,7 @@ def _make_weight_a_row(node: ir.Node, rewriter: NodeRewriter) -> None:
 
 
 def _stand_between(node: ir.Node, rewriter: NodeRewriter, axes: Sequence[int]) -> None:
-    """Let a node work on a picture: axes of size 1 are added before it and removed behind it."""
+    """Let a node work on a image: axes of size 1 are added before it and removed behind it."""
     x = node.inputs[0]
     assert x is not None  # the plan looked at it
     node.replace_input_with(0, rewriter.unsqueezed(node, x, axes))
@@ -382,7 +382,7 @@ def _lengths(node: ir.Node, time: int, rewriter: NodeRewriter) -> ir.Value:
 
 
 def _real(node: ir.Node, index: int, scale: float, bits: int, rewriter: NodeRewriter) -> ir.Value:
-    """Return the real tensor that an integer state was quantised from, or a Dequant if no Quant made the state."""
+    """Return the real tensor that an integer state was quantized from, or a Dequant if no Quant made the state."""
     value = node.inputs[index]
     maker = None if value is None else value.producer()
     if maker is not None and maker.op_type == QUANT and maker.domain in DIALECTS:

@@ -132,13 +132,13 @@ REPEATED_OUTPUT = CheckRule(
     "Runtimes return it once or refuse it; put an Identity between, or list it once.",
 )  # fmt: skip
 ONE_SIZE = CheckRule(
-    "LGR214", "one-size", WARNING, "Where a picture's size is open, nothing behind it is right at one size only.",
+    "LGR214", "one-size", WARNING, "Where a image's size is open, nothing behind it is right at one size only.",
     "A window or weights of the size at which the file was written: at another size the file fails, or its numbers are wrong.",
 )  # fmt: skip
 
 PARAMETER_TYPE = CheckRule(
     "LGR301", "parameter-type", ERROR, "Weights are stored as their bits say, biases as int32.",
-    "Up to 8 bits are int8, up to 16 int16, more int32. A float here means that the export did not quantise it.",
+    "Up to 8 bits are int8, up to 16 int16, more int32. A float here means that the export did not quantize it.",
 )  # fmt: skip
 PARAMETER_RANGE = CheckRule(
     "LGR302", "parameter-range", ERROR, "Weights lie in the range of their bits.",
@@ -208,7 +208,7 @@ BIAS_RANGE = CheckRule(
 )  # fmt: skip
 CLIPPED_BIAS = CheckRule(
     "LGR504", "clipped-bias", WARNING, "No bias stands at the end of int32.",
-    "It was probably cut off there when it was quantised. Lower scale_x or scale_w.",
+    "It was probably cut off there when it was quantized. Lower scale_x or scale_w.",
 )  # fmt: skip
 ALWAYS_SATURATED = CheckRule(
     "LGR505", "always-saturated", WARNING, "Every channel can take more than one end value.",
@@ -225,7 +225,7 @@ INPUT_RANGE = CheckRule(
 )  # fmt: skip
 
 MISSING_DEQUANT = CheckRule(
-    "LGR601", "missing-dequant", ERROR, "Quantised tensors reach float ops and float outputs through a Dequant.",
+    "LGR601", "missing-dequant", ERROR, "Quantized tensors reach float ops and float outputs through a Dequant.",
     "Integers would be taken for real numbers. linger.repair puts the Dequant in.",
 )  # fmt: skip
 DUPLICATE_DEQUANT = CheckRule(

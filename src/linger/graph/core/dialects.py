@@ -37,7 +37,7 @@ DEFAULT_PLATFORM = DEFAULT_TARGET.name
 """The chip of a node that names none; nodes of the older dialect name only others."""
 
 QUANT, DEQUANT, REQUANT = "Quant", "Dequant", "Requant"
-"""The ends of what is quantised, which both dialects call so, and the older one's change of a scale or width."""
+"""The ends of what is quantized, which both dialects call so, and the older one's change of a scale or width."""
 
 CELL_BITS = 32
 CELL_SCALE = 32768.0
@@ -187,7 +187,7 @@ def packed_name(node: ir.Node) -> str:
     """The op that a packer takes a node of either dialect for; the type of any other node."""
     newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
     name = node.op_type if newer is None else newer.older or node.op_type
-    return find_op(name).name if is_quantising(node) and is_known(name) else name
+    return find_op(name).name if is_quantizing(node) and is_known(name) else name
 
 
 def user_scopes(model: ir.Model) -> Iterator[ir.Function | None]:
@@ -213,12 +213,12 @@ def has_nodes_of(model: ir.Model, dialect: str) -> bool:
     return any(is_node_of(node, dialect, model) for scope in user_scopes(model) for node in scope_nodes(model, scope))
 
 
-def is_quantising(node: ir.Node) -> bool:
+def is_quantizing(node: ir.Node) -> bool:
     """Whether a node belongs to one of the two dialects."""
-    return is_quantising_domain(node.domain)
+    return is_quantizing_domain(node.domain)
 
 
-def is_quantising_domain(domain: str) -> bool:
+def is_quantizing_domain(domain: str) -> bool:
     """Whether a domain is that of a dialect, or a sub-domain of the older one."""
     return domain in DIALECTS or domain.startswith(_INSIDE_OLDER)
 
@@ -229,7 +229,7 @@ def is_dequant(node: ir.Node | None) -> bool:
     A Dequant without a tensor does nothing; one with more inputs, or with a graph in it, cannot be moved before its other
     readers.
     """
-    if node is None or node.op_type != DEQUANT or not is_quantising(node):
+    if node is None or node.op_type != DEQUANT or not is_quantizing(node):
         return False
     return len(node.outputs) == 1 and len(node.inputs) == 1 and node.inputs[0] is not None and not inner_graphs(node)
 
@@ -294,7 +294,7 @@ class StatedFormats(NamedTuple):
     """What a node states about all its tensors.
 
     Attributes:
-        integers: Inputs that must hold quantised integers, by index.
+        integers: Inputs that must hold quantized integers, by index.
         reals: Inputs that must hold real numbers.
         outputs: One entry per output; None for real numbers.
         kept: The input whose numbers the node moves or selects without changing them; None where it computes new ones.
@@ -348,7 +348,7 @@ def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
     bits = read_bits(node, "o_bits", str(op.result.bits))
     return StatedFormats(
         integers=integers,
-        outputs=_one_quantised(node, StatedFormat(read_scale(node, *own), bits, [*own, "scale_o"][0])),
+        outputs=_one_quantized(node, StatedFormat(read_scale(node, *own), bits, [*own, "scale_o"][0])),
     )
 
 
@@ -413,11 +413,11 @@ def _of_outputs(node: ir.Node, op: Op | None) -> tuple[StatedFormat | None, ...]
     scale = read_scale(node, "scale_o")
     if scale is None and op is not None and "scale_o" not in node.attributes:
         scale = op.output_scale
-    return _one_quantised(node, StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o"))
+    return _one_quantized(node, StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o"))
 
 
-def _one_quantised(node: ir.Node, first: StatedFormat) -> tuple[StatedFormat | None, ...]:
-    """Return the formats of outputs of which the first is quantised and the others are real."""
+def _one_quantized(node: ir.Node, first: StatedFormat) -> tuple[StatedFormat | None, ...]:
+    """Return the formats of outputs of which the first is quantized and the others are real."""
     return (first, *[None] * (len(node.outputs) - 1))
 
 

@@ -2,7 +2,7 @@
 """The types of tensors, in one place.
 
 `output_types` is the one rule: it gives the element types of a node's outputs from those of its inputs. `infer_element_types`
-applies it to a whole graph, and `linger.graph.formats` asks it for nodes that do not touch quantised numbers.
+applies it to a whole graph, and `linger.graph.formats` asks it for nodes that do not touch quantized numbers.
 `infer_outputs` adds shapes, which onnx itself infers.
 
 Types as text are in the notation of ONNX text: `float[n,3]`, `int8[]` (any rank), `bool` (a scalar).
@@ -219,7 +219,7 @@ def _range(low: int, high: int) -> str:
 
 
 INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
-"""Types that quantised tensors have."""
+"""Types that quantized tensors have."""
 
 REALS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -235,7 +235,7 @@ _LARGEST_KNOWN = 1024
 
 
 def integer_bits(element: ir.DataType | None) -> int | None:
-    """The width of a type that quantised tensors have; None for other types.
+    """The width of a type that quantized tensors have; None for other types.
 
     >>> integer_bits(ir.DataType.INT16), integer_bits(ir.DataType.INT64)
     (16, None)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from linger.errors import GraphError, LingerError, UsageError, in_one_line, listing
-from linger.graph.core.dialects import is_newer, is_quantising_domain
+from linger.graph.core.dialects import is_newer, is_quantizing_domain
 from linger.graph.core.nodes import (
     Names,
     all_graphs,
@@ -300,7 +300,7 @@ def change_opset(model: ir.Model, opset: int) -> ir.Model:
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opset <= newest:
         raise UsageError(f"change_opset: there is no opset {opset}. onnx {onnx.__version__} knows 1 to {newest}.")
-    own = [f"{f.domain}::{f.name}" for f in model.functions.values() if not is_quantising_domain(f.domain)]
+    own = [f"{f.domain}::{f.name}" for f in model.functions.values() if not is_quantizing_domain(f.domain)]
     if own:
         raise UsageError(
             f"change_opset: the functions {listing(own)} would be lost. Inline them first: "

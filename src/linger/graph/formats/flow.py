@@ -16,8 +16,8 @@ import onnx_ir as ir
 from linger.graph.core.dialects import (
     StatedFormats,
     is_dequant,
-    is_quantising,
-    is_quantising_domain,
+    is_quantizing,
+    is_quantizing_domain,
     read_scale,
     stated_formats,
 )
@@ -193,7 +193,7 @@ class Flow:
         """The flow of a model as it is now."""
         flow = cls(model)
         # functions of a dialect's domain are bodies of its ops, whose nodes state all that matters
-        own = [f for f in model.functions.values() if not is_quantising_domain(f.domain)]
+        own = [f for f in model.functions.values() if not is_quantizing_domain(f.domain)]
         flow.functions.update((function.graph, function) for function in own)
         for graph in (model.graph, *flow.functions):
             flow._listed += all_nodes(graph, flow.owners)
@@ -211,7 +211,7 @@ class Flow:
 
     def function_of(self, node: ir.Node) -> ir.Function | None:
         """The user's function that a node calls."""
-        if not self.functions or is_quantising(node):
+        if not self.functions or is_quantizing(node):
             return None
         return self.model.functions.get(node.op_identifier())
 
@@ -241,7 +241,7 @@ class Flow:
     def _sources_of_result(self, node: ir.Node, index: int) -> list[ir.Value | None]:
         if is_dequant(node):
             return list(node.inputs[:1])
-        if is_quantising(node):
+        if is_quantizing(node):
             kept = self.formats(node).kept
             return [] if kept is None or index else list(node.inputs[kept : kept + 1])
         function = self.function_of(node)
@@ -308,13 +308,13 @@ class RequiredIntegers:
 
     Attributes:
         tensors: Tensors that reach an input which must hold integers, directly or through data movement.
-        quantised: Those of them that a dialect op or a Dequant reads.
+        quantized: Those of them that a dialect op or a Dequant reads.
         scales: The scales at which dialect ops read them, in the order found; at most two.
         dequant_scales: The scales at which Dequants read them; they count only where no dialect op states a scale.
     """
 
     tensors: set[ir.Value] = field(default_factory=set)
-    quantised: set[ir.Value] = field(default_factory=set)
+    quantized: set[ir.Value] = field(default_factory=set)
     scales: dict[ir.Value, list[float]] = field(default_factory=dict)
     dequant_scales: dict[ir.Value, list[float]] = field(default_factory=dict)
 
@@ -338,7 +338,7 @@ class RequiredIntegers:
         """Keep a reading; returns whether its scale was new."""
         self.tensors.add(reading.value)
         if reading.reader is not Reader.PLAIN:
-            self.quantised.add(reading.value)
+            self.quantized.add(reading.value)
         if reading.scale is None:
             return False
         scales = self.dequant_scales if reading.reader is Reader.DEQUANT else self.scales
@@ -369,7 +369,7 @@ def required_integers(flow: Flow) -> RequiredIntegers:
 def _readings(flow: Flow, node: ir.Node, opset: int) -> list[IntegerReading]:
     """The inputs of a node that must hold integers."""
     found: list[tuple[int, float | None]]
-    if is_quantising(node):
+    if is_quantizing(node):
         if is_dequant(node):
             found, reader = [(0, read_scale(node, "scale_o"))], Reader.DEQUANT
         else:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import onnx_ir as ir
 
 from linger.errors import GraphError, UsageError, listing
-from linger.graph.core.dialects import is_dequant, is_quantising
+from linger.graph.core.dialects import is_dequant, is_quantizing
 from linger.graph.core.finding import ERROR
 from linger.graph.core.nodes import describe, inner_graphs
 from linger.graph.core.tensor_types import INTEGERS, is_standard
@@ -45,7 +45,7 @@ def propagate(model: ir.Model, *, outputs: OutputPolicy = "declared", flow: Flow
 
     Args:
         model: The model; nodes in an order in which they can run.
-        outputs: What quantised outputs of the model shall be: real numbers where the file does not declare an integer type
+        outputs: What quantized outputs of the model shall be: real numbers where the file does not declare an integer type
             ("declared"), always ("float"), or never ("integer").
         flow: The flow of the model as it is now, where that is known already.
 
@@ -114,7 +114,7 @@ def _shall_be_real(value: ir.Value, fact: TensorFormat, outputs: OutputPolicy) -
     """Whether an output of the model that holds integers shall hold real numbers."""
     if outputs == "integer" or (outputs == "declared" and value.dtype in INTEGERS):
         return False
-    return fact.is_quantised or (value.dtype == ir.DataType.FLOAT and fact.element in INTEGERS)
+    return fact.is_quantized or (value.dtype == ir.DataType.FLOAT and fact.element in INTEGERS)
 
 
 def _is_given(value: ir.Value) -> bool:
@@ -143,7 +143,7 @@ def _require_sorted(book: FormatBook, node: ir.Node) -> None:
 
 def _formats_of(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
     """The facts of a node's outputs; what its inputs need is noted on the way."""
-    if is_quantising(node):
+    if is_quantizing(node):
         return formats_of_dequant(book, node) if is_dequant(node) else formats_of_dialect(book, node)
     function = book.flow.function_of(node)
     if function is not None:
@@ -164,14 +164,14 @@ def _formats_of_if(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
 
 
 def _one_of(book: FormatBook, uses: list[Use]) -> TensorFormat:
-    """The fact of a tensor that is one of several: quantised only if all of them are the same kind of integers."""
+    """The fact of a tensor that is one of several: quantized only if all of them are the same kind of integers."""
     facts = [book.fact(use.value) for use in uses]
-    if any(f.is_quantised for f in facts):
-        return _one_of_quantised(book, uses, facts)
+    if any(f.is_quantized for f in facts):
+        return _one_of_quantized(book, uses, facts)
     return next((f for f in facts if f.element is not None), UNKNOWN)
 
 
-def _one_of_quantised(book: FormatBook, uses: list[Use], facts: list[TensorFormat]) -> TensorFormat:
+def _one_of_quantized(book: FormatBook, uses: list[Use], facts: list[TensorFormat]) -> TensorFormat:
     is_same = all(_is_same_kind(f, facts[0]) for f in facts)
     if not is_same and any(f.element is None for f in facts):
         return UNKNOWN
@@ -211,16 +211,16 @@ def _enter_body(book: FormatBook, body: ir.Graph, given: Mapping[int, ir.Value |
     for index, formal in enumerate(body.inputs):
         fact = book.fact(given[index]) if index in given else plain(formal.dtype)
         is_declared_real = formal.dtype == ir.DataType.FLOAT and formal not in book.required
-        if fact.is_quantised and (formal in book.real_formals or is_declared_real):
+        if fact.is_quantized and (formal in book.real_formals or is_declared_real):
             fact = REAL
         book.result.facts[formal] = plain(formal.dtype) if fact.element is None else fact
     _visit(book, body)
 
 
 def _hand_over(book: FormatBook, node: ir.Node, index: int, inside: TensorFormat) -> None:
-    """An input of a node goes into a body or a function: as integers if it is quantised there, else as real numbers."""
-    if book.fact(node.inputs[index]).is_quantised:
-        (book.take_integers if inside.is_quantised else book.need_reals)(Use(node, index))
+    """An input of a node goes into a body or a function: as integers if it is quantized there, else as real numbers."""
+    if book.fact(node.inputs[index]).is_quantized:
+        (book.take_integers if inside.is_quantized else book.need_reals)(Use(node, index))
 
 
 def _carried(book: FormatBook, node: ir.Node, body: ir.Graph, given: int, returned: int) -> TensorFormat:
@@ -230,12 +230,12 @@ def _carried(book: FormatBook, node: ir.Node, body: ir.Graph, given: int, return
     if returned >= len(body.outputs) or node.inputs[given] is None:
         return fact
     back = book.fact(body.outputs[returned])
-    if (fact.is_quantised or back.is_quantised) and not _is_same_kind(fact, back):
-        if fact.is_quantised and formal not in book.real_formals:
+    if (fact.is_quantized or back.is_quantized) and not _is_same_kind(fact, back):
+        if fact.is_quantized and formal not in book.real_formals:
             book.real_formals.add(formal)
             book.is_settled = False
         book.need_reals(Use(body, returned))
-    elif back.is_quantised:
+    elif back.is_quantized:
         book.take_integers(Use(body, returned))
     _hand_over(book, node, given, fact)
     return fact
@@ -244,7 +244,7 @@ def _carried(book: FormatBook, node: ir.Node, body: ir.Graph, given: int, return
 def _collected(book: FormatBook, body: ir.Graph, index: int) -> TensorFormat:
     """The fact of the tensors that iterations give, put together."""
     fact = book.fact(body.outputs[index])
-    if fact.is_quantised:
+    if fact.is_quantized:
         book.take_integers(Use(body, index))
     return fact
 
@@ -256,7 +256,7 @@ def _formats_of_call(book: FormatBook, node: ir.Node, function: ir.Function) -> 
     given = [book.fact(v) for v in node.inputs]
     if _tried(book, function, given) is None:
         pairs = zip(function.inputs, given, strict=False)
-        given = [REAL if fact.is_quantised and formal not in book.required else fact for formal, fact in pairs]
+        given = [REAL if fact.is_quantized and formal not in book.required else fact for formal, fact in pairs]
     for index, fact in enumerate(given):
         _hand_over(book, node, index, fact)
     results = _tried(book, function, given)
@@ -328,4 +328,4 @@ def _enter_function(book: FormatBook, function: ir.Function, given: list[TensorF
 
 
 def _is_same_kind(one: TensorFormat, other: TensorFormat) -> bool:
-    return one.is_quantised and other.is_quantised and (one.element, one.scale) == (other.element, other.scale)
+    return one.is_quantized and other.is_quantized and (one.element, one.scale) == (other.element, other.scale)

@@ -53,16 +53,16 @@ class TensorFormat:
 
     Attributes:
         element: The element type; None where it cannot be known.
-        scale: int = real · scale; None for tensors that are not quantised, and where the scale cannot be known.
+        scale: int = real · scale; None for tensors that are not quantized, and where the scale cannot be known.
         bits: Width of the integers, which may be less than the type's (4 bits are stored in int8).
-        is_quantised: The integers stand for real numbers. A shape or an index is not quantised.
+        is_quantized: The integers stand for real numbers. A shape or an index is not quantized.
         was_real: A Dequant stands before the tensor in the file and is ignored here, because integers are needed further on.
     """
 
     element: ir.DataType | None = None
     scale: float | None = None
     bits: int | None = None
-    is_quantised: bool = False
+    is_quantized: bool = False
     was_real: bool = field(default=False, compare=False)
 
     @property
@@ -83,7 +83,7 @@ class TensorFormat:
         if self.element is None:
             return "unknown"
         name = "float32" if self.element == ir.DataType.FLOAT else self.element.name.lower()
-        if not self.is_quantised:
+        if not self.is_quantized:
             return name
         return f"{name} at an unknown scale" if self.scale is None else f"{name} at scale {self.scale:g}"
 
@@ -94,19 +94,19 @@ REAL = TensorFormat(ir.DataType.FLOAT)
 
 @cache
 def plain(element: ir.DataType | None) -> TensorFormat:
-    """The fact of a tensor of an element type that is not quantised."""
+    """The fact of a tensor of an element type that is not quantized."""
     return TensorFormat(element)
 
 
-def quantised(scale: float | None, bits: int | None, element: ir.DataType | None = None) -> TensorFormat:
+def quantized(scale: float | None, bits: int | None, element: ir.DataType | None = None) -> TensorFormat:
     """The fact of integers that stand for real numbers; the element type follows from the width unless it is given.
 
-    >>> quantised(16.0, 4).element.name, quantised(16.0, 12).element.name
+    >>> quantized(16.0, 4).element.name, quantized(16.0, 12).element.name
     ('INT8', 'INT16')
     """
     if element is None and bits is not None:
         element = integer_type(bits)
-    return TensorFormat(element, scale, bits, is_quantised=True)
+    return TensorFormat(element, scale, bits, is_quantized=True)
 
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make, and a walk makes many
@@ -246,9 +246,9 @@ class FormatBook:
         """Note that a use needs real numbers: it gets a Dequant, or a finding where the scale is not known."""
         value = use.value
         fact = self.fact(value)
-        if fact.is_quantised and (fact.scale is not None or is_dequant(value.producer())):
+        if fact.is_quantized and (fact.scale is not None or is_dequant(value.producer())):
             self.result.needs.append(use)
-        elif fact.is_quantised or fact.element in INTEGERS:
+        elif fact.is_quantized or fact.element in INTEGERS:
             self.report_unknown_scale(use)
 
     def report_unknown_scale(self, use: Use) -> None:
@@ -273,7 +273,7 @@ class FormatBook:
     def _format_of_source(self, value: ir.Value) -> TensorFormat:
         """The fact of an input, an initializer or a constant: its type, and the scale at which its readers take it."""
         element = value.dtype or (None if value.const_value is None else value.const_value.dtype)
-        if element not in INTEGERS or value not in self.required.quantised:
+        if element not in INTEGERS or value not in self.required.quantized:
             return plain(element)
         is_constant = value.const_value is not None and not value.is_graph_input()
         different = self.required.different_scales(value)
@@ -287,7 +287,7 @@ class FormatBook:
                 "Give all of them the scale that the input has.",
                 rule=SCALE_MISMATCH,
             )
-        return quantised(self.required.scale_of(value), integer_bits(element), element)
+        return quantized(self.required.scale_of(value), integer_bits(element), element)
 
 
 CONSTANTS = ("Constant", "ConstantOfShape")
@@ -308,7 +308,7 @@ def formats_of_dequant(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
         reason = "it has no scale_o, and its tensor's scale is not known"
         book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
     book.take_integers(Use(node, 0))
-    is_ignored = fact.is_quantised and node.outputs[0] in book.required
+    is_ignored = fact.is_quantized and node.outputs[0] in book.required
     return [fact.once_real() if is_ignored else REAL]
 
 
@@ -320,9 +320,9 @@ def formats_of_dialect(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
     for index in _present(node, stated.reals):
         book.need_reals(Use(node, index))
     if stated.kept is None:
-        return [REAL if s is None else quantised(s.scale, s.bits) for s in stated.outputs]
+        return [REAL if s is None else quantized(s.scale, s.bits) for s in stated.outputs]
     kept = node.inputs[stated.kept] if stated.kept < len(node.inputs) else None
-    if book.fact(kept).is_quantised:
+    if book.fact(kept).is_quantized:
         book.take_integers(Use(node, stated.kept))
     return [book.fact(kept)]
 
@@ -353,7 +353,7 @@ def _expect_integers(book: FormatBook, node: ir.Node, index: int, stated: Stated
             ERROR,
             describe(node),
             f"{stated.attribute} is {stated.scale:g}, and {name!r} has the scale {fact.scale:g}",
-            "Give this node the scale of its tensor, or requantise the tensor.",
+            "Give this node the scale of its tensor, or requantize the tensor.",
             rule=SCALE_MISMATCH,
         )
     if stated.bits is not None and fact.bits is not None and not _fits(stated.bits, fact, value):
@@ -361,7 +361,7 @@ def _expect_integers(book: FormatBook, node: ir.Node, index: int, stated: Stated
             ERROR,
             describe(node),
             f"it reads {name!r} as {stated.bits} bits, and that has {fact.bits} ({fact})",
-            "State the width that the tensor has, or requantise it.",
+            "State the width that the tensor has, or requantize it.",
             rule=OPERAND_TYPE,
         )
 
@@ -392,7 +392,7 @@ def _fits(bits: int, fact: TensorFormat, value: ir.Value) -> bool:
 def formats_of_standard(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
     """A standard node: integers stay integers where they are moved, selected or compared, and a runtime can do so."""
     facts = [book.fact(v) for v in node.inputs]
-    if not any(fact.is_quantised for fact in facts):
+    if not any(fact.is_quantized for fact in facts):
         return _plain_outputs(book, node, _without_misfits(book, node, facts))
     if node.op_type in SHAPE_OPS:
         _take_all(book, node, facts)
@@ -403,7 +403,7 @@ def formats_of_standard(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
         return _formats_of_integer_op(book, node, facts)
     data = _present(node, data_of(node))
     if any(facts[i].element is None for i in data):
-        return formats_of_unknown(book, node)  # the quantised tensor may meet integers or real numbers
+        return formats_of_unknown(book, node)  # the quantized tensor may meet integers or real numbers
     common = _common_format(node, facts, data)
     return _on_reals(book, node, facts) if common is None else _on_integers(book, node, facts, common)
 
@@ -426,7 +426,7 @@ def _without_misfits(book: FormatBook, node: ir.Node, facts: list[TensorFormat])
 
 def _take_all(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> None:
     for index, fact in enumerate(facts):
-        if fact.is_quantised:
+        if fact.is_quantized:
             book.take_integers(Use(node, index))
 
 
@@ -444,10 +444,10 @@ def _on_integers(
 
 
 def _on_reals(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> list[TensorFormat]:
-    """The node runs on real numbers, so every quantised input needs a Dequant."""
+    """The node runs on real numbers, so every quantized input needs a Dequant."""
     seen = list(facts)
     for index, fact in enumerate(facts):
-        if not fact.is_quantised:
+        if not fact.is_quantized:
             continue
         if takes_reals(node, index, book.opset):
             book.need_reals(Use(node, index))
@@ -456,7 +456,7 @@ def _on_reals(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> lis
             book.find(
                 ERROR,
                 describe(node),
-                f"input {index} cannot be quantised numbers, and {Use(node, index).value.name!r} is {fact}",
+                f"input {index} cannot be quantized numbers, and {Use(node, index).value.name!r} is {fact}",
                 "Connect the tensor that is meant.",
                 rule=OPERAND_TYPE,
             )
@@ -475,7 +475,7 @@ def _formats_of_integer_op(book: FormatBook, node: ir.Node, facts: list[TensorFo
         return [plain(target)]
     bits, width = integer_bits(target), integer_bits(fact.element)
     if bits is not None and width is not None and bits >= width:
-        return [quantised(fact.scale, fact.bits, target)]
+        return [quantized(fact.scale, fact.bits, target)]
     if target != ir.DataType.INT64 or not _is_cast_back(node):
         book.find(
             WARNING,
@@ -514,7 +514,7 @@ def _keeps_integers(node: ir.Node, index: int) -> bool:
 
 
 def _plain_outputs(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> list[TensorFormat]:
-    """Outputs that are not quantised: of the types that ONNX gives them, else of those that the file declares."""
+    """Outputs that are not quantized: of the types that ONNX gives them, else of those that the file declares."""
     elements = output_types(node, [fact.element for fact in facts], book.opset)
     if node.op_type in CONSTANTS:
         return [_constant(book, node, elements[0])]
@@ -522,9 +522,9 @@ def _plain_outputs(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -
 
 
 def _constant(book: FormatBook, node: ir.Node, element: ir.DataType | None) -> TensorFormat:
-    """A constant of integers is quantised where all that read it agree on a scale."""
+    """A constant of integers is quantized where all that read it agree on a scale."""
     scale = book.required.scale_of(node.outputs[0]) if node.outputs else None
-    return quantised(scale, integer_bits(element), element) if element in INTEGERS and scale else plain(element)
+    return quantized(scale, integer_bits(element), element) if element in INTEGERS and scale else plain(element)
 
 
 def formats_of_unknown(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
@@ -533,7 +533,7 @@ def formats_of_unknown(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
         fact = book.fact(value)
         if value is not None and fact.was_real and fact.scale is not None:
             book.result.kept_real.append(Use(node, index))
-        elif value is not None and fact.is_quantised and not is_dequant(value.producer()):
+        elif value is not None and fact.is_quantized and not is_dequant(value.producer()):
             book.find(
                 WARNING,
                 describe(node),
@@ -546,8 +546,8 @@ def formats_of_unknown(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
 
 
 def _common_format(node: ir.Node, facts: list[TensorFormat], data: list[int]) -> TensorFormat | None:
-    """The one fact of a node's data; None where they are not one kind of integers, or other inputs are quantised, too."""
-    chosen = [facts[i] for i in data if facts[i].is_quantised]
+    """The one fact of a node's data; None where they are not one kind of integers, or other inputs are quantized, too."""
+    chosen = [facts[i] for i in data if facts[i].is_quantized]
     if not chosen or _are_mixed(node, facts, data) or not _has_one_scale(chosen, len(data)):
         return None
     widest = max(chosen, key=lambda fact: fact.bits or 0)
@@ -555,18 +555,18 @@ def _common_format(node: ir.Node, facts: list[TensorFormat], data: list[int]) ->
 
 
 def _are_mixed(node: ir.Node, facts: list[TensorFormat], data: list[int]) -> bool:
-    """Whether the data have several element types, quantised and computed plain numbers, or meet other quantised inputs."""
+    """Whether the data have several element types, quantized and computed plain numbers, or meet other quantized inputs."""
     together = [*data, *bounds_of(node)]
     if len({facts[i].element for i in together}) > 1:
         return True
-    if any(fact.is_quantised for i, fact in enumerate(facts) if i not in together):
+    if any(fact.is_quantized for i, fact in enumerate(facts) if i not in together):
         return True
-    # a constant beside quantised numbers is written for their scale
-    return not all(facts[i].is_quantised or _is_constant(node.inputs[i]) for i in data)
+    # a constant beside quantized numbers is written for their scale
+    return not all(facts[i].is_quantized or _is_constant(node.inputs[i]) for i in data)
 
 
 def _has_one_scale(facts: list[TensorFormat], count: int) -> bool:
-    """Whether quantised tensors have the same scale, which must be known where they are among several."""
+    """Whether quantized tensors have the same scale, which must be known where they are among several."""
     scales = {fact.scale for fact in facts}
     return len(scales) == 1 and (None not in scales or count == 1)
 

@@ -190,7 +190,7 @@ def build_function(
     references = {name: AttributeRef(name, kind) for name, kind in kinds.items()}
     arguments = [OnnxValue(_input_type(op, name, element_bits), value) for name, value in inputs.items()]
     results = op.body(kernel, *op.arrange(arguments), **references)
-    outputs = [kernel.materialise(r) for r in (results if len(op.outputs) > 1 else [results])]
+    outputs = [kernel.materialize(r) for r in (results if len(op.outputs) > 1 else [results])]
     graph = ir.Graph(list(inputs.values()), outputs, nodes=kernel.nodes, opset_imports={"": opset})
     for node in reversed(kernel.nodes):  # steps of a body that this form of the op does without
         if not any(value in outputs or value.uses() for value in node.outputs):
@@ -270,7 +270,7 @@ def expand_node(node: ir.Node, opset: int) -> None:
     arguments = [None if value is None else _argument(value) for value in node.inputs]
     kernel.is_narrow_exact = is_narrow_exact(node, op)
     results = op.body(kernel, *op.arrange(arguments), **attributes_of(node, op))
-    made = [kernel.materialise(r) for r in (results if len(op.outputs) > 1 else [results])]
+    made = [kernel.materialize(r) for r in (results if len(op.outputs) > 1 else [results])]
     for index, new in enumerate(kernel.nodes):
         new.name = f"{node.name or output.name}/{new.op_type}_{index}"
     graph = node.graph

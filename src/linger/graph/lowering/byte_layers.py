@@ -266,7 +266,7 @@ def average_pool(w: ByteWriter) -> ir.Value | None:
         return None
     real = w.emit("DequantizeLinear", [x.value, w.one(), w.zero_point(x.zero)])
     kernel = OnnxKernel(opset=w.opset, element_bits=_BYTE_BITS, prefix=f"{w.node.outputs[0].name}/")
-    made = kernel.materialise(op_of(w.node).body(kernel, OnnxValue(FLOAT, real), **w.attributes))
+    made = kernel.materialize(op_of(w.node).body(kernel, OnnxValue(FLOAT, real), **w.attributes))
     w.nodes += kernel.nodes
     return made
 

@@ -132,7 +132,7 @@ def requant(w: QdqWriter) -> Written | str:
 
 
 def add(w: QdqWriter) -> Written | str:
-    """DQ + DQ, Q; where both operands are rounded, one is quantised to the output's scale first."""
+    """DQ + DQ, Q; where both operands are rounded, one is quantized to the output's scale first."""
     a, target = w.attributes, w.attributes["scale_o"]
     left = w.part(w.input(0), source=a["scale_x"], target=target)
     if min(a["scale_x"], a["scale_y"]) > target:
@@ -238,7 +238,7 @@ class _Product:
         return w.initializer(self.bias / unit, np.float32, "bias")
 
     def finish(self, w: QdqWriter, total: ir.Value, *, is_one_node: bool = True) -> Written:
-        """The sum, quantised."""
+        """The sum, quantized."""
         a, nudge = w.attributes, _LIFT if self.zero_point else 0.0
         value = w.quantize(total, a["scale_o"], bits=a["o_bits"], zero_point=self.zero_point, nudge=nudge)
         saturated = self._saturated(is_one_node=is_one_node) if w.is_symmetric else 0

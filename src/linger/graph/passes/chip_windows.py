@@ -18,7 +18,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN, ops
-from linger.graph.core.dialects import DEQUANT, QUANT_MODE, is_quantising, packed_name
+from linger.graph.core.dialects import DEQUANT, QUANT_MODE, is_quantizing, packed_name
 from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
 from linger.graph.core.rewiring import drop_unused, is_used, remove_nodes
@@ -114,8 +114,8 @@ def own_parameters(model: ir.Model) -> Changes:
 
 def parameters_of(node: ir.Node) -> tuple[ir.Value, ...]:
     """Weight and bias of a node, and what else of the kind its op has; nothing where it has one parameter only."""
-    op = ops().get(packed_name(node)) if is_quantising(node) else None
-    if op is None or not (op.weight_axes is not None or op.normalises):
+    op = ops().get(packed_name(node)) if is_quantizing(node) else None
+    if op is None or not (op.weight_axes is not None or op.normalizes):
         return ()
     found = (v for v in node.inputs[1:] if v is not None and v.is_initializer() and not v.is_graph_input())
     values = tuple(dict.fromkeys(found))
@@ -293,7 +293,7 @@ class _Groups:
         return [n for n in range(self.count - 1, 0, -1) if self.count % n == 0]
 
     @property
-    def is_depthwise_picture(self) -> bool:
+    def is_depthwise_image(self) -> bool:
         """Whether every group has one input and one output, over two axes: chips have these."""
         return self.op_type == "Conv2dInt" and self.inputs == self.outputs == self.count
 
@@ -344,7 +344,7 @@ def _groups_of(node: ir.Node) -> _Groups | None:
 
 def _objection(groups: _Groups, count: int, *, reaches_kernel: bool, most_groups: int) -> str | None:
     """Why there must not be so many groups; None where they may be."""
-    if count == 1 or groups.is_depthwise_picture:
+    if count == 1 or groups.is_depthwise_image:
         return None
     if groups.op_type == _TRANSPOSED:
         return "a transposed convolution must not have groups"

@@ -293,7 +293,7 @@ def _merge_tensors(values: list[ir.Value], replacer: ValueReplacer, changes: Cha
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-_QUANTISING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+_QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 """Left alone: a weight that is stored in 8 bits would be stored in 32."""
 
 _USUAL_BYTES = 1 << 24
@@ -357,7 +357,7 @@ def _foldable(model: ir.Model, largest: int) -> dict[ir.Node, None]:
     """The nodes that depend on constants only, in order."""
     sizes, found = known_tensors(model).shapes, dict[ir.Node, None]()
     for node in model.graph:
-        is_plain = node.domain == "" and node.op_type not in _RANDOM | _QUANTISING and not inner_graphs(node)
+        is_plain = node.domain == "" and node.op_type not in _RANDOM | _QUANTIZING and not inner_graphs(node)
         if is_plain and all(value is None or _is_constant(value, found) for value in node.inputs):
             counts = [sizes.get(value.name or "") or () for value in node.outputs]
             if all(math.prod(size or 1 for size in shape) <= largest for shape in counts):

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError
-from linger.graph.core.dialects import is_quantising, is_quantising_domain
+from linger.graph.core.dialects import is_quantizing, is_quantizing_domain
 from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import (
     GraphPlace,
@@ -40,7 +40,7 @@ def complete_types(model: ir.Model) -> Changes:
     """Declare type and shape of every tensor, as onnx's inference finds them, through function bodies too.
 
     A declaration that the nodes contradict is corrected, also of an output, since runtimes refuse the file otherwise. But
-    where an output is declared as real and holds quantised integers, a Dequant is missing, and the declaration stays. Sizes
+    where an output is declared as real and holds quantized integers, a Dequant is missing, and the declaration stays. Sizes
     that an output leaves open stay open. Leaves: all other declarations, and tensors of ops that nobody knows.
 
     Raises:
@@ -52,7 +52,7 @@ def complete_types(model: ir.Model) -> Changes:
     if not (is_plain or all(in_order(place) == list(place.graph) for place in places)):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
     has_bodies = any(place.owner is not None and place.function is None for place in places)
-    has_strangers = any(node.domain and not is_quantising_domain(node.domain) for node in all_nodes(model))
+    has_strangers = any(node.domain and not is_quantizing_domain(node.domain) for node in all_nodes(model))
     for _ in range(_MOST_ROUNDS if has_bodies or has_strangers else 1):
         count = len(changes)
         _complete_once(model, changes)
@@ -74,7 +74,7 @@ def _complete_once(model: ir.Model, changes: Changes) -> None:
 
 
 class _Declarer:
-    """Writes inferred types and shapes into a model, where they agree with the facts of quantised tensors."""
+    """Writes inferred types and shapes into a model, where they agree with the facts of quantized tensors."""
 
     def __init__(self, model: ir.Model, changes: Changes) -> None:
         self._changes = changes
@@ -111,7 +111,7 @@ def _may_replace(value: ir.Value, found: Inferred, opset: int, *, is_output: boo
 
 
 def _as_followed(value: ir.Value, found: Inferred, facts: Propagation) -> Inferred | None:
-    """The inferred type, unless the facts of quantised tensors contradict it.
+    """The inferred type, unless the facts of quantized tensors contradict it.
 
     Both decide types; if one took back what the other wrote, a repair would never settle.
     """
@@ -209,7 +209,7 @@ def correct_types(model: ir.Model, facts: Formats | None = None) -> Changes:
 def _is_unscaled_output(value: ir.Value, found: Propagation) -> bool:
     """Whether an output is declared as real and holds integers of an unknown scale: a finding says so, the type stays."""
     is_real_end = value.is_graph_output() and value.dtype == ir.DataType.FLOAT
-    return is_real_end and found.element(value) in INTEGERS and not found.fact(value).is_quantised
+    return is_real_end and found.element(value) in INTEGERS and not found.fact(value).is_quantized
 
 
 def _outputs_of_functions(flow: Flow) -> set[ir.Value]:
@@ -343,7 +343,7 @@ def _is_known_size(size: onnx.TensorShapeProto.Dimension) -> bool:
 
 def _with_bodies(model: ir.Model) -> ir.Model | None:
     """A copy whose dialect nodes have function bodies; None without such nodes, or where linger does not know one."""
-    if not any(is_quantising(node) for node in all_nodes(model)):
+    if not any(is_quantizing(node) for node in all_nodes(model)):
         return None
     made = model.clone()
     for node in all_nodes(made):

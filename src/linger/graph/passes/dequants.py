@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.graph.core.dialects import DEQUANT, NEWER, is_dequant, is_quantising, read_scale
+from linger.graph.core.dialects import DEQUANT, NEWER, is_dequant, is_quantizing, read_scale
 from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import Names, defined_in, describe
 from linger.graph.core.rewiring import ValueReplacer, is_used
@@ -194,7 +194,7 @@ def _name(value: ir.Value | None) -> str:
 
 
 def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: Formats | None = None) -> Changes:
-    """Insert one Dequant per quantised tensor, shared by all that need its real numbers.
+    """Insert one Dequant per quantized tensor, shared by all that need its real numbers.
 
     A tensor that is an output of the model and shall be real hands its name on to the Dequant's result and is then called
     `<name>_quant`.
@@ -225,7 +225,7 @@ class _Inserter:
         self._model, self._flow, self._found, self._changes = flow.model, flow, found, changes
         self._node_names = Names(n.name for n in flow.nodes() if n.name)
         self._names = Names(v.name for graph in flow.graphs() for v in defined_in(graph) if v.name)
-        domains = {node.domain for node in flow.nodes() if is_quantising(node)}
+        domains = {node.domain for node in flow.nodes() if is_quantizing(node)}
         self._domain = NEWER if domains == {NEWER} else DOMAIN
         self._made: dict[tuple[ir.Value, ir.Graph], ir.Value] = {}
 

@@ -42,7 +42,7 @@ Both together round three times in float32, by 2^-24 of the number each: of 2^15
 2^8.
 """
 
-_BY_HAND = "Quantise as uint8 to have it removed, or remove it by hand and compare the numbers."
+_BY_HAND = "Quantize as uint8 to have it removed, or remove it by hand and compare the numbers."
 
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-100, 2.0**100
 """Between these no q / scale is subnormal or infinite."""
@@ -52,8 +52,8 @@ def cancel_dq_q(model: ir.Model) -> Changes:
     """Let users of the second node of a pair use the integers in front of the first one.
 
     Only where scale, zero point, type and axis are constant and equal and every integer of the type comes back exactly. A
-    pair with different scales is a requantisation and stays, and so does one that decides which kernels ONNX Runtime
-    chooses (`pair_findings` lists them). Leaves: a dequantisation only if somebody uses its floats; an Identity where an
+    pair with different scales is a requantization and stays, and so does one that decides which kernels ONNX Runtime
+    chooses (`pair_findings` lists them). Leaves: a dequantization only if somebody uses its floats; an Identity where an
     output needs a tensor of its own.
     """
     changes = Changes()
@@ -90,7 +90,7 @@ def _nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def _undone_by(node: ir.Node, facts: Callable[[], Propagation]) -> ir.Node | None:
-    """The dequantisation before a node that the node undoes exactly; None for any other node."""
+    """The dequantization before a node that the node undoes exactly; None for any other node."""
     x = node.inputs[0] if node.inputs else None
     first = None if x is None else x.producer()
     if first is None:
@@ -155,7 +155,7 @@ def _bits_of(q: ir.Value, found: Propagation) -> int | None:
 
 
 def fill_float_islands(model: ir.Model) -> Changes:
-    """Take the DQ and Q nodes away around ops that move, choose or limit numbers, where all of them quantise alike.
+    """Take the DQ and Q nodes away around ops that move, choose or limit numbers, where all of them quantize alike.
 
     Relu becomes a Clip at the zero point; bounds and borders become integers. Leaves: DQ nodes that others use; islands
     with different scales, with a scale for each channel, without an integer kernel in ONNX Runtime, with a Where or of int8
@@ -240,7 +240,7 @@ def split_shared_zero_points(model: ir.Model) -> Changes:
     """Copy scale and zero-point initializers that Q and DQ nodes of several tensors, or other nodes, share.
 
     The Q that makes an integer tensor and the DQs that read it go on sharing, as every tool writes them, and so do Qs that
-    quantise one tensor alike. ONNX Runtime 1.31.1 computes the same with and without sharing, at every optimisation level;
+    quantize one tensor alike. ONNX Runtime 1.31.1 computes the same with and without sharing, at every optimization level;
     but it does not turn 4-bit DequantizeLinear → MatMul into MatMulNBits where a scale is shared, and versions without that
     precaution fail to load such a file (microsoft/onnxruntime issue 28306). Tools that set a scale in place would change it
     for all nodes that share it.
@@ -285,7 +285,7 @@ def _integers_of(node: ir.Node) -> ir.Value | None:
 
 
 def _first_alike(node: ir.Node) -> ir.Value:
-    """The result of the first Q that quantises the same tensor in the same way: ONNX Runtime computes equal ones only once."""
+    """The result of the first Q that quantizes the same tensor in the same way: ONNX Runtime computes equal ones only once."""
     source = node.inputs[0]
     readers = [node] if source is None else [use.node for use in source.uses()]
     alike = (reader for reader in readers if is_qdq(reader, QUANTIZE) and reader.inputs == node.inputs)

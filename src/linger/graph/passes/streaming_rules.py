@@ -34,7 +34,7 @@ _KEEP_ZERO = frozenset(
 """Ops of one operand that make zeros of zeros, so that padding in front of them may be left to a layer behind them."""
 
 _REMEDIES = {
-    "GroupNormInt": "Normalise each step by itself: LayerNorm over the channels, or BatchNorm.",
+    "GroupNormInt": "Normalize each step by itself: LayerNorm over the channels, or BatchNorm.",
     "BmmInt": "Attention needs the whole sequence; run the network without streaming, or replace it by a recurrent layer.",
     "iqMean": "Average in the program that calls the step, or use a recurrent layer.",
     "AvgPool2dInt": "Average in the program that calls the step, or use a recurrent layer.",

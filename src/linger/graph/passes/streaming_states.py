@@ -356,10 +356,10 @@ class StateBook:
 
     def cleared(self, before: ir.Node | None, real: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
         """A real state of 16 bits at a scale, or zeros where the mask, which holds one number, is zero."""
-        quantised = self.node(before, f"{DOMAIN}.Quant", [real], f"{real.name}.whole", data_bits=16, scale_x=scale)
-        quantised.type, quantised.shape = ir.TensorType(ir.DataType.INT16), real.shape
+        quantized = self.node(before, f"{DOMAIN}.Quant", [real], f"{real.name}.whole", data_bits=16, scale_x=scale)
+        quantized.type, quantized.shape = ir.TensorType(ir.DataType.INT16), real.shape
         scales = {"scale_x": scale, "scale_y": 1.0, "scale_o": scale}
-        kept = self.node(before, f"{DOMAIN}.iqMul", [quantised, mask], f"{real.name}.kept", **scales, o_bits=16)
+        kept = self.node(before, f"{DOMAIN}.iqMul", [quantized, mask], f"{real.name}.kept", **scales, o_bits=16)
         kept.shape = real.shape
         result = self.node(before, f"{DOMAIN}.Dequant", [kept], f"{real.name}.next", scale_o=scale)
         result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), real.shape

@@ -99,7 +99,7 @@ def _along(name: str, default: int, operand: Operand, axis: int) -> int | None:
     return axis - (len(operand.result) < operand.rank and mixed < axis)
 
 
-def _normalised(operand: Operand, axis: int) -> int | None:
+def _normalized(operand: Operand, axis: int) -> int | None:
     """LayerNormInt mixes the last axes, as many as the numbers of its weight fill."""
     return axis if math.prod(operand.shape()[axis + 1 :]) % math.prod(operand.shape(1)) == 0 else None
 
@@ -183,7 +183,7 @@ _DIALECT: dict[str, Rule] = {
     **dict.fromkeys(("LSTMInt", "GRUInt"), partial(_first_only, _steps)),
     "iqCat": partial(_along, "dim", 0),
     "LinearInt": partial(_first_only, partial(_all_but, -1)),
-    "LayerNormInt": partial(_first_only, _normalised),
+    "LayerNormInt": partial(_first_only, _normalized),
     "BmmInt": partial(_first_only, _left_matrix),
     "Gather": _looked_up,
     "iqPad": partial(_first_only, _same),

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from linger.errors import GraphError, listing
-from linger.graph.core.dialects import is_quantising_domain
+from linger.graph.core.dialects import is_quantizing_domain
 from linger.graph.core.finding import NOTE, Changes, Finding
 from linger.graph.core.nodes import (
     GraphPlace,
@@ -170,7 +170,7 @@ def name_nodes(model: ir.Model) -> Changes:
         taken, seen = Names(node.name for place in group for node in place.graph if node.name), set[str]()
         for place in group:  # outer graphs first
             namer.name_tensors_of(place)
-        if function is not None and is_quantising_domain(function.domain):
+        if function is not None and is_quantizing_domain(function.domain):
             continue
         for place in group:
             _name_nodes_of(place, seen, taken, changes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Float ops between DequantizeLinear and QuantizeLinear, and whether integers could go through them as they are.
 
-Quantising is monotonic: it never reverses the order of two numbers. So ops that move, repeat, choose or limit numbers do
+Quantizing is monotonic: it never reverses the order of two numbers. So ops that move, repeat, choose or limit numbers do
 to the integers what they do to the floats, as long as all Q and DQ around them have one scale and one zero point.
 """
 
@@ -47,7 +47,7 @@ Left out: `Max` and `Min` of bytes, which ONNX Runtime 1.16 to 1.22 do not have,
 """
 
 
-_LEFT = "It stays as it is. Quantise both sides alike, as uint8 and for the whole tensor, to have it in integers."
+_LEFT = "It stays as it is. Quantize both sides alike, as uint8 and for the whole tensor, to have it in integers."
 _DEAD = (
     "some of its nodes lead nowhere and decide all the same which kernels ONNX Runtime chooses around them; on integers they "
     "would not, and other kernels round otherwise and may saturate on x64 CPUs without VNNI"
@@ -73,7 +73,7 @@ class Island:
         nodes: The float nodes, in the order of the graph.
         sources: The DQ nodes before them.
         sinks: The Q nodes behind them.
-        quantization: How all Q and DQ around quantise; None where they differ.
+        quantization: How all Q and DQ around quantize; None where they differ.
         obstacle: Why integers cannot go through as they are; empty where they can.
     """
 

@@ -45,7 +45,7 @@ _DOUBTFUL = 0.02
 
 @dataclass(frozen=True)
 class Quantization:
-    """How a Q or DQ node quantises: q = round(x / scale) + zero_point, saturated. Equal objects quantise alike.
+    """How a Q or DQ node quantizes: q = round(x / scale) + zero_point, saturated. Equal objects quantize alike.
 
     Attributes:
         element: The type of the integers.
@@ -90,7 +90,7 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def quantization_of(node: ir.Node) -> Quantization | None:
-    """How a Q or DQ node quantises; None where its integers are of no type known here, or a parameter is not constant."""
+    """How a Q or DQ node quantizes; None where its integers are of no type known here, or a parameter is not constant."""
     scale, zero = constant(_input(node, 1)), constant(_input(node, 2))
     element = _element(node)
     if scale is None or element is None or element not in WIDTHS or not _computes_in(node, scale.dtype):
@@ -249,7 +249,7 @@ class ByteFusing:
     So a repair that changes who reads these tensors would change numbers, on some CPUs or on all.
 
     Attributes:
-        results: Float tensors beside an op that computes with dequantised numbers: what ops have moved between the DQ and
+        results: Float tensors beside an op that computes with dequantized numbers: what ops have moved between the DQ and
             it, and what leads from it to the Q behind it.
         signed: Where there is such an op, the signed bytes that Qs make and what DQs and moving ops make of them: ONNX
             Runtime merges pairs and drops moving ops first, so each of them may come to stand beside the op.
@@ -261,7 +261,7 @@ class ByteFusing:
         real = _spread(_first_results(nodes, _is_dq), _moved_to)
         joined = [node for node in nodes if _computes(node) and not real.isdisjoint(node.inputs)]
         self.results = _results(joined, real) if joined else set()
-        self.signed = _spread(_first_results(nodes, _makes_signed_bytes), _moved_or_dequantised) if joined else set()
+        self.signed = _spread(_first_results(nodes, _makes_signed_bytes), _moved_or_dequantized) if joined else set()
 
     def holds(self, values: Iterable[ir.Value | None]) -> bool:
         """Whether ONNX Runtime might join other ops if one of these tensors had other readers."""
@@ -317,7 +317,7 @@ def _moved_to(value: ir.Value) -> list[ir.Value]:
     return [output for use in value.uses() if is_moving(use.node) for output in data_outputs(use.node)]
 
 
-def _moved_or_dequantised(value: ir.Value) -> list[ir.Value]:
+def _moved_or_dequantized(value: ir.Value) -> list[ir.Value]:
     return [*_moved_to(value), *(use.node.outputs[0] for use in value.uses() if is_qdq(use.node, DEQUANTIZE))]
 
 

@@ -27,7 +27,7 @@ _HEAVY = 100
 
 @dataclass(frozen=True)
 class Window:
-    """How a window of two axes goes over a picture."""
+    """How a window of two axes goes over a image."""
 
     kernel: Shape
     strides: Shape
@@ -132,7 +132,7 @@ def convolve(place: Place, node: Node, index: tuple[str, ...]) -> str:
     x, w, *offset = node.args
     window = _window(node)
     n, channel, *where = index
-    row, column = where if len(where) > 1 else ("0", *where)  # a signal is a picture of one row
+    row, column = where if len(where) > 1 else ("0", *where)  # a signal is a image of one row
     ctype, total = _begin(place, node, offset[0] if offset else None, (channel,))
     inside_group, outputs = w.shape[1], w.shape[0] // window.group
     with ExitStack() as stack:
@@ -154,7 +154,7 @@ def _joined_place(channel: str, outputs: int, inside_group: int, c: str) -> str:
 def _taps(
     stack: ExitStack, place: Place, window: Window, at: tuple[str, str], size: Shape
 ) -> tuple[Place, tuple[str, ...], tuple[str, ...]]:
-    """Loops over the taps that lie inside the picture: the place inside, the tap, and the pixel."""
+    """Loops over the taps that lie inside the image: the place inside, the tap, and the pixel."""
     taps, places = [], []
     for axis in (0, 1):
         place, tap = stack.enter_context(place.loop(window.kernel[axis]))

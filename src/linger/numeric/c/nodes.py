@@ -176,7 +176,7 @@ class Buffer:
     order: Shape | None = None
 
     def strides_for(self, shape: Shape) -> Shape | None:
-        """How far apart neighbours on each axis lie, read in a shape that may have other axes of size 1; None for other shapes."""
+        """How far apart neighbors on each axis lie, read in a shape that may have other axes of size 1; None for other shapes."""
         if self.order is None:
             return tuple(step if n != 1 else 0 for step, n in zip(natural_strides(shape), shape, strict=True))
         if _longer(shape) != _longer(self.shape):
@@ -220,7 +220,7 @@ class Target:
 
 
 def natural_strides(shape: Shape) -> Shape:
-    """How far apart neighbours on each axis lie where the last axis is the innermost one.
+    """How far apart neighbors on each axis lie where the last axis is the innermost one.
 
     >>> natural_strides((2, 3, 4))
     (12, 4, 1)
@@ -423,7 +423,7 @@ class Node:
 class Bounds:
     """Intervals of nodes where some are known to lie in tighter ones, at one element.
 
-    What is known of one element says nothing about its neighbours, so it does not go through rules that move elements or
+    What is known of one element says nothing about its neighbors, so it does not go through rules that move elements or
     add them up.
     """
 

@@ -130,9 +130,9 @@ class CProducts(CArithmetic):
         left, right = steps["pads"]
         window = Window(
             (), (1, *steps["strides"]), (0, left, 0, right), (1, *steps["dilations"]), steps["group"]
-        )  # a signal is a picture of one row
-        picture, taps = (self._with_axis(v) for v in (x, w))
-        return self._convolution(picture, taps, b, window, has_rows=False)
+        )  # a signal is a image of one row
+        image, taps = (self._with_axis(v) for v in (x, w))
+        return self._convolution(image, taps, b, window, has_rows=False)
 
     def _with_axis(self, x: Value) -> Number:
         found = self.whole(x)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that compute many sums with one call: the functions of `linger_dots.h` and its neighbours.
+"""Loops that compute many sums with one call: the functions of `linger_dots.h` and its neighbors.
 
 A call fills a small array with the exact sums of a tile (a few pixels, a block of channels). A loop behind it computes from
 each of them what the op's body says: rounding, saturation and whatever is fused. Tensors have their channels innermost, so
-that a row of a window is one run of neighbours, in the input and in the weights. Where an op or a layout does not fit, the
+that a row of a window is one run of neighbors, in the input and in the weights. Where an op or a layout does not fit, the
 sums are written element by element (`linger.numeric.c.accumulation`).
 """
 

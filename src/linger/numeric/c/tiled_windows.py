@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of convolutions and pools, whose channels are innermost: a row of a window is one run of neighbours."""
+"""Tiles of convolutions and pools, whose channels are innermost: a row of a window is one run of neighbors."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def _columns(scope: Scope, filled: Filled, total: Node) -> bool:
     return True
 
 
-_PICTURE = 4
-_ORIGIN = ("0",) * _PICTURE
+_IMAGE = 4
+_ORIGIN = ("0",) * _IMAGE
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class _Span:
 
 
 @dataclass(frozen=True)
-class _Picture:
-    """The sizes of a convolution or pool over a picture; a signal is one of one row.
+class _Image:
+    """The sizes of a convolution or pool over a image; a signal is one of one row.
 
     `steps` are how far rows and columns of the input are apart in memory, `whole` the windows that lie inside.
     """
@@ -156,22 +156,22 @@ class _Picture:
     channels: Line
 
     @staticmethod
-    def of(scope: Scope, total: Node) -> _Picture | None:
+    def of(scope: Scope, total: Node) -> _Image | None:
         """The sizes, unless a window lies outside or the channels are not innermost."""
         assert isinstance(total.rule, Total)
         assert total.rule.window is not None
         window, x = total.rule.window, total.args[0]
-        outputs = total.shape[2:] if len(total.shape) == _PICTURE else (1, *total.shape[2:])
+        outputs = total.shape[2:] if len(total.shape) == _IMAGE else (1, *total.shape[2:])
         rows, columns = (_whole(window, axis, x.shape[2 + axis], outputs[axis]) for axis in (0, 1))
         found = _channels_last(scope, x)
         if rows is None or columns is None or found is None:
             return None
         size = (x.shape[2], x.shape[3])
-        return _Picture(total, window, size, (outputs[0], outputs[1]), (rows, columns), found[1], found[0])
+        return _Image(total, window, size, (outputs[0], outputs[1]), (rows, columns), found[1], found[0])
 
     def index(self, n: str, channel: str, row: str, column: str) -> tuple[str, ...]:
         """The index of an element of the result."""
-        has_rows = len(self.total.shape) == _PICTURE
+        has_rows = len(self.total.shape) == _IMAGE
         return (n, channel, row, column) if has_rows else (n, channel, column)
 
     def span(self, scope: Scope, axis: int, at: str) -> _Span:
@@ -209,7 +209,7 @@ def _whole(window: Window, axis: int, size: int, outputs: int) -> tuple[int, int
 
 
 def _channels_last(scope: Scope, x: Node) -> tuple[Line, tuple[int, int]] | None:
-    """The channels of a picture, and how far its rows and columns are apart; None unless channels are neighbours."""
+    """The channels of a image, and how far its rows and columns are apart; None unless channels are neighbors."""
     lines = [line_along(scope, x, _ORIGIN, axis) for axis in (1, 2, 3)]
     channel, row, column = lines
     if channel is None or row is None or column is None or not are_narrow(channel) or channel.step > 1:
@@ -219,24 +219,24 @@ def _channels_last(scope: Scope, x: Node) -> tuple[Line, tuple[int, int]] | None
 
 def _weights(scope: Scope, w: Node) -> tuple[Line, Shape] | None:
     """The weights of a convolution, and how far they are apart on each axis."""
-    lines = [line for axis in range(_PICTURE) if (line := line_along(scope, w, _ORIGIN, axis)) is not None]
-    if len(lines) < _PICTURE or not are_narrow(lines[0]):
+    lines = [line for axis in range(_IMAGE) if (line := line_along(scope, w, _ORIGIN, axis)) is not None]
+    if len(lines) < _IMAGE or not are_narrow(lines[0]):
         return None
     return lines[0], tuple(line.step for line in lines)
 
 
 def tile_convolution(scope: Scope, filled: Filled, total: Node) -> bool:
     """A convolution: dense, grouped or depthwise."""
-    picture, w = _Picture.of(scope, total), total.args[1]
+    image, w = _Image.of(scope, total), total.args[1]
     weights = _weights(scope, w)
-    if picture is None or weights is None:
+    if image is None or weights is None:
         return False
     outputs, inside, rows, columns = w.shape
-    if inside == 1 and outputs == picture.window.group > 1:
+    if inside == 1 and outputs == image.window.group > 1:
         wanted = (1, 0, columns * outputs, outputs)
-        return _lies(weights[1], wanted) and _depthwise(scope, filled, picture, weights[0])
+        return _lies(weights[1], wanted) and _depthwise(scope, filled, image, weights[0])
     wanted = (rows * columns * inside, 1, columns * inside, inside)
-    return _lies(weights[1], wanted) and _dense(scope, filled, picture, weights[0])
+    return _lies(weights[1], wanted) and _dense(scope, filled, image, weights[0])
 
 
 def _lies(steps: Shape, wanted: Shape) -> bool:
@@ -263,18 +263,18 @@ class _Call:
         return f"{self.name}({sums}, {self.pixels}, {self.block}, {x}, {self.pixel}, {runs}, {w}, {bias});"
 
 
-def _dense(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
+def _dense(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bool:
     """A convolution over all channels of a group: pixels side by side share the weights."""
-    total, window, (x, w) = picture.total, picture.window, picture.total.args[:2]
+    total, window, (x, w) = image.total, image.window, image.total.args[:2]
     outputs, inside = w.shape[0] // window.group, w.shape[1]
-    ctype, name = product_name(scope, "dots", total, picture.channels, weights)
+    ctype, name = product_name(scope, "dots", total, image.channels, weights)
     bias = bias_of(scope, total)[1]
     with ExitStack() as stack:
         place, n = stack.enter_context(scope.loop(total.shape[0]))
-        place, row = stack.enter_context(place.loop(picture.outputs[0]))
-        rows = picture.span(place, 0, row)
-        place, column, pixels = stack.enter_context(pixel_loop(place, picture.outputs[1], picture.whole[1]))
-        columns = picture.span(place, 1, column)
+        place, row = stack.enter_context(place.loop(image.outputs[0]))
+        rows = image.span(place, 0, row)
+        place, column, pixels = stack.enter_context(pixel_loop(place, image.outputs[1], image.whole[1]))
+        columns = image.span(place, 1, column)
         place, group = stack.enter_context(place.loop(window.group))
         place, first, block = blocks(stack, place, outputs, BLOCK)
         channel = sum_text(times_text(group, str(outputs)), first)
@@ -282,20 +282,20 @@ def _dense(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bo
         found = line_along(place, x, (n, "0", rows.begin, columns.begin), 1)
         assert found is not None
         taps = _taps(window, inside, grouped(channel), rows, columns)
-        pixel = picture.steps[1] * window.strides[1]
+        pixel = image.steps[1] * window.strides[1]
         begin, part = bias_text(bias, channel), times_text(group, str(inside))
         call = _Call(name, sums, pixels, block, found, pixel, weights, taps, begin, part)
-        _write_dots(place, call, picture, (rows, columns), (ctype, inside))
+        _write_dots(place, call, image, (rows, columns), (ctype, inside))
 
         def element(p: str, j: str) -> tuple[str, ...]:
-            return picture.index(n, grouped(sum_text(channel, j)), row, grouped(sum_text(column, p)))
+            return image.index(n, grouped(sum_text(channel, j)), row, grouped(sum_text(column, p)))
 
         write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
     return True
 
 
 def _is_run(window: Window) -> bool:
-    """Whether the taps of a row are neighbours, all channels of them."""
+    """Whether the taps of a row are neighbors, all channels of them."""
     return (window.dilations[1] == 1 or window.kernel[1] == 1) and window.group == 1
 
 
@@ -309,12 +309,10 @@ def _taps(window: Window, inside: int, channel: str, rows: _Span, columns: _Span
     )
 
 
-def _write_dots(
-    scope: Scope, call: _Call, picture: _Picture, spans: tuple[_Span, _Span], kind: tuple[str, int]
-) -> None:
+def _write_dots(scope: Scope, call: _Call, image: _Image, spans: tuple[_Span, _Span], kind: tuple[str, int]) -> None:
     """One call for a window whose rows are runs, or that is one row; otherwise one for each of its rows, which are added."""
-    window, (rows, columns), (ctype, inside) = picture.window, spans, kind
-    row_step, column_step = (s * d for s, d in zip(picture.steps, window.dilations, strict=True))
+    window, (rows, columns), (ctype, inside) = image.window, spans, kind
+    row_step, column_step = (s * d for s, d in zip(image.steps, window.dilations, strict=True))
     row = window.kernel[1] * inside
     output = window.kernel[0] * row
     if _is_run(window):
@@ -346,37 +344,37 @@ def _add(scope: Scope, call: _Call, ctype: str, text: Callable[[str], str]) -> N
         place.line(f"{call.sums}[{i}] += {more}[{i}];")
 
 
-def _depthwise(scope: Scope, filled: Filled, picture: _Picture, weights: Line) -> bool:
+def _depthwise(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bool:
     """Each channel with weights of its own: channels side by side, pixels side by side share the weights."""
-    ctype, name = product_name(scope, "depthwise", picture.total, picture.channels, weights)
-    bias, channels = bias_of(scope, picture.total)[1], picture.total.shape[1]
-    row, pixel = picture.window.kernel[1] * channels, picture.steps[1] * picture.window.strides[1]
+    ctype, name = product_name(scope, "depthwise", image.total, image.channels, weights)
+    bias, channels = bias_of(scope, image.total)[1], image.total.shape[1]
+    row, pixel = image.window.kernel[1] * channels, image.steps[1] * image.window.strides[1]
 
     def call(sums: str, count: tuple[str, str], first: str, x: str, taps: tuple[_Span, _Span]) -> str:
         w = weights.at(times_text(taps[0].first, str(row)), times_text(taps[1].first, str(channels)), first)
         end = f"{w}, {row}, {channels}, {bias_text(bias, first)}"
-        return f"{name}({sums}, {count[0]}, {count[1]}, {x}, {pixel}, {_window_text(picture, taps)}, {end});"
+        return f"{name}({sums}, {count[0]}, {count[1]}, {x}, {pixel}, {_window_text(image, taps)}, {end});"
 
-    return _over_channels(scope, filled, picture, (ctype, picture.whole[1]), call)
+    return _over_channels(scope, filled, image, (ctype, image.whole[1]), call)
 
 
-def _window_text(picture: _Picture, spans: tuple[_Span, _Span]) -> str:
+def _window_text(image: _Image, spans: tuple[_Span, _Span]) -> str:
     """How many rows and columns a window has, and how far they are apart."""
-    row_step, column_step = (s * d for s, d in zip(picture.steps, picture.window.dilations, strict=True))
+    row_step, column_step = (s * d for s, d in zip(image.steps, image.window.dilations, strict=True))
     return f"{spans[0].count}, {row_step}, {spans[1].count}, {column_step}"
 
 
 def _over_channels(
-    scope: Scope, filled: Filled, picture: _Picture, kind: tuple[str, tuple[int, int]], call: _Writer
+    scope: Scope, filled: Filled, image: _Image, kind: tuple[str, tuple[int, int]], call: _Writer
 ) -> bool:
     """The loops of primitives that keep channels apart; `kind`: the type of the sums, and the windows that may share a call."""
-    total, (ctype, whole) = picture.total, kind
+    total, (ctype, whole) = image.total, kind
     with ExitStack() as stack:
         place, n = stack.enter_context(scope.loop(total.shape[0]))
-        place, row = stack.enter_context(place.loop(picture.outputs[0]))
-        rows = picture.span(place, 0, row)
-        place, column, pixels = stack.enter_context(pixel_loop(place, picture.outputs[1], whole))
-        columns = picture.span(place, 1, column)
+        place, row = stack.enter_context(place.loop(image.outputs[0]))
+        rows = image.span(place, 0, row)
+        place, column, pixels = stack.enter_context(pixel_loop(place, image.outputs[1], whole))
+        columns = image.span(place, 1, column)
         place, first, block = blocks(stack, place, total.shape[1], LONG_BLOCK)
         sums = sums_array(place, ctype, block, pixels, LONG_BLOCK)
         found = line_along(place, total.args[0], (n, "0", rows.begin, columns.begin), 1)
@@ -384,7 +382,7 @@ def _over_channels(
         place.line(call(sums, (pixels, block), first, found.at(first), (rows, columns)))
 
         def element(p: str, j: str) -> tuple[str, ...]:
-            return picture.index(n, grouped(sum_text(first, j)), row, grouped(sum_text(column, p)))
+            return image.index(n, grouped(sum_text(first, j)), row, grouped(sum_text(column, p)))
 
         write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
     return True
@@ -459,16 +457,16 @@ def tile_window_largest(scope: Scope, filled: Filled, total: Node) -> bool:
 
 
 def _pool(scope: Scope, filled: Filled, total: Node, kind: str, ctype: str) -> bool:
-    picture = _Picture.of(scope, total)
-    if picture is None:
+    image = _Image.of(scope, total)
+    if image is None:
         return False
     scope.draft.includes.add("linger_pools.h")
-    name = f"linger_window_{kind}_{picture.channels.bits}{f'_{WIDTHS[ctype]}' if ctype else ''}"
+    name = f"linger_window_{kind}_{image.channels.bits}{f'_{WIDTHS[ctype]}' if ctype else ''}"
 
     def call(sums: str, count: tuple[str, str], _: str, x: str, taps: tuple[_Span, _Span]) -> str:
-        return f"{name}({sums}, {count[1]}, {x}, {_window_text(picture, taps)});"
+        return f"{name}({sums}, {count[1]}, {x}, {_window_text(image, taps)});"
 
-    return _over_channels(scope, filled, picture, (ctype or picture.channels.buffer.ctype, (0, 0)), call)
+    return _over_channels(scope, filled, image, (ctype or image.channels.buffer.ctype, (0, 0)), call)
 
 
 _WRITERS: dict[Accumulate, Callable[[Scope, Filled, Node], bool]] = {

@@ -254,7 +254,7 @@ class Unit:
 
     Args:
         accumulators: Other versions of the sums, see `linger.numeric.c.accumulation`.
-        is_tiled: Sums call the functions of `linger_dots.h` and its neighbours, many elements at a time.
+        is_tiled: Sums call the functions of `linger_dots.h` and its neighbors, many elements at a time.
         is_static: The functions are seen in their own file only.
     """
 

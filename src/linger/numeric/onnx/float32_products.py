@@ -125,8 +125,8 @@ class OnnxNarrow(OnnxWriter):
         finally:
             self._made = self._made.parents
 
-    def materialise(self, v: OnnxValue) -> ir.Value:
-        return super().materialise(self._settled(v))
+    def materialize(self, v: OnnxValue) -> ir.Value:
+        return super().materialize(self._settled(v))
 
     def _settled(self, v: OnnxValue) -> OnnxValue:
         """The value as a node has computed it, in float64."""

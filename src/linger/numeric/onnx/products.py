@@ -397,7 +397,7 @@ class OnnxTime(OnnxProducts):
         sizes = [self._reshape(n, [1]) for n in (self._size(sequence, 1), self._size(w, 1))]
         zero = ir.tensor(np.zeros(1, self.narrow_type.numpy()))
         made = self.fresh()
-        shape = self.materialise(self.emit("Concat", sizes, INT64, axis=0))
+        shape = self.materialize(self.emit("Concat", sizes, INT64, axis=0))
         self.nodes.append(
             ir.Node("", "ConstantOfShape", [shape], attributes=[ir.AttrTensor("value", zero)], outputs=[made])
         )
@@ -436,13 +436,13 @@ class OnnxTime(OnnxProducts):
             carried = tuple(OnnxValue(s.dtype, v) for s, v in zip(states, before, strict=True))
             given = tuple(OnnxValue(s.dtype, v) for s, v in zip(sequences, items, strict=True))
             after, kept = step(carried, given)
-            made = [self.materialise(v) for v in (*after, *kept)]
+            made = [self.materialize(v) for v in (*after, *kept)]
         for value in made:
             # a runtime that does not fold constants cannot find out that a state has two axes
             value.type, value.shape = ir.TensorType(self.narrow_type), ir.Shape([None, None])
         body = ir.Graph([*before, *items], made, nodes=nodes, name=f"{self._prefix}step")
         attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sequences))]
-        inputs = [self.materialise(v) for v in (*states, *sequences)]
+        inputs = [self.materialize(v) for v in (*states, *sequences)]
         outputs = [self.fresh() for _ in made]
         self.nodes.append(ir.Node("", "Scan", inputs, attributes=attributes, outputs=outputs))
         values = tuple(OnnxValue(self.narrow_type, v) for v in outputs)

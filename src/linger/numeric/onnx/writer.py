@@ -128,13 +128,13 @@ class OnnxWriter:
         **attributes: Any,
     ) -> tuple[OnnxValue, ...]:
         """Add one node and return all its outputs."""
-        values = [None if v is None else self.materialise(v) for v in inputs]
+        values = [None if v is None else self.materialize(v) for v in inputs]
         made = [self.fresh() for _ in range(outputs)]
         attrs = [make_attribute(name, value) for name, value in attributes.items() if value is not None]
         self.nodes.append(ir.Node("", op_type, values, attributes=attrs, outputs=made))
         return tuple(OnnxValue(dtype, v) for v in made)
 
-    def materialise(self, v: OnnxValue) -> ir.Value:
+    def materialize(self, v: OnnxValue) -> ir.Value:
         """The graph value; a constant becomes a Constant node."""
         if v.value is not None:
             return v.value
@@ -175,12 +175,12 @@ class OnnxWriter:
         for name, make in (("then_branch", then), ("else_branch", otherwise)):
             with self._branch() as nodes:
                 result = make()
-                out = self.materialise(result)
+                out = self.materialize(result)
             dtype = result.dtype
             graphs.append((name, ir.Graph([], [out], nodes=nodes, name=f"{self._prefix}{name}")))
         attributes = [ir.AttrGraph(name, graph) for name, graph in graphs]
         made = self.fresh()
-        self.nodes.append(ir.Node("", "If", [self.materialise(condition)], attributes=attributes, outputs=[made]))
+        self.nodes.append(ir.Node("", "If", [self.materialize(condition)], attributes=attributes, outputs=[made]))
         return OnnxValue(dtype, made)
 
     # numbers

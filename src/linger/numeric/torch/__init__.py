@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer arithmetic in torch: the simulation kernel, exact products, quantise-dequantise, recurrent steps."""
+"""Integer arithmetic in torch: the simulation kernel, exact products, quantize-dequantize, recurrent steps."""

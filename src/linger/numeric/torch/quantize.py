@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantise-dequantise in one pass: the fast twin of Quant and of every layer's requantisation.
+"""Quantize-dequantize in one pass: the fast twin of Quant and of every layer's requantization.
 
 Works on real carriers q/scale. The forward is ⌊x·scale + ½⌋ limited and divided by the scale, in x's own
 precision; the gradient is that of limiting alone (straight through the rounding). The input is kept only when

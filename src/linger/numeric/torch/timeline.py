@@ -200,7 +200,7 @@ class NumpySteps:
 
     @staticmethod
     def look_up(table: Array, values: Array, places: Array, out: Array) -> None:
-        """The entries at values, rounded towards zero to `places`; what lies outside of the table takes its ends."""
+        """The entries at values, rounded toward zero to `places`; what lies outside of the table takes its ends."""
         places[...] = values
         table.take(places, None, out, "clip")
 
@@ -251,7 +251,7 @@ class TorchSteps:
 
     @staticmethod
     def look_up(table: Tensor, values: Tensor, places: Tensor, out: Tensor) -> None:
-        """The entries at values, rounded towards zero to `places`; what lies outside of the table takes its ends."""
+        """The entries at values, rounded toward zero to `places`; what lies outside of the table takes its ends."""
         places.copy_(values).clamp_(0, len(table) - 1)  # NaN becomes one of them, too
         torch.index_select(table, 0, places.view(-1), out=out.view(-1))
 

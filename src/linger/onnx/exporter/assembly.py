@@ -161,14 +161,14 @@ def _take_integers(source: ir.Value, opset: int) -> str:
                 return f"{_label(node)} reads its real values"
     if any(value.is_graph_output() for value in _outputs(moving)):
         return "it is an output as well"
-    return _quantise_outside(source, quants, moving, opset) if quants else ""
+    return _quantize_outside(source, quants, moving, opset) if quants else ""
 
 
-def _quantise_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.Node], opset: int) -> str:
+def _quantize_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.Node], opset: int) -> str:
     """Remove the Quants of an input, so that the nodes before them move integers; return the reason if they cannot."""
     formats = sorted({(n.attributes["scale_x"].as_float(), n.outputs[0].dtype) for n in quants}, key=str)
     if len(formats) > 1:
-        return f"it is quantised with the scales {listing(f'{scale:g}' for scale, _ in formats)}"
+        return f"it is quantized with the scales {listing(f'{scale:g}' for scale, _ in formats)}"
     kind = quants[0].outputs[0].dtype
     assert kind is not None  # `assemble` has inferred the types
     bits = quants[0].attributes["data_bits"].as_int()
@@ -347,7 +347,7 @@ def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
     if refused:
         reasons = "; ".join(f"{name!r}, as {reason}" for name, reason in refused.items())
         warnings.warn(
-            f"export: is_input_quant leaves an input float: {reasons}. Feed real values there, or let a quantised layer be "
+            f"export: is_input_quant leaves an input float: {reasons}. Feed real values there, or let a quantized layer be "
             "the first to use it.",
             UserWarning,
             stacklevel=5,

@@ -199,10 +199,10 @@ _trace: Any = torch._C  # noqa: SLF001 - torch has no public way to name a tenso
 
 
 class WrapperTrace:
-    """Follows quantised tensors into a torch.autograd.Function, which a trace records as one node.
+    """Follows quantized tensors into a torch.autograd.Function, which a trace records as one node.
 
     Such a node may use nothing but its inputs, and its inputs are wrappers. So a wrapper gets a value of its own in the trace,
-    its real values, and what needs integers quantises these again. A Dequant and the Quant behind it cancel each other when the
+    its real values, and what needs integers quantizes these again. A Dequant and the Quant behind it cancel each other when the
     file is assembled.
     """
 
@@ -234,7 +234,7 @@ class WrapperTrace:
             return wrapper.stored
         if wrapper.bits > _WIDEST_EXACT:
             raise UnsupportedError(
-                f"{self._runtime.path or 'model'}: a torch.autograd.Function is exported beside a quantised tensor of "
+                f"{self._runtime.path or 'model'}: a torch.autograd.Function is exported beside a quantized tensor of "
                 f"{wrapper.bits} bits, whose integers do not survive as real values. Give the layer an output of 8 or 16 "
                 "bits (linger.quant_module), or write the function as torch functions."
             )

@@ -124,23 +124,23 @@ def export(
 ) -> None:
     """Write a model as an ONNX file, with any argument of the old or of today's torch.onnx.export.
 
-    A quantised model becomes nodes of the `thinker` dialect with integer weights, a Dequant wherever a float op or an
+    A quantized model becomes nodes of the `thinker` dialect with integer weights, a Dequant wherever a float op or an
     output needs real values. A float model gives the graph of torch's own tracing exporter at the opset asked for.
 
     Args:
-        model: Quantised (and calibrated or trained), float, scripted or traced. It is not changed.
+        model: Quantized (and calibrated or trained), float, scripted or traced. It is not changed.
         args: Example input: a tensor, a tuple of arguments (the last may be a dict of keywords), a dict, or another form of the
             page "Inputs".
         f: Path or binary file object. A path is written whole or not at all.
         export_params: False: weights become typed inputs of the graph.
         verbose: Print a listing of the exported graph.
-        training: torch's TrainingMode for a float model; a quantised model is exported in evaluation form.
+        training: torch's TrainingMode for a float model; a quantized model is exported in evaluation form.
         input_names: Names of the graph's inputs; None, or fewer than there are: as forward's parameters are called.
         output_names: Names of the graph's outputs; None, or fewer than there are: `output`, `output_1`, ….
         aten: Removed from torch; ignored with a DeprecationWarning.
         export_raw_ir: As `aten`.
         operator_export_type: torch's OperatorExportTypes, e.g. ONNX_ATEN_FALLBACK.
-        opset_version: 11 to 20 for a quantised model, 9 to 20 for a float one; 12 if not given.
+        opset_version: 11 to 20 for a quantized model, 9 to 20 for a float one; 12 if not given.
         _retain_param_name: As `aten`.
         do_constant_folding: Let torch fold constants (and batch norms) of float parts.
         example_outputs: As `aten`.
@@ -163,7 +163,7 @@ def export(
         form: "dialect", "bare", "standard" or "qdq"; None: the one that the target's packer takes, "dialect" without a target.
         qdq_symmetric: With form "qdq": zero points of 0 and real biases only, as TensorRT demands.
         integer_kernels: With form "standard": 8-bit layers in ONNX's integer kernels and curves as tables. False: float nodes only, for
-            runtimes that requantise otherwise than ONNX Runtime.
+            runtimes that requantize otherwise than ONNX Runtime.
         simplify: Simplify the result (extra `simplify`).
         target: "venus", "arcs" or "venusA": write what this chip computes exactly, with a batch of 1, and refuse what it
             cannot take, with the remedies. None: the target that linger.init was given, if any; else no limits.
@@ -324,14 +324,14 @@ def _example(subject: Exportable, call: ExampleCall, options: ExportOptions, run
 
 
 def _refuse_parts(model: object, *, is_quantized: bool) -> None:
-    """Refuse a module that only holds quantised layers: the model that `init` returned knows how to write them."""
+    """Refuse a module that only holds quantized layers: the model that `init` returned knows how to write them."""
     parts = [] if is_quantized or not isinstance(model, nn.Module) else list(model.named_modules())
     found = [path or type(module).__name__ for path, module in parts if isinstance(module, QuantizedBase)]
     inside = [path for path, module in parts if runtime_of(module) is not None]
     if found:
         wrapped = f" If it is a wrapper for training, export model.{inside[0]}." if len(inside) == 1 else ""
         raise UsageError(
-            f"export: {listing(found)} of this model is quantised, the model as a whole is not. "
+            f"export: {listing(found)} of this model is quantized, the model as a whole is not. "
             f"Call linger.init on the whole model and export what it returns.{wrapped}"
         )
 
@@ -364,7 +364,7 @@ def _run(subject: Exportable, call: ExampleCall, options: ExportOptions) -> byte
 
 
 def _run_quantized(subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> bytes:
-    """Trace; if a torch.autograd.Function gets a quantised tensor, trace again and follow the tensor into it."""
+    """Trace; if a torch.autograd.Function gets a quantized tensor, trace again and follow the tensor into it."""
     if runtime.announcer is None:
         try:
             return _run(subject, call, options)

@@ -34,7 +34,7 @@ def check_form(form: str) -> None:
 
 def check_opset(opset: int, *, is_quantized: bool = True, is_dynamo: bool = False) -> None:
     """Refuse an opset that a file cannot have."""
-    kind = "quantised" if is_quantized else "float"
+    kind = "quantized" if is_quantized else "float"
     allowed = DYNAMO_OPSETS if is_dynamo else INTEGER_OPSETS if is_quantized else FLOAT_OPSETS
     if opset not in allowed:
         how = " with dynamo=True" if is_dynamo else ""

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 FIRST_BFLOAT16_OPSET = 13
 """The first opset at which ONNX's ops take bfloat16."""
 
-_PICTURE_AXES = 4
+_IMAGE_AXES = 4
 """An input with so many axes has samples on its first one; rows of a matrix, and matrices, are no batch."""
 
 REMOVED = {"aten": False, "export_raw_ir": False, "_retain_param_name": True, "example_outputs": None}
@@ -67,7 +67,7 @@ def check_place(f: object) -> None:
 
 
 def check_tensors(model: object, inputs: Sequence[Tensor], opset: int, *, is_quantized: bool) -> None:
-    """Refuse tensors that a file cannot hold, all at once. Weights of a quantised model become integers, of any type."""
+    """Refuse tensors that a file cannot hold, all at once. Weights of a quantized model become integers, of any type."""
     given = {f"input {i}": tensor for i, tensor in enumerate(inputs)}
     stored = dict(chain(model.named_parameters(), model.named_buffers())) if isinstance(model, nn.Module) else {}
     _refuse_empty(given | stored)
@@ -126,7 +126,7 @@ def with_one_sample(options: ExportOptions, shapes: Sequence[tuple[int, ...]]) -
     several = [
         f"{name!r} of the shape {list(shape)}"
         for name, shape in zip(options.input_names, shapes, strict=False)
-        if shape and shape[0] > 1 and (len(shape) >= _PICTURE_AXES or name in names)
+        if shape and shape[0] > 1 and (len(shape) >= _IMAGE_AXES or name in names)
     ]
     if several:
         raise UsageError(
@@ -162,7 +162,7 @@ def with_target(options: ExportOptions, own: str | None) -> ExportOptions:
     if options.target not in (None, own):
         raise UsageError(
             f"export: the model computes as {own} does (linger.init), not as {options.target}. "
-            f"Leave target out, or quantise the model anew with linger.init(model, target={options.target!r})."
+            f"Leave target out, or quantize the model anew with linger.init(model, target={options.target!r})."
         )
     is_for_chips = options.form in PACKED_FORMS and options.is_update_dequant
     return replace(options, target=own) if is_for_chips else options
@@ -173,7 +173,7 @@ def _check_target(options: ExportOptions, *, is_quantized: bool) -> None:
     assert options.target is not None  # the caller checks
     where = f"export: target={options.target!r}"
     if not is_quantized:
-        raise UsageError(f"{where} is for quantised models. Call linger.init(model) first, or leave target out.")
+        raise UsageError(f"{where} is for quantized models. Call linger.init(model) first, or leave target out.")
     check_packed(options.form, options.target)
     if not options.is_update_dequant:
         raise UsageError(f"{where} cannot be judged with is_update_dequant=False, whose file does not run.")

@@ -54,7 +54,7 @@ _LOST_VALUE_REMEDY = (
 )
 
 _UNKNOWN_WRAPPER = "Cannot insert a Tensor that requires grad as a constant"
-"""torch's message if a torch.autograd.Function gets a quantised tensor."""
+"""torch's message if a torch.autograd.Function gets a quantized tensor."""
 
 TORCH_KEYWORDS = frozenset(
     {"autograd_inlining", "custom_translation_table", "optimize", "fallback", "profile", "dump_exported_program",
@@ -96,7 +96,7 @@ class TraceOptions:
 
 
 class FunctionMetError(UsageError):
-    """A torch.autograd.Function was given a quantised tensor, which this trace does not follow."""
+    """A torch.autograd.Function was given a quantized tensor, which this trace does not follow."""
 
 
 def trace(model: Exportable, call: ExampleCall, options: TraceOptions, target: io.BytesIO | Path) -> None:
@@ -177,7 +177,7 @@ def _quietly(model: Exportable, call: ExampleCall) -> Iterator[None]:
 
 
 def _real_outputs(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
-    """Dequantise the outputs: those of a file are real values."""
+    """Dequantize the outputs: those of a file are real values."""
     return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, output)
 
 

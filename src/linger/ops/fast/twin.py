@@ -27,7 +27,7 @@ from linger.numeric.torch.quantize import fake_quantize
 from linger.numeric.torch.scale import Scale
 
 _GEOMETRY = ("strides", "pads", "dilations", "group", "output_padding")
-_PICTURE_CHANNELS = -3
+_IMAGE_CHANNELS = -3
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def product_twin(op: Op) -> ProductTwin:
         if op.window_axes > 1 and not op.is_transposed:
             return ProductTwin(_images, -1 - op.window_axes)
         return ProductTwin(_convolution(conv1d if op.window_axes == 1 else conv_transpose2d), -1 - op.window_axes)
-    return ProductTwin(_scaled_channels, _PICTURE_CHANNELS) if op.weight_axes == 1 else ProductTwin(_linear, -1)
+    return ProductTwin(_scaled_channels, _IMAGE_CHANNELS) if op.weight_axes == 1 else ProductTwin(_linear, -1)
 
 
 def _convolution(

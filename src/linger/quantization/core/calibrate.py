@@ -29,7 +29,7 @@ def calibration(
     outputs: str | None = None,
     layers: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Forward passes inside this block set the scales of every quantised layer they reach.
+    """Forward passes inside this block set the scales of every quantized layer they reach.
 
     The model computes in real numbers meanwhile, so the ranges are those of the float network, for any number of batches in
     any order. Gradients are off. A second block adds to what the first one found. An error inside the block leaves all ranges
@@ -101,7 +101,7 @@ def choose_ranges(
     ranges are those of the next pass.
 
     Args:
-        model: The model, quantised and calibrated in this process: a checkpoint holds ranges, but no counts.
+        model: The model, quantized and calibrated in this process: a checkpoint holds ranges, but no counts.
         method: The method of all ranges.
         inputs: That of inputs.
         weights: That of weights, which needs no calibration.
@@ -109,7 +109,7 @@ def choose_ranges(
         layers: Those of single layers.
 
     Raises:
-        UsageError: The model is not quantised, a method or a layer is unknown, nothing was counted for a range; the model
+        UsageError: The model is not quantized, a method or a layer is unknown, nothing was counted for a range; the model
             is as it was.
     """
     plan = Plan.read("choose_ranges", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)

@@ -76,7 +76,7 @@ class Group:
     def begin(self, module: nn.Module) -> None:
         """A module begins its first pass in the block."""
         scope = scope_of(module)
-        assert scope is not None  # a pass begins in a module of a quantised model
+        assert scope is not None  # a pass begins in a module of a quantized model
         known = list(dict.fromkeys(id(begun.runtime) for begun in self._begun))
         number = known.index(id(scope.runtime)) if id(scope.runtime) in known else len(known)
         label = f"{number}:{scope.path}"
@@ -180,7 +180,7 @@ def _check(everybody: Sequence[Parts]) -> None:
     ranks = list(enumerate(each.facts for each in everybody))
     failed = [f"rank {rank} failed inside the block ({said['failed']})" for rank, said in ranks if "failed" in said]
     _refuse(failed, "Look at what it says.")
-    idle = [f"rank {rank} ran no quantised model inside the block" for rank, said in ranks if not said["passes"]]
+    idle = [f"rank {rank} ran no quantized model inside the block" for rank, said in ranks if not said["passes"]]
     if len(idle) == len(ranks):
         return  # one process alone warns of it
     _refuse(idle, "Give every process a part of the data.")
@@ -231,7 +231,7 @@ def save_statistics(model: nn.Module, path: AnyPath) -> None:
         path: The file, replaced if it exists; it is there whole or not at all.
 
     Raises:
-        UsageError: The model is not quantised, nothing was counted in it, or the file cannot be written.
+        UsageError: The model is not quantized, nothing was counted in it, or the file cannot be written.
 
     >>> import linger, torch
     >>> model = linger.init(torch.nn.Sequential(torch.nn.Linear(4, 2)))
@@ -275,7 +275,7 @@ def merge_statistics(
         layers: Methods of single layers.
 
     Raises:
-        UsageError: The model is not quantised; a file is missing, damaged, foreign, of another format, of another model or
+        UsageError: The model is not quantized; a file is missing, damaged, foreign, of another format, of another model or
             of other weights; nothing was counted in it; two files hold the same counts; there is no file; a method or a layer
             is unknown. The message names every file concerned, and the model is as it was.
     """

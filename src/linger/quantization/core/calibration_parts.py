@@ -220,7 +220,7 @@ def _layer_at(model: nn.Module, path: str) -> QuantizedBase:
     layer = parent._modules.get(name) if name else model  # noqa: SLF001 - get_submodule would raise
     if layer is None:
         scope = scope_of(parent)
-        assert scope is not None  # a module of a quantised model has one
+        assert scope is not None  # a module of a quantized model has one
         assert scope.runtime.make_function is not None  # init has set it
         layer = scope.runtime.make_function(parent, name)
     assert isinstance(layer, QuantizedBase)  # the models were compared
@@ -257,7 +257,7 @@ Description = Mapping[str, tuple[str, str]]
 
 
 def describe(model: nn.Module) -> dict[str, tuple[str, str]]:
-    """The description of a quantised model; its ranges, and the functions that passes have found, do not count."""
+    """The description of a quantized model; its ranges, and the functions that passes have found, do not count."""
     with torch.no_grad():
         return {
             path: (_digest(*_kind(module)), _digest(*_numbers(module)))

@@ -142,7 +142,7 @@ def percentile(bins: Bins, bits: int, percent: float = 99.99) -> float:
 def top_k(bins: Bins, bits: int, k: float = 3.0) -> float:
     """The k-th largest of the items' largest magnitudes, so that an item unlike all others, or two of them, do not count.
 
-    An item is a slice along the first axis: a picture of a batch. Of n items at most a quarter is left out.
+    An item is a slice along the first axis: a image of a batch. Of n items at most a quarter is left out.
     """
     del bits
     if bins.smallest is None or bins.greatest is None:

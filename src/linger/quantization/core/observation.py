@@ -38,7 +38,7 @@ class Bins:
         low: Lower ends.
         high: Upper ends; equal to the lower end where every number of the bin is the same.
         counts: How many numbers lie in each.
-        smallest: The smallest number of each item (a slice along the first axis: a picture of a batch), in bins; None in
+        smallest: The smallest number of each item (a slice along the first axis: a image of a batch), in bins; None in
             these themselves.
         greatest: The largest number of each item.
     """
@@ -201,7 +201,7 @@ class Counted:
     counter: Counter
 
 
-class Judgement(Protocol):
+class Judgment(Protocol):
     """Something about a place that is known only when the ranges are."""
 
     def finding(self) -> tuple[str, str] | None:
@@ -217,16 +217,16 @@ class Calibration:
     """What one calibration block has seen, and the warnings that it gives when it ends.
 
     Attributes:
-        passes: Forward passes of quantised models.
+        passes: Forward passes of quantized models.
         begin: Called with the module whose forward begins a pass.
-        judgements: What is asked when the block has ended, by runtime and place.
+        judgments: What is asked when the block has ended, by runtime and place.
         sentences: Warnings for the end of the block, by place.
         is_silent: Whether another process gives the warnings.
     """
 
     passes: int = 0
     begin: Callable[[nn.Module], None] = _ignore
-    judgements: dict[tuple[int, str], Judgement] = field(default_factory=dict)
+    judgments: dict[tuple[int, str], Judgment] = field(default_factory=dict)
     sentences: dict[str, str] = field(default_factory=dict)
     is_silent: bool = False
     _counted: dict[int, Counted] = field(default_factory=dict)
@@ -237,7 +237,7 @@ class Calibration:
         self.sentences[place] = sentence
 
     def see_input(self, place: str, x: Tensor) -> None:
-        """Remember the smallest and the largest number of a float tensor that is quantised."""
+        """Remember the smallest and the largest number of a float tensor that is quantized."""
         if not x.numel():
             return
         low, high = torch.aminmax(x.detach())
@@ -247,7 +247,7 @@ class Calibration:
         self._inputs[place] = _Seen(low, high, x.numel() + (0 if before is None else before.count))
 
     def input_ends(self) -> dict[str, tuple[float, float, int]]:
-        """The smallest and the largest number of every float tensor that was quantised, and how many there were."""
+        """The smallest and the largest number of every float tensor that was quantized, and how many there were."""
         # reading a number from a GPU stalls it, so each tensor is read once, at the end
         return {place: (*torch.stack([s.low, s.high]).tolist(), s.count) for place, s in self._inputs.items()}
 
@@ -285,7 +285,7 @@ class Calibration:
             return []
         if not self.passes:
             return [
-                "calibration: no quantised model ran inside the block, so no scale was set. "
+                "calibration: no quantized model ran inside the block, so no scale was set. "
                 "Call the model that linger.init returned, with typical data."
             ]
         return [*self._without_numbers(), *self.sentences.values(), *self._judged()]
@@ -293,7 +293,7 @@ class Calibration:
     def _judged(self) -> list[str]:
         """One sentence for all places of which the same is to be said."""
         places: dict[str, list[str]] = {}
-        for sentence, place in filter(None, (judgement.finding() for judgement in self.judgements.values())):
+        for sentence, place in filter(None, (judgment.finding() for judgment in self.judgments.values())):
             places.setdefault(sentence, []).append(place)
         return [sentence.format(places=listing(found)) for sentence, found in places.items()]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PackedSequence in and out of quantised layers: padded sequences and their lengths, and back.
+"""PackedSequence in and out of quantized layers: padded sequences and their lengths, and back.
 
-However a user imported torch's functions, they end in two calls, which are recognised here. While a model is exported a
+However a user imported torch's functions, they end in two calls, which are recognized here. While a model is exported a
 PackedSequence holds the padded steps themselves: a file has lengths beside a sequence, not a packed form.
 """
 
@@ -46,7 +46,7 @@ def pack(out: QTensor, lengths: Tensor, like: PackedSequence) -> PackedSequence:
 
 
 def move_packed(func: TorchFunction, x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    """Packing or padding of quantised steps: numbers move, and zeros are the same in every format."""
+    """Packing or padding of quantized steps: numbers move, and zeros are the same in every format."""
     if not isinstance(x, QTensor) or x.scale is None or (func is _UNPACK and args[2] != 0):
         result: tuple[Tensor, Tensor] = func(unwrap(x), *args)
         return result
@@ -98,7 +98,7 @@ def _padded_again(
     lengths = getattr(sizes, _LENGTHS)
     if padding_value != 0 and isinstance(steps, QTensor):
         steps = steps.dequantize()
-    if not isinstance(steps, QTensor):  # a quantised layer leaves zeros beyond the lengths
+    if not isinstance(steps, QTensor):  # a quantized layer leaves zeros beyond the lengths
         steps = torch.where(_is_inside(steps, lengths), steps, padding_value)
     if total_length > steps.shape[0]:
         steps = _longer(steps, total_length - steps.shape[0], padding_value)

@@ -34,10 +34,10 @@ _Wrapper = TypeVar("_Wrapper", contravariant=True)
 
 
 class Announcer(Protocol[_Wrapper]):
-    """Lets a trace follow quantised tensors into functions that it records as one node (implemented by the exporter)."""
+    """Lets a trace follow quantized tensors into functions that it records as one node (implemented by the exporter)."""
 
     def announce(self, wrapper: _Wrapper, content: Tensor, scale: float | None) -> None:
-        """A quantised tensor was made, or has got other content."""
+        """A quantized tensor was made, or has got other content."""
 
     def real(self, wrapper: _Wrapper) -> Tensor:
         """Its real values, as the trace knows them here."""

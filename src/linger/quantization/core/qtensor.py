@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QTensor: a tensor of fixed-point numbers that torch functions recognise.
+"""QTensor: a tensor of fixed-point numbers that torch functions recognize.
 
 It wraps the real values q/scale (exact in float32), so an op that linger does not know computes the right float
 result from it. While a model is exported it wraps the integers themselves and its real value is a Dequant node.
@@ -223,7 +223,7 @@ class QTensor(Tensor):
         agreed = self._writes[1] if self._copied_at is None else self._copied_at
         if self._writes_known != self._writes[0] or agreed != _version(self._content):
             raise UnsupportedError(
-                f"{self.runtime.path or 'model'}: a quantised tensor is used after another one that shares its memory "
+                f"{self.runtime.path or 'model'}: a quantized tensor is used after another one that shares its memory "
                 "(a view or slice) was changed in place. Write x = x + y instead of x += y, or clone() first."
             )
         if self._make is not None:
@@ -387,7 +387,7 @@ class QTensor(Tensor):
         """Calls that bypass torch functions see the real values, and may not write them."""
         if func._schema.is_mutable and any(isinstance(a, QTensor) for a in args[:1]):  # noqa: SLF001 - no public name
             raise UnsupportedError(
-                f"{args[0].runtime.path or 'model'}: {func} writes over a quantised tensor unseen. Make a new one instead."
+                f"{args[0].runtime.path or 'model'}: {func} writes over a quantized tensor unseen. Make a new one instead."
             )
         return func(*unwrap(args), **unwrap(dict(kwargs or {})))
 
@@ -457,7 +457,7 @@ Real = Callable[[], Tensor]
 """Computes the result of an op in real numbers."""
 
 Operand = QTensor | Tensor | tuple[int, ...]
-"""A quantised tensor, a constant matrix of integers, or a tuple of places or counts, whose values a trace knows too."""
+"""A quantized tensor, a constant matrix of integers, or a tuple of places or counts, whose values a trace knows too."""
 
 
 def compute(

@@ -27,7 +27,7 @@ from linger.quantization.core.runtime import OpCall, Pass, no_script, runtime_of
 from linger.quantization.core.stored import Kind, RangeHolder, Stored
 
 OWN_INPUT = "own_x"
-"""Buffer of a layer whose input keeps a range of its own, though quantised inputs came, too."""
+"""Buffer of a layer whose input keeps a range of its own, though quantized inputs came, too."""
 
 BITS = "bits"
 """Buffer of a layer whose widths change while it trains: bits of input, parameters and output."""
@@ -90,7 +90,7 @@ class QuantizedBase(RangeHolder):
     # what it is
     @property
     def keeps_own_input(self) -> bool:
-        """Whether the range of its input is observed, though quantised inputs came, too."""
+        """Whether the range of its input is observed, though quantized inputs came, too."""
         return OWN_INPUT in self.stored and self.read(OWN_INPUT) != 0.0
 
     @property
@@ -320,9 +320,9 @@ def widths_in(state_dict: dict[str, Any], prefix: str) -> Widths | None:
 
 # the ranges of a model
 def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Range]:
-    """The ranges of a quantised model that can be chosen, by key, in the order of its modules.
+    """The ranges of a quantized model that can be chosen, by key, in the order of its modules.
 
-    A layer whose input comes from another quantised layer has that layer's scale: such an input is left out, unless
+    A layer whose input comes from another quantized layer has that layer's scale: such an input is left out, unless
     `with_adopted` asks for it.
     """
     found: dict[str, Range] = {}
@@ -344,13 +344,13 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
 
 
 def quantized_ranges(model: nn.Module, where: str) -> dict[str, Range]:
-    """The ranges of a quantised model.
+    """The ranges of a quantized model.
 
     Raises:
-        UsageError: It is not quantised.
+        UsageError: It is not quantized.
     """
     if runtime_of(model) is None:
-        raise UsageError(f"{where}: {type(model).__name__} is not quantised. Give the model that linger.init returned.")
+        raise UsageError(f"{where}: {type(model).__name__} is not quantized. Give the model that linger.init returned.")
     return ranges_of(model)
 
 

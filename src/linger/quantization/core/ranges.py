@@ -173,7 +173,7 @@ class Range:
         return scale != 0.0 and not is_power_of_two(scale)
 
     def adopt(self, q: QTensor) -> None:
-        """Take over the range of a quantised input, which follows from its scale: nothing is observed."""
+        """Take over the range of a quantized input, which follows from its scale: nothing is observed."""
         self.set(limits(q.bits)[1] / q.scale, q.scale)
 
     # choices
@@ -462,7 +462,7 @@ class Range:
         now = call.now
         if not x.is_floating_point():
             raise UsageError(
-                f"{call.name}: the input has type {x.dtype}; a quantised layer needs a float tensor. Convert it with "
+                f"{call.name}: the input has type {x.dtype}; a quantized layer needs a float tensor. Convert it with "
                 ".float()."
             )
         if x.dtype != torch.float32:
@@ -515,7 +515,7 @@ class Range:
     def round_product(
         self, call: OpCall, q: QTensor, y: Tensor, scale_w: Scale, bits: int, *, taps: int, is_relu: bool = False
     ) -> QTensor:
-        """A product, requantised to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
+        """A product, requantized to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
         now = call.now
         if now.is_real:
             call.note(macs=products_in(call, q, y, taps))

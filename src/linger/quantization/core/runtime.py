@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a quantised model during a forward pass: what kind of pass it is, the running module, the names of ops.
+"""The state of a quantized model during a forward pass: what kind of pass it is, the running module, the names of ops.
 
 One `Runtime` belongs to one model (it is made by `init`) and is reached from its layers and from the tensors they
 make. Nothing here is global. Where a pass begins, its `Pass` is chosen once, and every op and range is handed it.
@@ -44,7 +44,7 @@ RUN_FIRST = "torch.export needs the scales and integer weights of a pass before 
 
 def no_script(name: str) -> str:
     """The message for TorchScript, which keeps what depends on values and counts as constants."""
-    text = "a quantised model is no TorchScript, which would keep its scales and integers as they are in one pass. Write a file"
+    text = "a quantized model is no TorchScript, which would keep its scales and integers as they are in one pass. Write a file"
     return f"{name}: {text} with linger.onnx.export(model, (x,), path), or a program with torch.export.export(model, (x,))."
 
 
@@ -106,7 +106,7 @@ TorchFunction = Callable[..., Any]
 """A function of torch, or a method of its tensors."""
 
 Dispatch = Callable[["Runtime", TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
-"""Runs a torch function some of whose arguments are quantised tensors of this model."""
+"""Runs a torch function some of whose arguments are quantized tensors of this model."""
 
 
 class Keeping(NamedTuple):
@@ -229,10 +229,10 @@ class Runtime:
         methods: Methods of calibration by the kind of range, where `calibration()` is called without one.
         scales: How scales are to be found in training, as the model's configuration says.
         reasons: Why modules stay float, by their path.
-        asked: By path, modules to stay float with the functions of their forward, and those to be quantised wherever called.
+        asked: By path, modules to stay float with the functions of their forward, and those to be quantized wherever called.
         last_pass: What the last pass with values has found under the names of its ops; `recall` gives it to a trace.
         has_open_sizes: Whether a file that leaves sizes of images open is written or proven: what depends on one is computed.
-        make_unpacking: Makes the mode that keeps packed sequences padded in exports, where all recurrent layers are quantised.
+        make_unpacking: Makes the mode that keeps packed sequences padded in exports, where all recurrent layers are quantized.
         make_function: Makes the child of a module that holds the range of a function, by the child's name.
         recomputation: Remembers what a checkpoint may ask for again (`linger.quantization.core.recomputation`).
         exchange: Tells other processes what a pass has seen (`linger.quantization.core.distributed.exchange`); a layer alone has none.
@@ -240,7 +240,7 @@ class Runtime:
         holds_ranges: Whether ranges that are known stay as they are in training.
         schedule: What changes the model while it trains (`linger.tuning.schedule`); None where nothing does.
         current: This thread's part of it.
-        keeps_float_operands: Whether functions of a float and a quantised tensor stay float, as in an older linger.
+        keeps_float_operands: Whether functions of a float and a quantized tensor stay float, as in an older linger.
     """
 
     dispatch: Dispatch
@@ -564,29 +564,29 @@ def attach_scope(runtime: Runtime, path: str, module: nn.Module) -> Scope:
 
 
 def scope_of(module: nn.Module) -> Scope | None:
-    """The scope of a module of a quantised model; None for any other."""
+    """The scope of a module of a quantized model; None for any other."""
     found: Scope | None = module.__dict__.get(_SCOPE)
     return found
 
 
 def runtime_of(model: nn.Module) -> Runtime | None:
-    """The runtime of a quantised model; None for a float one, and for what is no model."""
+    """The runtime of a quantized model; None for a float one, and for what is no model."""
     found: Runtime | None = getattr(model, "__dict__", {}).get(_RUNTIME)
     return found
 
 
 def real_copy(model: nn.Module) -> nn.Module:
-    """A copy of a quantised model that computes in real numbers, in evaluation mode: the model's own float reference.
+    """A copy of a quantized model that computes in real numbers, in evaluation mode: the model's own float reference.
 
     Batch norms are folded and the limits of the constraint stage kept, nothing is rounded, no range is needed or changed.
     The modules and their paths are those of the model.
 
     Raises:
-        UsageError: The model is not quantised.
+        UsageError: The model is not quantized.
     """
     if runtime_of(model) is None:
         raise UsageError(
-            f"real_copy: {type(model).__name__} is not quantised. Give the model that linger.init returned."
+            f"real_copy: {type(model).__name__} is not quantized. Give the model that linger.init returned."
         )
     made = copy.deepcopy(model).eval()
     runtime = runtime_of(made)

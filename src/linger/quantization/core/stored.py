@@ -64,7 +64,7 @@ class RangeHolder(nn.Module):
     """Whether ranges that are known stay as they are in training."""
 
     input_range = ""
-    """Where the range of its input comes from: "own" observation, "adopted" from a quantised input, "stale" until then."""
+    """Where the range of its input comes from: "own" observation, "adopted" from a quantized input, "stale" until then."""
 
     stored: dict[str, Stored]
     """Its buffers by name, those of other code left out."""

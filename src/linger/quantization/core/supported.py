@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a model can be quantised: the layers that have an integer form, read from the ops, and models that cannot be."""
+"""What of a model can be quantized: the layers that have an integer form, read from the ops, and models that cannot be."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch import nn
 
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 _NOT_COMPILED = (
-    "a model quantised by linger runs as it is inside torch.compile, with the same integers. Leave fullgraph=True out, or "
+    "a model quantized by linger runs as it is inside torch.compile, with the same integers. Leave fullgraph=True out, or "
     "compile what stands before and after the model"
 )
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Diagnose a quantised model: what runs as integers, dumps of tensors, comparison by layer, sensitivity."""
+"""Diagnose a quantized model: what runs as integers, dumps of tensors, comparison by layer, sensitivity."""

@@ -82,7 +82,7 @@ class CallWatch:
         self._mode = None if functions is None else _FunctionMode(self, functions)
         if (
             self._mode is not None
-        ):  # begins last and ends first: it sees a function before the modes of a quantised model do
+        ):  # begins last and ends first: it sees a function before the modes of a quantized model do
             model.register_forward_pre_hook(self._mode.enter)
             model.register_forward_hook(self._mode.leave, prepend=True)
         for module in self.modules.values():
@@ -146,7 +146,7 @@ class CallWatch:
 
 
 def _watched(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules by their first path. What is inside a fused, quantised or attention layer is part of that layer."""
+    """Modules by their first path. What is inside a fused, quantized or attention layer is part of that layer."""
     inside: set[nn.Module] = set()
     for path, module in model.named_modules():
         if module not in inside:
@@ -294,17 +294,17 @@ def _percent(share: float) -> str:
 
 
 def coverage(model: nn.Module) -> Coverage:
-    """What a quantised model computes as integers, and what it does not, with the reasons and the share of the work.
+    """What a quantized model computes as integers, and what it does not, with the reasons and the share of the work.
 
     Describes the last calibration pass, which sees every op; if the model was never calibrated, the last forward pass,
-    which does not see float ops that no quantised tensor reaches.
+    which does not see float ops that no quantized tensor reaches.
 
     Raises:
-        UsageError: The model is not quantised, or has not run yet.
+        UsageError: The model is not quantized, or has not run yet.
     """
     runtime = runtime_of(model)
     if runtime is None:
-        raise UsageError("coverage: this model is not quantised. Call linger.init(model) first.")
+        raise UsageError("coverage: this model is not quantized. Call linger.init(model) first.")
     if not runtime.ops:
         raise UsageError("coverage: the model has not run yet. Run one forward pass first.")
     judged = (op if op.judged is None else op._replace(reason=op.judged(), judged=None) for op in runtime.ops)

@@ -96,12 +96,12 @@ class Dumper:
         statistic and never below it (`linger.analysis.accumulated`).
 
         Args:
-            model: A float or a quantised model, in any mode.
+            model: A float or a quantized model, in any mode.
             match_pattern: Regular expression for the beginning of a layer's name, `root.<path>` (`root` for a model that
                 is a single layer).
 
         Raises:
-            UsageError: The expression is none or fits no layer; the model is being analysed already.
+            UsageError: The expression is none or fits no layer; the model is being analyzed already.
         """
         method = "analyse_layer_output"
         self._check(method, model)
@@ -114,15 +114,15 @@ class Dumper:
         """The rows of all passes so far.
 
         Raises:
-            UsageError: Nothing is analysed, or no pass has run.
+            UsageError: Nothing is analyzed, or no pass has run.
         """
         if not self._outputs.is_watching:
             raise UsageError(
-                "Dumper: no model is analysed. Call analyse_layer_output(model) inside the `with` block first."
+                "Dumper: no model is analyzed. Call analyse_layer_output(model) inside the `with` block first."
             )
         if not self._outputs.has_run:
             raise UsageError(
-                "Dumper: no analysed layer has run. Run the model on a typical input inside the `with` block first: "
+                "Dumper: no analyzed layer has run. Run the model on a typical input inside the `with` block first: "
                 "model(typical_input)."
             )
         return self._outputs.result
@@ -170,14 +170,14 @@ class Dumper:
                 `root.<path>.<op>`.
 
         Raises:
-            UsageError: The model is not quantised or in training mode; the expression is none or fits nothing; the
+            UsageError: The model is not quantized or in training mode; the expression is none or fits nothing; the
                 folder cannot be made; the model is being dumped already.
         """
         method = "enable_dump_quanted"
         self._check(method, model)
         runtime = runtime_of(model)
         if runtime is None:
-            raise UsageError(f"{method}: {_why_not_quantised(model)}")
+            raise UsageError(f"{method}: {_why_not_quantized(model)}")
         if model.training:
             raise UsageError(
                 f"{method}: the model is in training mode, where layers compute with floats. Call model.eval() first."
@@ -263,13 +263,13 @@ def _is_counted(model: nn.Module) -> bool:
     return runtime is None or not (runtime.is_thorough or runtime.emitter is not None)
 
 
-def _why_not_quantised(model: nn.Module) -> str:
+def _why_not_quantized(model: nn.Module) -> str:
     if quantized_layers(model):
         return (
-            "this is a part of a quantised model, or holds one. Give the model that linger.init returned, and name the "
+            "this is a part of a quantized model, or holds one. Give the model that linger.init returned, and name the "
             "part in match_pattern."
         )
-    return "this model is not quantised. Call linger.init(model) first, or use enable_dump_model for a float model."
+    return "this model is not quantized. Call linger.init(model) first, or use enable_dump_model for a float model."
 
 
 def _require_op(method: str, model: nn.Module, pattern: re.Pattern[str]) -> None:
@@ -301,7 +301,7 @@ class _Gate:
 
 
 class _OpDump:
-    """Writes every op of a quantised model; an observer of its runtime."""
+    """Writes every op of a quantized model; an observer of its runtime."""
 
     def __init__(self, gate: _Gate, folder: Path, pattern: re.Pattern[str]) -> None:
         self._gate, self._folder, self._pattern = gate, folder, pattern
@@ -411,13 +411,13 @@ def op_settings(
     `data_bits` of an op with several operands is a list.
     """
     data, constants = _without_constants(op, operands)
-    quantised = [operand for operand in data if isinstance(operand, QTensor)]
+    quantized = [operand for operand in data if isinstance(operand, QTensor)]
     found = {key: value for key, value in op.complete(attributes).items() if value is not None}
     found |= {f"q_{name}": as_array(c.integers()) for name, c in constants.items() if isinstance(c, QTensor)}
-    if len(quantised) == 1:
-        found = {"scale_x": quantised[0].scale, "data_bits": quantised[0].bits} | found
-    elif quantised:
-        found = {"data_bits": [operand.bits for operand in quantised]} | found
+    if len(quantized) == 1:
+        found = {"scale_x": quantized[0].scale, "data_bits": quantized[0].bits} | found
+    elif quantized:
+        found = {"data_bits": [operand.bits for operand in quantized]} | found
     return {"scale_o": result.scale, "o_bits": result.bits} | found
 
 

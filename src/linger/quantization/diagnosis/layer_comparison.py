@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compare_layers: where in a quantised model an error arises ("born"), and where it is only passed on."""
+"""compare_layers: where in a quantized model an error arises ("born"), and where it is only passed on."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class LayerRow:
         op: The op it runs as, or the type of a layer that stayed float.
         input_db: What arrives against what arrives in the float model.
         sqnr_db: Its output against the float model's.
-        born_db: The error that it makes itself: its output against the float layer on the same, quantised, input.
-        passed_db: The error that it hands on: the float layer on the quantised input against that on the float input.
+        born_db: The error that it makes itself: its output against the float layer on the same, quantized, input.
+        passed_db: The error that it hands on: the float layer on the quantized input against that on the float input.
         verdict: "born" or "passed" if that error's power is more than twice the other's, "both" if neither is,
             "none" if both are below float32 rounding.
         cosine: Of the angle between both outputs.
@@ -95,7 +95,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class LayerComparison(Result):
-    """A quantised model against its float model, layer by layer in the order of the calls.
+    """A quantized model against its float model, layer by layer in the order of the calls.
 
     Attributes:
         rows: The layers and functions.
@@ -136,16 +136,16 @@ class LayerComparison(Result):
     def _notes(self) -> list[str]:
         return [f"without a counterpart: {name}" for name in self.unmatched]
 
-    def _picture(self) -> str:
+    def _image(self) -> str:
         names = [f"{row.name} ({row.call})" if row.call else row.name for row in self.rows]
         return bars_html(names, [row.sqnr_db for row in self.rows], "dB")
 
 
-def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: object) -> LayerComparison:
-    """Compare a quantised model with its float model, layer by layer, on the same inputs in evaluation mode.
+def compare_layers(float_model: nn.Module, quantized_model: nn.Module, inputs: object) -> LayerComparison:
+    """Compare a quantized model with its float model, layer by layer, on the same inputs in evaluation mode.
 
     Every layer and every function that runs as integers (x + y, torch.cat, F.relu) gets a row, each of its calls in a pass one of
-    its own. The float layer is also run on what the quantised layer received. What the quantised output differs from that was born here; what that differs from the
+    its own. The float layer is also run on what the quantized layer received. What the quantized output differs from that was born here; what that differs from the
     float model's output was passed on. Powers are summed over all batches; an error counts alone ("born", "passed")
     where its power is more than twice the other's, else the verdict is "both"; "none" where both are 120 dB or more
     below the signal, which is float32 rounding.
@@ -155,36 +155,36 @@ def compare_layers(float_model: nn.Module, quantised_model: nn.Module, inputs: o
     - A function is paired with the same call of the same torch function in the same module of the float model. One that is all that
       a module computes is that module's row.
 
-    Both models stay as they are. What the quantised model computes for one batch is kept in memory.
+    Both models stay as they are. What the quantized model computes for one batch is kept in memory.
 
     Args:
         float_model: The model before `init`, fused by `trace_layers` or not.
-        quantised_model: The same model, quantised and calibrated.
+        quantized_model: The same model, quantized and calibrated.
         inputs: The arguments of a pass, or an iterable of such (page "Inputs").
 
     Raises:
         UsageError: A model is not what it should be, the models have no layer in common or differ in shapes, or
             there are no inputs.
     """
-    _check(float_model, quantised_model)
+    _check(float_model, quantized_model)
     with torch.random.fork_rng(), torch.no_grad():  # also for inputs that shuffle themselves
         comparison = _Comparison(
-            working_copy(float_model, "compare_layers"), working_copy(quantised_model, "compare_layers")
+            working_copy(float_model, "compare_layers"), working_copy(quantized_model, "compare_layers")
         )
         for batch in progress(as_batches(float_model, inputs, "compare_layers"), "compare_layers"):
             comparison.add(batch)
     return comparison.result()
 
 
-def _check(float_model: nn.Module, quantised_model: nn.Module) -> None:
-    models: tuple[object, ...] = (float_model, quantised_model)
+def _check(float_model: nn.Module, quantized_model: nn.Module) -> None:
+    models: tuple[object, ...] = (float_model, quantized_model)
     wrong = [type(m).__name__ for m in models if not isinstance(m, nn.Module)]
     if wrong:
         raise UsageError(f"compare_layers: two torch modules are expected, not {listing(wrong)}.")
     if any(isinstance(module, QuantizedBase) for module in float_model.modules()):
-        raise UsageError("compare_layers: the first model is quantised. Give the float model first.")
-    if runtime_of(quantised_model) is None:
-        raise UsageError("compare_layers: the second model is not quantised. Call linger.init(model) first.")
+        raise UsageError("compare_layers: the first model is quantized. Give the float model first.")
+    if runtime_of(quantized_model) is None:
+        raise UsageError("compare_layers: the second model is not quantized. Call linger.init(model) first.")
     if is_calibrating():
         raise UsageError("compare_layers: call it after `with linger.calibration():`, not inside.")
 
@@ -200,17 +200,17 @@ class _Sums:
     born: float = 0.0
     passed: float = 0.0
     product: float = 0.0
-    quantised_power: float = 0.0
+    quantized_power: float = 0.0
     max_lsb: float | None = None
 
     def add(self, reference: Tensor, local: Tensor, found: Tensor, used: tuple[float, float]) -> None:
-        """Count one output: the float model's, the float layer's on the quantised input, the quantised one."""
+        """Count one output: the float model's, the float layer's on the quantized input, the quantized one."""
         f, between, q = (as_real(tensor).clamp(*used) for tensor in (reference, local, found))
         self.output.add(f, q)
         self.born += squared_error(between, q)
         self.passed += squared_error(f, between)
         self.product += inner_product(f, q)
-        self.quantised_power += power(q)
+        self.quantized_power += power(q)
         if isinstance(found, QTensor) and found.scale is not None and f.numel():
             self.max_lsb = max(self.max_lsb or 0.0, float((f - q).abs().max()) * found.scale)
 
@@ -226,7 +226,7 @@ class _Sums:
             born_db=decibels(signal, self.born),
             passed_db=decibels(signal, self.passed),
             verdict=_verdict(signal, self.born, self.passed),
-            cosine=_cosine(self.product, signal, self.quantised_power),
+            cosine=_cosine(self.product, signal, self.quantized_power),
             max_lsb=self.max_lsb,
             is_function=self.is_function,
         )
@@ -257,7 +257,7 @@ def _cosine(product: float, first: float, second: float) -> float:
 
 @dataclass
 class _Expected:
-    """A quantised call that waits for its float counterpart.
+    """A quantized call that waits for its float counterpart.
 
     `through` is the call of the convolution, where convolution and batch norm are compared as one.
     """
@@ -274,7 +274,7 @@ class _Expected:
 
 @dataclass
 class _ExpectedFunction:
-    """A function of the quantised model that waits for its float counterpart.
+    """A function of the quantized model that waits for its float counterpart.
 
     Attributes:
         name: Of its node.
@@ -294,13 +294,13 @@ class _ExpectedFunction:
 
 
 class _Comparison:
-    """Two models, run batch by batch: the quantised one first, then the float one, layer against layer."""
+    """Two models, run batch by batch: the quantized one first, then the float one, layer against layer."""
 
-    def __init__(self, float_model: nn.Module, quantised_model: nn.Module) -> None:
-        self._float_model, self._quantised_model = float_model, quantised_model
-        self._quantised = CallWatch(quantised_model, self._keep, self._keep_function)
+    def __init__(self, float_model: nn.Module, quantized_model: nn.Module) -> None:
+        self._float_model, self._quantized_model = float_model, quantized_model
+        self._quantized = CallWatch(quantized_model, self._keep, self._keep_function)
         self._float = CallWatch(float_model, self._compare, self._compare_function)
-        runtime = runtime_of(quantised_model)
+        runtime = runtime_of(quantized_model)
         assert runtime is not None  # checked by the caller
         runtime.observers.append(partial(self._note_op, runtime))
         self._batches = 0
@@ -308,7 +308,7 @@ class _Comparison:
         self._unmatched: dict[Key, None] = {}  # a set that keeps its order
         self._mismatches: dict[str, str] = {}
         self._output = SignalNoise()
-        # of the present batch: quantised calls, those that wait for the float model, and float calls of convolutions
+        # of the present batch: quantized calls, those that wait for the float model, and float calls of convolutions
         self._kept: dict[Key, _Expected] = {}
         self._layers: dict[Key, nn.Module] = {}
         self._waiting: dict[Key, _Expected] = {}
@@ -321,7 +321,7 @@ class _Comparison:
         """Run both models on one batch."""
         self._batches += 1
         self._kept, self._functions, self._uses = {}, {}, {}
-        found = self._run(self._quantised_model, self._quantised, batch)
+        found = self._run(self._quantized_model, self._quantized, batch)
         self._waiting = self._pair_up()
         self._begun = {
             expected.through.key: None for expected in self._waiting.values() if expected.through is not None
@@ -339,7 +339,7 @@ class _Comparison:
             where = listing(f"{path}: {text}" for path, text in self._mismatches.items())
             raise UsageError(
                 f"compare_layers: the models are not of the same architecture. {where}. "
-                "Give a quantised model and the float model it was made from."
+                "Give a quantized model and the float model it was made from."
             )
 
     @staticmethod
@@ -352,7 +352,7 @@ class _Comparison:
             watch.end()
 
     def _keep(self, call: Call, output: object) -> None:
-        """A call of the quantised model has ended."""
+        """A call of the quantized model has ended."""
         leaves = float_tensors(output)
         if leaves and not call.has_inner:
             self._kept[call.key] = _Expected(call, fresh(leaves))
@@ -361,14 +361,14 @@ class _Comparison:
                 del self._functions[own[0]]
 
     def _note_op(self, runtime: Runtime, name: str, op: Op, *rest: object) -> None:
-        """An observer: the quantised model has computed an op."""
+        """An observer: the quantized model has computed an op."""
         del rest
         path = None if runtime.frame is None else range_of_function(op, runtime.frame)
-        used = EVERYTHING if path is None else _used(self._quantised_model.get_submodule(path))
+        used = EVERYTHING if path is None else _used(self._quantized_model.get_submodule(path))
         self._ops.append((name, op.name, used))
 
     def _keep_function(self, key: FunctionKey, call: partial[object], given: Given) -> object:
-        """A function of the quantised model: keep what it was given and what it returned, if it runs as an op."""
+        """A function of the quantized model: keep what it was given and what it returned, if it runs as an op."""
         operands = float_tensors(given)
         if not any(isinstance(x, QTensor) for x in operands):
             return call()
@@ -382,15 +382,15 @@ class _Comparison:
         return result
 
     def _use_of(self, x: Tensor) -> Interval:
-        """What is looked at of what a layer or a function of the quantised model has returned."""
+        """What is looked at of what a layer or a function of the quantized model has returned."""
         made, use = self._uses.get(id(x), (None, EVERYTHING))
         if made is not None and made() is x:
             return use
-        kept = self._kept.get(self._quantised.origin(x) or ("", -1))
+        kept = self._kept.get(self._quantized.origin(x) or ("", -1))
         return EVERYTHING if kept is None else _used(kept.call.module)
 
     def _compare_function(self, key: FunctionKey, call: partial[object], given: Given) -> object:
-        """A function of the float model, against that of the quantised one."""
+        """A function of the float model, against that of the quantized one."""
         expected = self._functions.get(key)
         arriving = [] if expected is None else fresh(float_tensors(given))
         result = call()
@@ -426,7 +426,7 @@ class _Comparison:
         return waiting
 
     def _source_of(self, call: Call) -> _Expected | None:
-        """The quantised call that returned the first argument of another one."""
+        """The quantized call that returned the first argument of another one."""
         return None if call.source is None else self._kept.get(call.source)
 
     def _compare(self, call: Call, output: object) -> None:
@@ -444,7 +444,7 @@ class _Comparison:
             self._unmatched[call.key] = None
 
     def _is_known(self, key: Key) -> bool:
-        """Whether the quantised model has this call too, or one layer in place of the part it belongs to."""
+        """Whether the quantized model has this call too, or one layer in place of the part it belongs to."""
         path = key[0]
         return key in self._layers or any(
             not outer or path.startswith(f"{outer}.") for outer, _ in self._layers if outer != path
@@ -484,8 +484,8 @@ class _Comparison:
             raise UsageError("compare_layers: the inputs are empty. Give at least one batch.")
         if not self._rows:
             raise UsageError(
-                f"compare_layers: {type(self._float_model).__name__} and {type(self._quantised_model).__name__} have no "
-                "layer in common. Give a quantised model and the float model it was made from."
+                f"compare_layers: {type(self._float_model).__name__} and {type(self._quantized_model).__name__} have no "
+                "layer in common. Give a quantized model and the float model it was made from."
             )
         return LayerComparison(
             rows=tuple(sums.row(key) for key, sums in self._rows.items()),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantises one tensor or layer of a model or all of them, on copies of the model, and measures the noise at its output.
+"""Quantizes one tensor or layer of a model or all of them, on copies of the model, and measures the noise at its output.
 
-A layer stands as integers in a copy of the float model. A function stands in a copy of the quantised model that computes in real
+A layer stands as integers in a copy of the float model. A function stands in a copy of the quantized model that computes in real
 numbers, and only its results are rounded as the device does: the noise of its operands is that of the layers before.
 
 Signal and noise powers of tensors that should be equal, summed in float64 over any number of batches.
@@ -110,7 +110,7 @@ def squared_error(reference: Tensor, other: Tensor) -> float:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """The values, flat, in float64; a quantised tensor's are q/scale, a complex one's are both parts."""
+    """The values, flat, in float64; a quantized tensor's are q/scale, a complex one's are both parts."""
     plain = tensor.dequantize() if isinstance(tensor, QTensor) else tensor.detach()
     if plain.is_complex():
         plain = torch.view_as_real(plain.resolve_conj())
@@ -120,7 +120,7 @@ def as_real(tensor: Tensor) -> Tensor:
 def mismatch(references: Sequence[Tensor], others: Sequence[Tensor]) -> str | None:
     """How two lists of tensors differ in number or shape; None if they do not."""
     first, second = ([tuple(t.shape) for t in tensors] for tensors in (references, others))
-    return None if first == second else f"shapes {first} in the float model, {second} in the quantised one"
+    return None if first == second else f"shapes {first} in the float model, {second} in the quantized one"
 
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -161,7 +161,7 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class FunctionFacts:
-    """What a function of the quantised model rounds its results to.
+    """What a function of the quantized model rounds its results to.
 
     Attributes:
         name: The name of its first call in a pass: the module's path and the op.
@@ -188,7 +188,7 @@ class Trial:
     Attributes:
         powers: At the output.
         macs: Products that each layer computes for the first batch.
-        own_inputs: Layers that quantise their input themselves; the others read what another layer has rounded.
+        own_inputs: Layers that quantize their input themselves; the others read what another layer has rounded.
         functions: Functions that round, by name.
     """
 
@@ -222,7 +222,7 @@ class NoiseBench:
     def alone(self, path: str, what: str = BOTH, *, has_own_input: bool = True) -> SignalNoise:
         """This layer as integers, or only its weights or activations; everything else in float.
 
-        What is not asked for gets 16 bits, which is nearly float, and so does an input that the layer does not quantise
+        What is not asked for gets 16 bits, which is nearly float, and so does an input that the layer does not quantize
         itself: its noise is that of the layer before.
         """
         source = _layers_of(self._template)[path]
@@ -251,9 +251,9 @@ class NoiseBench:
         return self._measure(model)
 
     def together(self, wide: Collection[str] = ()) -> Trial:
-        """The model as `init` quantises it, with some layers at 16 bits."""
+        """The model as `init` quantizes it, with some layers at 16 bits."""
         if wide:
-            model, ops = self._quantised(wide)
+            model, ops = self._quantized(wide)
             return Trial(self._measure(model), self._macs(ops))
         calibrated, ops = self._calibrated
         model = sharing_copy(calibrated)
@@ -267,10 +267,10 @@ class NoiseBench:
 
     @cached_property
     def _calibrated(self) -> tuple[nn.Module, Sequence[OpRecord]]:
-        """The quantised model, calibrated, and the ops of its first batch; it runs no more."""
-        return self._quantised(())
+        """The quantized model, calibrated, and the ops of its first batch; it runs no more."""
+        return self._quantized(())
 
-    def _quantised(self, wide: Collection[str]) -> tuple[nn.Module, Sequence[OpRecord]]:
+    def _quantized(self, wide: Collection[str]) -> tuple[nn.Module, Sequence[OpRecord]]:
         model = sharing_copy(self._template)
         for path, layer in _layers_of(model).items():
             facts = self.layers[path]
@@ -299,7 +299,7 @@ class NoiseBench:
 
     def _calibrate(self, model: nn.Module) -> Sequence[OpRecord]:
         """Set the scales; returns the ops of the first batch."""
-        self._reference  # noqa: B018 - a model that fails in float is refused as such, before it fails as a quantised one
+        self._reference  # noqa: B018 - a model that fails in float is refused as such, before it fails as a quantized one
         runtime = runtime_of(model)
         first: Sequence[OpRecord] = ()
         with torch.random.fork_rng(), collecting(), abandoned_on_error(model):
@@ -323,7 +323,7 @@ class NoiseBench:
 
 
 class FunctionWatch:
-    """An observer of a quantised model: collects the functions that round their results, and to what."""
+    """An observer of a quantized model: collects the functions that round their results, and to what."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -391,7 +391,7 @@ def _round_result(
 
 @contextmanager
 def abandoned_on_error(model: nn.Module) -> Iterator[None]:
-    """End the pass of a quantised model that an error or an interruption stopped: what watched it must not stay at work."""
+    """End the pass of a quantized model that an error or an interruption stopped: what watched it must not stay at work."""
     try:
         yield
     except BaseException:
@@ -406,7 +406,7 @@ def _layers_of(model: nn.Module) -> dict[str, Layer]:
 
 
 def _give_real_values(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
-    """Makes everything after a single quantised layer compute in float."""
+    """Makes everything after a single quantized layer compute in float."""
     return tree_map(_real, output)
 
 
@@ -420,7 +420,7 @@ def working_copy(model: nn.Module, who: str) -> nn.Module:
     """A copy in evaluation mode, with weights of its own.
 
     Every module gets a hook that does nothing: torch's fused transformer layers skip the layers inside them
-    unless one of these has a hook, and a quantised model has.
+    unless one of these has a hook, and a quantized model has.
 
     Raises:
         UsageError: The model holds something that cannot be copied.

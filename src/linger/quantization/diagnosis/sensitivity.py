@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sensitivity: which layers lose the most when they are quantised, and which of them need 16 bits."""
+"""sensitivity: which layers lose the most when they are quantized, and which of them need 16 bits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class SensitivityRow:
-    """One layer or function, quantised while everything else is float.
+    """One layer or function, quantized while everything else is float.
 
     Attributes:
         name: Its path in the model, "" if the layer is the whole model; of a function, the module's path and the op.
@@ -77,7 +77,7 @@ class SensitivityRow:
         noise_share: Its part of the noise that all layers and functions make one by one, from 0 to 1.
         parameters: Numbers in its weights and bias.
         macs: Products that it computes for the first batch.
-        what: What makes the noise: `weights`, `activations` (its output, and its input where it quantises that itself), or
+        what: What makes the noise: `weights`, `activations` (its output, and its input where it quantizes that itself), or
             `both`.
         weights_db, activations_db: The same ratio with only these as integers; None where there is nothing to tell apart.
     """
@@ -96,17 +96,17 @@ class SensitivityRow:
 
 @dataclass(frozen=True)
 class Sensitivity(Result):
-    """How much each layer's and function's quantisation costs at the output of the model, the most damaging first.
+    """How much each layer's and function's quantization costs at the output of the model, the most damaging first.
 
     Attributes:
         rows: The layers and functions.
         bits: Width of the layers that `quant_module` has not marked; "w4a8" where weights have another.
-        quantised_db: SQNR of the model with all layers quantised.
+        quantised_db: SQNR of the model with all layers quantized.
         target_db: The SQNR asked for.
         wide_layers: Layers that 16 bits were given to, most damaging first.
         reached_db: SQNR measured with these at 16 bits: at least the target, or the best there is. None without a target.
         lines: Python lines that choose the measured widths for a later `linger.init(model)`.
-        predicted_db: What the noises of the rows, added up, predict for all layers quantised; compare `quantised_db`.
+        predicted_db: What the noises of the rows, added up, predict for all layers quantized; compare `quantised_db`.
     """
 
     rows: tuple[SensitivityRow, ...]
@@ -157,7 +157,7 @@ class Sensitivity(Result):
     def _notes(self) -> list[str]:
         return [self.remedy, *self.lines]
 
-    def _picture(self) -> str:
+    def _image(self) -> str:
         shares = [100.0 * row.noise_share for row in self.rows]
         return bars_html([row.name for row in self.rows], shares, "% of the noise", low_is_bad=False)
 
@@ -170,18 +170,18 @@ def sensitivity(
     target_db: float | None = None,
     save_path: str | Path | None = None,
 ) -> Sensitivity:
-    """Rank the layers and functions of a float model by the noise that quantising each of them puts on the output.
+    """Rank the layers and functions of a float model by the noise that quantizing each of them puts on the output.
 
-    One layer at a time becomes integers (weights, output, and input where it quantises that itself), is calibrated on the
+    One layer at a time becomes integers (weights, output, and input where it quantizes that itself), is calibrated on the
     inputs and run on them, while everything else stays float; then its weights alone, and its activations alone. Of a function
     (a sum, a softmax) the results are rounded. The noise is compared with the float model's output. Layers are those that
-    `linger.init` would quantise; the marks of `disable_quant` and `quant_module` hold. The model is not changed.
+    `linger.init` would quantize; the marks of `disable_quant` and `quant_module` hold. The model is not changed.
 
     Args:
         model: A float model, as it is or after `trace_layers`.
         inputs: The arguments of a pass, or an iterable of such (page "Inputs"). All of it is kept in memory.
         bits: Width of every layer's input, parameters and output, or as in "w4a8", unless `quant_module` chose others.
-        target_db: SQNR that the fully quantised model should reach. Layers get 16 bits, the most damaging first:
+        target_db: SQNR that the fully quantized model should reach. Layers get 16 bits, the most damaging first:
             as many as the sum of the single noises asks for, then, measured on the whole model, one more at a time.
         save_path: JSON file that every finished measurement is written to. A later call with the same model, inputs
             and bits goes on from there.
@@ -190,7 +190,7 @@ def sensitivity(
         The rows, the SQNR of the whole model, and with a target the layers that need 16 bits.
 
     Raises:
-        UsageError: The model is quantised already or has no layer to quantise, there are no inputs, a width does not
+        UsageError: The model is quantized already or has no layer to quantize, there are no inputs, a width does not
             exist, or the file is damaged or belongs to something else (it is left as it is).
     """
     _check(model, target_db)
@@ -202,7 +202,7 @@ def sensitivity(
         bench = NoiseBench(model, batches, widths)
         if not bench.layers:
             raise UsageError(
-                f"sensitivity: linger.init would quantise no layer of {type(model).__name__}. "
+                f"sensitivity: linger.init would quantize no layer of {type(model).__name__}. "
                 "Check what linger.disable_quant was called with, and the layer types that linger supports."
             )
         key = "" if save_path is None else fingerprint(model, batches, widths, bench.layers)
@@ -245,7 +245,7 @@ def _check(model: object, target_db: object) -> None:
     if not isinstance(model, nn.Module):
         raise no_module("sensitivity", model)
     if any(isinstance(module, QuantizedBase) for module in model.modules()):
-        raise UsageError("sensitivity: this model is quantised already. Give the float model, before linger.init.")
+        raise UsageError("sensitivity: this model is quantized already. Give the float model, before linger.init.")
     if is_calibrating():
         raise UsageError("sensitivity: call it outside `with linger.calibration():`, it calibrates by itself.")
     is_number = isinstance(target_db, (int, float)) and not isinstance(target_db, bool) and math.isfinite(target_db)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch functions on quantised tensors."""
+"""Torch functions on quantized tensors."""

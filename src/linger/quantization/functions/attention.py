@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention as integer ops: BmmInt → iqMul → iqWhere (masks) → SoftmaxInt → BmmInt, between LinearInt projections.
 
-torch's fused kernels never see a quantised tensor; nn.MultiheadAttention keeps its own parameters and keys, and each of
+torch's fused kernels never see a quantized tensor; nn.MultiheadAttention keeps its own parameters and keys, and each of
 its three input projections has a weight scale and an output scale of its own.
 """
 
@@ -28,9 +28,9 @@ from linger.quantization.functions.resizing import Size
 from linger.quantization.functions.rewrites import Handler
 
 Call = Callable[..., Any]
-"""Runs a torch function inside: on quantised tensors as in the model's own forward."""
+"""Runs a torch function inside: on quantized tensors as in the model's own forward."""
 
-_FLOAT_OPERAND = "query, key or value is a float tensor; quantise it with linger.quant_tensor"
+_FLOAT_OPERAND = "query, key or value is a float tensor; quantize it with linger.quant_tensor"
 _FLOAT_SCORES = Refusal("its scores are no integers")
 
 
@@ -94,7 +94,7 @@ def read_mask(mask: Tensor | None, runtime: Runtime, *, is_taking: bool) -> Mask
     if not mask.is_floating_point():
         return Refusal(f"a mask of type {mask.dtype} has no meaning here; use booleans")
     kind = kind_of(mask, runtime)
-    learns = mask.requires_grad or kind is Kind.LEARNT
+    learns = mask.requires_grad or kind is Kind.LEARNED
     if not learns and fact(runtime, lambda: masks_scores(mask, is_surely=kind is not Kind.FROZEN)):
         return Masking(mask <= MASKED)
     return Masking(summand=mask)
@@ -209,7 +209,7 @@ def _project(given: dict[str, Any], call: Call) -> list[Tensor]:
 
 
 def _output(x: QTensor, given: dict[str, Any], call: Call) -> Tensor:
-    """The output projection: the quantised layer that the attention layer holds, where the call comes from it."""
+    """The output projection: the quantized layer that the attention layer holds, where the call comes from it."""
     frame = x.runtime.frame
     assert frame is not None  # checked by _refused_arguments
     layer = frame.module._modules.get("out_proj")  # noqa: SLF001 - any module may have made the call
@@ -245,7 +245,7 @@ def _blocked(scores: Tensor | None, keys: Tensor | None, sizes: tuple[Size, ...]
 
 
 def _mean_over_heads(weights: QTensor, heads: int, call: Call) -> QTensor:
-    """The mean over an axis that is made a picture's width: average pooling.
+    """The mean over an axis that is made a image's width: average pooling.
 
     It is computed on first use: most callers drop it, and a file then has no such node.
     """

@@ -2,7 +2,7 @@
 """What a chip computes exactly in the place of an op that it lacks, or computes otherwise: differences, limits, global pools.
 
 x − y is x + y·(−1). A limit from 0 to a number is a Relu at a scale at which the integers end near that number. A global average
-pool whose area is no power of two is two pools, 25×5 a 5×5 and a 5×1. All hold in every pass of a model that was quantised for such
+pool whose area is no power of two is two pools, 25×5 a 5×5 and a 5×1. All hold in every pass of a model that was quantized for such
 a chip, so its file has the same numbers. Without a chip nothing changes.
 """
 
@@ -123,7 +123,7 @@ def saturate(x: QTensor, high: float, runtime: Runtime, real: Real | None) -> QT
 
 def _saturated(x: QTensor, end: Saturation, runtime: Runtime, real: Real | None) -> QTensor:
     call, bits, scale = runtime.begin(find_op(_RELU), runtime.path), x.bits, largest_of([x.scale, end.least])
-    call.judged = _judgement(call.name, x, end, runtime)
+    call.judged = _judgment(call.name, x, end, runtime)
     is_coarse = isinstance(scale, Tensor) or x.scale < scale  # what is on a device is not looked at
     if is_coarse and end.least and not call.now.is_real:
         attributes = {"data_bits": bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale}
@@ -133,13 +133,13 @@ def _saturated(x: QTensor, end: Saturation, runtime: Runtime, real: Real | None)
     return result
 
 
-def _judgement(name: str, x: QTensor, end: Saturation, runtime: Runtime) -> Callable[[], str] | None:
+def _judgment(name: str, x: QTensor, end: Saturation, runtime: Runtime) -> Callable[[], str] | None:
     """What coverage asks for the reason of a Relu; calibration counts what the float network cuts, and asks too."""
     now = runtime.now
     calibration = now.calibration
     if calibration is None:
         return None if now.is_real else end.reason
-    known = cast(Saturation, calibration.judgements.setdefault((id(runtime), name), end))
+    known = cast(Saturation, calibration.judgments.setdefault((id(runtime), name), end))
     known.see(name, x, end.source)
     return known.reason
 

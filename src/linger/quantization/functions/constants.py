@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no quantised tensor as an operand of an integer op.
+"""What is no quantized tensor as an operand of an integer op.
 
 Numbers, parameters and buffers (x + 0.5, x + self.position, x * self.gamma, cat with a class token) are constants of 8 bits
 at the finest scale that holds them, and learn through their rounding. Only tensors that share memory with the model's state
-count. Any other float tensor (an input of the model, the result of a float function) is quantised with a range of its own. The
+count. Any other float tensor (an input of the model, the result of a float function) is quantized with a range of its own. The
 slopes of F.prelu are integers of 16 bits at a scale of their own.
 """
 
@@ -49,7 +49,7 @@ class Kind(Enum):
 
     BUFFER = "buffer"
     FROZEN = "frozen parameter"
-    LEARNT = "learnt parameter"
+    LEARNED = "learned parameter"
 
 
 def kind_of(value: object, runtime: Runtime) -> Kind | None:
@@ -73,7 +73,7 @@ def kind_of(value: object, runtime: Runtime) -> Kind | None:
 
 def _kinds_in(module: nn.Module) -> dict[int, Kind]:
     """The kind of every parameter and buffer by its memory."""
-    parameters = {_memory(p): Kind.LEARNT if p.requires_grad else Kind.FROZEN for p in module.parameters()}
+    parameters = {_memory(p): Kind.LEARNED if p.requires_grad else Kind.FROZEN for p in module.parameters()}
     return dict.fromkeys(map(_memory, module.buffers()), Kind.BUFFER) | parameters
 
 
@@ -135,7 +135,7 @@ def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) ->
 def quantize_floats(
     op: Op, given: Sequence[object], operands: Sequence[QTensor | None], runtime: Runtime
 ) -> tuple[list[QTensor], FunctionalLayer] | Refusal:
-    """The operands of an op, with the float tensors among them quantised, and the layer that holds the range of its result.
+    """The operands of an op, with the float tensors among them quantized, and the layer that holds the range of its result.
 
     These calls are numbered by themselves: a summand that is a mask in another pass is none there, and other functions keep
     their numbers. A pass that changes ranges makes what is missing; where one that does not finds no range, the op stays float.
@@ -143,7 +143,7 @@ def quantize_floats(
     frame, floats = runtime.frame, {p: given[p] for p, operand in enumerate(operands) if operand is None}
     wrong = [_type_of(value) for value in floats.values() if not is_parameter(unwrap(value))]
     if wrong:
-        return Refusal(f"an operand is of type {wrong[0]}; only float tensors are quantised by themselves")
+        return Refusal(f"an operand is of type {wrong[0]}; only float tensors are quantized by themselves")
     if frame is None or _stays_float(frame, runtime):
         return Refusal("this layer stays float, as init was asked")
     number = frame.next_index(FLOAT_OPERAND)
@@ -182,7 +182,7 @@ def _quantized(real: Tensor, key: str, reader: str, runtime: Runtime) -> QTensor
     range_ = layer.ranges["x"]
     if not real.numel() and range_.observes(runtime.now) and range_.running.read() == 0.0:
         range_.running.write(ZEROS)  # nothing was in it: as if it had been zeros
-    reason = f"{reader} reads a float tensor, which is quantised with a range of its own"
+    reason = f"{reader} reads a float tensor, which is quantized with a range of its own"
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - interceptors of the model's functions see none here
         return range_.quantize(real, bits, runtime, frame.path, reason=reason)
 
@@ -200,14 +200,14 @@ def _why_float(
     if now.is_traced or not (frame.module.training or now.calibration is not None):
         keys = [f"{KEY_PREFIX}{key}" for key in (_result_key(op, number), *(_operand_key(number, p) for p in reals))]
         is_known = now.is_real or set(keys) <= frame.module._modules.keys()  # noqa: SLF001 - as functional_layer
-        return "" if is_known else "a float operand has no range; calibrate the model, and it is quantised"
+        return "" if is_known else "a float operand has no range; calibrate the model, and it is quantized"
     if runtime.keeps_float_operands and now.calibration is None:
         return "a checkpoint of an older linger has no range for its float operand; calibrate the model"
     return _what_is_lost(op, reals.values(), operands)
 
 
 def _what_is_lost(op: Op, reals: Iterable[Tensor], operands: Sequence[QTensor | None]) -> str:
-    """Why float tensors cannot be quantised beside these operands; empty if they can. Those on a device are not read."""
+    """Why float tensors cannot be quantized beside these operands; empty if they can. Those on a device are not read."""
     ends = [max_abs(real) for real in reals if real.is_cpu]
     if not all(map(math.isfinite, ends)):
         return "a float operand holds NaN or infinity"
@@ -242,7 +242,7 @@ def _expanded(values: Tensor, like: Tensor) -> Tensor:
     return values if values.shape == like.shape else values.expand(like.shape)
 
 
-# learnt parameters of a function
+# learned parameters of a function
 def is_parameter(value: object) -> bool:
     """Whether an operand is an ordinary float tensor."""
     return isinstance(value, Tensor) and not isinstance(value, QTensor) and value.is_floating_point()

@@ -45,7 +45,7 @@ Kwargs = dict[str, Any]
 _Tree = TypeVar("_Tree")
 
 COMPOSITIONS: dict[TorchFunction, Handler] = {**rewrites.FORMS, **MASKS, **ATTENTION}
-"""Functions that are several integer ops, or one whose operands are not all quantised: stacks, masks, attention."""
+"""Functions that are several integer ops, or one whose operands are not all quantized: stacks, masks, attention."""
 
 _SHAPE_QUERIES = frozenset({"size", "dim", "numel", "nelement", "ndimension", "__len__", "is_same_size"})
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "layout", "is_meta"})
@@ -130,7 +130,7 @@ def _by_position(func: TorchFunction, kwargs: Kwargs) -> tuple[Args, Kwargs]:
 
 
 def _moved_or_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """A function of a module that stays float: what only moves numbers leaves them quantised. A dropout rounds."""
+    """A function of a module that stays float: what only moves numbers leaves them quantized. A dropout rounds."""
     result = NotImplemented if func in passthrough.DROPOUTS else _kept_as_it_is(runtime, func, args, kwargs)
     return _in_float(runtime, func, args, kwargs, reason="") if result is NotImplemented else result
 
@@ -158,7 +158,7 @@ def _switched_off(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwa
 
 
 def _composed(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """Functions that are several ops, or one with operands that are not quantised."""
+    """Functions that are several ops, or one with operands that are not quantized."""
     handler = COMPOSITIONS.get(func)
     result = NotImplemented if handler is None else handler(func, args, kwargs, _call)
     return _in_float(runtime, func, args, kwargs, reason=result.reason) if isinstance(result, Refusal) else result
@@ -188,7 +188,7 @@ def _dropped(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> obj
 def _view_refused(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
     del rest, kwargs
     raise UnsupportedError(
-        f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantised tensor in place. "
+        f"{x.runtime.path or 'model'}: {func.__name__} changes the shape of a quantized tensor in place. "
         f"Write x = x.{func.__name__.rstrip('_')}(…) instead."
     )
 
@@ -244,7 +244,7 @@ def _by_other_calls(runtime: Runtime, func: TorchFunction, args: Args, kwargs: K
 
 
 def _call(func: TorchFunction, *args: Any, **kwargs: Any) -> Any:
-    """A torch function on quantised or ordinary tensors, from within one on quantised tensors."""
+    """A torch function on quantized or ordinary tensors, from within one on quantized tensors."""
     if not any(isinstance(leaf, QTensor) for leaf in tree_leaves((args, kwargs))):
         return func(*args, **kwargs)
     return dispatch(runtime_among((args, kwargs)), func, args, kwargs)
@@ -309,7 +309,7 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
         return settings
-    if op.normalises:
+    if op.normalizes:
         return _run_norm(op, binding, args, spelled, settings)
     given = _operands(op, binding, args, spelled)
     parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
@@ -517,7 +517,7 @@ def _refuse_hidden_writes(runtime: Runtime, name: str, x: object, out: object) -
     # torch's exporter would forget the write
     if runtime.emitter is not None and is_float and cast(Tensor, x)._is_view():  # noqa: SLF001 - torch has no other name
         raise UnsupportedError(
-            f"{runtime.path or 'model'}: {name} writes a quantised tensor into a part of a float tensor, which a file "
+            f"{runtime.path or 'model'}: {name} writes a quantized tensor into a part of a float tensor, which a file "
             f"cannot hold. Write z[:, :2] = … instead of z[:, :2].{name}(…)."
         )
 
@@ -528,7 +528,7 @@ def _lists_quantized(tree: object) -> bool:
 
 def _cannot_write(runtime: Runtime, what: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{runtime.path or 'model'}: {what} writes over a quantised tensor unseen. "
+        f"{runtime.path or 'model'}: {what} writes over a quantized tensor unseen. "
         "Make a new tensor instead, e.g. x = x * 2, or x.copy_(y)."
     )
 

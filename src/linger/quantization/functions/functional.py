@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops on quantised tensors that no layer stands for: x + y, cat, relu, pooling, sigmoid."""
+"""Ops on quantized tensors that no layer stands for: x + y, cat, relu, pooling, sigmoid."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run_functional(
     parameter: Tensor | None = None,
     real: Real | None = None,
 ) -> QTensor:
-    """Compute an op on quantised operands: observe, simulate or emit, as the pass demands.
+    """Compute an op on quantized operands: observe, simulate or emit, as the pass demands.
 
     `layer` holds the output's range; without one, the current module's next functional layer does. `parameter` is the
     last operand where it is a float tensor that learns. `real` is what torch's own function gives, for a pass in real numbers.

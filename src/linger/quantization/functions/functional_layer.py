@@ -3,7 +3,7 @@
 
 It also notices inputs beyond the format in which the device reads them. Softmax and log-softmax read Q25 (±64), GELU and
 SiLU Q27 (±16). Sigmoid and tanh end at ±16 too, where both have reached the last integer of their output, so nothing is lost
-beyond. The scale of a quantised tensor bounds its numbers; they are looked at only where that bound is too large.
+beyond. The scale of a quantized tensor bounds its numbers; they are looked at only where that bound is too large.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ KEY_PREFIX = "_linger_round_tensor_"
 """State_dict name of every functional layer begins with this."""
 
 INPUT_KEY = "iq_tensor_quant_"
-"""What follows the prefix in the name of a range that belongs to a quantised input."""
+"""What follows the prefix in the name of a range that belongs to a quantized input."""
 
 FLOAT_OPERAND = f"{INPUT_KEY}float_operand_"
-"""The beginning of such a name where a function reads a float tensor beside a quantised one."""
+"""The beginning of such a name where a function reads a float tensor beside a quantized one."""
 
 _BELOW_MAX = "below_max"
 _FINER = "finer"
@@ -75,7 +75,7 @@ class FunctionalLayer(QuantizedBase):
     """Range and scale of one functional op's output, kept as a child of the module whose forward uses it.
 
     `key` is the op's state name and a number. An op that wants its input at a width of its own also has a range for it;
-    a product has those of a layer; the quantiser of an input has that input's alone.
+    a product has those of a layer; the quantizer of an input has that input's alone.
     """
 
     observed_in: object = None
@@ -203,7 +203,7 @@ def begin_function(
 ) -> tuple[OpCall, QuantizedBase]:
     """Number and name an op of the module at work, and find the layer that holds its ranges, unless one is given."""
     frame = runtime.frame
-    assert frame is not None  # outside a model nothing is quantised
+    assert frame is not None  # outside a model nothing is quantized
     call = runtime.begin(op, frame.path, layer)
     if layer is None:
         holder, counter = _numbering(op, runtime)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of quantised tensors and what is done with masks: masked_fill, where, x * mask, x + (0 or −∞).
+"""Comparisons of quantized tensors and what is done with masks: masked_fill, where, x * mask, x + (0 or −∞).
 
 A comparison compares integers and gives ordinary booleans. A masked score becomes the lowest integer of 16 bits at a
 scale of at most 2⁹: −64 or less, where the device's softmax saturates, so that its probability is exactly 0 while the
@@ -35,7 +35,7 @@ MASKED = -64.0
 
 _MASK_BITS = 16
 _MAX_SHIFT = 30
-_PARAMETERS = (Kind.LEARNT, Kind.FROZEN)
+_PARAMETERS = (Kind.LEARNED, Kind.FROZEN)
 
 
 # comparisons
@@ -234,9 +234,9 @@ def _masked_fill(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, A
 def _filled_with(x: QTensor, mask: Tensor, value: object) -> QTensor | Refusal:
     """x with a number, or with a parameter that may learn, where the mask is set."""
     number = _number(value, x.runtime)
-    learnt = as_operand(value, x.runtime) if kind_of(value, x.runtime) in _PARAMETERS else None
-    if mask.dtype == torch.bool and learnt is not None:
-        return _choose(learnt, x, mask, x.runtime)
+    learned = as_operand(value, x.runtime) if kind_of(value, x.runtime) in _PARAMETERS else None
+    if mask.dtype == torch.bool and learned is not None:
+        return _choose(learned, x, mask, x.runtime)
     if mask.dtype != torch.bool or number is None:
         return Refusal("its value is no number, or its mask no tensor of booleans")
     return fill(x, mask, number)
@@ -270,7 +270,7 @@ def _chosen(x: object, y: object, mask: Tensor, runtime: Runtime) -> QTensor | R
 
 
 def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime, own: FunctionalLayer | None = None) -> QTensor:
-    """Two quantised tensors: the result has a range of its own."""
+    """Two quantized tensors: the result has a range of its own."""
     call, layer = begin_function(find_op("iqWhere"), runtime, mask.device, own)
     bits = output_bits(call.op, layer, runtime, max(x.bits, y.bits))
     if call.is_learning:
@@ -299,7 +299,7 @@ def masks_scores(mask: Tensor, *, is_surely: bool) -> bool:
 
 
 def _pair(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[QTensor, Tensor] | None:
-    """A quantised tensor and another one that is not, in either order."""
+    """A quantized tensor and another one that is not, in either order."""
     operands = (*args, *(kwargs[name] for name in ("input", "other") if name in kwargs))
     if len(operands) != 2 or set(kwargs) - {"input", "other"}:
         return None
@@ -344,7 +344,7 @@ def _plus(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], ca
     is_surely = kind is Kind.BUFFER
     if (
         other.requires_grad
-        or kind is Kind.LEARNT
+        or kind is Kind.LEARNED
         or not fact(x.runtime, lambda: masks_scores(other, is_surely=is_surely))
     ):
         return NotImplemented

@@ -26,7 +26,7 @@ from linger.quantization.core.runtime import OpCall
 from linger.quantization.functions.functional_layer import begin_function, output_bits
 
 SCALE = 2.0**FRACTION
-"""Scale of the normalised numbers, which the weight multiplies."""
+"""Scale of the normalized numbers, which the weight multiplies."""
 
 PARAMETER_BITS = 16
 """Width of a norm's weight."""
@@ -123,9 +123,9 @@ def affine_of(binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def why_float(x: object, settings: Mapping[str, Any], affine: Affine) -> str:
     """Why a call of a norm cannot be computed as integers; empty if it can."""
     if not isinstance(x, QTensor) or x.scale is None:
-        return "its input is a float tensor; quantise it with linger.quant_tensor"
+        return "its input is a float tensor; quantize it with linger.quant_tensor"
     if isinstance(affine.weight, QTensor) or isinstance(affine.bias, QTensor):
-        return "its weight or bias is a quantised tensor; only parameters of the model have an integer form here"
+        return "its weight or bias is a quantized tensor; only parameters of the model have an integer form here"
     if x.runtime.frame is not None and isinstance(x.runtime.frame.module, FLOAT_LAYERS):
         return "its layer stays float"
     count = _line_length(x, affine.count, settings)
@@ -168,7 +168,7 @@ def _line_length(q: QTensor, count: int, settings: Mapping[str, Any]) -> int:
 
 def _not_exact(count: int, bits: int) -> str:
     return (
-        f"the sums over {count} numbers of {bits} bits would not be exact; use 8 bits here, or normalise fewer numbers"
+        f"the sums over {count} numbers of {bits} bits would not be exact; use 8 bits here, or normalize fewer numbers"
     )
 
 

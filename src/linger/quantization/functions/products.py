@@ -132,7 +132,7 @@ def read_product(
         return Refusal(reason)
     given = _arguments(func, args, kwargs)
     if isinstance(given["weight"], QTensor) or isinstance(given.get("bias"), QTensor):
-        return Refusal("its weight is computed from a quantised tensor; use torch.matmul")
+        return Refusal("its weight is computed from a quantized tensor; use torch.matmul")
     found = _as_layer(func, given)
     if isinstance(found, Refusal):
         return found

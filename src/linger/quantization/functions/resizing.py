@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling and interpolation to a size: as several pools where it does not divide the picture's, and where sizes are open.
+"""Pooling and interpolation to a size: as several pools where it does not divide the image's, and where sizes are open.
 
-Output i of n over a side of s covers the pixels from ⌊i·s/n⌋ to ⌈(i+1)·s/n⌉. Neighbours of one size and one distance are
+Output i of n over a side of s covers the pixels from ⌊i·s/n⌋ to ⌈(i+1)·s/n⌉. Neighbors of one size and one distance are
 one ordinary pool, so a size that divides (and many that do not) needs a single one; others are pools over slices, joined.
 
 Where sizes stay open in a file, `x.shape` is a tensor of the trace (or a symbol of torch.export). So windows, places and
@@ -29,7 +29,7 @@ MOST_POOLS = 64
 """With more slices than this, the pooling stays float."""
 
 _LARGEST_RATIO = 1 << 20
-"""Numerator and denominator of a factor up to here leave all products below 2^63, for pictures of any memory."""
+"""Numerator and denominator of a factor up to here leave all products below 2^63, for images of any memory."""
 
 _ONE = 1 << WEIGHT_BITS
 
@@ -42,14 +42,14 @@ Size = Any
 """The size of an axis: a number; in a trace a tensor, in torch.export a symbol, with which one computes alike."""
 
 Sizes = Size | Sequence[Size]
-"""One for both axes of a picture, or one for each; None where an axis keeps its own."""
+"""One for both axes of a image, or one for each; None where an axis keeps its own."""
 
 Run = Callable[[TorchFunction, tuple[Any, ...]], Tensor]
-"""Calls a torch function from within one on quantised tensors."""
+"""Calls a torch function from within one on quantized tensors."""
 
 
 def pair(sizes: Sizes) -> tuple[Size, ...]:
-    """One number for each axis of a picture, as far as they are given."""
+    """One number for each axis of a image, as far as they are given."""
     return tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes, sizes)
 
 
@@ -177,7 +177,7 @@ def _picked(x: QTensor, steps: list[tuple[Size, float | None]], *, is_exact: boo
 
 
 def _repeats(x: QTensor, wanted: Interpolation) -> bool:
-    """Whether every pixel of a picture is repeated a whole number of times, which needs no places."""
+    """Whether every pixel of a image is repeated a whole number of times, which needs no places."""
     are_whole = all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in pair(wanted.scale_factor))
     return wanted.is_nearest and x.dim() == 4 and are_whole
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch functions that can be written as other torch calls, and functions that only move numbers.
 
-−x is x·(−1), x² is x·x, a mean over pictures is global pooling, a sum over several axes is one over a single axis; pixel
+−x is x·(−1), x² is x·x, a mean over images is global pooling, a sum over several axes is one over a single axis; pixel
 shuffle, nearest interpolation and padding by copies are reshapes and slices; some einsums are matrix products.
 Only what gives the same real numbers is rewritten: dividing by three is not multiplying by a rounded third.
 """
@@ -61,7 +61,7 @@ def _mean(
     *,
     dtype: torch.dtype | None = None,
 ) -> list[Call] | None:
-    """The mean over height and width of pictures is their global average pool."""
+    """The mean over height and width of images is their global average pool."""
     if dtype not in (None, torch.float32):
         return None
     dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
@@ -154,7 +154,7 @@ def shuffle_channels(x: Tensor, groups: int) -> Tensor:
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    """Channels of [batch, channels, …], one of each group in turn; of a quantised tensor one ShuffleChannel node.
+    """Channels of [batch, channels, …], one of each group in turn; of a quantized tensor one ShuffleChannel node.
 
     The same as `torch.channel_shuffle`, which works too.
     """
@@ -237,7 +237,7 @@ def _padded(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 
 
 def _interpolated(x: Tensor, *args: Any, **kwargs: Any) -> list[Call] | None:
-    """Nearest interpolation picks pixels; by whole factors, of pictures, it repeats each, also where sizes are open."""
+    """Nearest interpolation picks pixels; by whole factors, of images, it repeats each, also where sizes are open."""
     wanted = Interpolation(*args, **kwargs)
     if not wanted.picks_pixels or x.dim() < 3:
         return None
@@ -256,7 +256,7 @@ def _interpolated(x: Tensor, *args: Any, **kwargs: Any) -> list[Call] | None:
 
 
 def _whole_factors(old: tuple[int, ...], size: Sizes | None, scale_factor: Sizes | None) -> tuple[int, int] | None:
-    """How often each pixel of a picture is repeated; the sizes themselves are looked at only where they must be."""
+    """How often each pixel of a image is repeated; the sizes themselves are looked at only where they must be."""
     if len(old) != 2 or (size is None) == (scale_factor is None):
         return None
     if scale_factor is not None:
@@ -268,16 +268,16 @@ def _whole_factors(old: tuple[int, ...], size: Sizes | None, scale_factor: Sizes
     return int(factors[0]), int(factors[1])
 
 
-# signals as pictures of one row
+# signals as images of one row
 _ROWS = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "output_size": 1}
-"""Settings that a picture has for two axes, and what each is for the axis of size 1."""
+"""Settings that a image has for two axes, and what each is for the axis of size 1."""
 
 _DEFAULTS = {"padding": 0, "dilation": 1, "output_padding": 0, "groups": 1, "bias": None}
 _DEFAULTS |= {"ceil_mode": False, "count_include_pad": True, "return_indices": False}
 
 
-def _as_picture(func: TorchFunction, *names: str) -> Rewrite:
-    """A function of signals as one of pictures; `names` are the arguments of both, behind the input."""
+def _as_image(func: TorchFunction, *names: str) -> Rewrite:
+    """A function of signals as one of images; `names` are the arguments of both, behind the input."""
 
     def rewrite(x: Tensor, *args: Any, **kwargs: Any) -> list[Call] | None:
         given = _DEFAULTS | dict(zip((*names, "return_indices"), args, strict=False)) | kwargs
@@ -312,14 +312,14 @@ REWRITES: dict[TorchFunction, Rewrite] = {
     **dict.fromkeys((torch.pixel_shuffle, F.pixel_shuffle), _pixel_shuffle),
     **dict.fromkeys((torch.pixel_unshuffle, F.pixel_unshuffle), _pixel_unshuffle),
     F.pad: _padded,
-    F.avg_pool1d: _as_picture(F.avg_pool2d, "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+    F.avg_pool1d: _as_image(F.avg_pool2d, "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
     **dict.fromkeys(
         (F.max_pool1d, torch.max_pool1d),
-        _as_picture(F.max_pool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+        _as_image(F.max_pool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
     ),
-    F.adaptive_avg_pool1d: _as_picture(F.adaptive_avg_pool2d, "output_size"),
-    F.adaptive_max_pool1d: _as_picture(F.adaptive_max_pool2d, "output_size"),
-    F.conv_transpose1d: _as_picture(
+    F.adaptive_avg_pool1d: _as_image(F.adaptive_avg_pool2d, "output_size"),
+    F.adaptive_max_pool1d: _as_image(F.adaptive_max_pool2d, "output_size"),
+    F.conv_transpose1d: _as_image(
         F.conv_transpose2d, "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"
     ),
     F.interpolate: _interpolated,
@@ -342,7 +342,7 @@ def rewritten(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
 Handler = Callable[..., object]
 """(function, args, kwargs, call) → the result, a Refusal, or NotImplemented where another rule may know the call.
 
-`call(function, *args, **kwargs)` runs a function inside: on quantised tensors as in the model's own forward.
+`call(function, *args, **kwargs)` runs a function inside: on quantized tensors as in the model's own forward.
 """
 
 _NO_PRODUCT = Refusal("only an einsum that is a matrix product has an integer form; write it with matmul")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one quantised layer: any op that stands for a torch module, with its weights, ranges and folded batch norm.
+"""The one quantized layer: any op that stands for a torch module, with its weights, ranges and folded batch norm.
 
-Its forward is a straight way: quantise the input, multiply by rounded weights, requantise the product.
+Its forward is a straight way: quantize the input, multiply by rounded weights, requantize the product.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class QuantLayer(HasWidths):
     @property
     def can_shift(self) -> bool:
         """Whether numbers can be added to its output channel by channel: it is a product, and has or can have a bias."""
-        return self._has_weight and not self.is_lookup and not self._op.normalises
+        return self._has_weight and not self.is_lookup and not self._op.normalizes
 
     @property
     def real_weight(self) -> Tensor:
@@ -207,7 +207,7 @@ class QuantLayer(HasWidths):
 
     # forward
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """Integers in, integers out; a float input is quantised first. `output_size` as of a transposed convolution."""
+        """Integers in, integers out; a float input is quantized first. `output_size` as of a transposed convolution."""
         if self.is_lookup:
             return self._look_up(x)
         geometry = self._bind(x, output_size)
@@ -274,7 +274,7 @@ class QuantLayer(HasWidths):
         return q if self.__dict__.get("padding_mode", "zeros") == "zeros" else self._pad(q)
 
     def _may_adopt(self, q: QTensor, now: Pass) -> bool:
-        """Whether the input's range is to be that of a quantised tensor; a scale that other code has written is replaced."""
+        """Whether the input's range is to be that of a quantized tensor; a scale that other code has written is replaced."""
         range_, is_due = self.ranges["x"], self.input_range == "stale"
         is_due = is_due or self.training or now.calibration is not None
         is_other = is_due or isinstance(q.scale, Tensor) or range_.stored_scale.read() != q.scale

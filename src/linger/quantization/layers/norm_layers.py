@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms as quantised layers: layer norm and its kin, and a batch norm that no convolution takes in.
+"""Norms as quantized layers: layer norm and its kin, and a batch norm that no convolution takes in.
 
-A transposed convolution of signals as a quantised layer.
+A transposed convolution of signals as a quantized layer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from linger.quantization.layers.layer import Parameters, QuantLayer
 _AXES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 """Layers that also take one item without a batch, and the axes of a batch."""
 
-_PICTURE = 4
-"""Axes of the op's input; vectors and sequences become pictures of one pixel or one column."""
+_IMAGE = 4
+"""Axes of the op's input; vectors and sequences become images of one pixel or one column."""
 
 
 class NormLayer(QuantLayer):
@@ -54,7 +54,7 @@ class NormLayer(QuantLayer):
         return replace(wanted, parameter=PARAMETER_BITS)
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """Integers in, integers out; an instance norm also takes one picture without a batch."""
+        """Integers in, integers out; an instance norm also takes one image without a batch."""
         if x.dim() + 1 != self._axes:
             return super().forward(x, output_size)
         y = cast(QTensor, super().forward(x.unsqueeze(0), output_size))
@@ -107,8 +107,8 @@ class BatchNormLayer(QuantLayer):
             self.register_buffer(name, cast(Tensor, getattr(source, name)))
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """The layer on a picture; other inputs become one and back."""
-        missing = _PICTURE - x.dim()
+        """The layer on a image; other inputs become one and back."""
+        missing = _IMAGE - x.dim()
         if missing <= 0:
             return super().forward(x, output_size)
         for _ in range(missing):
@@ -171,23 +171,23 @@ class BatchNormLayer(QuantLayer):
 
 
 _ROW = -2
-"""The axis of size 1 that makes a signal a picture."""
+"""The axis of size 1 that makes a signal a image."""
 
 _BESIDE_THE_SIGNAL = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 
 
 class TransposedSignalLayer(QuantLayer):
-    """nn.ConvTranspose1d as integers: that of a picture of one row, which is the op that devices have."""
+    """nn.ConvTranspose1d as integers: that of a image of one row, which is the op that devices have."""
 
     def __init__(
         self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
     ) -> None:
         super().__init__(op, source, geometry, widths, runtime)
-        for name, value in _BESIDE_THE_SIGNAL.items():  # as of the picture, from which an output_size is computed
+        for name, value in _BESIDE_THE_SIGNAL.items():  # as of the image, from which an output_size is computed
             setattr(self, name, (value, *getattr(source, name)))
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """The layer on a picture of one row, which then is a signal again."""
+        """The layer on a image of one row, which then is a signal again."""
         size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
         return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
 

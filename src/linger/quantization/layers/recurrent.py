@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantised LSTM or GRU, or a cell of one: one node per layer and direction, its parameters and keys those of torch.
+"""A quantized LSTM or GRU, or a cell of one: one node per layer and direction, its parameters and keys those of torch.
 
 Both directions of a layer share the scale of their output, so joining them moves nothing. The range of the output is
 that of the whole sequence, not of each step; the first pass takes the coarsest scale that can be needed.

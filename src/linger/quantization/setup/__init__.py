@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger.init: replace layers, mark single modules, quantise tensors, watch what stays float."""
+"""linger.init: replace layers, mark single modules, quantize tensors, watch what stays float."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save_config: all that was decided about a quantised model, but its weights, as a file.
+"""save_config: all that was decided about a quantized model, but its weights, as a file.
 
 What `init(config_file=…)` does with a file: before its own work, and after it.
 
@@ -50,17 +50,17 @@ _WIDTHS = (8, 16, 32, 4)
 
 
 def save_config(model: nn.Module, path: str | Path) -> None:
-    """Write all that was decided about a quantised model as YAML: everything but its weights.
+    """Write all that was decided about a quantized model as YAML: everything but its weights.
 
     `linger.init(float_model, config_file=path)` reads it: fused pairs, parts that stay float, widths, limits, scales of
     layers and functions, chip and switches. With the weights of this model (`load_state_dict`) it then gives the same
     integers, without any data.
 
     Raises:
-        UsageError: The model is not quantised, or the file cannot be written.
+        UsageError: The model is not quantized, or the file cannot be written.
     """
     if not isinstance(model, nn.Module) or runtime_of(model) is None:
-        raise UsageError("save_config: the model is not quantised. Call linger.init first.")
+        raise UsageError("save_config: the model is not quantized. Call linger.init first.")
     write_config(config_of(model), type(model).__name__, path)
 
 
@@ -274,7 +274,7 @@ def _misfits_of_layer(path: str, layer: LayerConfig, module: nn.Module) -> Itera
     if layer.op and found[0].name != layer.op:
         yield f"{path}: {type(module).__name__} becomes {found[0].name}, and the file has {layer.op}"
     if choice_for(module).is_disabled:
-        yield f"{path}: linger.disable_quant keeps it float, and the file quantises it"
+        yield f"{path}: linger.disable_quant keeps it float, and the file quantizes it"
     weight = getattr(inner, "weight", None)
     shape = tuple(weight.shape) if isinstance(weight, Tensor) else layer.shape
     if layer.shape not in ((), shape):
@@ -313,7 +313,7 @@ def _misfits_of_function(name: str, function: FunctionConfig, modules: dict[str,
 
 
 def _left_out(config: Config, model: nn.Module) -> Iterator[str]:
-    """Layers that would be quantised although a complete file does not name them."""
+    """Layers that would be quantized although a complete file does not name them."""
     inside = parts_of_pairs(model)
     named = {*config.layers, *config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)}
     tops = tuple(f"{top}." for top in config.stays_float)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a quantised model as a YAML file: what may stand in it, and how it is written."""
+"""The settings of a quantized model as a YAML file: what may stand in it, and how it is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHOWN = 40
 """Complaints in one message; the others are counted."""
 
 _HEADER = """\
-# How {model} is quantised: read by linger.init(model, config_file=…), written by linger.save_config.
+# How {model} is quantized: read by linger.init(model, config_file=…), written by linger.save_config.
 # A scale 2^n stores a number x as the integer round(x·2^n). Ranges are named as in checkpoints: x (or i) is a layer's input,
 # w (iw, hw) its weights, o its output. Weights without a scale here have the one of their largest magnitude.
 # The device's format may allow only a coarser scale than a range asks for. bits are those of input/weights/output.
@@ -103,7 +103,7 @@ class ChannelLimit:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """One quantised layer.
+    """One quantized layer.
 
     Attributes:
         op: Its op; empty: whichever it has.
@@ -128,7 +128,7 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class FunctionConfig:
-    """One functional op, or an input that is quantised on its own.
+    """One functional op, or an input that is quantized on its own.
 
     Attributes:
         scales: Scale of each range.
@@ -172,20 +172,20 @@ class Config:
         complete: Whether every layer of the model is named; then a model with others is refused.
         target: The chip.
         parameter_bits: Width of weights that nothing else is said about.
-        types: Names of the layer types that are quantised; None: all but embeddings.
+        types: Names of the layer types that are quantized; None: all but embeddings.
         scales: How scales are found in training: `running` ranges, or learned ones (`tqt`, `lsq`).
         calibration: Methods of `linger.calibration()` where the call names none, for `inputs`, `weights` and `outputs`.
         switches: Those that differ from the usual.
         stays_float: Parts that stay float with everything inside, functions that they call included.
         stays_float_alone: Modules that stay float themselves, with the functions that they call; what is inside is not concerned.
-        not_quantized: Layers that are not quantised, because their type was not asked for or linger has no form for them; functions
+        not_quantized: Layers that are not quantized, because their type was not asked for or linger has no form for them; functions
             that they call may still be integers.
         channel_limits: Modules whose channels have limits of their own. Paths elsewhere are those of a model that has them.
         fused: Convolutions with their batch norms.
         constrain: Limits that `linger.constrain` sets before training; `init` does not look at them.
-        limits: Limits of layers, set before they are quantised; those that stay float keep them, too.
+        limits: Limits of layers, set before they are quantized; those that stay float keep them, too.
         parts: Widths of products in the forward of a user's own modules.
-        layers: Quantised layers by path.
+        layers: Quantized layers by path.
         functions: Functional ops by the path of their module and their number.
         run: How `linger quantize` made the model; `init` does not look at it.
     """

@@ -75,7 +75,7 @@ class _ClampInfo:
 
 @dataclass(frozen=True)
 class _QuantInfo:
-    """How a model, or a part of it, is quantised."""
+    """How a model, or a part of it, is quantized."""
 
     weight_bits: Width = 8
     activate_bits: Width = 8
@@ -99,7 +99,7 @@ class _QuantInfo:
 class _Newer:
     """Every key of linger 3.x and its default; `device` there is cuda where there is one."""
 
-    open_quant: Annotated[Any, _only("linger.init always quantises, as the key was never looked at", value=True)] = True
+    open_quant: Annotated[Any, _only("linger.init always quantizes, as the key was never looked at", value=True)] = True
     quant_method: Annotated[str, one_of(("NATIVE", "CUDA", "CUDA_GS", "COMPILE", "TRITON", "ONNX"))] = "NATIVE"
     device: Any = "cpu"
     dtype: Annotated[str, one_of(("torch.float32", "float32"))] = "torch.float32"

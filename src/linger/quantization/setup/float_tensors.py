@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float tensors inside a quantised model, whose functions no quantised tensor sees.
+"""Float tensors inside a quantized model, whose functions no quantized tensor sees.
 
 `EdgeMode` computes products of a float tensor with a parameter as integers; a model has it only where modules of its own
-hold such parameters. `InputQuantizer` quantises the inputs of a layer with a forward of its own, and of an attention
+hold such parameters. `InputQuantizer` quantizes the inputs of a layer with a forward of its own, and of an attention
 layer. `FloatWatch` notes what stays float while a model is calibrated.
 
-quant_tensor: quantise a tensor inside a user's own forward.
+quant_tensor: quantize a tensor inside a user's own forward.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class _ModelMode(TorchFunctionMode):
 
     @property
     def _is_in_users_code(self) -> bool:
-        """Whether a module that is no quantised layer is at work; the arithmetic inside a layer is its own."""
+        """Whether a module that is no quantized layer is at work; the arithmetic inside a layer is its own."""
         frame = self._runtime.frame
         return frame is not None and not isinstance(frame.module, QuantizedBase)
 
 
 class EdgeMode(_ModelMode):
-    """Computes a float tensor times a parameter as integers; the tensor is quantised first."""
+    """Computes a float tensor times a parameter as integers; the tensor is quantized first."""
 
     def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         """Compute products of float tensors here, run everything else as it is."""
@@ -101,7 +101,7 @@ class EdgeMode(_ModelMode):
     def _product(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> Product | None:
         x, weight = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(("input", "weight")))
         found: object = None
-        # a quantised tensor sees its own functions
+        # a quantized tensor sees its own functions
         if not _is_float(x) or any(isinstance(value, QTensor) for value in (*args, *kwargs.values())):
             return None
         if func in MATRIX_PRODUCTS:
@@ -112,7 +112,7 @@ class EdgeMode(_ModelMode):
 
 
 class InputQuantizer:
-    """A forward pre-hook that quantises the arguments of a module that have these names."""
+    """A forward pre-hook that quantizes the arguments of a module that have these names."""
 
     def __init__(self, runtime: Runtime, names: tuple[str, ...]) -> None:
         self.runtime, self.names = runtime, names
@@ -120,7 +120,7 @@ class InputQuantizer:
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Quantise what is float; one tensor that is given twice stays one tensor."""
+        """Quantize what is float; one tensor that is given twice stays one tensor."""
         made: dict[int, QTensor] = {}
         count, frame = len(self.names), self.runtime.frame
         if frame is not None and frame.keeping.reason:
@@ -148,7 +148,7 @@ class InputQuantizer:
 
 
 class FloatWatch(_ModelMode):
-    """Notes every computation on ordinary float tensors inside a quantised model."""
+    """Notes every computation on ordinary float tensors inside a quantized model."""
 
     def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         """Run the function; note it if it computed floats from floats."""
@@ -165,14 +165,14 @@ class FloatWatch(_ModelMode):
         return result
 
     def _reason(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> str:
-        """Why the function stayed float: the inputs of a product with a parameter would have been quantised."""
+        """Why the function stayed float: the inputs of a product with a parameter would have been quantized."""
         off = why_off(func, self._runtime.switches) if func in _QUANTIZES_INPUTS else None
         if func in MATRIX_PRODUCTS:
             found = as_linear(func, args, kwargs, self._runtime)
             off = found.reason if isinstance(found, Refusal) else None
         has_form = any(func in table for table in (bindings(), PRODUCTS, MATRIX_PRODUCTS, *_BY_OTHERS))
         return off or (
-            "its inputs are float tensors; linger.quant_tensor quantises them" if has_form else NO_INTEGER_FORM
+            "its inputs are float tensors; linger.quant_tensor quantizes them" if has_form else NO_INTEGER_FORM
         )
 
 
@@ -185,7 +185,7 @@ def _tensors_in(tree: object) -> list[Tensor]:
 
 
 def _computes_floats(operands: list[Tensor], results: list[Tensor]) -> bool:
-    """Whether ordinary tensors became float tensors; what a quantised tensor takes part in is noted by that tensor."""
+    """Whether ordinary tensors became float tensors; what a quantized tensor takes part in is noted by that tensor."""
     has_quantized = any(isinstance(tensor, QTensor) for tensor in (*operands, *results))
     return bool(operands) and not has_quantized and any(map(_is_float, results))
 
@@ -212,16 +212,16 @@ def quant_tensor(
     bits: int = 8,
     zero_point: int = 0,
 ) -> Tensor:
-    """Quantise a tensor inside a forward: one `Quant` node, and a range that `module` keeps.
+    """Quantize a tensor inside a forward: one `Quant` node, and a range that `module` keeps.
 
     In the float model, before `init`, this is x itself; so it is where `disable_quant` or `disable_submodel` keeps the
-    module in float, which `coverage` then reports. A tensor that is quantised already stays as it is, or gets a `Requant`
+    module in float, which `coverage` then reports. A tensor that is quantized already stays as it is, or gets a `Requant`
     if its width is another one. A module that runs twice in a pass has one range for both runs.
 
     Args:
         module: The module whose forward this is (`self`). The range is its child
             `_linger_round_tensor_iq_tensor_quant_<name>`, a part of its state_dict.
-        x: A float tensor, or a quantised one.
+        x: A float tensor, or a quantized one.
         name: One name for each tensor of a forward. A second use in one run of the module is an error: the two tensors
             would share one scale.
         mode: `QuantMode.QValue`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""init: replace the layers of a model by quantised ones, weights kept."""
+"""init: replace the layers of a model by quantized ones, weights kept."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def init(
     target: str | None = None,
     switches: Switches | None = None,
 ) -> nn.Module:
-    """Replace every supported layer by its quantised form, keeping the weights, and return the model.
+    """Replace every supported layer by its quantized form, keeping the weights, and return the model.
 
     As documented, after `linger.init` `torch.onnx.export` is `linger.onnx.export`; `linger.restore()` undoes that.
 
@@ -129,7 +129,7 @@ def init(
             given in this context.
         disable_module: Module types that stay float, with the functions of their forward; what is inside is not concerned.
         disable_submodel: Dotted names of parts that stay float, with everything inside; `*` at the end matches any.
-        quant_modules: Layer types to quantise, subclasses included; None: every type linger has an op for, but
+        quant_modules: Layer types to quantize, subclasses included; None: every type linger has an op for, but
             embeddings, which must be named, here or to `quant_module`. A fused pair counts as its convolution too.
         bits: Widths of what nobody has marked: 8, 16, or weights and activations as in "w4a8"; None: 8.
         parameter_bits: Width of the weights.
@@ -172,14 +172,14 @@ def init(
     _attach(root, runtime)
     if config != Config():
         finish(root, config)
-    synchronised = [path or "the model" for path, m in root.named_modules() if isinstance(m, nn.SyncBatchNorm)]
-    if synchronised:
+    synchronized = [path or "the model" for path, m in root.named_modules() if isinstance(m, nn.SyncBatchNorm)]
+    if synchronized:
         warnings.warn(
-            f"init: {listing(synchronised)}: a SyncBatchNorm stays float. Keep nn.BatchNorm: a quantised one learns the "
+            f"init: {listing(synchronized)}: a SyncBatchNorm stays float. Keep nn.BatchNorm: a quantized one learns the "
             "statistics of all processes.",
             stacklevel=2,
         )
-    logger.info("init: %d layers quantised", len(replacements))
+    logger.info("init: %d layers quantized", len(replacements))
     return root
 
 
@@ -258,14 +258,14 @@ class _Order:
     not_quantized: Sequence[str]
 
     def wants(self, path: str, module: nn.Module) -> bool:
-        """Whether a module may be quantised at all."""
+        """Whether a module may be quantized at all."""
         return not counts_as(module, self.excluded) and not _is_inside(path, self.float_paths)
 
 
 def _replacements(
     model: nn.Module, order: _Order, runtime: Runtime
 ) -> tuple[dict[nn.Module, nn.Module], dict[str, nn.Module]]:
-    """The quantised layers by the modules that they replace, and the modules that stay float by their paths."""
+    """The quantized layers by the modules that they replace, and the modules that stay float by their paths."""
     replacements: dict[nn.Module, nn.Module] = {}
     kept_float: dict[str, nn.Module] = {}
     inside_pairs = parts_of_pairs(model)
@@ -302,13 +302,13 @@ def _keeping(module: nn.Module, path: str, order: _Order, runtime: Runtime, *, i
 
 
 def refuse_unquantizable(model: nn.Module) -> None:
-    """Refuse a model that is quantised already, or whose Python code torch.jit has removed.
+    """Refuse a model that is quantized already, or whose Python code torch.jit has removed.
 
     Raises:
         UsageError: It is one.
     """
     if runtime_of(model) is not None:
-        raise UsageError("init: this model is quantised already. Call init once, on the float model.")
+        raise UsageError("init: this model is quantized already. Call init once, on the float model.")
     scripts = [
         path or type(model).__name__ for path, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)
     ]
@@ -331,7 +331,7 @@ def why_nothing(model: nn.Module) -> str | None:
         f"init: no layer of {type(model).__name__} was replaced, so nothing will run as integers; it holds {listing(_leaf_types(model))}. "
         f"{f'Refused: {reasons}. ' if reasons else ''}"
         "Look at quant_modules, disable_module, disable_submodel and linger.disable_quant, or at the types that linger "
-        f"quantises: {listing(kind.__name__ for kind in supported_types())}."
+        f"quantizes: {listing(kind.__name__ for kind in supported_types())}."
     )
 
 
@@ -354,7 +354,7 @@ def _calls_quant_tensor(module: nn.Module) -> bool:
 
 
 def quantized_layers(model: nn.Module) -> dict[str, QuantLayer]:
-    """The quantised layers by their path."""
+    """The quantized layers by their path."""
     return {path: m for path, m in model.named_modules() if isinstance(m, QuantLayer)}
 
 
@@ -375,7 +375,7 @@ def _is_inside(path: str, parents: Iterable[str]) -> bool:
 
 
 def _quantized(module: nn.Module, path: str, order: _Order, runtime: Runtime) -> QuantLayer | QuantRecurrent | None:
-    """The quantised form of a module; None if it stays what it is."""
+    """The quantized form of a module; None if it stays what it is."""
     found = _op_to_use(module, path, order.types)
     if found is None:
         return None
@@ -416,16 +416,16 @@ def _op_to_use(module: nn.Module, path: str, types: Types) -> tuple[Op, Binding]
 
 
 def _layer_class(op: Op, layer: nn.Module) -> type[QuantLayer]:
-    """The class of a layer's quantised form: the general one, unless it is more than weights times input."""
+    """The class of a layer's quantized form: the general one, unless it is more than weights times input."""
     if isinstance(layer, nn.ConvTranspose1d):
         return TransposedSignalLayer
     if isinstance(layer, _BatchNorm):
         return BatchNormLayer
-    return NormLayer if op.normalises else QuantLayer
+    return NormLayer if op.normalizes else QuantLayer
 
 
 def _carry_over(module: nn.Module, made: QuantLayer, runtime: Runtime) -> None:
-    """Give a quantised layer what the stages before `init` made of its module: limits, a fused batch norm, a ReLU ahead."""
+    """Give a quantized layer what the stages before `init` made of its module: limits, a fused batch norm, a ReLU ahead."""
     if isinstance(made, BatchNormLayer):
         freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)
     together = FUSED.of(module)
@@ -439,11 +439,11 @@ def _carry_over(module: nn.Module, made: QuantLayer, runtime: Runtime) -> None:
 
 
 def _carry_hooks(source: nn.Module, made: nn.Module) -> None:
-    """Give the quantised layer the hooks of the module: they are called as before, and their handles still remove them."""
+    """Give the quantized layer the hooks of the module: they are called as before, and their handles still remove them."""
     for name in _HOOKS:
         setattr(made, name, getattr(source, name))
     if source._backward_hooks or source._backward_pre_hooks:  # noqa: SLF001 - torch has no public name
-        logger.warning("%s: backward hooks of a quantised layer are never called", made.path)
+        logger.warning("%s: backward hooks of a quantized layer are never called", made.path)
 
 
 def _keep_reason(module: nn.Module, path: str, order: _Order, runtime: Runtime) -> None:
@@ -452,12 +452,12 @@ def _keep_reason(module: nn.Module, path: str, order: _Order, runtime: Runtime) 
     if not order.wants(path, module):
         reason = _BY_ARGUMENTS
     elif path in order.not_quantized:
-        reason = "config_file says that it is not quantised"
+        reason = "config_file says that it is not quantized"
     elif refusal is not None:
         logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal.reason)
         reason = refusal.reason
     elif isinstance(module, types_by_name()):
-        reason = "it is quantised only where quant_modules or linger.quant_module names its type"
+        reason = "it is quantized only where quant_modules or linger.quant_module names its type"
     else:
         reason = "quant_modules does not name its type"
     runtime.reasons.setdefault(path, reason)
@@ -498,7 +498,7 @@ def _stays_float(module: nn.Module, types: Types) -> bool:
 
 
 def _allow_products(model: nn.Module, runtime: Runtime, order: _Order, kept_float: dict[str, nn.Module]) -> None:
-    """Let calls like F.linear become layers: of the kinds that are quantised, where nothing is to stay float."""
+    """Let calls like F.linear become layers: of the kinds that are quantized, where nothing is to stay float."""
     wanted = {op.name for kind, (op, _) in supported_types().items() if issubclass(kind, order.types)}
     runtime.products = ProductPolicy(frozenset(wanted), frozenset(kept_float), order.widths)
     own = set(model.modules()) - set(kept_float.values())
@@ -538,7 +538,7 @@ def _has(kinds: Iterable[type[nn.Module]], wanted: type[nn.Module]) -> bool:
 
 
 def _quantized_inputs(module: nn.Module, path: str, runtime: Runtime) -> tuple[str, ...]:
-    """The arguments that are quantised on their way into a module that is no layer of linger's, if they are float."""
+    """The arguments that are quantized on their way into a module that is no layer of linger's, if they are float."""
     if runtime.products is None or path in runtime.products.float_paths or isinstance(module, QuantLayer):
         return ()
     if isinstance(module, nn.MultiheadAttention):

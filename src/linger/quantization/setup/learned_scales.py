@@ -52,7 +52,7 @@ def learn_scales(
         parameter; one that is learned by another gets a new one.
 
     Raises:
-        UsageError: The model is not quantised, not calibrated or sharded, the method or a layer is unknown, or none of these ranges
+        UsageError: The model is not quantized, not calibrated or sharded, the method or a layer is unknown, or none of these ranges
             can be learned; the model is as it was.
 
     >>> import linger, torch
@@ -66,7 +66,7 @@ def learn_scales(
     wanted = _method(method)
     if runtime_of(model) is None:
         raise UsageError(
-            f"learn_scales: {type(model).__name__} is not quantised. Give the model that linger.init returned, calibrated."
+            f"learn_scales: {type(model).__name__} is not quantized. Give the model that linger.init returned, calibrated."
         )
     if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
         raise UsageError(
@@ -76,7 +76,7 @@ def learn_scales(
     ranges = ranges_of(model)
     if not ranges:
         raise UsageError(
-            f"learn_scales: {type(model).__name__} has no quantised layer and no quantised function, so there is nothing to learn. "
+            f"learn_scales: {type(model).__name__} has no quantized layer and no quantized function, so there is nothing to learn. "
             "linger.coverage says what stays float, and why."
         )
     chosen = _chosen(ranges, layers, weights=weights)

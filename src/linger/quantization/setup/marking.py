@@ -39,7 +39,7 @@ THROUGH_FUNCTIONS = (
     nn.MultiheadAttention,
     nn.TransformerEncoderLayer,
 )
-"""Layers that need no replacement: the functions they call work on quantised tensors."""
+"""Layers that need no replacement: the functions they call work on quantized tensors."""
 
 
 _NEWER_LIMITS = ("c_activation_val", "c_weight_val", "c_bias_val", "c_weight_factor")
@@ -60,7 +60,7 @@ def choice_for(module: nn.Module) -> QuantChoice:
 def disable_quant(module: nn.Module) -> nn.Module:
     """Keep a module and everything inside it in float; call it before `init`.
 
-    Functions in its forward get real values and return ordinary tensors; those that only move numbers leave them quantised.
+    Functions in its forward get real values and return ordinary tensors; those that only move numbers leave them quantized.
     Returns the module, so that it can be used inline.
 
     Raises:
@@ -71,7 +71,7 @@ def disable_quant(module: nn.Module) -> nn.Module:
     late = [name or type(module).__name__ for name, part in module.named_modules() if QUANTIZED.of(part)]
     if late:
         raise UsageError(
-            f"disable_quant: {listing(late, limit=3)} is quantised already, and a mark comes too late. Call it before "
+            f"disable_quant: {listing(late, limit=3)} is quantized already, and a mark comes too late. Call it before "
             "linger.init, or name the part there: linger.init(model, disable_submodel=[…])."
         )
     for part in module.modules():
@@ -160,7 +160,7 @@ def checked_widths(data: int | str, parameter: int | str, output: int | str) -> 
 
 
 def types_by_name() -> Types:
-    """Layers that are quantised only where a list of types names them: those that look up rows of their weights."""
+    """Layers that are quantized only where a list of types names them: those that look up rows of their weights."""
     return tuple(kind for kind, (op, _) in supported_types().items() if op.inputs[0] == "w")
 
 
@@ -190,7 +190,7 @@ def _several(given: object) -> tuple[Any, ...]:
 
 
 def checked_types(types: Iterable[type[nn.Module]] | type[nn.Module] | None) -> Types:
-    """The layer types to quantise; complains about all that linger has no op for.
+    """The layer types to quantize; complains about all that linger has no op for.
 
     Normalize* types are all accepted, as the old lists name them; a layer without an op stays float.
     """

@@ -38,7 +38,7 @@ def quant_function(
     """Choose the width of what functions return that the forward of a module, or of its parts, calls.
 
     Before `init` or after it. A function whose width nobody chose returns the width of its widest operand. A layer that reads
-    the result takes it if its own `data_bits` are as many, else it requantises.
+    the result takes it if its own `data_bits` are as many, else it requantizes.
 
     Args:
         module: A module whose forward calls the functions, or a whole model.
@@ -239,7 +239,7 @@ def _by_path(entries: Mapping[str, _T], candidates: Collection[str], modules: Co
 
 
 def _is_quantized_by(path: str, module: nn.Module, config: Config) -> bool:
-    """Whether `init` quantises a module that no entry of the file names."""
+    """Whether `init` quantizes a module that no entry of the file names."""
     layer = layer_of(module)
     if path in (*config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)):
         return False

@@ -82,7 +82,7 @@ function meter(share, kind = "") {
   return el("span", { class: "meter", "aria-hidden": "true" }, part);
 }
 
-// A sign beside the word: colours never stand alone.
+// A sign beside the word: colors never stand alone.
 const SIGNS = { good: "✓", warning: "!", bad: "✕", neutral: "·" };
 const badge = (text, kind) => el("span", { class: `badge ${kind}` }, el("span", { "aria-hidden": "true" }, SIGNS[kind]), ` ${text}`);
 

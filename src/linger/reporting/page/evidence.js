@@ -94,7 +94,7 @@ addView({
       cell(named(row.what)),
     )));
     return showSection("sensitivity", "Sensitivity", [
-      sectionHead("Sensitivity", "Each layer was quantised alone, with everything else in float: how much of the noise at the output is its doing. More bits help most at the top."),
+      sectionHead("Sensitivity", "Each layer was quantized alone, with everything else in float: how much of the noise at the output is its doing. More bits help most at the top."),
       paged(run.sensitivity, 15, draw, { label: "layers" }),
     ]);
   },

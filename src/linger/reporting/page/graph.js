@@ -7,7 +7,7 @@ const DECIBEL_STEPS = [40, 30, 20, 10];
 const DECIBEL_LABELS = ["≥ 40 dB", "30–40", "20–30", "10–20", "< 10 dB"];
 const COST_LABELS = ["≤ 20 %", "≤ 40 %", "≤ 60 %", "≤ 80 %", "of the largest"];
 
-// How a colouring turns a layer into a class of the style sheet and a figure; colours never stand alone.
+// How a coloring turns a layer into a class of the style sheet and a figure; colors never stand alone.
 const byDecibels = (key) => ({
   has: (run) => run.layers.some((layer) => isNumber(layer[key])),
   classOf: (layer) => (isNumber(layer[key]) ? `error-${(DECIBEL_STEPS.findIndex((step) => layer[key] >= step) + 5) % 5}` : "unknown"),
@@ -28,7 +28,7 @@ function largestOf(run, key) {
   return known.get(key);
 }
 const KINDS = { integer: "integers", float: "floating point", moves: "only moves numbers" };
-const COLOURINGS = {
+const COLORINGS = {
   error: { title: "Error so far (signal to noise)", ...byDecibels("sqnr_db") },
   born: { title: "Error born in the layer (signal to noise)", ...byDecibels("born_db") },
   macs: { title: "Cost: multiply-accumulates", ...byCost("macs", (value) => (value ? `${big(value)} MACs` : "no MACs")) },
@@ -42,7 +42,7 @@ const COLOURINGS = {
   },
 };
 
-const graph = { run: null, layout: null, colouring: "", scale: 1, x: 0, y: 0, cursor: null, canvas: null, room: null, picture: null, world: null, isWaiting: false };
+const graph = { run: null, layout: null, coloring: "", scale: 1, x: 0, y: 0, cursor: null, canvas: null, room: null, image: null, world: null, isWaiting: false };
 
 function graphSize() {
   return [graph.canvas.clientWidth || 800, graph.canvas.clientHeight || 500];
@@ -53,7 +53,7 @@ const limited = (value, low, high) => Math.min(high, Math.max(low, value));
 // Where the network begins before anything is scrolled: in the middle, where it is smaller than the frame.
 const beginning = (all, part) => Math.max(MARGIN, (all - part * graph.scale) / 2);
 
-// The frame scrolls a room as large as the network; the picture stays in the frame, and shows what the frame is scrolled to.
+// The frame scrolls a room as large as the network; the image stays in the frame, and shows what the frame is scrolled to.
 function readScroll() {
   const [width, height] = graphSize();
   graph.x = beginning(width, graph.layout.width) - graph.canvas.scrollLeft;
@@ -118,7 +118,7 @@ function visibleParts() {
   };
 }
 
-const classOf = (node) => (node.kind === "layer" ? COLOURINGS[graph.colouring].classOf(node.layer, graph.run) : "port");
+const classOf = (node) => (node.kind === "layer" ? COLORINGS[graph.coloring].classOf(node.layer, graph.run) : "port");
 const boxPath = (node) => `M${node.x} ${node.y}h${BOX.width}v${BOX.height}h${-BOX.width}z`;
 
 function drawFromAfar(parts) {
@@ -138,7 +138,7 @@ function drawFromAfar(parts) {
 function drawBox(index) {
   const node = graph.layout.nodes[index];
   const isLayer = node.kind === "layer";
-  const detail = isLayer ? `${shortened(node.layer.op, 18)} · ${COLOURINGS[graph.colouring].text(node.layer)}` : `${node.kind} ${shortened(node.detail, 18)}`;
+  const detail = isLayer ? `${shortened(node.layer.op, 18)} · ${COLORINGS[graph.coloring].text(node.layer)}` : `${node.kind} ${shortened(node.detail, 18)}`;
   const label = isLayer ? `Layer ${node.layer.index + 1}, ${node.name}, ${detail}` : `${node.kind} ${node.name}`;
   const marks = `${index === currentIndex() ? " selected" : ""}${index === graph.cursor ? " cursor" : ""}`;
   return svg(
@@ -161,8 +161,8 @@ function drawGraph() {
     ...parts.nodes.map(drawBox),
   ];
   const [width, height] = graphSize();
-  graph.picture.setAttribute("width", width);
-  graph.picture.setAttribute("height", height);
+  graph.image.setAttribute("width", width);
+  graph.image.setAttribute("height", height);
   graph.world.setAttribute("transform", `translate(${graph.x} ${graph.y}) scale(${graph.scale})`);
   graph.world.replaceChildren(...drawn);
   const isDrawn = graph.cursor !== null && !isFar && parts.nodes.includes(graph.cursor);
@@ -240,39 +240,39 @@ function wireGraph(canvas) {
 }
 
 function legend() {
-  const colouring = COLOURINGS[graph.colouring];
-  return el("ul", { class: "legend", "aria-label": "Legend" }, colouring.legend.map(([kind, label]) =>
+  const coloring = COLORINGS[graph.coloring];
+  return el("ul", { class: "legend", "aria-label": "Legend" }, coloring.legend.map(([kind, label]) =>
     el("li", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), label)));
 }
 
 addView({
   drawRun(run) {
     if (!run.layers.length) return showSection("graph", "Graph", null);
-    const offered = Object.keys(COLOURINGS).filter((key) => COLOURINGS[key].has(run));
-    if (!offered.includes(graph.colouring)) graph.colouring = offered[0];
+    const offered = Object.keys(COLORINGS).filter((key) => COLORINGS[key].has(run));
+    if (!offered.includes(graph.coloring)) graph.coloring = offered[0];
     Object.assign(graph, { run, layout: null, cursor: null });
     graph.world = svg("g", {});
     const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { class: "arrow", d: "M0 0.5L8 4L0 7.5z" }));
     const clip = svg("clipPath", { id: "box-clip" }, svg("rect", { x: -3, y: -3, width: BOX.width + 6, height: BOX.height + 6 }));
-    graph.picture = svg("svg", { "aria-hidden": "false" }, svg("defs", {}, arrow, clip), graph.world);
-    graph.room = el("div", {}, graph.picture);
+    graph.image = svg("svg", { "aria-hidden": "false" }, svg("defs", {}, arrow, clip), graph.world);
+    graph.room = el("div", {}, graph.image);
     graph.canvas = el(
       "div",
       { class: "canvas", tabindex: 0, role: "application", "aria-label": "Graph of the network. Arrow keys move from layer to layer, Enter selects, plus and minus zoom, 0 shows everything." },
       graph.room,
     );
     let key = legend();
-    const choice = el("select", { id: "colouring", "aria-label": "Colour by", onchange: () => {
-      graph.colouring = choice.value;
+    const choice = el("select", { id: "coloring", "aria-label": "Color by", onchange: () => {
+      graph.coloring = choice.value;
       const next = legend();
       key.replaceWith(next);
       key = next;
       drawGraph();
-    } }, offered.map((name) => el("option", { value: name, selected: name === graph.colouring }, COLOURINGS[name].title)));
+    } }, offered.map((name) => el("option", { value: name, selected: name === graph.coloring }, COLORINGS[name].title)));
     const zoom = [["−", "Zoom out", () => zoomGraph(0.8)], ["+", "Zoom in", () => zoomGraph(1.25)], ["Fit", "Show the whole network", () => fitGraph(true)]];
     showSection("graph", "Graph", [
       sectionHead("Graph", "Every box is a layer of the file, from top to bottom as data flows. Click one to see its figures; scroll or drag to move, and turn the wheel with Ctrl to zoom.",
-        el("label", { class: "choice" }, "Colour by ", choice), el("span", { class: "buttons" }, zoom.map(([sign, label, action]) => button(sign, action, { "aria-label": label, title: label })))),
+        el("label", { class: "choice" }, "Color by ", choice), el("span", { class: "buttons" }, zoom.map(([sign, label, action]) => button(sign, action, { "aria-label": label, title: label })))),
       graph.canvas,
       key,
     ]);

@@ -87,7 +87,7 @@ function histogram(tensor) {
   const grid = gridLines(tensor, low, high, x);
   const levels = isLog ? [1, 0.1, 0.01, 0.001].filter((level) => level * most >= least) : [1, 0.5];
   const label = `Histogram of ${tensor.name}, ${tensor.q_format || tensor.dtype}, from ${real(tensor.low)} to ${real(tensor.high)}`;
-  const picture = svg(
+  const image = svg(
     "svg",
     { class: "histogram", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     grid && svg("path", { class: "grid", d: grid.path, "data-lines": grid.number }),
@@ -102,7 +102,7 @@ function histogram(tensor) {
     svg("text", { class: "axis", x: (left + width - right) / 2, y: height - 3, "text-anchor": "middle" }, "value"),
     clipMarks(tensor, low, high, x),
   );
-  return el("figure", {}, picture, el("figcaption", {}, histogramKey(tensor, grid, low, high)));
+  return el("figure", {}, image, el("figcaption", {}, histogramKey(tensor, grid, low, high)));
 }
 
 function histogramKey(tensor, grid, low, high) {
@@ -112,6 +112,6 @@ function histogramKey(tensor, grid, low, high) {
     el("span", { class: "key" }, el("span", { class: "swatch values", "aria-hidden": "true" }), "file"),
     tensor.reference && el("span", { class: "key" }, el("span", { class: "swatch reference", "aria-hidden": "true" }), "float model"),
     grid && el("span", { class: "key" }, el("span", { class: "swatch grid", "aria-hidden": "true" }), `grid: steps of ${real(1 / tensor.scale)}${grid.every > 1 ? `, one line per ${grid.every}` : ""}`),
-    isOutside && el("span", { class: "key" }, `range ${real(clips[0])} to ${real(clips[1])}: wider than the picture`),
+    isOutside && el("span", { class: "key" }, `range ${real(clips[0])} to ${real(clips[1])}: wider than the image`),
   ].filter(Boolean);
 }

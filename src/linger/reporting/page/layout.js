@@ -100,7 +100,7 @@ function lanePath(source, target, x, taken) {
   const isLast = (node) => Math.max(...taken.get(node.rank)) === node.column;
   const gap = (BOX.row - BOX.height) / 2;
   const middle = BOX.height / 2;
-  // beside a box that has no neighbour the line leaves and arrives sideways, else through the gap between the rows
+  // beside a box that has no neighbor the line leaves and arrives sideways, else through the gap between the rows
   const y1 = isLast(source) ? source.y + middle : source.y + BOX.height + gap;
   const y2 = isLast(target) ? target.y + middle : target.y - gap;
   const start = isLast(source) ? `M${source.x + BOX.width} ${y1}` : `M${source.x + BOX.width / 2} ${source.y + BOX.height}V${y1}`;
@@ -135,7 +135,7 @@ function stripStarts(crossing, rows, wanted) {
   return starts;
 }
 
-// As many strips as let the whole be shown largest in a picture of that size; every connection that is cut counts against it.
+// As many strips as let the whole be shown largest in a image of that size; every connection that is cut counts against it.
 function chooseStrips(crossing, rows, width, view) {
   let best = { scale: 0, starts: [0] };
   for (let number = 1; number <= 60 && number <= rows; number += 1) {
@@ -193,7 +193,7 @@ function routeEdge(edge, number, nodes, taken) {
   });
 }
 
-// Boxes and connections for a picture of that width and height.
+// Boxes and connections for a image of that width and height.
 function layOut(run, view) {
   const { nodes, first } = networkOf(run);
   rankNodes(nodes);

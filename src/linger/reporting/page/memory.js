@@ -36,7 +36,7 @@ function aliveArea(alive, x, y) {
   return svg("path", { class: "block block-tensor", d: `${path}V${y(0)}Z` });
 }
 
-function memoryPicture(memory, alive, caption) {
+function memoryImage(memory, alive, caption) {
   const { width, height, left, right, top, bottom } = MEMORY;
   const steps = alive.length;
   const isPlaced = memory.blocks.length > 0 && memory.blocks.every((block) => isNumber(block.offset));
@@ -47,7 +47,7 @@ function memoryPicture(memory, alive, caption) {
   const x = (step) => left + (step / steps) * (width - left - right);
   const y = (size) => height - bottom - (size / ceiling) * (height - top - bottom);
   const line = (size, kind, text) => [svg("path", { class: `level ${kind}`, d: `M${left} ${y(size)}H${width - right}` }), svg("text", { class: `axis ${kind}-label`, x: width - right, y: y(size) - 4, "text-anchor": "end" }, text)];
-  const picture = svg(
+  const image = svg(
     "svg",
     { class: "memory", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Memory over ${plural(steps, "step")}: at most ${bytes(memory.peak_bytes)} at one step` },
     byteTicks(ceiling).map((size) => [svg("path", { class: "grid", d: `M${left} ${y(size)}H${width - right}` }), svg("text", { class: "axis", x: left - 8, y: y(size) + 4, "text-anchor": "end" }, bytes(size))]),
@@ -57,15 +57,15 @@ function memoryPicture(memory, alive, caption) {
     ticks(1, steps, Math.min(steps, 10)).filter((step) => Number.isInteger(step) && step >= 1).map((step) => svg("text", { class: "axis", x: x(step - 0.5), y: height - bottom + 16, "text-anchor": "middle" }, step)),
     svg("text", { class: "axis", x: (left + width - right) / 2, y: height - 3, "text-anchor": "middle" }, "step"),
   );
-  picture.addEventListener("pointermove", (event) => {
-    const frame = picture.getBoundingClientRect();
+  image.addEventListener("pointermove", (event) => {
+    const frame = image.getBoundingClientRect();
     const step = Math.floor((((event.clientX - frame.left) / frame.width) * width - left) / ((width - left - right) / steps));
     const size = ((height - bottom - ((event.clientY - frame.top) / frame.height) * height) / (height - top - bottom)) * ceiling;
     if (step < 0 || step >= steps) return;
     const block = isPlaced && memory.blocks.find((entry) => entry.first <= step && step <= entry.last && entry.offset <= size && size <= entry.offset + entry.bytes);
     caption.textContent = `Step ${step + 1}, ${memory.steps[step] ?? ""}: ${bytes(alive[step])} alive${block ? `; ${block.name}: ${bytes(block.bytes)}` : ""}`;
   });
-  return picture;
+  return image;
 }
 
 // Round numbers of bytes: powers of two.
@@ -91,7 +91,7 @@ addView({
     const memory = run.memory;
     if (!memory) return showSection("memory", "Memory", null);
     const alive = aliveAt(memory);
-    const caption = el("p", { class: "muted caption", "aria-hidden": "true" }, "Point at the picture to read a step.");
+    const caption = el("p", { class: "muted caption", "aria-hidden": "true" }, "Point at the image to read a step.");
     const kinds = [...new Set(memory.blocks.map(blockKind))];
     const isPlaced = memory.blocks.some((block) => isNumber(block.offset));
     const words = [
@@ -107,7 +107,7 @@ addView({
       el("p", { class: "strong" }, words),
       memory.note && el("p", { class: "long" }, memory.note),
       memory.blocks.length > 0 && [
-        el("div", { class: "scroll" }, memoryPicture(memory, alive, caption)),
+        el("div", { class: "scroll" }, memoryImage(memory, alive, caption)),
         isPlaced && el("ul", { class: "legend" }, kinds.map((kind) => el("li", {}, el("span", { class: `swatch block-${kind}`, "aria-hidden": "true" }), BLOCK_KINDS[kind]))),
         caption,
         largestBlocks(memory),

@@ -7,7 +7,7 @@ const LEVELS = {
   unknown: ["Not proven", "?"],
   "not ready": ["Not ready", "✕"],
 };
-// The colour of a part: what was not measured is never green.
+// The color of a part: what was not measured is never green.
 const PART_KINDS = { ready: "good", attention: "warning", unknown: "warning", "not ready": "bad", "not asked": "neutral" };
 const levelClass = (run) => `level-${run.decision.level.replace(" ", "-")}`;
 const formText = (form) => (form === "dialect" ? "ONNX with linger’s operators (dialect form)" : `${form} form`);

@@ -12,8 +12,8 @@ from linger.tuning.autotune.search import PLAIN, Search
 Plan = Callable[[Search], Iterator[Step]]
 """Gives the steps one after the other, each after the one before was judged."""
 
-EQUALISED = "equalised"
-"""The branch that begins with equalisation."""
+EQUALIZED = "equalized"
+"""The branch that begins with equalization."""
 
 _PASSES: Mapping[str, float] = {
     "fuse": 4.0,
@@ -65,9 +65,9 @@ _MOST_STEPS, _LEAST_STEPS = 400, 20
 
 
 def usual_plan(session: Search) -> Iterator[Step]:
-    """Two branches, with and without equalisation; then wider tensors, if wished; the best of all is rounded and trained."""
+    """Two branches, with and without equalization; then wider tensors, if wished; the best of all is rounded and trained."""
     yield Step("fuse", PLAIN, PLAIN)
-    yield Step("equalize", EQUALISED, PLAIN)
+    yield Step("equalize", EQUALIZED, PLAIN)
     yield from _mixed(session) if session.wish.is_mixed else _narrow(session)
     best = session.best_branch
     for name in ("round_weights", "correct_biases"):

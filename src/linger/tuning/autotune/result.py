@@ -172,7 +172,7 @@ class TuneResult(Result):
         seed: Of everything random.
         rounds: Of fine-tuning with labels.
         notes: Sentences that a reader should know.
-        reference: The float model that the tuned one stands for, layer by layer: fused and equalised as it is. No other form of
+        reference: The float model that the tuned one stands for, layer by layer: fused and equalized as it is. No other form of
             the result has it.
     """
 
@@ -237,7 +237,7 @@ class TuneResult(Result):
     def __str__(self) -> str:
         return "\n\n".join([self.summary(), to_text(self._columns, self.steps), *self._notes()])
 
-    def _picture(self) -> str:
+    def _image(self) -> str:
         tried = [step for step in self.steps if step.after_db is not None]
         gains = [step.after_db - step.before_db for step in tried if step.after_db is not None]
         return bars_html([step.shown for step in tried], gains, "dB gained")

@@ -36,8 +36,8 @@ class Trial:
     """A model that a step made.
 
     Attributes:
-        model: Quantised, in evaluation mode.
-        reference: The float model that it stands for, layer by layer: traced and equalised as it is.
+        model: Quantized, in evaluation mode.
+        reference: The float model that it stands for, layer by layer: traced and equalized as it is.
         trials: Models that were measured on the way.
     """
 
@@ -221,7 +221,7 @@ class Search:
         )
 
     def copied(self, trial: Trial) -> nn.Module:
-        """A copy of a quantised model that a step may change."""
+        """A copy of a quantized model that a step may change."""
         return copy.deepcopy(trial.model)
 
 

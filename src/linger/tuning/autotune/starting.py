@@ -27,9 +27,9 @@ class Start:
     """A copy of the model that was given.
 
     Attributes:
-        reference: It in real numbers: the float model, or the quantised one without rounding.
+        reference: It in real numbers: the float model, or the quantized one without rounding.
         target: The chip.
-        given: The model itself if it was quantised already.
+        given: The model itself if it was quantized already.
     """
 
     reference: nn.Module
@@ -37,7 +37,7 @@ class Start:
     given: nn.Module | None = None
 
     def plain(self, batches: Sequence[Batch]) -> tuple[nn.Module, list[str]]:
-        """The model quantised and calibrated on these batches, and what calibration warned of.
+        """The model quantized and calibrated on these batches, and what calibration warned of.
 
         Raises:
             UsageError: Nothing of it becomes integers.
@@ -62,7 +62,7 @@ def start_of(model: object, target: str | None) -> Start:
     """Copy a model; what cannot be tuned is refused.
 
     Raises:
-        UsageError: It is no module, holds NaN, or cannot be quantised or copied; the chip is unknown, or another one than its own.
+        UsageError: It is no module, holds NaN, or cannot be quantized or copied; the chip is unknown, or another one than its own.
     """
     if not isinstance(model, nn.Module):
         raise no_module("tune", model)
@@ -77,7 +77,7 @@ def start_of(model: object, target: str | None) -> Start:
         return Start(_copied(model).eval(), chip)
     if chip not in (None, runtime.target):
         raise UsageError(
-            f"tune: target={chip!r}, and the model was quantised for {runtime.target!r}. Give the float model instead, or "
+            f"tune: target={chip!r}, and the model was quantized for {runtime.target!r}. Give the float model instead, or "
             "leave target out."
         )
     made = _copied(model).eval()
@@ -112,12 +112,12 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def is_calibrated(model: nn.Module) -> bool:
-    """Whether every layer of a quantised model has its scales."""
+    """Whether every layer of a quantized model has its scales."""
     return not any(isinstance(layer, QuantizedBase) and layer.lacks_scale for layer in model.modules())
 
 
 def forget_ranges(model: nn.Module) -> None:
-    """Let a quantised model be calibrated as if for the first time."""
+    """Let a quantized model be calibrated as if for the first time."""
     for one in ranges_of(model, with_adopted=True).values():
         one.set(0.0, 0.0)
         if one.kind is Kind.WEIGHT:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of tuning: each makes a quantised model from another, on the tuning part of the data alone."""
+"""The steps of tuning: each makes a quantized model from another, on the tuning part of the data alone."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _WIDE = 16
 
 
 def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
-    """A copy of a float model, quantised and calibrated on these batches."""
+    """A copy of a float model, quantized and calibrated on these batches."""
     made = init(copy.deepcopy(reference), target=target).eval()
     calibrate(made, batches)
     return made
 
 
 def calibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
-    """Set the scales of a quantised model."""
+    """Set the scales of a quantized model."""
     with torch.no_grad(), local_calibration():
         for batch in batches:
             run_batch(model, fresh(batch))
@@ -62,7 +62,7 @@ def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
 
 def _float_model(start: Trial) -> nn.Module:
     if runtime_of(start.reference) is not None:
-        raise NothingToDoError("the model was quantised already, and this needs the float model")
+        raise NothingToDoError("the model was quantized already, and this needs the float model")
     return copy.deepcopy(start.reference)
 
 

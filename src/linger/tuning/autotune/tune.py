@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger.tune: a float model in, the best quantised model that a budget allows out."""
+"""linger.tune: a float model in, the best quantized model that a budget allows out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tune(
     seed: int = 0,
     steps: Sequence[TuneStep] | None = None,
 ) -> tuple[nn.Module, TuneResult]:
-    """Quantise a model as well as a budget allows, without labels.
+    """Quantize a model as well as a budget allows, without labels.
 
     A part of the data is held out: one batch in four, of a single batch the last quarter of its rows. Every step runs on a copy,
     sees the rest of the data only, and is kept if the error at the outputs falls on the held-out part (or `metric` rises;
@@ -59,9 +59,9 @@ def tune(
 
     Args:
         model: The float model; or one after `linger.init`, calibrated or not, whose reference then is the model itself
-            in real numbers. Fusing and equalising need the float model.
+            in real numbers. Fusing and equalizing need the float model.
         data: Typical inputs in any form of the page "Inputs"; all of it is kept in memory.
-        metric: A figure of a quantised model, the larger the better, on data of your own; without it the error at the
+        metric: A figure of a quantized model, the larger the better, on data of your own; without it the error at the
             outputs against the float model decides.
         budget: CPU time of the thread that searches ("2 min", "90 s", "1 h", or seconds), or a number of measured models
             ("20 trials").
@@ -70,19 +70,19 @@ def tune(
         goal: What is enough: decibels at the output (`30`, `"30 dB"`), agreement with the float model's decisions
             (`"99 %"`), or a value of the metric; the search ends there. Without one wider tensors are to gain 10 dB.
         target: The chip: steps stay within what it has.
-        finetune: `train_step(model) -> loss or None`, for those with labels: the float model is analysed, limited where
+        finetune: `train_step(model) -> loss or None`, for those with labels: the float model is analyzed, limited where
             `linger.advise` says so and given to this function, again and again until nothing is left to limit; then it is
             tuned as above, and it is its own reference.
         seed: Of everything random. The same seed and the same completed steps give the same model.
         steps: Repeat the steps of an earlier result, without a budget.
 
     Returns:
-        The tuned model, quantised and in evaluation mode, and what was tried. Ctrl-C ends the search: the best model so
+        The tuned model, quantized and in evaluation mode, and what was tried. Ctrl-C ends the search: the best model so
         far is returned, and the result says so.
 
     Raises:
         UsageError: No data, data that the model does not accept or that are not finite, a metric that fails or returns
-            no number, a budget that leaves nothing, a model that cannot be quantised. The model is as it was.
+            no number, a budget that leaves nothing, a model that cannot be quantized. The model is as it was.
     """
     left = read_budget(budget)
     widths = read_bits(bits, "tune")
@@ -126,7 +126,7 @@ def _trained(
     """A session that begins with the model after fine-tuning, which is the user's and has the threads of the process.
 
     Raises:
-        UsageError: The model is quantised already, or training fails.
+        UsageError: The model is quantized already, or training fails.
     """
     if start.given is not None:
         raise UsageError("tune: finetune works on the float model. Give the model before linger.init.")

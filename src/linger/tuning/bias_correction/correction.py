@@ -32,7 +32,7 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.tuning.bias_correction.channel_means import Call, ChannelMeans
 from linger.tuning.bias_correction.float_means import Found, Wanted, float_means, projections
-from linger.tuning.bias_correction.gate_means import Start, quantised_gates
+from linger.tuning.bias_correction.gate_means import Start, quantized_gates
 from linger.tuning.measure import OutputError, error_db
 from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
 
@@ -43,9 +43,9 @@ _MOST_SWEEPS = 4
 
 
 def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Remedy:
-    """Correct the biases of a quantised model so that each layer returns, on average, what the float model's does.
+    """Correct the biases of a quantized model so that each layer returns, on average, what the float model's does.
 
-    For every layer in the order of execution, the mean over all positions of the float output minus the quantised one is
+    For every layer in the order of execution, the mean over all positions of the float output minus the quantized one is
     added to the bias, channel by channel, while the layers before are corrected already. Compared is the sum that a layer
     computes, before it is rounded and limited: a ReLU or ReLU6 behind it does not count. A layer that runs several times, in
     several batches or in one, gets the mean m over all its runs, lowered to m·m²/(m² + s²) where s² is the variance of that
@@ -57,9 +57,9 @@ def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Reme
     The correction is undone where the error at the outputs rises on the data.
 
     Args:
-        model: Quantised and calibrated; changed in place.
-        reference: The float model that was quantised, before or after `trace_layers`, or a quantised one in real numbers
-            (`real_copy`). Where layers were equalised, the equalised one.
+        model: Quantized and calibrated; changed in place.
+        reference: The float model that was quantized, before or after `trace_layers`, or a quantized one in real numbers
+            (`real_copy`). Where layers were equalized, the equalized one.
         data: Typical inputs in any form of the page "Inputs".
 
     Returns:
@@ -147,7 +147,7 @@ def _function_biases(model: nn.Module) -> list[str]:
 
 
 class _Sweep:
-    """Passes of the quantised model in which every layer returns what it will return when it is corrected.
+    """Passes of the quantized model in which every layer returns what it will return when it is corrected.
 
     The bias of a recurrent layer, which acts inside its loop, is corrected after each pass.
     """
@@ -217,7 +217,7 @@ class _Sweep:
         if isinstance(module, QuantRecurrent):
             if op.is_recurrent and isinstance(x, QTensor):
                 self._see_gates(module, x, result, attributes)
-        elif isinstance(operands[-1], Frozen) and isinstance(x, QTensor) and not op.normalises:
+        elif isinstance(operands[-1], Frozen) and isinstance(x, QTensor) and not op.normalizes:
             key = self._key_of(path, module)
             if key is not None:
                 self._see_product(key, op, x, operands[-1], attributes, result)
@@ -235,7 +235,7 @@ class _Sweep:
         path = module.path
         number = self._nodes[path]
         self._nodes[path] += 1
-        name, found = quantised_gates(module, self._starts[path], number, x, out, attributes)
+        name, found = quantized_gates(module, self._starts[path], number, x, out, attributes)
         key = f"{path}.{name}".lstrip(".")
         call = self._trace.next_call(key)
         expected = self._expected.get(key, {}).get(call)

@@ -35,7 +35,7 @@ class Wanted:
     """What to look at in a float model.
 
     Attributes:
-        layers: Paths of products, and whether the quantised model has a batch norm folded into each.
+        layers: Paths of products, and whether the quantized model has a batch norm folded into each.
         recurrent: Paths of recurrent layers.
         attention: Paths of attention layers, whose projections are products without a layer.
         biases: Keys of biases that functions may add (F.linear in a user's own forward).
@@ -120,7 +120,7 @@ class _Recorder:
                 self._add(_inside(path, f"in_proj_bias, {name}"), F.linear(unwrap(given[name]), weight, bias), -1)
 
     def leave_layer(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
-        """A layer has returned; one that the quantised model has fused counts at its batch norm."""
+        """A layer has returned; one that the quantized model has fused counts at its batch norm."""
         path = self.layers[module]
         if not isinstance(output, Tensor):
             return
@@ -154,7 +154,7 @@ def product_axis(func: Function) -> int:
 
 
 def float_means(reference: nn.Module, batches: Sequence[Batch], wanted: Wanted) -> Found:
-    """Run a float model, or a quantised one in real numbers (`real_copy`), and collect the means.
+    """Run a float model, or a quantized one in real numbers (`real_copy`), and collect the means.
 
     The convolutions of a float model may be fused with their batch norms or not.
     """

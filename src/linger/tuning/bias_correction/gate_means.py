@@ -140,10 +140,10 @@ def _run_one_layer(module: Any, ends: list[str], x: Tensor, start: Start, row: i
     return pad_packed_sequence(packed, total_length=len(x))[0]
 
 
-def quantised_gates(
+def quantized_gates(
     module: QuantRecurrent, start: Start, number: int, x: QTensor, out: QTensor, attributes: Mapping[str, Any]
 ) -> tuple[str, ChannelMeans]:
-    """The same of one node of a quantised layer: the `number`th of its call, its input and output, and its attributes."""
+    """The same of one node of a quantized layer: the `number`th of its call, its input and output, and its attributes."""
     count = len(module.suffixes[0])
     layer, back = divmod(number, count)
     rounded = module.rounded_weights(layer, attributes["scale_i"], attributes["scale_h"])

@@ -51,7 +51,7 @@ def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Re
     LeakyReLU, PReLU, pools, dropout, padding, resizing, sums, joins, batch norms and depthwise convolutions, into linear
     and recurrent layers. ReLU6 and other limits from 0 to a number become limits of single channels: the layer before is
     then a `ChannelLimits` with the layer inside. Anything else keeps its channels as they are. Several choices of
-    factors, from weights and from activations, are tried on quantised copies; the best is kept, and none if none helps.
+    factors, from weights and from activations, are tried on quantized copies; the best is kept, and none if none helps.
     High biases are absorbed by the layers that read the channels, where that helps.
 
     Args:
@@ -92,7 +92,7 @@ class _Choice:
 
 @dataclass
 class _Search:
-    """The trials of candidates on quantised copies of a model."""
+    """The trials of candidates on quantized copies of a model."""
 
     model: nn.Module
     batches: Sequence[Batch]
@@ -139,7 +139,7 @@ class _Search:
         return [_without_small(found) for found in (*fitted, chains.bounded(half), chains.bounded(quiet))]
 
     def _error(self, choice: _Choice | None) -> float:
-        """The error at the outputs of a copy with these factors, quantised and calibrated."""
+        """The error at the outputs of a copy with these factors, quantized and calibrated."""
         self.trials += 1
         made = copy.deepcopy(self.model)
         if choice is not None:
@@ -149,7 +149,7 @@ class _Search:
 
 
 def quantized_copy(model: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
-    """A model, which is used up, fused, quantised with 8 bits and calibrated."""
+    """A model, which is used up, fused, quantized with 8 bits and calibrated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said when the user does the same
         trace_layers(model.eval(), fresh(batches[0]))

@@ -187,19 +187,19 @@ def _labels_and_origin(watch: Watch, operand: object) -> Tensor | None:
 
 # functions that move numbers, or reduce them along some axes
 def _move(watch: Watch, func: Function, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> bool:
-    """The same function moves the labels. Tensors beside labelled ones that carry no factor are pinned."""
+    """The same function moves the labels. Tensors beside labeled ones that carry no factor are pinned."""
     first = args[0] if args else next(iter(kwargs.values()))
     moved = [t for t in tree_leaves(first) if isinstance(t, Tensor)]
     if all(watch.channels.labels(t) is None for t in moved):
         return not any(watch.channels.labels(t) is not None for t in _tensors((args, kwargs)))
 
-    def labelled(leaf: object) -> object:
+    def labeled(leaf: object) -> object:
         return _or_pinned(watch.channels.labels(leaf), leaf) if isinstance(leaf, Tensor) else leaf
 
     rest = args[1:]
     if func.__name__ in ("view", "view_as"):
         func = torch.Tensor.reshape if func.__name__ == "view" else torch.Tensor.reshape_as
-    result = func(tree_map(labelled, first), *rest, **kwargs)
+    result = func(tree_map(labeled, first), *rest, **kwargs)
     for made, labels in zip(_tensors(output), _tensors(result), strict=True):
         watch.channels.label(made, labels)
     return True

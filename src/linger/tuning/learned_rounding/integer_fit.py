@@ -21,7 +21,7 @@ _SWEEPS = 10
 """Rounds of single steps; each one can only improve the sum of squares."""
 
 _DAMPINGS = (1.0, 0.1, 0.01, 0.001)
-"""How much weights are held back towards what they were, the strongest first; the held-out data choose."""
+"""How much weights are held back toward what they were, the strongest first; the held-out data choose."""
 
 _SHARE = 0.8
 """The strongest that has this share of the best one's gain is taken: other data differ more than held-out ones do."""
@@ -51,7 +51,7 @@ class Moments:
         self.xx += left.mT @ left
         self.yx += right.mT @ left
 
-    def centred(self) -> tuple[Tensor, Tensor]:
+    def centerd(self) -> tuple[Tensor, Tensor]:
         """Products of inputs, and of outputs with inputs, around their means: what is left to the weights beside a bias."""
         x, y = self.x[:, :, None], self.y[:, :, None]
         return self.xx - x @ x.mT / self.count, self.yx - y @ x.mT / self.count
@@ -76,7 +76,7 @@ def damped(matrix: Tensor, damping: float) -> Tensor:
 
 
 def refit(xx: Tensor, yx: Tensor, start: Tensor, damping: float) -> Tensor:
-    """Real weights of least squares, held back towards `start`."""
+    """Real weights of least squares, held back toward `start`."""
     matrix = damped(xx, damping)
     difference = yx - start @ xx
     return start + torch.cholesky_solve(difference.mT, torch.linalg.cholesky(matrix)).mT
@@ -149,7 +149,7 @@ class Grid:
         start: Real weights, [groups, channels, taps].
         integers: What they are rounded to now.
         bias: The real bias as it is rounded now, [groups, channels].
-        step: Distance of neighbours on the grid, [taps].
+        step: Distance of neighbors on the grid, [taps].
         bound: Largest integer, [taps].
         has_bias: Whether the bias can be changed.
     """
@@ -176,7 +176,7 @@ class Fit:
 def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
     """The best integers for data that were learned from; channel by channel kept only if the held-out data agree."""
     xx, yx = (
-        learned.centred() if grid.has_bias else (learned.xx, learned.yx - grid.bias[:, :, None] * learned.x[:, None])
+        learned.centerd() if grid.has_bias else (learned.xx, learned.yx - grid.bias[:, :, None] * learned.x[:, None])
     )
     xx, yx = xx * grid.step[:, None] * grid.step, yx * grid.step
 

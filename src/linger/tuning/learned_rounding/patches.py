@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linger.dialect import Op
 
-_PICTURE_AXES = 2
+_IMAGE_AXES = 2
 
 
 def positions(op: Op, y: Tensor) -> tuple[int, ...]:
@@ -35,16 +35,16 @@ def input_rows(op: Op, x: Tensor, geometry: Mapping[str, Any], picks: Tensor, sh
     axes, picks = op.window_axes, picks.to(x.device)
     if not axes:
         return x.reshape(-1, 1, x.shape[-1])[picks]
-    strides, dilations, kernel = (_picture(geometry[n], 1) for n in ("strides", "dilations", "kernel_shape"))
-    begin, end = _picture(geometry["pads"][:axes], 0), _picture(geometry["pads"][axes:], 0)
+    strides, dilations, kernel = (_image(geometry[n], 1) for n in ("strides", "dilations", "kernel_shape"))
+    begin, end = _image(geometry["pads"][:axes], 0), _image(geometry["pads"][axes:], 0)
     if x.dim() == axes + 1:
         x, shape = x.unsqueeze(0), (1, *shape)
-    if axes < _PICTURE_AXES:
+    if axes < _IMAGE_AXES:
         x, shape = x.unsqueeze(-2), (shape[0], 1, shape[1])
     if op.is_transposed:
         x = _spread(x, strides)
         reach = [d * (n - 1) for d, n in zip(dilations, kernel, strict=True)]
-        more = _picture(geometry["output_padding"], 0)
+        more = _image(geometry["output_padding"], 0)
         begin, end = (
             [r - b for r, b in zip(reach, begin, strict=True)],
             [r - e for r, e in zip(reach, end, strict=True)],
@@ -58,12 +58,12 @@ def input_rows(op: Op, x: Tensor, geometry: Mapping[str, Any], picks: Tensor, sh
     return found.movedim(-1, 1).reshape(len(picks), geometry["group"], -1)
 
 
-def _picture(numbers: Sequence[int], missing: int) -> list[int]:
-    return [*[missing] * (_PICTURE_AXES - len(numbers)), *numbers]
+def _image(numbers: Sequence[int], missing: int) -> list[int]:
+    return [*[missing] * (_IMAGE_AXES - len(numbers)), *numbers]
 
 
 def _spread(x: Tensor, strides: Sequence[int]) -> Tensor:
-    """A picture with zeros between its pixels: a transposed convolution is a plain one of it, with a turned kernel."""
+    """A image with zeros between its pixels: a transposed convolution is a plain one of it, with a turned kernel."""
     height, width = ((n - 1) * s + 1 for n, s in zip(x.shape[2:], strides, strict=True))
     wide = x.new_zeros(*x.shape[:2], height, width)
     wide[..., :: strides[0], :: strides[1]] = x

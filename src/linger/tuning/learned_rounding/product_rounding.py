@@ -34,7 +34,7 @@ def is_product(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class _Call:
-    """One product of a quantised pass: its op, its parameters and the scale of its input, and that input at some positions."""
+    """One product of a quantized pass: its op, its parameters and the scale of its input, and that input at some positions."""
 
     op: Op
     frozen: Frozen
@@ -97,12 +97,12 @@ def _inputs(
 
 
 def _outputs(pair: Pair, layer: QuantLayer, batch: Batch, count: int) -> list[Tensor]:
-    """What the float layer gives in one pass, as the quantised one would: its batch norm included."""
+    """What the float layer gives in one pass, as the quantized one would: its batch norm included."""
     found: list[Tensor] = []
     products: list[Tensor] = []
     module = pair.reference.get_submodule(layer.path)
     has_norm = layer.bn is not None and not isinstance(module, ConvBN)
-    # a transposed signal is a picture of one row
+    # a transposed signal is a image of one row
     is_row = layer.transposed_groups is not None and layer.weight.dim() == _SIGNAL_AXES
 
     def add(output: Tensor) -> None:

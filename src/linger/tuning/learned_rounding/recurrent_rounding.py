@@ -59,7 +59,7 @@ class _Place:
         return len(self.layer.suffixes) * len(self.layer.suffixes[0])
 
     def parameter(self, name: str, module: nn.Module | None = None) -> Tensor | None:
-        """A parameter (weight_ih, bias_hh …) of the quantised or of another layer; None where there is none."""
+        """A parameter (weight_ih, bias_hh …) of the quantized or of another layer; None where there is none."""
         owner = self.layer if module is None else module
         return cast("Tensor | None", getattr(owner, name + self.layer.suffixes[self.number][self.back], None))
 
@@ -94,7 +94,7 @@ def _moments(
     module = pair.reference.get_submodule(place.layer.path)
     chosen = [("ih", "hh").index(side) for side in sides]
     for batch, size, generator in pair.draws(batches):
-        calls, wanted = _quantised_operands(pair, place, batch), _float_operands(pair, place, batch)
+        calls, wanted = _quantized_operands(pair, place, batch), _float_operands(pair, place, batch)
         if [_sizes(q) for q, _ in calls] != [_sizes(f) for f in wanted]:
             return None  # packed sequences, or passes that went different ways
         for (q, own), f in zip(calls, wanted, strict=True):
@@ -129,8 +129,8 @@ def _sums(module: nn.Module, place: _Place, parts: Sequence[Tensor], sides: Sequ
     return total
 
 
-def _quantised_operands(pair: Pair, place: _Place, batch: Batch) -> list[tuple[Operands, Mapping[str, Any]]]:
-    """Inputs and states of the quantised layer in one pass, with the scales of each call."""
+def _quantized_operands(pair: Pair, place: _Place, batch: Batch) -> list[tuple[Operands, Mapping[str, Any]]]:
+    """Inputs and states of the quantized layer in one pass, with the scales of each call."""
     found: list[tuple[Operands, Mapping[str, Any]]] = []
     given: list[States] = []
     counted = 0
@@ -183,7 +183,7 @@ def _note_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any], use: Calla
 def _run_float(module: nn.Module, place: _Place, x: Tensor, states: States) -> Operands:
     """Inputs and states before each step of one layer and direction, in float.
 
-    The module may also be a quantised one that computes in real numbers.
+    The module may also be a quantized one that computes in real numbers.
     """
     if isinstance(module, (nn.RNNCellBase, QuantCell)):
         steps = x.reshape(1, -1, x.shape[-1])

@@ -43,7 +43,7 @@ def round_weights(
     out again. A batch norm stays, and the weights are expressed through it.
 
     Args:
-        model: A quantised and calibrated model; it is changed in place.
+        model: A quantized and calibrated model; it is changed in place.
         reference: The float model, a copy taken before `linger.init`.
         data: Batches of typical inputs.
         positions: Outputs per layer and channel that are looked at, drawn among all of them.
@@ -53,7 +53,7 @@ def round_weights(
         The figures, on all of the data, and a row for each layer that changed.
 
     Raises:
-        UsageError: The data are empty, not finite or a single input; the model is not quantised or calibrated; the reference
+        UsageError: The data are empty, not finite or a single input; the model is not quantized or calibrated; the reference
             is another model. The model is then as it was.
     """
     where = "round_weights"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantised model and its float model, run on the same batches and watched until the layer in question has been called."""
+"""A quantized model and its float model, run on the same batches and watched until the layer in question has been called."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pair:
             yield batch, count, torch.Generator().manual_seed(seed)
 
     def observe(self, trace: Trace, observer: Callable[..., None]) -> None:
-        """Show every op of a trace of the quantised model to an observer."""
+        """Show every op of a trace of the quantized model to an observer."""
         runtime = runtime_of(self.model)
         assert runtime is not None  # a remedy has asked
         trace.observe(runtime.observers, observer)

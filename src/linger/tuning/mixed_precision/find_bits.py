@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""find_bits, mixed precision: the fewest wider tensors with which a quantised model reaches a goal."""
+"""find_bits, mixed precision: the fewest wider tensors with which a quantized model reaches a goal."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def find_bits(
     this call. Round weights and distil after it too: what these learn suits the widths that they see.
 
     Args:
-        model: The quantised model, calibrated.
+        model: The quantized model, calibrated.
         reference: The float model that it was made from.
         data: Typical inputs in any form of the page "Inputs". All of it is kept in memory.
         goal: Decibels at the output (`30`, `"30 dB"`), agreement with the float model's decisions (`"99 %"`), or a
             function `metric(model) -> float`, the larger the better, with `at_least`.
         at_least: The value of the metric that is enough.
-        target: The chip whose widths may be used; None: the one that the model was quantised for, if any.
+        target: The chip whose widths may be used; None: the one that the model was quantized for, if any.
         bits: Widths that may be given: 16 to widen, 4 to narrow weights.
         widen: What may get 16 bits: `weights`, `activations`, or both. Weights alone are cheap on a device.
         max_wide_layers: At most so many layers have weights of more than 8 bits.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layer or function makes each tensor of a quantised model, and which layers and ops read it.
+"""Which layer or function makes each tensor of a quantized model, and which layers and ops read it.
 
 A wide tensor helps only where its readers take all of its bits, so whoever chooses widths must know both ends.
 """
@@ -24,9 +24,9 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 
 Layer = QuantLayer | QuantRecurrent
-"""A quantised layer, which has widths."""
+"""A quantized layer, which has widths."""
 
-_QUANTISES = "Quant"
+_QUANTIZES = "Quant"
 
 Keys = frozenset[str]
 
@@ -103,7 +103,7 @@ def output_range_of(layer: Layer) -> str | None:
 def watch_flow(model: nn.Module, batch: Batch) -> Flow:
     """Run a calibrated model on one batch and follow its tensors. The model is in evaluation mode."""
     runtime = runtime_of(model)
-    assert runtime is not None  # the callers check that the model is quantised
+    assert runtime is not None  # the callers check that the model is quantized
     recorder = _Recorder(runtime)
     with torch.random.fork_rng(devices=[]), Trace(model, recorder.run) as trace:
         for path, layer in layers_of(model).items():
@@ -117,7 +117,7 @@ def watch_flow(model: nn.Module, batch: Batch) -> Flow:
 
 
 class _Recorder:
-    """Knows of every quantised tensor of a trace which ranges its numbers were rounded by last."""
+    """Knows of every quantized tensor of a trace which ranges its numbers were rounded by last."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.flow = Flow()
@@ -126,7 +126,7 @@ class _Recorder:
         self._last: Keys = frozenset()
 
     def keys_of(self, tree: object) -> Keys:
-        """The ranges behind the quantised tensors of a nest."""
+        """The ranges behind the quantized tensors of a nest."""
         none = (None, frozenset[str]())
         return frozenset().union(*(self._keys.get(id(t), none)[1] for t in tensors_of(tree)))
 
@@ -162,7 +162,7 @@ class _Recorder:
         assert frame is not None  # ops are computed inside a module
         read = self.keys_of([o for o in operands if isinstance(o, Tensor)])
         if isinstance(frame.module, (QuantLayer, QuantRecurrent)):
-            if op.name == _QUANTISES:
+            if op.name == _QUANTIZES:
                 own = _key(frame.path, input_range_of(frame.module))
                 read = frozenset({own})
                 self.flow.make(own, op.name, result.numel())

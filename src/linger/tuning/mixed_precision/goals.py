@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search works towards: decibels at the output, agreement with the float model, or a user's own figure."""
+"""What a search works toward: decibels at the output, agreement with the float model, or a user's own figure."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Agreement:
     """The share of decisions that are the float model's, in percent.
 
     A decision is the largest number of the first output. Where this output is of scores, that is along their axis; else along
-    axis 1 of pictures (four axes or more), or along the last.
+    axis 1 of images (four axes or more), or along the last.
     """
 
     def __init__(self, where: str, reference: nn.Module, batches: Sequence[Batch]) -> None:
@@ -156,7 +156,7 @@ class Agreement:
         same = total = 0
         for batch, axis, expected in zip(self._batches, self._axes, self._expected, strict=True):
             found = self._output(model, batch)
-            assert found is not None  # the quantised model returns what the float one does
+            assert found is not None  # the quantized model returns what the float one does
             same += int((found.argmax(axis) == expected).sum())
             total += expected.numel()
         return 100.0 * same / max(total, 1)

@@ -22,7 +22,7 @@ Pair = tuple[Tensor, Tensor]
 class Originals:
     """What differs from the float model in each layer, where nothing but biases does.
 
-    Weights that were equalised, rounded or trained since have suited each other: they are left as they are, with their biases.
+    Weights that were equalized, rounded or trained since have suited each other: they are left as they are, with their biases.
     """
 
     def __init__(self, model: nn.Module, reference: nn.Module) -> None:

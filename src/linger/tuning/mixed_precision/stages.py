@@ -35,7 +35,7 @@ _USUAL_BITS = 8
 
 @dataclass(frozen=True)
 class Place:
-    """Something that has widths: a quantised layer, or a module that calls products such as F.linear.
+    """Something that has widths: a quantized layer, or a module that calls products such as F.linear.
 
     Attributes:
         module: The layer, or the module.

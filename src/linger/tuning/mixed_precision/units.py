@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a quantised model whose widths can be chosen one by one, and the model with a choice of them."""
+"""The tensors of a quantized model whose widths can be chosen one by one, and the model with a choice of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Unit:
 
     @property
     def is_output(self) -> bool:
-        """Whether it is what a layer or a function makes, and no input that a layer quantises."""
+        """Whether it is what a layer or a function makes, and no input that a layer quantizes."""
         return self.what == ACTIVATIONS and self.key.rpartition(".")[2].startswith("o")
 
     def bytes_at(self, bits: int) -> float:
@@ -153,7 +153,7 @@ class Cost:
 
 
 class BitModel:
-    """A quantised model whose widths change to and fro; `restore` gives it back as it was."""
+    """A quantized model whose widths change to and fro; `restore` gives it back as it was."""
 
     def __init__(
         self, model: nn.Module, units: Sequence[Unit], flow: Flow, reach: Mapping[str, float], originals: Originals

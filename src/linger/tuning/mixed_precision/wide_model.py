@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of a quantised model with 16 bits everywhere, which is nearly float, and single tensors of it as narrow as they are.
+"""A copy of a quantized model with 16 bits everywhere, which is nearly float, and single tensors of it as narrow as they are.
 
 So the noise of one tensor is measured alone: what its width costs at the output while nothing else costs much.
 """
@@ -93,7 +93,7 @@ class WideModel:
             self._functions[unit.key].out_bits = self._narrow_ranges[unit.key][1]
         made = self._narrow_output(unit) if unit.is_output and unit.name in self._layers else WIDE_BITS
         for reader in unit.readers:
-            if self._narrow[reader].data < made:  # the reader rounds once more, or is the one that quantises it
+            if self._narrow[reader].data < made:  # the reader rounds once more, or is the one that quantizes it
                 self._narrow_input(reader)
 
     def _narrow_output(self, unit: Unit) -> int:

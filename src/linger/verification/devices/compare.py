@@ -239,12 +239,12 @@ class NameMatcher:
             ("name", lambda f: [f.name], _same),
             ("file name", lambda f: [file_stem(f.name), file_stem(f"root.{f.name}")], _same),
             ("node name", lambda f: nodes.get(f.name, []), _same),
-            ("normalised name", lambda f: [normalised(f.name)], normalised),
-            ("normalised node name", lambda f: map(normalised, nodes.get(f.name, [])), normalised),
-            ("normalised name without its number", lambda f: [normalised(f.name)], _without_number),
+            ("normalized name", lambda f: [normalized(f.name)], normalized),
+            ("normalized node name", lambda f: map(normalized, nodes.get(f.name, [])), normalized),
+            ("normalized name without its number", lambda f: [normalized(f.name)], _without_number),
             (
-                "normalised node name without its number",
-                lambda f: map(normalised, nodes.get(f.name, [])),
+                "normalized node name without its number",
+                lambda f: map(normalized, nodes.get(f.name, [])),
                 _without_number,
             ),
             ("layer name", lambda f: _layer_names(f.name), _same),
@@ -264,17 +264,17 @@ class NameMatcher:
         return f"{name}: the file has no tensor of this name. {hint}"
 
 
-def normalised(name: str) -> str:
+def normalized(name: str) -> str:
     """A name in lower-case letters, digits and single underscores.
 
-    >>> normalised("/layer1/conv.Conv2dInt"), normalised("layer1__conv_Conv2dInt_")
+    >>> normalized("/layer1/conv.Conv2dInt"), normalized("layer1__conv_Conv2dInt_")
     ('layer1_conv_conv2dint', 'layer1_conv_conv2dint')
     """
     return _ODD.sub("_", name.lower()).strip("_")
 
 
 def _without_number(name: str) -> str:
-    return _LEADING_NUMBER.sub("", normalised(name))
+    return _LEADING_NUMBER.sub("", normalized(name))
 
 
 def _same(name: str) -> str:

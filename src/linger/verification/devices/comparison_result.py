@@ -39,7 +39,7 @@ class TensorDifference:
     Attributes:
         name: The tensor in a.
         other: The tensor, or the dump, in b.
-        matched: How the two were matched: "name", "normalised name", "structure", …
+        matched: How the two were matched: "name", "normalized name", "structure", …
         op_type: The type of the node that computes it in a.
         scale: The factor from real values to the integers that are compared; None where no scale is known.
         values: How many numbers were compared.

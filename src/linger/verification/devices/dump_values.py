@@ -301,7 +301,7 @@ def _without_rounding(array: Array, decimals: int, tensor: Array, scale: float |
     half = 0.5 * 10.0**-decimals
     is_coarse = decimals < _FEWEST_DECIMALS if scale is None else half * scale >= 0.5  # half an LSB
     if is_coarse:
-        return array, [f"{decimals} decimals are too few to tell neighbours apart"] if scale is not None else []
+        return array, [f"{decimals} decimals are too few to tell neighbors apart"] if scale is not None else []
     # the decimal text and the product below are each rounded once to 53 bits
     is_same = np.abs(array - real) <= half * (1 + 2.0**-40) + np.abs(real) * 2.0**-52
     return np.where(is_same, real, array), [f"printed with {decimals} decimals"]
@@ -429,9 +429,9 @@ def _dumped(value: ir.Value, tensors: Matched, found: FoundInputs) -> Array | No
 def _real(dump: DumpTensor, value: ir.Value, quants: list[ir.Node], found: FoundInputs) -> Array:
     """An input as real numbers: integers are divided by the scale of the Quant behind it, which restores them exactly."""
     scales = {_scale(node) for node in quants}
-    is_quantised = dump.array.dtype.kind == "i" and not dump.is_text
+    is_quantized = dump.array.dtype.kind == "i" and not dump.is_text
     is_real = value.dtype is not None and value.dtype.is_floating_point()
-    if not (is_quantised and is_real and len(scales) == 1 and len(quants) == len(value.uses())):
+    if not (is_quantized and is_real and len(scales) == 1 and len(quants) == len(value.uses())):
         return dump.array
     (scale,) = scales
     found.notes[f"The input {value.name} was dumped as {dump.array.dtype}: divided by its scale {scale:g}."] = None

@@ -220,7 +220,7 @@ def _readme(manifest: dict[str, Any], batches: int, formats: Sequence[str], head
     lines = [
         f"Test vectors of {manifest['model']}, written by linger {manifest['linger']}.",
         "",
-        f"{len(manifest['tensors'])} arrays in {batches} batch{'es' if batches > 1 else ''}: inputs, every quantised tensor",
+        f"{len(manifest['tensors'])} arrays in {batches} batch{'es' if batches > 1 else ''}: inputs, every quantized tensor",
         "in between, outputs, in the order of execution. They were computed by linger's integer reference and are equal",
         "to what ONNX Runtime computes.",
         "",
@@ -270,7 +270,7 @@ class WrittenVectors:
         folder: The folder.
         batches: How many batches.
         tensors: How many tensors each of them has.
-        left_out: Intermediate tensors that hold no quantised integers.
+        left_out: Intermediate tensors that hold no quantized integers.
     """
 
     folder: Path
@@ -282,7 +282,7 @@ class WrittenVectors:
         """The folder and the counts, in a sentence or two."""
         text = f"{self.folder}: {self.tensors} tensors, {self.batches} batch{'es' if self.batches != 1 else ''}."
         if self.left_out:
-            text += f" Left out, since they are no quantised integers: {listing(self.left_out, limit=5)}."
+            text += f" Left out, since they are no quantized integers: {listing(self.left_out, limit=5)}."
         return text
 
 
@@ -312,7 +312,7 @@ def write_vectors(
         force: Replace a folder that was written by this function before.
 
     Raises:
-        UsageError: The folder exists, inputs do not fit, a format is unknown, or the file has no quantised tensors.
+        UsageError: The folder exists, inputs do not fit, a format is unknown, or the file has no quantized tensors.
         VerificationError: ONNX Runtime computes something else.
     """
     chosen = (formats,) if isinstance(formats, str) else tuple(formats)
@@ -392,14 +392,14 @@ class _Run:
         """Compare the numpy reference and ONNX Runtime on every feed.
 
         Raises:
-            UsageError: There is nothing quantised in the file.
+            UsageError: There is nothing quantized in the file.
             VerificationError: They differ.
         """
         names = [value.name or "" for value in required_inputs(self.model)]
         recordings = (Recording(inputs=[feed[n] for n in names]) for feed in feeds)
         result = verify_file(self._written, recordings)
         if not result.integers:
-            raise UsageError(f"{self._label}: there is no quantised tensor in it. Give a quantised file.")
+            raise UsageError(f"{self._label}: there is no quantized tensor in it. Give a quantized file.")
         if not result.ok:
             raise VerificationError(f"{self._label}: {result.summary()} No vectors are written.")
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import GraphError, LingerError
-from linger.graph.core.dialects import is_quantising
+from linger.graph.core.dialects import is_quantizing
 from linger.graph.core.nodes import (
     attributes_of,
     defined_in,
@@ -97,7 +97,7 @@ class _CutFile:
         """Where a tensor differs when the file ends with it, and its values."""
         want, have = self.batch.reference[name], self.session.run_up_to(name, self.batch.feeds)
         producer = _producer(self.session.model.graph, name)
-        is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_quantising(producer)
+        is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_quantizing(producer)
         return (unequal if is_exact else far_apart)(want, have), have
 
     def divergence(self, name: str, first: Divergence) -> Divergence:
@@ -127,7 +127,7 @@ def _layer(node: ir.Node) -> ir.Node:
 
 
 def _varies(value: ir.Value) -> bool:
-    """Whether a tensor is computed from the inputs: weights are not, nor are dequantised weights."""
+    """Whether a tensor is computed from the inputs: weights are not, nor are dequantized weights."""
     node = value.producer()
     if node is None or node.op_type == "Constant":
         return False
@@ -420,13 +420,13 @@ def _flip(node: ir.Node, made: Batch, expected: Array, exact: Arrays, recorded: 
             return None
         bound = _bound(tensors[source.name or ""], truth, np.iinfo(found.dtype), scale)
         is_near = floats is None or (np.abs(floats - truth) <= bound)[np.isfinite(truth)].all()
-        if not is_near or not _are_neighbours(node, expected, found, truth, bound):
+        if not is_near or not _are_neighbors(node, expected, found, truth, bound):
             return None
         count = max(count, int(np.count_nonzero(unequal(expected, found))))
     return Flip(_name(node), describe(node), tuple(describe(n) for n in float_ops_before(node)), count)
 
 
-def _are_neighbours(node: ir.Node, expected: Array, found: Array, truth: Array, bound: Array) -> bool:
+def _are_neighbors(node: ir.Node, expected: Array, found: Array, truth: Array, bound: Array) -> bool:
     """Whether both integers come from numbers within the bound around the exact one, and differ by at most 1."""
     op = op_of(node)
     attributes = attributes_of(node, op)

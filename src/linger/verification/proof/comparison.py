@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.graph.core.dialects import is_quantising
+from linger.graph.core.dialects import is_quantizing
 from linger.graph.core.nodes import describe, inputs_within, required_inputs
 from linger.graph.core.rewiring import needed_nodes
 from linger.graph.core.unsigned_bytes import POSITIVE, carried, positive_part, stands_for
@@ -31,7 +31,7 @@ from linger.verification.recording import Recording
 Arrays = Mapping[str, Array]
 
 INTEGER_TYPES = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32))
-"""Types of quantised tensors and their sums; 64-bit integers are shapes and indices."""
+"""Types of quantized tensors and their sums; 64-bit integers are shapes and indices."""
 
 FAR = 1e-3
 """Outputs of float ops may differ in their last bits, and such differences add up; a lost op makes a far larger one."""
@@ -337,7 +337,7 @@ class RecordingComparison:
 
 
 def _arrays(found: Mapping[str, Any]) -> dict[str, Array]:
-    """The tensors among the results; sequences and maps, which no quantised file has, are left out."""
+    """The tensors among the results; sequences and maps, which no quantized file has, are left out."""
     return _limited({name: value for name, value in found.items() if isinstance(value, np.ndarray)})
 
 
@@ -367,7 +367,7 @@ def _dequantized_outputs(model: ir.Model) -> set[str]:
         for value in model.graph.outputs
         if value.name
         and (node := value.producer()) is not None
-        and (is_quantising(node) or (node.domain == "" and node.op_type == "DequantizeLinear"))
+        and (is_quantizing(node) or (node.domain == "" and node.op_type == "DequantizeLinear"))
     }
 
 

@@ -217,7 +217,7 @@ class Flip:
     """Integers that differ by 1 because float ops before them differ in their last bits.
 
     Attributes:
-        tensor: The quantised tensor.
+        tensor: The quantized tensor.
         node: Name and type of the Quant that makes it.
         float_ops: Name and type of the float ops before it, in the order of computation.
         values: How many values flip, in all batches together.
@@ -254,7 +254,7 @@ class Verification(Shown):
         missing: Tensors that only one side has.
         output_differences: How many output values differ; `float_error` is the largest difference of outputs that a
             float op computes: those may differ by a thousandth of the largest value, beyond that they count.
-        levels: Optimisation levels of ONNX Runtime at which the file ran.
+        levels: Optimization levels of ONNX Runtime at which the file ran.
         outputs: The outputs.
         cause: Whether saturating kernels explain the differences.
         expected_by: The computation that the file was compared with: "torch", "recording" or "numpy".
@@ -350,7 +350,7 @@ class Verification(Shown):
         return (
             " No integer is computed wrongly: what differs follows from float ops that differ in their last bits, so that "
             f"values between two integers become one here and the other there ({'; '.join(map(str, self.flips))}). With "
-            f"the integers of {self.expected_by} in these places everything else is equal. Quantise these float ops "
+            f"the integers of {self.expected_by} in these places everything else is equal. Quantize these float ops "
             "(linger.coverage says why they are float), or take other inputs, to have every integer equal."
         )
 

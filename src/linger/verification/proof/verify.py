@@ -188,7 +188,7 @@ def check_certificate(
     Args:
         path: The certificate.
         model: The file it is about; None: the file of the same name beside it.
-        levels: Optimisation levels of ONNX Runtime; None: those of the certificate.
+        levels: Optimization levels of ONNX Runtime; None: those of the certificate.
         witness: A witness, or several, as for `linger.verify`. The result says which of those that the certificate names were
             not asked again.
 

@@ -24,7 +24,7 @@ import linger
 from linger.quantization.core.distributed import group
 from linger.quantization.core.distributed.exchange import _pooled
 from linger.quantization.core.distributed.group import Group, GroupError, _time_limit, agree
-from tests.support.device_models import make_model, picture
+from tests.support.device_models import image, make_model
 from tests.support.processes import Failed, run_processes
 
 pytestmark = pytest.mark.needs_torch
@@ -128,7 +128,7 @@ class Checkpointed(nn.Module):
 
 
 def made(module):
-    """The module with the same weights in every process, fused, quantised and in training mode."""
+    """The module with the same weights in every process, fused, quantized and in training mode."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -140,7 +140,7 @@ def made(module):
     return linger.init(module).train()
 
 
-def pictures(count=8, seed=1):
+def images(count=8, seed=1):
     return torch.randn(count, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
@@ -172,9 +172,9 @@ def wrapped_training(broadcasts):
     """DistributedDataParallel, whose weights change, too."""
     model = made(Net())
     with linger.calibration():
-        model(pictures())
+        model(images())
     wrapped = DistributedDataParallel(model, broadcast_buffers=broadcasts)
-    return train(model, [pictures(seed=s) for s in range(STEPS)], rate=0.05, wrapped=wrapped)
+    return train(model, [images(seed=s) for s in range(STEPS)], rate=0.05, wrapped=wrapped)
 
 
 def orders():
@@ -247,15 +247,15 @@ def accumulated():
     model = made(Net())
     wrapped = DistributedDataParallel(model, broadcast_buffers=False)
     with wrapped.no_sync():
-        wrapped(part(pictures(seed=1))).sum().backward()
-    wrapped(part(pictures(seed=2))).sum().backward()
+        wrapped(part(images(seed=1))).sum().backward()
+    wrapped(part(images(seed=2))).sum().backward()
     return buffers(model)
 
 
 def uneven():
     """A free batch norm on numbers that are integers of its format, in parts of different sizes."""
     model = made(nn.Sequential(nn.BatchNorm2d(2)))
-    grid = (pictures() * 16).round().clamp(-60, 60) / 16
+    grid = (images() * 16).round().clamp(-60, 60) / 16
     model(grid)  # sets the range
     before = buffers(model)
     model(grid.split([3, 5])[dist.get_rank()])
@@ -265,7 +265,7 @@ def uneven():
 def checkpointed(does_repeat):
     model = made(Checkpointed())
     model.does_repeat = does_repeat
-    batch = part(pictures())
+    batch = part(images())
     model(batch)
     calls = counted(lambda: model(batch).square().sum().backward())
     gradients = {name: p.grad.tolist() for name, p in model.named_parameters() if p.grad is not None}
@@ -431,7 +431,7 @@ class Sometimes(nn.Module):
 
 
 class Around(nn.Module):
-    """A quantised model inside another one."""
+    """A quantized model inside another one."""
 
     def __init__(self):
         super().__init__()
@@ -695,17 +695,17 @@ def test_ranges_on_a_device_are_those_of_the_cpu(alone, device, name):
     for place in ("cpu", device):
         model = linger.init(make_model(name).to(place)).train()
         for seed in (1, 2):
-            model(picture(seed=seed).to(place))
+            model(image(seed=seed).to(place))
         states.append({key: value.cpu().tolist() for key, value in model.state_dict().items()})
     assert states[0] == states[1]
 
 
 def test_nan_on_a_device_is_refused_when_the_pass_ends(alone, device):
     model = linger.init(make_model("function add").to(device)).train()
-    model(picture().to(device))
+    model(image().to(device))
     before = {name: model.get_buffer(name).tolist() for name in ("conv.running_x", "conv.running_o", "bn.running_mean")}
     with pytest.raises(linger.UsageError, match=r"^Process 0: conv\.x: the tensor holds NaN"):
-        model(picture().fill_(math.nan).to(device))
+        model(image().fill_(math.nan).to(device))
     assert {name: model.get_buffer(name).tolist() for name in before} == before
-    model(picture().to(device))  # what follows from other ranges is written in every pass
+    model(image().to(device))  # what follows from other ranges is written in every pass
     assert all(value.isfinite().all() for value in model.state_dict().values())

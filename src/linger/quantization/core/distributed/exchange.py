@@ -65,7 +65,7 @@ class _Layout:
 
     Attributes:
         modules: Those of the model, by which a change is noticed.
-        layers: The quantised ones by name, and in the order of names: functions are not called in one order everywhere.
+        layers: The quantized ones by name, and in the order of names: functions are not called in one order everywhere.
         ranges: Every range.
         norms: The layers that have a batch norm, and the batch norm.
         sizes: Channels of each.

@@ -72,7 +72,7 @@ def refuse_mixed_precision(model: nn.Module) -> None:
     found = [path or type(model).__name__ for path, part in sharded_parts(model).items() if _has_other_types(part)]
     if found:
         raise UsageError(
-            f"{listing(found)}: fully_shard was given an mp_policy with a param_dtype or an output_dtype. A quantised model rounds "
+            f"{listing(found)}: fully_shard was given an mp_policy with a param_dtype or an output_dtype. A quantized model rounds "
             "its float32 weights, so that every process, a checkpoint and the exported file have the same integers. Leave both "
             "out; reduce_dtype, the type in which gradients travel, may stay."
         )
