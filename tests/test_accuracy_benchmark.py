@@ -47,7 +47,7 @@ def test_signal_to_noise_of_hand_worked_outputs():
     assert sqnr_db([torch.zeros(2)], [torch.ones(2)]) == 0
 
 
-def test_agreement_of_all_images_and_of_those_that_are_sure():
+def test_agreement_of_all_pictures_and_of_those_that_are_sure():
     sure = math.log(98.0)  # a probability of 0.98 among three classes
     expected = torch.tensor([[sure, 0, 0], [0, sure, 0], [0.1, 0, 0], [0, 0.1, 0]])
     found = torch.tensor([[1.0, 0, 0], [1.0, 0, 0], [1.0, 0, 0], [0, 0, 1.0]])
@@ -80,7 +80,7 @@ def test_bars_hold_at_their_limit():
 
 def test_every_bar_is_about_a_column_and_a_figure_that_exist():
     known = (*class_agreement(torch.eye(2), torch.eye(2)), *label_accuracy(torch.eye(2), torch.eye(2), torch.arange(2)))
-    known += ("output SQNR dB", "layers with 16-bit weights", "same decision %", "dB lost", "dB lost, worst image")
+    known += ("output SQNR dB", "layers with 16-bit weights", "same decision %", "dB lost", "dB lost, worst picture")
     for entry in ENTRIES.values():
         for bar in entry.bars:
             assert bar.column in COLUMNS
@@ -115,12 +115,12 @@ def test_what_cannot_be_had_is_said(tmp_path, monkeypatch, capsys):
 
 def test_no_photograph_is_both_tuned_on_and_judged():
     require("skimage", "sklearn", "facenet_pytorch", "waifu2x", "efficientnet_lite_pytorch")
-    from networks import enlarger, faces, images
+    from networks import enlarger, faces, pictures
 
-    for module in (enlarger, images):
+    for module in (enlarger, pictures):
         assert not set(module.TUNED_ON) & set(module.JUDGED_ON)
     assert "astronaut" not in faces.TUNED_ON
-    first, again, other = (images.random_crops("cat", 2, seed) for seed in (1, 1, 2))
+    first, again, other = (pictures.random_crops("cat", 2, seed) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -132,7 +132,7 @@ def test_the_enlarger_is_judged_on_other_data(tmp_path):
     expected = accuracy.outputs_of(network.model, network)
     assert network.figures(expected, expected)["dB lost"] == 0
     noisy = (expected[0] + 0.1,)
-    assert network.figures(expected, noisy)["dB lost, worst image"] > 0
+    assert network.figures(expected, noisy)["dB lost, worst picture"] > 0
 
 
 def test_an_outlier_is_one_value():

@@ -33,7 +33,7 @@ LINES = {
         r"^│ of them weights +│ 28,728 bytes",
         r"^│ RAM +│ 2,048 bytes",
         r"^│ stack +│ \d{3} bytes",
-        r"^│ instructions for one image +│ [\d,]{7,9} ",
+        r"^│ instructions for one picture +│ [\d,]{7,9} ",
     ],
     "18_voice_activity": [r"^│ the same decision +│ (9\d|100)\.\d %"],
     "19_many_processes": [r"^│ 2 .*│ 2[0-5] of 25 +│$"],

@@ -36,7 +36,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def file(model, tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "image-net v2.onnx"
+    path = tmp_path_factory.mktemp("model") / "picture-net v2.onnx"
     save(model, path)
     return path
 
@@ -49,7 +49,7 @@ def test_every_option_gives_the_integers_of_the_file(options, file, tmp_path):
         proof = prove(program, file, samples=2)
     assert proof.ok, proof.summary()
     assert proof.differing == 0
-    assert {row.name for row in proof.rows} >= {"scores", "image", "scores (integers)"}
+    assert {row.name for row in proof.rows} >= {"scores", "picture", "scores (integers)"}
 
 
 def test_a_network_on_an_emulated_processor(file, tmp_path):
@@ -104,7 +104,7 @@ def test_networks_that_hardly_compute(make, inputs, outputs, tmp_path):
     assert run_test_program(folder, tmp_path, "-DLINGER_PROOF").returncode == 0
 
 
-def test_a_image_of_real_numbers_has_the_order_of_the_file(tmp_path):
+def test_a_picture_of_real_numbers_has_the_order_of_the_file(tmp_path):
     """Its channels are innermost in memory, and outermost for who calls."""
     require_compiler()
     draw = np.random.default_rng(0)
@@ -128,7 +128,7 @@ def test_channels_are_innermost_where_that_is_asked_for(model, tmp_path):
 
 
 def test_the_name_is_made_of_the_file_or_given(file, tmp_path):
-    assert (export(file, tmp_path / "a") / "image_net_v2.h").exists()
+    assert (export(file, tmp_path / "a") / "picture_net_v2.h").exists()
     assert (export(file, tmp_path / "b", name="other") / "other.h").exists()
 
 
@@ -170,11 +170,11 @@ def test_two_networks_in_one_program(tmp_path):
 #include <stdio.h>
 #include "one.h"
 #include "two.h"
-static int8_t image[90], mask[120], scores[5], image[120];
+static int8_t image[90], mask[120], scores[5], picture[120];
 int main(void) {
-    one_run_q(image, mask, scores, image);
+    one_run_q(image, mask, scores, picture);
     for (int i = 0; i < 5; i++) { printf("%d ", scores[i]); }
-    two_run_q(image, mask, scores, image);
+    two_run_q(image, mask, scores, picture);
     for (int i = 0; i < 5; i++) { printf("%d ", scores[i]); }
     return 0;
 }
@@ -254,7 +254,7 @@ def test_hostile_names_stay_in_comments_and_strings(tmp_path):
 
 def test_an_empty_name_of_a_parameter(tmp_path):
     model = image_network(scores="卷积")
-    assert "void net_run(const float *image, const int8_t *mask, float *x, int8_t *image);" in (
+    assert "void net_run(const float *image, const int8_t *mask, float *x, int8_t *picture);" in (
         export(model, tmp_path / "c", name="net") / "net.h"
     ).read_text("ascii")
 

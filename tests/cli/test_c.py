@@ -118,7 +118,7 @@ def test_a_program_that_differs_is_an_error(nets, monkeypatch):
     monkeypatch.setattr(exporter, "source_text", lambda *a: right(*a).replace(") >> ", ") >> 1 + ", 1))
     done = run("c", "net.onnx", "out", "--prove", "--samples", "1", cwd=nets)
     assert done.returncode == 1
-    assert "differ, first in image (sample 0, index [0, 0, 0," in done.stderr
+    assert "differ, first in picture (sample 0, index [0, 0, 0," in done.stderr
     assert "Traceback" not in done.stderr
 
 

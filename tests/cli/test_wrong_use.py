@@ -95,7 +95,7 @@ def test_targets_that_cannot_be_written(mess, arguments):
 
 # where versions of typer differ in signs and in the case of a name, the parts of the sentence are compared
 WRONG = {
-    "no such command": ("quantize", "no such command 'quantize'"),
+    "no such command": ("quantise", "no such command 'quantise'"),
     "a command misspelt": ("verfy m.onnx", "Did you mean 'verify'?"),
     "an option for none": ("--nothing", ("no such option", "--nothing")),
     "no such option": ("ops --color", ("ops: no such option", "--color")),

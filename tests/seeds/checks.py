@@ -80,12 +80,12 @@ def named_at_opset_11(stage: Stage) -> None:
 
 
 def open_axes(stage: Stage) -> None:
-    """The axes of the block, on a image whose channels come second."""
+    """The axes of the block, on a picture whose channels come second."""
     _export_with_axes(stage, whole(2, 3, 9, 8), whole(3, 3, 5, 7))
 
 
 def open_named_axes(stage: Stage) -> None:
-    """The block with its brace closed: names for the axes, on a image whose channels come last."""
+    """The block with its brace closed: names for the axes, on a picture whose channels come last."""
     stage.run(5, closing="}")
     _export_with_axes(stage, whole(2, 9, 8, 3), whole(3, 5, 7, 3))
     dims = onnx.load("axes.onnx").graph.input[0].type.tensor_type.shape.dim
@@ -173,14 +173,14 @@ def rows_of(log: str) -> list[list[str]]:
 def resizes_at_run_time(stage: Stage) -> None:
     """The interpolation of the block alone: traced at 2, run at 3 and at 5."""
     model = Interpolation(stage["NewInterpolate"])
-    image, names = torch.rand(1, 3, 12, 10), ["input", "factor"]
-    linger.onnx.export(model, (image, factor(2)), "resize.onnx", opset_version=11, input_names=names)
+    picture, names = torch.rand(1, 3, 12, 10), ["input", "factor"]
+    linger.onnx.export(model, (picture, factor(2)), "resize.onnx", opset_version=11, input_names=names)
     assert opset_of("resize.onnx") == 11
     for times in (2, 3, 5):
-        found = run("resize.onnx", image, factor(times))[0]
-        expected = model(image, factor(times)).numpy()
+        found = run("resize.onnx", picture, factor(times))[0]
+        expected = model(picture, factor(times)).numpy()
         assert found.shape == (1, 3, 12 * times, 10 * times)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance(model, image, factor(times)))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance(model, picture, factor(times)))
 
 
 class Interpolation(nn.Module):
@@ -196,8 +196,8 @@ def factor(times: float) -> torch.Tensor:
     return torch.tensor([1, 1, times, times], dtype=torch.float)
 
 
-def upscaled_image(stage: Stage) -> None:
-    """Two windows, and a saved image three times as large that still shows the original."""
+def upscaled_picture(stage: Stage) -> None:
+    """Two windows, and a saved picture three times as large that still shows the original."""
     assert stage.shown == ["Input Image (256, 256, 3)", "Torch Output (768, 768, 3)"]
     small = np.asarray(Image.open("face.png")).astype(float)
     saved = np.asarray(Image.open("face_torch2.png")).astype(float)
@@ -209,12 +209,12 @@ def five_times_in_the_runtime(stage: Stage) -> None:
     assert stage.printed == [("Model correct",)]
     assert opset_of("srcnn2.onnx") == 11
     assert np.asarray(Image.open("face_torch2_run.png")).shape == (1280, 1280, 3)
-    model, image = stage["model"], torch.from_numpy(stage["input_img"])
-    found = run("srcnn2.onnx", image, factor(5))[0]
+    model, picture = stage["model"], torch.from_numpy(stage["input_img"])
+    found = run("srcnn2.onnx", picture, factor(5))[0]
     with torch.no_grad():
-        expected = model(image, factor(5)).numpy()
+        expected = model(picture, factor(5)).numpy()
     # pixel coordinates are rounded too, the more the farther out: a strip over the whole width shows what that costs
-    strip = image[..., 128:152, :]
+    strip = picture[..., 128:152, :]
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance(model, strip, factor(5)))
     assert_same(stage["ort_output"], np.clip(found[0], 0, 255).transpose(1, 2, 0).astype(np.uint8))
 

@@ -49,12 +49,12 @@ class Stage:
         self.monkeypatch.setattr(nn.Module, "cuda", lambda module: module)
 
     def give_cv2(self) -> None:
-        """Reading and writing images in OpenCV's blue-green-red order; windows are only counted."""
+        """Reading and writing pictures in OpenCV's blue-green-red order; windows are only counted."""
         self.give(
             cv2=SimpleNamespace(
                 imread=lambda path: np.asarray(Image.open(path))[..., ::-1].copy(),
-                imwrite=lambda path, image: Image.fromarray(image[..., ::-1].copy()).save(path),
-                imshow=lambda title, image: self.shown.append(f"{title} {image.shape}"),
+                imwrite=lambda path, picture: Image.fromarray(picture[..., ::-1].copy()).save(path),
+                imshow=lambda title, picture: self.shown.append(f"{title} {picture.shape}"),
                 waitKey=lambda milliseconds: -1,
                 destroyAllWindows=lambda: None,
             )

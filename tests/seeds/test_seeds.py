@@ -83,7 +83,7 @@ CASES = (
     Case("002", 7, "81b4d803", COMPLETED, "the model it leaves blank", preludes.blank_model, checks.named_at_opset_11),
     Case("002", 8, "38b2fd69", COMPLETED, "the model it leaves blank", preludes.blank_model, checks.named_at_opset_11),
     Case("003", 0, "cc56cdb8", COMPLETED, "imports", preludes.super_resolution, checks.resizes_at_run_time),
-    Case("003", 1, "83ef3492", COMPLETED, "imports, weights, a image, OpenCV", preludes.defined_interpolation, checks.upscaled_image),
+    Case("003", 1, "83ef3492", COMPLETED, "imports, weights, a picture, OpenCV", preludes.defined_interpolation, checks.upscaled_picture),
     Case("003", 2, "3d47d73f", COMPLETED, "imports, srcnn.onnx, OpenCV", preludes.loaded_super_resolution, checks.five_times_in_the_runtime),
     Case("003", 3, "23d84a28", NOT_CODE, "a signature without a body", check=checks.signature_is_linger_s),
     Case("004", 0, "6493b54f", COMPLETED, "imports", preludes.course, checks.linear_model),

@@ -18,7 +18,7 @@ QUICK = ("-O0", *STRICT[1:])
 
 
 def image_network(seed=5, *, channels=3, scores="scores"):
-    """Two inputs, one of real numbers; two outputs, one of them a image; a Flatten whose columns are moved."""
+    """Two inputs, one of real numbers; two outputs, one of them a picture; a Flatten whose columns are moved."""
     draw = np.random.default_rng(seed)
 
     def build(g, image, mask):
@@ -34,7 +34,7 @@ def image_network(seed=5, *, channels=3, scores="scores"):
         return dialect(g, "Dequant", z, scale_o=0.5), y
 
     inputs = f"float[1,{channels},5,6] image; int8[1,4,5,6] mask"
-    return network(build, inputs=inputs, outputs=f"float[1,5] {scores}; int8[1,4,5,6] image")
+    return network(build, inputs=inputs, outputs=f"float[1,5] {scores}; int8[1,4,5,6] picture")
 
 
 def sequence_network(frames=8, seed=3):

@@ -37,7 +37,7 @@ def _integers(values: tuple[Any, ...], dtype: type) -> np.ndarray:
 
 
 def image(*rows: list[int], dtype: type = np.int8) -> np.ndarray:
-    """Rows as a image of one channel, [1, 1, height, width]."""
+    """Rows as a picture of one channel, [1, 1, height, width]."""
     return np.array(rows, dtype=dtype)[None, None]
 
 

@@ -19,7 +19,8 @@ from linger.quantization.core.calibrate import choose_ranges
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import real_copy, runtime_of
 from tests.support.emulated_device import take_host_reads
-from tests.support.wired import Wired, picture
+from tests.support.wired import Wired
+from tests.support.wired import image as picture
 
 Function = Callable[..., Any]
 

@@ -220,7 +220,7 @@ def _readme(manifest: dict[str, Any], batches: int, formats: Sequence[str], head
     lines = [
         f"Test vectors of {manifest['model']}, written by linger {manifest['linger']}.",
         "",
-        f"{len(manifest['tensors'])} arrays in {batches} batch{'es' if batches > 1 else ''}: inputs, every quantized tensor",
+        f"{len(manifest['tensors'])} arrays in {batches} batch{'es' if batches > 1 else ''}: inputs, every quantised tensor",
         "in between, outputs, in the order of execution. They were computed by linger's integer reference and are equal",
         "to what ONNX Runtime computes.",
         "",
