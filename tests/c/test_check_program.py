@@ -51,14 +51,14 @@ def test_a_wrong_conversion_is_named(folder, tmp_path):
     spoil(folder, r"0\.5f;", "0.25f;", "net_float.c")
     done = run_test_program(folder, tmp_path)
     assert done.returncode == 1
-    assert "net_run, sample 0: output image, element" in done.stdout
+    assert "net_run, sample 0: output picture, element" in done.stdout
 
 
 def test_the_first_wrong_tensor_is_named(folder, tmp_path):
     spoil(folder, r"\+ (\d+)\) >> (\d+)", r"+ 1\1) >> \2")
     done = run_test_program(folder, tmp_path, "-DLINGER_PROOF")
     assert done.returncode == 1
-    assert re.match(r"net_run_q, sample 0: tensor \d+ \(image\) is the first that differs\n", done.stdout)
+    assert re.match(r"net_run_q, sample 0: tensor \d+ \(picture\) is the first that differs\n", done.stdout)
 
 
 def test_a_tensor_that_is_not_shown_is_noticed(folder, tmp_path):
