@@ -7,8 +7,8 @@ kernels. `tools/make_golden.py` copied them; Clip has none (the engine refuses i
 import numpy as np
 import pytest
 
+from linger import Session
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
 from tests.support.comparison import assert_same
 from tests.support.golden import (
     GOLDEN,

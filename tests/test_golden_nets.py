@@ -10,9 +10,8 @@ import shutil
 import numpy as np
 import pytest
 
-from linger.checks.repair import repair
+from linger import convert_dialect, repair
 from linger.errors import LingerError
-from linger.graph.conversion.convert import convert_dialect
 from linger.graph.core.dialects import NEWER, OLDER, is_node_of
 from linger.runtime.reference import Reference
 from tests.support.golden import (

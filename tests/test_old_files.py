@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import linger
+from linger.graph import load
 from linger.graph.core.unsigned_bytes import POSITIVE, stands_for
-from linger.graph.files.model_io import load
 from tests.conftest import REPOSITORY
 from tests.support.command import run
 

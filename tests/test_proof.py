@@ -9,9 +9,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from linger import Recording, save_recordings, verify
 from linger.errors import GraphError, UsageError
-from linger.proof import _is_torch_model, verify
-from linger.verification.recording import Recording, save_recordings
+from linger.proof import _is_torch_model
 from tests.support.recorded import TEXT, Q, R, X, Y, recording
 
 

@@ -8,11 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from linger.c.exporter import export
-from linger.c.program import build
+from linger import check_certificate, verify
+from linger.c import build, export
 from linger.errors import LingerError, UsageError
-from linger.proof import verify
-from linger.verification.proof.verify import check_certificate
 from tests.support.c_compiler import require_compiler
 
 TEXT = """<ir_version: 8, opset_import: ["": 13, "thinker": 1]>

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import linger
+from linger import Switches
 from linger.errors import UsageError
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.supported import SETTERS
 from linger.quantization.setup.initialize import init
-from linger.settings import Switches, chosen_switches
+from linger.settings import chosen_switches
 from tests.support.wired import Wired, image
 
 

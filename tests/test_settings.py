@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from linger import Switches
 from linger.errors import UsageError
-from linger.settings import Settings, Switches, choose, chosen_switches
+from linger.settings import Settings, choose, chosen_switches
 
 
 def test_shared_folder_comes_from_the_environment(monkeypatch):

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import linger
+from linger import Recording
 from linger.cli import load_commands
-from linger.verification.recording import Recording
 from tests.runtime.test_session import TEXT
 from tests.support.odd_targets import Pipe, null_device
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from linger.analysis.advice import Advice, Subject, limit_line, make_item, width_line
+from linger import Advice
+from linger.analysis.advice import Subject, limit_line, make_item, width_line
 from linger.analysis.fixed_point_loss import measure_loss
 from linger.analysis.magnitudes import measure
 from linger.analysis.values import TensorValues

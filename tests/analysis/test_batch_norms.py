@@ -6,8 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import linger
-from linger.analysis.weights import wb_analyse
-from linger.constraint.advising import advise
+from linger import advise, wb_analyse
 
 
 class Named(nn.Module):

@@ -3,8 +3,8 @@
 import pytest
 
 import linger
+from linger import report
 from linger.analysis.multiplications import products_of
-from linger.workflow.report import report
 
 pytestmark = pytest.mark.needs_torch
 

@@ -9,8 +9,9 @@ import os
 import pytest
 from rich.console import Console
 
+from linger import Analysis
 from linger.analysis.magnitudes import Magnitudes
-from linger.analysis.result import LONG_HEADER, SHORT_HEADER, Analysis, Row
+from linger.analysis.result import LONG_HEADER, SHORT_HEADER, Row
 from linger.errors import UsageError
 
 NAN = math.nan

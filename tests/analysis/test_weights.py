@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import linger
+from linger import wb_analyse
 from linger.analysis import weights
-from linger.analysis.weights import in_threads, is_running_statistic, wb_analyse
+from linger.analysis.weights import in_threads, is_running_statistic
 from linger.errors import UsageError
 from tests.support.by_sorting import statistics
 from tests.support.seed_blocks import read_blocks

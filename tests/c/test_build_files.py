@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from linger.c.exporter import export
+from linger.c import export
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import image_network, require_tool, sequence_network
 

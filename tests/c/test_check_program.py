@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from linger.c import export
 from linger.c.check_program import _small
-from linger.c.exporter import export
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import image_network, run_test_program, sequence_network
 

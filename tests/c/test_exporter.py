@@ -9,12 +9,11 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.c.exporter import export, is_exported
-from linger.c.program import build
-from linger.c.proof import prove
+from linger import verify
+from linger.c import build, export, prove
+from linger.c.exporter import is_exported
 from linger.errors import UnsupportedError, UsageError
-from linger.graph.files.model_io import save
-from linger.proof import verify
+from linger.graph import save
 from tests.support.c_compiler import STRICT, require_compiler
 from tests.support.c_folders import QUICK, WIDTHS, WINDOW, image_network, run_test_program, sequence_network, symbols
 from tests.support.c_targets import require_target

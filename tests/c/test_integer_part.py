@@ -5,10 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
+from linger.c import build, export, prove
 from linger.c.integer_part import find_cut
-from linger.c.program import build
-from linger.c.proof import prove
 from linger.errors import UnsupportedError, UsageError
 from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler

@@ -10,10 +10,11 @@ import onnx_ir as ir
 import pytest
 
 import linger.c
+from linger.c import ArenaUse, memory
 from linger.c.arena import PlacedBlock, StepMemory, arena_figure, arena_image
-from linger.c.memory_use import ArenaUse, memory, table_bytes
+from linger.c.memory_use import table_bytes
 from linger.errors import GraphError, LingerError, UnsupportedError, UsageError
-from linger.graph.files.model_io import save
+from linger.graph import save
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 
 SUM = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}

@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
+from linger.c import export
 from tests.conftest import REPOSITORY
 from tests.support.c_folders import WIDTHS, image_network, require_tool, sequence_network
 from tests.support.streams import dialect, network

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
+from linger.c import build, export, prove
 from linger.c.moves import move_function, parts_of
 from linger.c.network import load_network
-from linger.c.program import build
-from linger.c.proof import prove
 from linger.c.steps import make_plan
 from linger.numeric.c.nodes import Tables
 from tests.support.c_compiler import require_compiler

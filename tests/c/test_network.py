@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
+from linger.c import build, export
 from linger.c.network import load_network
-from linger.c.program import build
 from linger.c.steps import make_plan
 from linger.errors import UnsupportedError
 from linger.runtime.reference import Reference

@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 import linger
-from linger.c.exporter import export
+from linger.c import export
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import require_tool
 from tests.support.c_networks import assert_proven, prove, prove_stream, with_fixed_input

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
+from linger import verify
+from linger.c import build, export
 from linger.c.network import load_network
-from linger.c.program import build
 from linger.c.steps import make_plan
-from linger.proof import verify
 from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler
 from tests.support.dialect_text import quantizing

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from linger.c import build
 from linger.c.exported_folder import read_folder
-from linger.c.program import build
 from linger.c.runner_source import Variant, main_source
 from linger.errors import LingerError, UnsupportedError, UsageError
 from tests.support.c_compiler import require_compiler

@@ -7,9 +7,8 @@ import onnx_ir as ir
 import pytest
 
 import linger.c.network
-from linger.c.exporter import export
-from linger.c.program import build
-from linger.c.proof import CProof, TensorProof, prove
+from linger.c import CProof, build, export, prove
+from linger.c.proof import TensorProof
 from linger.errors import UsageError
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import image_network, sequence_network

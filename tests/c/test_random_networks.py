@@ -6,8 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
-from linger.c.program import build
+from linger.c import build, export
 from tests.support.c_compiler import require_compiler
 from tests.support.c_networks import FLAGS, assert_proven, differing, prove, without_empty_outputs
 from tests.support.dialect_graphs import FLOAT, OPSETS, Scope, Tensor, World, feeds, finish

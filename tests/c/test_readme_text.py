@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
+from linger.c import export
 from tests.support.c_compiler import STRICT, require_compiler
 from tests.support.c_folders import image_network, sequence_network
 from tests.support.streams import conv, dialect, network, recurrent

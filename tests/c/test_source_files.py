@@ -6,8 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
-from linger.c.program import build
+from linger.c import build, export
 from linger.c.writer import array_definition
 from tests.support.c_compiler import SANITIZERS, STRICT, require_compiler
 from tests.support.c_folders import (

@@ -7,8 +7,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from linger.c.exporter import export
-from linger.c.program import build
+from linger.c import build, export
 from linger.c.readme_text import HEADERS, StackBytes, stack_bound
 from linger.c.toolchains import toolchain
 from tests.support.c_folders import image_network

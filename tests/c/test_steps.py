@@ -5,11 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from linger.c import steps
-from linger.c.exporter import export
+from linger.c import build, export, prove, steps
 from linger.c.network import load_network
-from linger.c.program import build
-from linger.c.proof import prove
 from linger.c.steps import Layout, in_memory_order, make_plan, order_with
 from linger.c.writer import write_source
 from tests.support.c_compiler import require_compiler

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linger.c import toolchains
-from linger.c.program import build
+from linger.c import build, toolchains
 from linger.c.toolchains import HOST, TOOLCHAINS, Size, toolchain
 from linger.errors import LingerError, UnsupportedError, UsageError
 from tests.support.c_folders import require_tool

@@ -9,9 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from linger.c.exporter import export
-from linger.c.program import build
-from linger.c.proof import prove as prove_program
+from linger.c import build, export
+from linger.c import prove as prove_program
 from linger.errors import UnsupportedError
 from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from linger.checks.check import CheckResult, json_report, relative_location, worst
+from linger import CheckResult
+from linger.checks.check import json_report, relative_location, worst
 from linger.graph.core.finding import Finding
 
 ERROR = Finding("error", "a (Relu)", "it is wrong", "Repair it.", "LGR402", "t")

@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import convert_dialect
 from linger.checks.memory_use import amount, memory_use
-from linger.graph.conversion.convert import convert_dialect
 from linger.graph.lowering.bodies import known_tensors
 from linger.graph.network import open_batch_axes
 from tests.support.chip import SIGNAL, WIDTHS, WINDOW, model_of, node

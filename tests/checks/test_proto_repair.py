@@ -6,9 +6,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from linger.checks.proto_repair import repair_proto
+from linger.checks import repair_proto
 from linger.errors import GraphError
-from linger.graph.files.model_io import load
+from linger.graph import load
 from linger.graph.passes.well_formed import fix_versions
 from tests.support.onnx_text import printed
 from tests.support.passes import body_of, computed

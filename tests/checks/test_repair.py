@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.checks.repair import parser_dequant, repair
+from linger import parser_dequant, repair
 from tests.support.check_cases import text_model
 from tests.support.dialect_text import lines, quantizing
 from tests.support.onnx_text import content

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 import linger
-from linger.checks.repair import Repair
+from linger import Repair, Session
 from linger.graph.core.finding import NOTE
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
 from tests.support.comparison import assert_same
 from tests.support.damages import KINDS, Damaged, injure
 from tests.support.dialect_graphs import FLOAT, Made, feeds

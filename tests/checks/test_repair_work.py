@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import linger
-from linger.checks.repair import repair
+from linger import repair
 
 PREFIX = f"{Path(linger.__file__).parent}{os.sep}"
 

@@ -8,7 +8,7 @@ import pytest
 
 from linger.checks.repair import RuleChange, apply_rules, load_broken, uncollected
 from linger.errors import UsageError
-from linger.graph.files.model_io import load, save
+from linger.graph import load, save
 from tests.support.dialect_text import lines, quantizing
 from tests.support.onnx_text import parse
 

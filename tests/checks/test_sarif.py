@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import linger
-from linger.checks.check import RULES, CheckResult, sarif_report
+from linger import CheckResult
+from linger.checks.check import RULES, sarif_report
 from linger.graph.core.finding import Finding
 from tests.support.check_cases import CHIPS, GENERAL
 

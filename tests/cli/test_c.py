@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from linger.cli import COMMANDS
-from linger.graph.files.model_io import save
+from linger.graph import save
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import image_network, sequence_network
 from tests.support.c_targets import require_target

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from linger.cli import load_commands, main
-from linger.graph.files.model_io import save
+from linger.graph import save
 from tests.graph.files.test_external_data import with_weights
 from tests.support.check_cases import text_model
 

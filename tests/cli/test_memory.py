@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.cli import COMMANDS
-from linger.graph.files.model_io import save
+from linger.graph import save
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 from tests.support.command import run
 

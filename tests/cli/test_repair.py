@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.graph.files.model_io import load
+from linger.graph import load
 from linger.runtime.reference import Reference
 from tests.support.chip import WIDTHS, model_of, node
 from tests.support.command import run

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from linger import cli
-from linger.verification.recording import Recording, save_recordings
+from linger import Recording, cli, save_recordings
 from tests.runtime.test_session import TEXT
 from tests.support.c_compiler import require_compiler
 from tests.support.command import run
@@ -147,7 +146,7 @@ def test_a_recording_that_fits_no_file_is_wrong_usage(folder, call):
 @pytest.fixture
 def c_folder(folder):
     """The model as C."""
-    from linger.c.exporter import export
+    from linger.c import export
 
     require_compiler()
     return export(folder / "m.onnx", folder / "c")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from linger.cli import view
-from linger.graph.files.model_io import save
+from linger.graph import save
 from tests.cli.schemas.test_schemas import schema_of, strict
 from tests.graph.files.test_external_data import with_weights
 from tests.support.command import run

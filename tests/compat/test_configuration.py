@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import linger
+from linger import Switches
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.supported import supported_types
-from linger.settings import Switches
 
 _T = TypeVar("_T")
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.advising import advise, tensors_of
-from linger.constraint.tracing import trace_layers
+from linger import advise, trace_layers
+from linger.constraint.advising import tensors_of
 from linger.errors import UsageError
 
 

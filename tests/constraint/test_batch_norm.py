@@ -7,12 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from linger.constraint.conv_bn import (
-    NormalizeBatchNorm1d,
-    NormalizeBatchNorm2d,
-    NormalizeBatchNorm3d,
-    batch_statistics,
-)
+from linger import NormalizeBatchNorm2d
+from linger.constraint.conv_bn import NormalizeBatchNorm1d, NormalizeBatchNorm3d, batch_statistics
 from linger.constraint.limits import Limits
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}

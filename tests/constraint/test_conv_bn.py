@@ -11,20 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.conv_bn import (
-    ConvBN,
+from linger import (
     EmptyBatchNorm,
     NormalizeBatchNorm2d,
     NormalizeConv2d,
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
-    fold,
-    joined_limits,
-    learning_factor,
-    normalize_folded,
-    per_weight,
 )
+from linger.constraint.conv_bn import ConvBN, fold, joined_limits, learning_factor, normalize_folded, per_weight
 from linger.constraint.limits import AHEAD_RELU, Limits, limits_of
 from linger.errors import UsageError
 

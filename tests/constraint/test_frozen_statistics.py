@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import linger
+from linger import Switches
 from linger.quantization.setup.initialize import init
-from linger.settings import Switches
 
 
 class Net(nn.Module):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.advising import advise
+from linger import advise
 
 
 class Net(nn.Module):

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.tracing import FusionReport, trace_layers
+from linger import trace_layers
+from linger.constraint.tracing import FusionReport
 from tests.support.wired import Wired, image
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.constraint.conv_bn import NormalizeLinear
+from linger import NormalizeLinear
 from linger.constraint.limits import AHEAD_RELU, Limits, Normalized, checked_limits, clamp, exceeds, limits_of
 from linger.errors import UsageError
 

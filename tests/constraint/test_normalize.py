@@ -11,11 +11,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from linger.constraint.conv_bn import (
-    ConvBN,
-    NormalizeBatchNorm1d,
+from linger import (
     NormalizeBatchNorm2d,
-    NormalizeBatchNorm3d,
     NormalizeConv1d,
     NormalizeConv2d,
     NormalizeConvBN1d,
@@ -23,19 +20,18 @@ from linger.constraint.conv_bn import (
     NormalizeConvTranspose2d,
     NormalizeConvTransposeBN2d,
     NormalizeEmbedding,
-    NormalizeLayerNorm,
-    NormalizeLinear,
-)
-from linger.constraint.limits import LIMITS, Limits, Normalized, limits_of
-from linger.constraint.normalize import (
-    DEFAULT_TYPES,
     NormalizeFastGRU,
     NormalizeFastLSTM,
+    NormalizeLayerNorm,
+    NormalizeLinear,
     disable_normalize,
     normalize_layers,
     normalize_module,
+    trace_layers,
 )
-from linger.constraint.tracing import trace_layers
+from linger.constraint.conv_bn import ConvBN, NormalizeBatchNorm1d, NormalizeBatchNorm3d
+from linger.constraint.limits import LIMITS, Limits, Normalized, limits_of
+from linger.constraint.normalize import DEFAULT_TYPES
 from linger.errors import UsageError
 from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle

@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.conv_bn import (
+from linger import (
     NormalizeConv1d,
     NormalizeConv2d,
     NormalizeConvTranspose2d,
     NormalizeEmbedding,
     NormalizeLayerNorm,
     NormalizeLinear,
-    convolve,
 )
+from linger.constraint.conv_bn import convolve
 from linger.constraint.limits import AHEAD_RELU, Limits, limits_of
 from linger.constraint.normalize import NORMALIZED
 from linger.errors import UsageError

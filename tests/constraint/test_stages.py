@@ -8,12 +8,10 @@ import torch
 from torch import nn
 
 import linger
+from linger import disable_normalize, disable_quant, normalize_layers, normalize_module, quant_module, trace_layers
 from linger.constraint.limits import Widths
-from linger.constraint.normalize import disable_normalize, normalize_layers, normalize_module
-from linger.constraint.tracing import trace_layers
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.setup.initialize import init
-from linger.quantization.setup.marking import disable_quant, quant_module
 from tests.support.models import SmallNet, settle
 
 X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(5))

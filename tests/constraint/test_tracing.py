@@ -8,16 +8,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from linger.constraint.conv_bn import (
-    ConvBN,
+from linger import (
     EmptyBatchNorm,
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
+    normalize_layers,
+    trace_layers,
 )
+from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import limits_of
-from linger.constraint.normalize import normalize_layers
-from linger.constraint.tracing import AHEAD_RELU, replace_everywhere, trace_layers
+from linger.constraint.tracing import AHEAD_RELU, replace_everywhere
 from linger.errors import UsageError
 from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle

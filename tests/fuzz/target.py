@@ -8,10 +8,10 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 import linger
-from linger.checks.proto_repair import repair_proto
+from linger.checks import repair_proto
 from linger.checks.repair_rules import RULES
 from linger.errors import LingerError
-from linger.graph.files.model_io import load
+from linger.graph import load
 from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
 from linger.graph.files.soundness import REPORTABLE, flaws
 from linger.graph.formats.propagation import propagate

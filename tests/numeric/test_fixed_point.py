@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linger import FixedPoint
 from linger.errors import UsageError
-from linger.numeric.fixed import FixedPoint, limits, scale_for
+from linger.numeric.fixed import limits, scale_for
 
 FORMATS = {
     # integer and fraction bits: width, scale, step, smallest, largest

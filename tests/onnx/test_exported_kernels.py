@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.graph.files.model_io import load
+from linger.graph import load
 from linger.graph.lowering.bodies import attach_functions
 from tests.support.kernels import LEVELS, mixed_products
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor
 
 X = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(3))
 

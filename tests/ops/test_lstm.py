@@ -5,12 +5,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import Session
 from linger.dialect import find_op
 from linger.errors import GraphError
 from linger.graph.lowering.bodies import attach_functions
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.ops.lstm import float32_suffices, lstm_int
-from linger.runtime.session import Session
 from tests.support.recurrent import lstm_step, random_case, run_exactly
 from tests.support.samples import arrays, single_node_model
 

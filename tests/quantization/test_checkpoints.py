@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import trace_layers
 from linger.constraint.conv_bn import fold
-from linger.constraint.tracing import trace_layers
 from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import linger
+from linger import record
 from linger.quantization.layers.layer import QuantLayer
-from linger.simulation.recorder import record
 from tests.support import int64
 from tests.support.comparison import assert_same
 from tests.support.models import SmallNet, settle

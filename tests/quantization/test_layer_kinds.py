@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.constraint.conv_bn import (
+from linger import (
     NormalizeConv1d,
     NormalizeConvBN1d,
     NormalizeConvTranspose2d,
     NormalizeConvTransposeBN2d,
+    normalize_layers,
+    trace_layers,
 )
 from linger.constraint.limits import Limits
-from linger.constraint.normalize import normalize_layers
-from linger.constraint.tracing import trace_layers
 from linger.numeric.fixed import scale_for
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.setup.initialize import init

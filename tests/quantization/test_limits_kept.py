@@ -10,28 +10,26 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import linger
-from linger.constraint.conv_bn import (
-    NormalizeBatchNorm3d,
+from linger import (
     NormalizeConv2d,
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
-    NormalizeLinear,
-)
-from linger.constraint.limits import QUANTIZATION, Limits, Normalized, Widths
-from linger.constraint.normalize import (
-    NORMALIZED,
     NormalizeFastGRU,
     NormalizeFastLSTM,
+    NormalizeLinear,
+    coverage,
     normalize_layers,
     normalize_module,
+    quant_module,
+    trace_layers,
 )
-from linger.constraint.tracing import trace_layers
+from linger.constraint.conv_bn import NormalizeBatchNorm3d
+from linger.constraint.limits import QUANTIZATION, Limits, Normalized, Widths
+from linger.constraint.normalize import NORMALIZED
 from linger.errors import UsageError
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.diagnosis.call_watch import coverage
 from linger.quantization.setup.initialize import init, quantized_layers
-from linger.quantization.setup.marking import quant_module
 from tests.support.models import SmallNet, settle
 from tests.support.wired import Wired, image, quantize
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 import linger
+from linger import quant_module
 from linger.quantization.setup.initialize import init
-from linger.quantization.setup.marking import quant_module
 
 
 class Branch(nn.Module):

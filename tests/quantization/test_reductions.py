@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import linger
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger import QTensor
+from linger.quantization.core.qtensor import unwrap
 from tests.support.wired import Wired, image, quantize
 
 

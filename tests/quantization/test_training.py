@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.constraint.tracing import trace_layers
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor, trace_layers
 from linger.quantization.setup.initialize import init
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from linger import FileComparison
 from linger.errors import UsageError
 from linger.reporting.result_tables import SHOWN_ROWS, comparison_table, draw_comparison, unmatched_table
-from linger.verification.devices.comparison_result import FileComparison, TensorDifference
+from linger.verification.devices.comparison_result import TensorDifference
 
 
 def row(name, a, b, *, other=None, matched="name", **settings):

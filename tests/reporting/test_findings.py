@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from linger.checks.check import CheckResult
+from linger import CheckResult
 from linger.graph.core.finding import Finding
 from linger.reporting.result_tables import finding_tables
 

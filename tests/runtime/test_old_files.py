@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from linger import Session
 from linger.errors import UnsupportedError
-from linger.runtime.session import Session
 from tests.support.newer_text import computed, parse
 
 QUANT = "q = thinker.Quant<data_bits=8, scale_x=16.0>(x)"

@@ -6,12 +6,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from linger import Session
 from linger.errors import GraphError
-from linger.graph.files.model_io import save
+from linger.graph import save
 from linger.graph.lowering.bodies import expand_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
 from tests.runtime.test_session import TEXT
 from tests.support.big_int import convolved_transposed
 

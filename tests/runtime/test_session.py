@@ -6,8 +6,8 @@ import onnxruntime as ort
 import pytest
 
 import linger
+from linger import Session
 from linger.errors import GraphError, UnsupportedError, UsageError
-from linger.runtime.session import Session
 
 TEXT = """<ir_version: 6, opset_import: ["": 11, "thinker": 1]>
 g (float[n,3] x) => (float[n,3] y) {

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import linger
+from linger import record
 from linger.errors import UsageError
-from linger.simulation.recorder import record
 from tests.support.models import SmallNet, small_net
 from tests.support.wired import Wired, image
 

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from linger.c.exporter import export
+from linger.c import Program, build, export
 from linger.c.network import load_network, value_names
-from linger.c.program import Program, build
-from linger.graph.files.model_io import ModelLike, load
+from linger.graph import load
+from linger.graph.files.model_io import ModelLike
 from linger.runtime.reference import Reference
 from linger.verification.feeds import spread_feeds
 from tests.support.c_compiler import STRICT

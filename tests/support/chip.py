@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from linger import targets
-from linger.checks.limits.target_findings import target_findings
+from linger.checks import target_findings
 from linger.targets import TARGETS, read_target
 from tests.support.onnx_text import parse
 

@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from linger.graph.files.model_io import ModelLike, load
+from linger import Session
+from linger.graph import load
+from linger.graph.files.model_io import ModelLike
 from linger.graph.lowering.bodies import expand_dialect
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
 from tests.support.comparison import output_mismatches
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

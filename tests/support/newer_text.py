@@ -4,10 +4,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from linger.graph.files.model_io import load
+from linger import Session
+from linger.graph import load
 from linger.graph.lowering.bodies import expand_dialect
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
 
 VENUS = 'platform="venus", quant_mode="floor_add"'
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linger.verification.recording import Recording
+from linger import Recording
 
 TEXT = """<ir_version: 6, opset_import: ["": 11, "thinker": 1]>
 g (float[n,3] x) => (float[n,3] y) {

@@ -5,8 +5,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from linger import Session
 from linger.checks.repair_rules import choose_rules
-from linger.runtime.session import Session
 
 SPARING = tuple(rule.name for rule in choose_rules() if rule.name != "complete_types")
 """All rules but the one that declares every type, which takes most of the time."""

@@ -6,8 +6,8 @@ import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from linger import Session
 from linger.runtime.reference_ops import STANDARD_OPS
-from linger.runtime.session import Session
 
 CURES = ("session.qdqisint8allowed", "session.disable_quant_qdq")
 

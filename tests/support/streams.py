@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linger.graph.editing.build import new_model
+from linger.graph import new_model
 from linger.graph.passes.streaming import streamed
 from linger.runtime.reference import Reference
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from linger.runtime.session import Session
+from linger import Session
 
 
 @dataclass

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger.checks import target_findings
 from linger.checks.limits.limit import NO_EXACT_FORM
-from linger.checks.limits.target_findings import target_findings
 from linger.errors import UnsupportedError
 from linger.targets import TARGETS
 from tests.support.chip import WIDTHS, WINDOW, findings, node

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.c.exporter import export
-from linger.c.program import build
+from linger.c import build, export
 from linger.runtime.reference import Reference
 from tests.support.c_compiler import require_compiler
 from tests.support.c_networks import FLAGS, differing

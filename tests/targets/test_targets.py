@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import linger.targets
+from linger.checks import target_findings
 from linger.checks.limits.packing import PackingLimits
 from linger.checks.limits.products import OperandLimits, ProductLimits
-from linger.checks.limits.target_findings import tables_of, target_findings
+from linger.checks.limits.target_findings import tables_of
 from linger.checks.limits.whole_file import MemoryLimits
 from linger.checks.limits.windows import WindowLimits
 from linger.errors import UsageError

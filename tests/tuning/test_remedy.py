@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.remedy import Change, Remedy, checked_data, require_float, require_pair, undone_on_error
+from linger import Remedy
+from linger.tuning.remedy import Change, checked_data, require_float, require_pair, undone_on_error
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
+from linger import Session
 from linger.errors import UsageError
-from linger.runtime.session import Session
 from linger.verification.feeds import generated_feeds
 from tests.support.onnx_text import parse
 

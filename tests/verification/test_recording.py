@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linger.verification.recording import Recording
+from linger import Recording
 
 
 def test_recordings_do_not_share_content():

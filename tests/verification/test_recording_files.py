@@ -5,9 +5,9 @@ import zipfile
 import numpy as np
 import pytest
 
+from linger import Recording, load_recordings, save_recordings
 from linger.errors import UsageError
 from linger.verification.array_files import npz_content
-from linger.verification.recording import Recording, load_recordings, save_recordings
 
 
 def recording(number=0, **changes):

@@ -5,8 +5,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import Recording, save_recordings
 from linger.errors import UsageError
-from linger.verification.recording import FileInterface, Recording, as_recordings, save_recordings
+from linger.verification.recording import FileInterface, as_recordings
 
 TWO = FileInterface(("x", "n"), ("y",))
 X, N = np.ones((1, 3), np.float32), np.array([2], np.int64)

@@ -9,12 +9,12 @@ import onnx_ir as ir
 import pytest
 
 import linger
+from linger import report
 from linger.errors import GraphError, UsageError
-from linger.graph.files.model_io import save
+from linger.graph import save
 from linger.reporting.facts import read_run
 from linger.reporting.verdict import verdict_of
 from linger.workflow.file_layers import origin_of
-from linger.workflow.report import report
 from tests.support.chip import WIDTHS, model_of, node
 from tests.support.onnx_text import parse
 

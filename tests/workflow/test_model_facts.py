@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import Sensitivity, TuneResult
 from linger.errors import UsageError
 from linger.quantization.diagnosis.call_watch import CoverageRow
-from linger.quantization.diagnosis.sensitivity import Sensitivity, SensitivityRow
+from linger.quantization.diagnosis.sensitivity import SensitivityRow
 from linger.reporting.facts import LayerFacts
-from linger.tuning.autotune.result import TuneResult, TuneStep
+from linger.tuning.autotune.result import TuneStep
 from linger.workflow import model_facts
 from linger.workflow.model_facts import LayerMatcher, _covered, with_results
 from linger.workflow.model_quality import QualityPass

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import linger
+from linger import Report, report
 from linger.errors import LingerError, UsageError
-from linger.graph.files.model_io import save
-from linger.workflow.report import Report, report
+from linger.graph import save
 from tests.support.chip import WIDTHS, model_of, node
 
 BODY = f"""[quant] q = thinker.Quant<data_bits=8, scale_x=16.0>(x)

@@ -6,7 +6,8 @@ import pytest
 
 from linger.checks.findings.schemas import onnx_verdict, without_weights
 from linger.checks.findings.structure import CheckedModel
-from linger.graph.files.model_io import load, read_proto, save
+from linger.graph import load, save
+from linger.graph.files.model_io import read_proto
 from tests.graph.files.test_external_data import with_weights
 from tests.support.check_cases import text_model
 

@@ -6,7 +6,7 @@ import pytest
 
 from linger.checks.findings import parameters as weight_sums
 from linger.checks.findings.parameters import blocks, row_sums, transposed_sums
-from linger.graph.files.model_io import load, save
+from linger.graph import load, save
 from tests.graph.files.test_external_data import with_weights
 
 

@@ -7,12 +7,12 @@ import onnx_ir as ir
 import pytest
 
 import linger
+from linger import convert_dialect, memory
 from linger.checks.limits.whole_file import (
     MEMORY,
     PRODUCT_MEMORY,
     SCRATCH,
     MemoryLimits,
-    memory,
     memory_findings,
     packer_line,
     packer_options,
@@ -20,8 +20,7 @@ from linger.checks.limits.whole_file import (
 )
 from linger.checks.memory_use import memory_use
 from linger.errors import UsageError
-from linger.graph.conversion.convert import convert_dialect
-from linger.graph.files.model_io import save
+from linger.graph import save
 from linger.graph.lowering.bodies import known_tensors
 from linger.targets import TARGETS, read_target
 from tests.support.chip import WIDTHS, WINDOW, model_of, node

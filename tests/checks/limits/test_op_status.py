@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.checks.limits.target_findings import target_findings
+from linger.checks import target_findings
 from linger.targets import TARGETS
 from tests.support.chip import findings, model_of, node, only_finding
 from tests.support.onnx_text import parse

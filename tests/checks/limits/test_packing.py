@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.checks.limits.target_findings import target_findings
+from linger.checks import target_findings
 from linger.targets import TARGETS
 from tests.support.chip import findings, model_of, node, only_finding
 

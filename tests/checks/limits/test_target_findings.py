@@ -2,8 +2,8 @@
 
 import pytest
 
-from linger.checks.limits.target_findings import target_findings
-from linger.graph.files.model_io import load
+from linger.checks import target_findings
+from linger.graph import load
 from linger.targets import TARGETS
 from tests.support.chip import model_of
 from tests.support.golden import NETS, entries, model_path

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from linger import Session
 from linger.cli.arguments.options import read_feeds
 from linger.errors import UsageError
-from linger.runtime.session import Session
 
 
 @pytest.fixture

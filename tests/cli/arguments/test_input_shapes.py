@@ -3,9 +3,9 @@
 import onnx
 import pytest
 
+from linger import Session
 from linger.cli.arguments.options import read_shapes
 from linger.errors import UsageError
-from linger.runtime.session import Session
 from tests.support.command import run
 
 TEXT = """<ir_version: 8, opset_import: ["": 13, "thinker": 1]> g (float[n,3] x, float[m] y) => (float[n,3] z, float[m] w) {

@@ -5,11 +5,11 @@ import json
 import jsonschema
 import pytest
 
+from linger import Report
 from linger.cli import COMMANDS
 from linger.cli.schemas import FILES, described_commands
-from linger.graph.files.model_io import save
+from linger.graph import save
 from linger.reporting.facts import Block, MemoryFacts, Proof, Quality, Run, TensorFacts
-from linger.workflow.report import Report
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import image_network
 from tests.support.command import run

@@ -7,11 +7,10 @@ import pytest
 pytest.importorskip("torch", reason="the samples are also those of the torch kernel")
 
 import linger
-from linger.graph.conversion.convert import convert_dialect
+from linger import Session, convert_dialect
+from linger.graph import load
 from linger.graph.core.nodes import attributes_of, is_dialect, op_of
-from linger.graph.files.model_io import load
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
 from tests.support.models import small_net
 from tests.support.samples import arrays, every_op, run_numpy, single_node_model, title
 

@@ -5,9 +5,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import convert_dialect
 from linger.dialect import ops
 from linger.errors import UnsupportedError
-from linger.graph.conversion.convert import convert_dialect
 from tests.support.newer_text import computed, described, parse, types
 
 QUANT = 'platform_quant="luna_quant"'

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from linger import convert_dialect
 from linger.errors import UnsupportedError
-from linger.graph.conversion.convert import convert_dialect
 from tests.support.newer_text import by_numpy, described, parse, types
 
 LSTM = (

@@ -4,10 +4,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from linger import Session, convert_dialect
 from linger.errors import UnsupportedError
-from linger.graph.conversion.convert import convert_dialect
 from linger.graph.core.dialects import NEWER_OPS, OTHER_QUANT_MODES
-from linger.runtime.session import Session
 from tests.support.newer_text import VENUS, computed, parse, types
 
 WINDOW = "dilations=[1], group=1, kernel_shape=[2], pads=[0,0], strides=[1]"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from linger import convert_dialect
 from linger.errors import UnsupportedError
-from linger.graph.conversion.convert import convert_dialect
 from tests.support.newer_text import VENUS, by_numpy, computed, parse, types
 
 LSTM = (

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from linger import convert_dialect
 from linger.errors import UnsupportedError
-from linger.graph.conversion.convert import convert_dialect
 from tests.support.newer_text import VENUS, computed, parse, types
 
 POOL = f"{VENUS}, x_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0"

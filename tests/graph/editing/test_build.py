@@ -5,11 +5,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import Session
 from linger.errors import UsageError
 from linger.graph import new_model
 from linger.graph.core.tensor_types import type_of
 from linger.graph.editing.build import GraphBuilder
-from linger.runtime.session import Session
 from tests.support.onnx_text import checked, printed, run
 
 

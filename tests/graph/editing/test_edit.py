@@ -4,9 +4,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from linger import Session
 from linger.errors import GraphError, UsageError
 from linger.graph import find, insert, load, new_model, remove, replace
-from linger.runtime.session import Session
 from tests.support.onnx_text import BRANCH, content, parse, printed, run
 
 X = np.array([-2.0, -0.5, 0.0, 1.0], np.float32)

@@ -5,11 +5,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import Session
 from linger.errors import GraphError, UsageError
 from linger.graph import extract, load
 from linger.graph.core.tensor_types import type_of
 from linger.graph.lowering.bodies import attach_functions
-from linger.runtime.session import Session
 from tests.support.onnx_text import BRANCH, checked, content, parse, printed, run
 
 X = np.array([-2.0, -0.5, 0.0, 1.0], np.float32)

@@ -3,11 +3,12 @@
 import onnx_ir as ir
 import pytest
 
+from linger.graph import find
 from linger.graph.core.nodes import inner_graphs, inputs_within
 from linger.graph.core.rewiring import can_be_output
 from linger.graph.core.tensor_types import parse_type, type_of
 from linger.graph.editing.edit import Transaction, forget_downstream, hand_over
-from linger.graph.editing.search import Scopes, find
+from linger.graph.editing.search import Scopes
 from tests.support.onnx_text import BRANCH, parse
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from linger.errors import GraphError
+from linger.graph import find
 from linger.graph.core.nodes import all_nodes, inner_graphs
 from linger.graph.core.rewiring import drop_unused, redirect, remove_nodes, replace_outputs
 from linger.graph.editing.edit import Transaction
-from linger.graph.editing.search import find
 from tests.support.onnx_text import BRANCH, content, parse, printed
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import linger
 from linger.errors import GraphError
+from linger.graph import load
 from linger.graph.files.model_io import (
     embedded_bytes,
     exchange,
@@ -16,7 +17,6 @@ from linger.graph.files.model_io import (
     external_tensors,
     file_problem,
     in_memory,
-    load,
     load_own,
     plan_data_file,
     resolve_external_data,

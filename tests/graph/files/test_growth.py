@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from linger import Session
 from linger.errors import GraphError
 from linger.graph.files import soundness
 from linger.graph.files.soundness import is_bounded, require_bounded
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
 from tests.support.onnx_text import parse
 
 CASES = {

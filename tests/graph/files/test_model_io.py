@@ -9,8 +9,9 @@ import pytest
 import linger
 from linger.errors import GraphError, UsageError
 from linger.files import write_atomically
+from linger.graph import load, save
 from linger.graph.files import model_io
-from linger.graph.files.model_io import external_tensors, load, load_own, read_proto, save
+from linger.graph.files.model_io import external_tensors, load_own, read_proto
 from linger.runtime.reference import Reference
 from tests.graph.files.test_external_data import with_weights
 from tests.support.onnx_text import content, parse

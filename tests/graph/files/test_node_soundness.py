@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.files.model_io import load
+from linger.graph import load
 from linger.graph.files.soundness import REPORTABLE, node_flaws
 from tests.support.hostile import plain
 from tests.support.onnx_text import BRANCH, parse

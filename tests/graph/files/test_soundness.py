@@ -5,8 +5,8 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
+from linger.graph import load
 from linger.graph.files import soundness
-from linger.graph.files.model_io import load
 from linger.graph.files.soundness import CYCLE, REPORTABLE, UNDEFINED, Flaw, flaws, refuse
 from tests.support.hostile import chain, nested, plain
 from tests.support.onnx_text import BRANCH, parse

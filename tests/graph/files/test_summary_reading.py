@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from linger.errors import GraphError, UsageError
-from linger.graph.files.model_io import save
+from linger.graph import save
 from linger.graph.files.summary import summarize
 from tests.graph.files.test_external_data import with_weights
 from tests.graph.files.test_summary import TEXT

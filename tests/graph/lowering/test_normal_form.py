@@ -5,11 +5,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import Session
 from linger.errors import GraphError, UnsupportedError
 from linger.graph.lowering.bodies import expand_dialect
 from linger.graph.lowering.normal_form import bring_to_normal_form, element_bits_of
 from linger.runtime.reference import Reference
-from linger.runtime.session import Session
 
 QUANT = "q = thinker.Quant<data_bits=8, scale_x=16.0>(x)"
 END = "y = thinker.Dequant<scale_o=16.0>(r)"

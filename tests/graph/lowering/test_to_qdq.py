@@ -9,7 +9,7 @@ import pytest
 
 import linger
 from linger.dialect import find_op
-from linger.graph.files.model_io import load
+from linger.graph import load
 from linger.graph.lowering.bodies import expand_dialect
 from linger.graph.lowering.to_qdq import to_qdq
 from linger.runtime.reference import Reference

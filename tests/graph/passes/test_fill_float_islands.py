@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import linger
-from linger.graph.passes.qdq_pairs import fill_float_islands
+from linger.graph import fill_float_islands
 from linger.graph.passes.well_formed import remove_identity
 from linger.runtime.reference import Reference
 from tests.support.onnx_text import parse, printed

@@ -10,7 +10,7 @@ import pytest
 
 import linger
 from linger.checks.repair_rules import RULES, choose_rules
-from linger.graph.passes.qdq_pairs import fill_float_islands
+from linger.graph import fill_float_islands
 from linger.graph.passes.well_formed import sort_nodes
 from tests.support.kernels import LEVELS, kernels
 from tests.support.onnx_text import checked

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from linger.graph.qdq.float_islands import float_islands, island_findings
+from linger.graph import island_findings
+from linger.graph.qdq.float_islands import float_islands
 from tests.support.onnx_text import parse
 from tests.support.other_tools import between
 

@@ -10,8 +10,8 @@ from torch import nn
 
 import linger
 from linger.dialect import find_op
+from linger.graph import Network
 from linger.graph.lowering.bodies import attach_functions, expand_dialect
-from linger.graph.network import Network
 from linger.numeric.fixed import limits
 from linger.ops import gru, lstm
 from linger.runtime.session import fastest

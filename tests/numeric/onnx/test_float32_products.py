@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from linger.dialect import find_op
-from linger.graph.files.model_io import load
+from linger.graph import load
 from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.numeric import blocks
 from linger.numeric.fixed import limits

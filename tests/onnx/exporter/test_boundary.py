@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.runtime.session import Session
+from linger import Session
 from tests.support.models import Traced, quantized, small_net
 
 

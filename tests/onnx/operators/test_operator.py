@@ -14,7 +14,8 @@ from torch.onnx.symbolic_helper import parse_args
 
 import linger
 from linger.errors import GraphError, UnsupportedError, UsageError
-from linger.onnx.operators.operator import attach_bodies, with_bodies
+from linger.onnx import attach_bodies
+from linger.onnx.operators.operator import with_bodies
 from tests.support import deform_conv2d
 from tests.support.custom_ops import (
     SCALE_BODY,

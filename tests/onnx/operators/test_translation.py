@@ -10,9 +10,9 @@ from torch import nn
 
 import linger
 from linger.errors import UnsupportedError, UsageError
+from linger.onnx import attach_bodies, translation_table
 from linger.onnx.operators.bodies import ArgumentMap
 from linger.onnx.operators.declaration import Carrier, Symbolic, declare, table_entries
-from linger.onnx.operators.operator import attach_bodies, translation_table
 from tests.support.custom_ops import (
     SCALE_BODY,
     UNSHIFTED_BODY,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from linger.graph.files.model_io import load
+from linger.graph import load
 from linger.numeric.torch.gates import Formats
 from linger.ops.fast import lstm as lstm_torch
 from tests.support.golden import GOLDEN

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import linger
+from linger import calibration, record
 from linger.errors import UsageError
-from linger.quantization.core.calibrate import calibration
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.setup.initialize import init
-from linger.simulation.recorder import record
 from tests.support import int64
 from tests.support.wired import Wired, image, quantize
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from linger import disable_quant, quant_module
 from linger.constraint.limits import Widths
 from linger.quantization.core.runtime import Frame, ProductPolicy
 from linger.quantization.core.supported import holds_matrices
-from linger.quantization.setup.marking import disable_quant, quant_module
 
 POLICY = ProductPolicy(frozenset({"LinearInt"}), frozenset({"head"}), Widths(8, 8, 8))
 

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linger import calibration
 from linger.errors import UsageError
 from linger.numeric.fixed import is_power_of_two, limits
 from linger.numeric.torch.scale import scale_for_range
-from linger.quantization.core.calibrate import calibration
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.ranges import MOMENTUM
 from linger.quantization.core.runtime import Pass

@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.constraint.tracing import trace_layers
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor, trace_layers
 from linger.quantization.diagnosis.call_watch import CallWatch
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, image, quantize

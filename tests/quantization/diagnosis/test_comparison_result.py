@@ -9,7 +9,8 @@ import math
 import pytest
 from rich.console import Console
 
-from linger.quantization.diagnosis.layer_comparison import LayerComparison, LayerRow
+from linger import LayerComparison
+from linger.quantization.diagnosis.layer_comparison import LayerRow
 
 
 def row(name, sqnr, born, verdict, **rest):

@@ -10,12 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import Dumper, QTensor, record
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.dumper import Dumper
 from linger.runtime.reference import Reference
-from linger.simulation.recorder import record
 from tests.support.models import Block, SmallNet, quantized, settle, small_net
 from tests.support.wired import Wired, image, quantize
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import trace_layers
 from linger.constraint.limits import Widths
-from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.quantization.diagnosis.noise_bench import NoiseBench
 from tests.support.models import SmallNet, settle

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from linger import QTensor
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.diagnosis.noise_bench import (
     SignalNoise,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from linger import QTensor
 from linger.dialect import find_op
 from linger.errors import UsageError
 from linger.quantization.core.frozen import Frozen
-from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.diagnosis.dumper import (
     as_array,

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger import QTensor
+from linger.quantization.core.qtensor import unwrap
 from linger.quantization.functions.resizing import MOST_POOLS, pool_adaptively, pool_runs
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, image, quantize

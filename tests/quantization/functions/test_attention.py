@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor
 from linger.quantization.functions.attention import causal, refusal_of
 from linger.quantization.setup.initialize import init
 

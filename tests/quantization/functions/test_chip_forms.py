@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.calibrate import choose_ranges
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor, choose_ranges
 from linger.quantization.core.runtime import real_copy, runtime_of
 from tests.support.emulated_device import take_host_reads
 from tests.support.wired import Wired

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.constants import as_constant, is_fixed, is_state, note_derived
 from linger.quantization.functions.dispatch import dispatch

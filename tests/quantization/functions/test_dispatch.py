@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import QTensor
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import QTensor
 from linger.quantization.functions.dispatch import bindings, bindings_by_path, dispatch
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, after, image, quantize

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.constraint.tracing import trace_layers
+from linger import QTensor, trace_layers
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime, real_copy
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional import as_operand

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import linger
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.setup.initialize import init
 

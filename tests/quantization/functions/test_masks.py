@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import QTensor
 from linger.dialect import Refusal
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.masks import COMPARISONS, fill, masks_scores

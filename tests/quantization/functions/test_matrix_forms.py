@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor
 from tests.support.wired import quantize
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import QTensor
 from linger.errors import UnsupportedError
-from linger.quantization.core.qtensor import QTensor
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, after, image
 

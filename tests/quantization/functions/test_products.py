@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import QTensor
 from linger.dialect import Refusal
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import QTensor
 from linger.quantization.functions.products import MATRIX_PRODUCTS, Product, _arguments, _as_layer
 from linger.quantization.setup.initialize import init
 from tests.support.wired import quantize

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.conv_bn import NormalizeBatchNorm2d
+from linger import NormalizeBatchNorm2d, QTensor
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.qtensor import unwrap
 from linger.quantization.setup.initialize import init, quantized_layers
 
 KINDS = {

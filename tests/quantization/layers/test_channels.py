@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.functions.rewrites import channel_shuffle
+from linger import channel_shuffle
 from tests.support.wired import Wired, after, image, quantize
 
 SHUFFLES = {

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.constraint.tracing import trace_layers
+from linger import QTensor, trace_layers
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
-from linger.quantization.core.qtensor import QTensor
 from linger.quantization.setup.initialize import init
 from tests.support import naive
 from tests.support.models import SmallNet, settle

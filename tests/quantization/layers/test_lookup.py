@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.conv_bn import NormalizeEmbedding
+from linger import NormalizeEmbedding, QTensor
 from linger.constraint.limits import Limits
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.qtensor import unwrap
 from linger.quantization.setup.initialize import init, quantized_layers
 
 WORDS = torch.tensor([[0, 3, 3], [8, 1, 0]])

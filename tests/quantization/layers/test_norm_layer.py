@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import linger
-from linger.constraint.conv_bn import NormalizeLayerNorm
+from linger import NormalizeLayerNorm, QTensor
 from linger.constraint.limits import Widths
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.qtensor import unwrap
 from linger.quantization.setup.initialize import init, quantized_layers
 from tests.support.integer_norm import group_norm, layer_norm
 

@@ -311,7 +311,7 @@ def test_weights_that_are_not_finite_are_named(name):
 
 def test_every_layer_is_recorded_once():
     made, x = quantized(nn.Sequential(nn.LSTM(7, 5, num_layers=2, bidirectional=True)), data()), data()
-    from linger.simulation.recorder import record
+    from linger import record
 
     names = list(next(iter(record(made, (x,)))).integers)
     assert names == ["0.Quant", "0.LSTMInt", "0.LSTMInt_1", "0.iqCat", "0.LSTMInt_2", "0.LSTMInt_3", "0.iqCat_1"]

@@ -2,7 +2,7 @@
 
 import torch
 
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.layers.recurrent_operands import (

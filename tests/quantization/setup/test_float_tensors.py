@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core.qtensor import QTensor
+from linger import QTensor
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.float_tensors import EdgeMode, InputQuantizer
 from linger.quantization.setup.initialize import init

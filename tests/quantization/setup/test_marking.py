@@ -5,17 +5,12 @@ import torch
 from torch import nn
 
 import linger
+from linger import QuantMode, disable_quant, quant_module
 from linger.constraint.limits import QUANTIZATION, QuantChoice, Widths
 from linger.errors import UsageError
 from linger.quantization.core.supported import supported_types
 from linger.quantization.setup.initialize import init
-from linger.quantization.setup.marking import (
-    QuantMode,
-    checked_types,
-    checked_widths,
-    disable_quant,
-    quant_module,
-)
+from linger.quantization.setup.marking import checked_types, checked_widths
 
 
 def part():

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from linger.tuning.autotune.result import TuneResult, TuneStep
+from linger import TuneResult
+from linger.tuning.autotune.result import TuneStep
 
 STEPS = (
     TuneStep(

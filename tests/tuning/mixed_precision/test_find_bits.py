@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import linger
+from linger import BitWidths, find_bits
 from linger.tuning.measure import OutputError, error_db
-from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.mixed_precision.flow import layers_of, watch_flow
 from linger.tuning.mixed_precision.originals import Originals
-from linger.tuning.mixed_precision.result import BitWidths
 from linger.tuning.mixed_precision.units import BitModel, units_of
 from linger.tuning.mixed_precision.wide_model import WideModel
 from tests.support.chip import add_wide_chip

@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 
 import linger
+from linger import compare as compare_tensors
 from linger.errors import GraphError, UsageError
 from linger.graph.lowering.bodies import attach_functions, expand_dialect
-from linger.verification.devices.compare import compare as compare_tensors
 from tests.support.onnx_text import BRANCH, content, parse
 from tests.support.small_dialect import X, model
 

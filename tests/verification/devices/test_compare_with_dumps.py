@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import linger
+from linger import compare as compare_tensors
 from linger.errors import UsageError
-from linger.verification.devices.compare import compare as compare_tensors
 from tests.support.small_dialect import TENSORS, Q, R, S, X, Y, model
 
 compare = partial(compare_tensors, engine="numpy")

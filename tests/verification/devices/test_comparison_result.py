@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 
-from linger.verification.devices.comparison_result import FileComparison, TensorDifference
+from linger import FileComparison
+from linger.verification.devices.comparison_result import TensorDifference
 
 
 def row(name, a, b, **settings):

@@ -9,10 +9,10 @@ import onnx
 import pytest
 
 import linger
+from linger import compare as compare_tensors
+from linger import write_vectors
 from linger.errors import UsageError, VerificationError
 from linger.runtime.reference import Reference
-from linger.verification.devices.compare import compare as compare_tensors
-from linger.verification.devices.vectors import write_vectors
 from tests.support.onnx_text import parse
 from tests.support.small_dialect import TENSORS, X, model
 

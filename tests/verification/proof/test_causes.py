@@ -4,12 +4,12 @@ import numpy as np
 import onnx
 import pytest
 
+from linger import Recording
 from linger.runtime import session
 from linger.verification.proof import comparison
 from linger.verification.proof.causes import SWITCHES
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.verify import verify_file
-from linger.verification.recording import Recording
 from tests.support.saturating import TEXTBOOK, ImitatedSession, IncurableSession
 
 # q = 127, 127, 0, 0: as unsigned bytes 255, 255, 128, 128

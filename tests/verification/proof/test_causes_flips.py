@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+from linger import Recording
 from linger.verification.proof.verify import verify_file
-from linger.verification.recording import Recording
 
 TEXT = """<ir_version: 8, opset_import: ["": 13, "thinker": 1]> g (float[n] x) => (float[n] y) <float half = {0.5}> {
   q = thinker.Quant<data_bits=8, scale_x=16.0>(x)

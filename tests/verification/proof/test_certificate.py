@@ -10,13 +10,13 @@ import onnxruntime as ort
 import pytest
 
 import linger
+from linger import Recording
 from linger.errors import UsageError
-from linger.graph.files.model_io import save
+from linger.graph import save
 from linger.verification.proof.certificate import file_sha256, sealed
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.result import fingerprint
 from linger.verification.proof.verify import verify_file
-from linger.verification.recording import Recording
 from tests.support.recorded import TEXT, X
 
 

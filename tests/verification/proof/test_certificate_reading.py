@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 
+from linger import verify
 from linger.errors import UsageError, VerificationError
-from linger.proof import verify
 from linger.verification.proof.certificate import is_untouched, read_certificate
 from tests.support.recorded import TEXT
 

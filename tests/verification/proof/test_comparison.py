@@ -5,10 +5,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import Recording
 from linger.errors import GraphError, UsageError
 from linger.graph.lowering.bodies import attach_functions
 from linger.verification.proof.comparison import RecordingComparison, Way
-from linger.verification.recording import Recording
 from tests.support.recorded import TEXT, Q, R, X, Y
 
 

@@ -5,10 +5,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import Recording
 from linger.verification.proof import comparison
 from linger.verification.proof.causes import narrow_down
 from linger.verification.proof.comparison import RecordingComparison, Way
-from linger.verification.recording import Recording
 from tests.support.saturating import ImitatedSession
 
 

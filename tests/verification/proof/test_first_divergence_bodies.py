@@ -5,12 +5,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from linger import Recording
 from linger.errors import GraphError
+from linger.graph import load, save
 from linger.graph.core.nodes import all_nodes
-from linger.graph.files.model_io import load, save
 from linger.graph.lowering.bodies import attach_functions
 from linger.verification.proof.verify import verify_file
-from linger.verification.recording import Recording
 
 ADD = "thinker.iqAdd<scale_x = 16.0, scale_y = 16.0, scale_o = 8.0>"
 QUANT = "q = thinker.Quant<data_bits = 8, scale_x = 16.0>(x)"

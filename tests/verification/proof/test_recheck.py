@@ -8,11 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
+from linger import Recording, check_certificate, verify
 from linger.errors import UsageError, VerificationError
-from linger.proof import verify
 from linger.verification.proof.certificate import sealed
-from linger.verification.proof.verify import check_certificate
-from linger.verification.recording import Recording
 from tests.support.recorded import TEXT, X
 
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from linger.verification.proof.result import Cause, Divergence, FloatRow, TensorRow, Verification
+from linger import Verification
+from linger.verification.proof.result import Cause, Divergence, FloatRow, TensorRow
 
 
 def verification(**changes):

@@ -4,10 +4,10 @@ import numpy as np
 import onnx
 import pytest
 
+from linger import Recording
 from linger.errors import UsageError
 from linger.verification.proof.comparison import Way
 from linger.verification.proof.verify import verify_file
-from linger.verification.recording import Recording
 from tests.support.recorded import TEXT, Q, R, X, recording
 
 

@@ -4,9 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+from linger import Recording, verify
 from linger.errors import LingerError, UsageError
-from linger.proof import verify
-from linger.verification.recording import Recording
 from tests.support.recorded import TEXT, Q, R, X, Y, recording
 from tests.support.witnesses import Fake, one_more
 from tests.verification.proof.test_causes_flips import TEXT as FLIPPING
@@ -163,7 +162,7 @@ def test_several_witnesses_have_different_names(path):
 
 
 def test_a_session_is_a_witness(path):
-    from linger.runtime.session import Session
+    from linger import Session
 
     result = verify(None, path, X, witness=Session(path))
     assert (result.ok, result.witnesses[0].description) == (True, "Session")

@@ -5,10 +5,9 @@ import json
 import onnx
 import pytest
 
+from linger import check_certificate, verify
 from linger.errors import UsageError, VerificationError
-from linger.proof import verify
 from linger.verification.proof.certificate import sealed
-from linger.verification.proof.verify import check_certificate
 from tests.support.recorded import TEXT, X
 from tests.support.witnesses import Fake, one_more
 
