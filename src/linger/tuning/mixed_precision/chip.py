@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from linger.checks.limits.packing import PackingLimits
-from linger.checks.limits.products import OperandLimits, ProductLimits
+from linger.checks.limits.products import OperandLimits, PackingLimits, ProductLimits
 from linger.checks.limits.windows import WindowLimits
 from linger.dialect import Op, find_op
 from linger.targets import Target, find_target
