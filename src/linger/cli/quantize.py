@@ -297,7 +297,7 @@ def _made(
         from linger.cli.arguments.data import read_data
         from linger.cli.arguments.model import load_metric, load_model
         from linger.workflow import quantize as job
-        from linger.workflow.run_file import RunFile
+        from linger.workflow.delivery import RunFile
 
     loaded = load_model(model, checkpoint)
     settings = settings if metric is None else replace(settings, metric=load_metric(metric))
@@ -320,8 +320,8 @@ def _repeated(
     """A run that is repeated."""
     from linger.cli.arguments.model import load_model
     from linger.workflow import quantize as job
+    from linger.workflow.delivery import read_run_file
     from linger.workflow.quantized import require_free
-    from linger.workflow.run_file import read_run_file
 
     run = read_run_file(config)
     other = [
