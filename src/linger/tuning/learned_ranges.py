@@ -28,7 +28,7 @@ from linger.quantization.core.ranges import Range, Saved
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
-from linger.tuning.learned_rounding.folded_weights import affine_of
+from linger.tuning.learned_rounding.product_rounding import affine_of
 
 _REACH = 4.0
 """A scale moves by at most so many powers of two."""

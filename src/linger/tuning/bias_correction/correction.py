@@ -30,11 +30,17 @@ from linger.quantization.core.runtime import Operands, runtime_of
 from linger.quantization.functions.products import PRODUCTS
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.tuning.bias_correction.channel_means import Call, ChannelMeans
-from linger.tuning.bias_correction.float_means import Found, Wanted, float_means, projections
-from linger.tuning.bias_correction.gate_means import Start, quantized_gates
-from linger.tuning.measure import OutputError, error_db
-from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
+from linger.tuning.bias_correction.means import (
+    Call,
+    ChannelMeans,
+    Found,
+    Start,
+    Wanted,
+    float_means,
+    projections,
+    quantized_gates,
+)
+from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
 
 _WHERE = "correct_biases"
 
