@@ -72,7 +72,7 @@ def test_expansion_equals_numpy_at_every_optimization_level(op, sample):
 
 
 def differentiable_samples():
-    """All but those of recurrent ops: their gates are looked up in a table, and the gradient is their twins'."""
+    """All but those of recurrent ops: their gates are looked up in a table, and the gradient is their fast paths'."""
     pairs = [(op, sample) for op in every_op() for sample in op.samples if len(op.outputs) == 1]
     return {"argvalues": pairs, "ids": [f"{title(op)}: {sample.name}" for op, sample in pairs]}
 

@@ -16,7 +16,7 @@ from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.torch.quantize import fake_quantize
-from linger.ops.fast.twin import RealTwin, accumulate, functional_twin
+from linger.ops.fast.fast_path import RealFastPath, accumulate, functional_fast_path
 from linger.progress import progress
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
@@ -225,11 +225,11 @@ class _Errors:
 
     def _add_function(self, op: Op, operands: Sequence[QTensor]) -> None:
         """A sum, a product of tensors or a concatenation, whose range is a child of the module at work."""
-        frame, twin = self._runtime.frame, functional_twin(op)
+        frame, twin = self._runtime.frame, functional_fast_path(op)
         assert frame is not None  # checked by the caller
         index = frame.indices[op.name if op.has_own_counter else ""] - 1
         key = _key(frame.path, f"{KEY_PREFIX}{op.state_name}_{index}.o")
-        if key not in self._ranges or isinstance(twin, RealTwin):
+        if key not in self._ranges or isinstance(twin, RealFastPath):
             return
         if twin is None:  # the op only moves its operands
             for operand in operands:

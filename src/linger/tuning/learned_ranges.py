@@ -21,7 +21,7 @@ from linger.constraint.conv_bn import per_weight
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
-from linger.ops.fast.twin import accumulate
+from linger.ops.fast.fast_path import accumulate
 from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.ranges import Range, Saved

@@ -1,15 +1,15 @@
-"""The fast twin of Conv1dInt gives the integers of the body."""
+"""The fast path of Conv1dInt gives the integers of the body."""
 
 import pytest
 import torch
 
 from linger.numeric.torch.kernel import SplitPlan, run_product
 from linger.ops.conv1d import conv1d_int
-from linger.ops.fast.twin import product_twin
+from linger.ops.fast.fast_path import product_fast_path
 from tests.support.comparison import assert_same
-from tests.support.twins import by_name, product, reference
+from tests.support.fast_paths import by_name, product, reference
 
-conv1d_torch = product_twin(conv1d_int)
+conv1d_torch = product_fast_path(conv1d_int)
 
 
 @pytest.mark.parametrize("sample", **by_name(conv1d_int))

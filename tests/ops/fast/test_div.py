@@ -3,9 +3,9 @@
 import torch
 
 from linger.ops.div import iq_div
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 
-div_torch = functional_twin(iq_div)
+div_torch = functional_fast_path(iq_div)
 
 
 def test_real_function():

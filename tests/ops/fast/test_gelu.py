@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.ops.gelu import iq_gelu
 from tests.support.comparison import assert_same
-from tests.support.twins import by_name, real_carrier, reference
+from tests.support.fast_paths import by_name, real_carrier, reference
 
-gelu_torch = functional_twin(iq_gelu)
+gelu_torch = functional_fast_path(iq_gelu)
 
 
 def test_it_is_torchs_function_up_to_sixteen():

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 
 from linger.numeric.curves import DEFAULT_EPS
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.ops.groupnorm import groupnorm_int
 
-groupnorm_torch = functional_twin(groupnorm_int)
+groupnorm_torch = functional_fast_path(groupnorm_int)
 
 
 def test_real_function_is_group_norm():

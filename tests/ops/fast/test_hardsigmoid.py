@@ -3,10 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.ops.hardsigmoid import iq_hardsigmoid
 
-hardsigmoid_torch = functional_twin(iq_hardsigmoid)
+hardsigmoid_torch = functional_fast_path(iq_hardsigmoid)
 
 
 def test_it_is_torchs_function():

@@ -3,10 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.ops.hardswish import iq_hardswish
 
-hardswish_torch = functional_twin(iq_hardswish)
+hardswish_torch = functional_fast_path(iq_hardswish)
 
 
 def test_it_is_torchs_function():

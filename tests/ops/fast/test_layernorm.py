@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.ops.layernorm import layernorm_int
 
-layernorm_torch = functional_twin(layernorm_int)
+layernorm_torch = functional_fast_path(layernorm_int)
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 5), (3, 4, 5)], ids=str)

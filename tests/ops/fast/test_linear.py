@@ -1,15 +1,15 @@
-"""The fast twin of LinearInt gives the integers of the body."""
+"""The fast path of LinearInt gives the integers of the body."""
 
 import pytest
 import torch
 
 from linger.numeric.torch.kernel import SplitPlan, run_product
-from linger.ops.fast.twin import product_twin
+from linger.ops.fast.fast_path import product_fast_path
 from linger.ops.linear import linear_int
 from tests.support.comparison import assert_same
-from tests.support.twins import by_name, product, reference
+from tests.support.fast_paths import by_name, product, reference
 
-linear_torch = product_twin(linear_int)
+linear_torch = product_fast_path(linear_int)
 
 
 @pytest.mark.parametrize("sample", **by_name(linear_int))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.ops.logsoftmax import log_softmax_int
 
-logsoftmax_torch = functional_twin(log_softmax_int)
+logsoftmax_torch = functional_fast_path(log_softmax_int)
 
 
 @pytest.mark.parametrize("dim", [0, -1])

@@ -2,10 +2,10 @@
 
 import torch
 
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.ops.mean import iq_mean
 
-mean_torch = functional_twin(iq_mean)
+mean_torch = functional_fast_path(iq_mean)
 
 
 def test_real_function():

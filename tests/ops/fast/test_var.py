@@ -2,10 +2,10 @@
 
 import torch
 
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.ops.var import iq_var
 
-var_torch = functional_twin(iq_var)
+var_torch = functional_fast_path(iq_var)
 
 
 def test_real_function():

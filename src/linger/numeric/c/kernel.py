@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.numeric.c import rules
-from linger.numeric.c.accumulation import Accumulators
 from linger.numeric.c.arithmetic import constant_node
 from linger.numeric.c.nodes import (
     INT32,
@@ -43,7 +42,7 @@ from linger.numeric.c.nodes import (
     size_of,
     storage_type,
 )
-from linger.numeric.c.products import CProducts
+from linger.numeric.c.products import Accumulators, CProducts
 from linger.numeric.c.scope import Draft, Scope
 from linger.numeric.c.views import (
     Entries,

@@ -21,7 +21,7 @@ from linger.analysis.trace import Trace
 from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
-from linger.ops.fast.twin import accumulate, product_twin
+from linger.ops.fast.fast_path import accumulate, product_fast_path
 from linger.progress import progress
 from linger.quantization.core.frozen import Frozen, round_bias
 from linger.quantization.core.qtensor import QTensor
@@ -257,7 +257,7 @@ class _Sweep:
         expected = self._expected.get(key, {}).get(call)
         if expected is None:
             return
-        axis = product_twin(op).channel_axis
+        axis = product_fast_path(op).channel_axis
         product = accumulate(op, attributes, x.content, frozen.weight, None)
         bias = self._real_bias(key, product.new_zeros(product.shape[axis])).double()
         shape = [-1 if i == product.dim() + axis else 1 for i in range(product.dim())]
