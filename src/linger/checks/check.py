@@ -17,16 +17,17 @@ from urllib.parse import quote
 import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.parameters import number_findings
-from linger.checks.findings.scales import (
+from linger.checks.findings.parameters import input_range_findings, number_findings, scale_findings
+from linger.checks.findings.schemas import (
     dequant_findings,
-    input_range_findings,
+    onnx_verdict,
     propagation_findings,
     qdq_findings,
     saturation_findings,
-    scale_findings,
+    schema_findings,
+    setting_findings,
+    without_weights,
 )
-from linger.checks.findings.schemas import onnx_verdict, schema_findings, setting_findings, without_weights
 from linger.checks.findings.structure import (
     CheckedModel,
     model_finding,

@@ -11,16 +11,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
-from linger.dialect import Op, ops
+from linger.dialect import ops
 from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import is_quantizing, is_quantizing_domain
 from linger.graph.core.finding import NOTE, Finding
 from linger.graph.core.nodes import all_nodes, defined_in, inner_graphs, is_dialect, named_graphs
+from linger.graph.core.rewiring import is_used
 
 
 @dataclass(frozen=True)
@@ -116,41 +116,35 @@ def model_finding(
     return Finding(severity or rule.severity, "", reason, remedy, rule.id, tensor)
 
 
-_REWRITTEN = "Scale"
-"""The packer writes this beginning of a tensor's name in small letters."""
-
-
 def name_findings(checked: CheckedModel) -> Iterator[Finding]:
-    """Names of nodes and, of a file in the dialect, of tensors."""
-    counts = Counter(_key(checked, place) for place in checked.places if place.node.name)
-    for place in checked.places:
-        name, count = place.node.name, counts[_key(checked, place)]
-        if not name and checked.has_dialect:
+    """Names of nodes, which must be unique (in a file for packers the name, else the path), and, there, of tensors."""
+    is_packed = checked.has_dialect
+    keys = [place.node.name or "" if is_packed else place.path for place in checked.places]
+    counts = Counter(key for key, place in zip(keys, checked.places, strict=True) if place.node.name)
+    for key, place in zip(keys, checked.places, strict=True):
+        name = place.node.name
+        if not name and is_packed:
             yield place.finding(rules.EMPTY_NAME, "it has no name", "Name it; linger.repair does.")
-        elif name and count > 1:
-            yield place.finding(
-                rules.DUPLICATE_NAME,
-                f"{count} nodes are called {name!r}",
+        elif name and counts[key] > 1:
+            reason, remedy = (
+                f"{counts[key]} nodes are called {name!r}",
                 "Give each a name of its own; linger.repair does.",
-                severity=None if checked.has_dialect else NOTE,  # only packers take a name for the node
             )
-    if checked.has_dialect:
-        yield from _rewritten(checked)
+            # only packers take a name for the node
+            yield place.finding(rules.DUPLICATE_NAME, reason, remedy, severity=None if is_packed else NOTE)
+    if is_packed:
+        yield from _rewritten_names(checked)
 
 
-def _key(checked: CheckedModel, place: NodePlace) -> str:
-    """What must be unique: in a file for packers the node's name, in any other its path."""
-    return place.node.name or "" if checked.has_dialect else place.path
-
-
-def _rewritten(checked: CheckedModel) -> Iterator[Finding]:
+def _rewritten_names(checked: CheckedModel) -> Iterator[Finding]:
+    """The packer lower-cases the prefix `Scale` of a tensor's name."""
     graph = checked.model.graph
     tensors = [*graph.inputs, *graph.initializers.values()]
     tensors += [value for place in checked.places for value in place.node.outputs]
     names = dict.fromkeys(value.name for value in tensors if value.name)
     for name in names:
-        if name.startswith(_REWRITTEN):
-            after = f"scale{name[len(_REWRITTEN) :]}"
+        if name.startswith("Scale"):
+            after = f"scale{name[len('Scale') :]}"
             collides = ", which is another tensor's name" if after in names else ""
             reason = f"the packer calls the tensor {name!r} {after!r}{collides}"
             yield model_finding(rules.REWRITTEN_NAME, reason, "Rename it.", tensor=name)
@@ -192,7 +186,7 @@ def open_size_findings(checked: CheckedModel) -> Iterator[Finding]:
 
 
 def _reason(node: ir.Node) -> str | None:
-    """Why a node that gets a image of open size is right at one size only; None: it is right at every size."""
+    """Why a node that gets an image of open size is right at one size only; None: it is right at every size."""
     op = ops().get(node.op_type)
     if op is None:
         return None
@@ -200,14 +194,9 @@ def _reason(node: ir.Node) -> str | None:
         is_flattened = any(_is_flattened_for_product(use.node) for value in node.outputs for use in value.uses())
         reason = "its window has a fixed size, and a layer behind it takes the result of one size of the image only"
         return reason if is_flattened else None
-    return "its weights are those of one size" if _has_sized_weights(node, op) else None
-
-
-def _has_sized_weights(node: ir.Node, op: Op) -> bool:
-    """Whether an input that belongs to one size of the image is a constant."""
-    given = zip(op.inputs, node.inputs, strict=False)
-    sized = [value for name, value in given if name in op.sized_inputs and value is not None]
-    return any(value.is_initializer() for value in sized)
+    sized = [value for name, value in zip(op.inputs, node.inputs, strict=False) if name in op.sized_inputs]
+    has_constant = any(value is not None and value.is_initializer() for value in sized)
+    return "its weights are those of one size" if has_constant else None
 
 
 def _open_images(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
@@ -216,20 +205,14 @@ def _open_images(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
     Goes forward from the inputs and meets every tensor once, since a file that is checked may be large or go in a circle.
     """
     waiting = [(value, value) for node in nodes for value in node.inputs if value is not None and _is_open(value)]
-    found: dict[ir.Value | None, ir.Value] = {}
+    sources: dict[ir.Value | None, ir.Value] = {}
     while waiting:
         value, source = waiting.pop()
-        if value not in found:
-            found[value] = source
-            waiting += [(output, source) for output in _open_results(value)]
-    return found
-
-
-def _open_results(value: ir.Value) -> Iterator[ir.Value]:
-    """The tensors that are open because this one is."""
-    for use in value.uses():
-        if use.idx == 0 and _keeps_sizes(use.node):
-            yield from use.node.outputs
+        if value not in sources:
+            sources[value] = source
+            readers = [use.node for use in value.uses() if use.idx == 0 and _keeps_sizes(use.node)]
+            waiting += [(output, source) for node in readers for output in node.outputs]
+    return sources
 
 
 def _is_open(value: ir.Value) -> bool:
@@ -247,17 +230,15 @@ def _keeps_sizes(node: ir.Node) -> bool:
 
 
 def _is_flattened_for_product(node: ir.Node) -> bool:
-    """Whether all axes but the first become the features of a layer with weights of a fixed size."""
+    """Whether all axes but the first become the features of a matrix product with constant weights."""
     axis = node.attributes.get("axis")
     is_first = axis is None or (axis.type is ir.AttributeType.INT and not axis.is_ref() and axis.value == 1)
-    uses = [use.node for value in node.outputs for use in value.uses()]
-    return node.op_type == "Flatten" and is_first and any(_has_fixed_weights(use) for use in uses)
+    readers = [use.node for value in node.outputs for use in value.uses()] if node.op_type == "Flatten" else []
+    return is_first and any(_is_constant_product(reader) for reader in readers)
 
 
-def _has_fixed_weights(node: ir.Node) -> bool:
-    """Whether a node is a matrix product with constant weights."""
-    op = ops().get(node.op_type)
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
+def _is_constant_product(node: ir.Node) -> bool:
+    op, weight = ops().get(node.op_type), node.inputs[1] if len(node.inputs) > 1 else None
     is_product = op is not None and op.limit is math.prod and op.weight_axes == 2
     return is_product and weight is not None and weight.is_initializer()
 
@@ -267,12 +248,6 @@ Needs = dict[ir.Node, set[ir.Node]]
 
 def structure_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Tensors that no node makes, names used twice, nodes that stand before what they need, circles."""
-    yield from _undefined(checked)
-    yield from _shadowed(checked)
-    yield from _order(checked)
-
-
-def _undefined(checked: CheckedModel) -> Iterator[Finding]:
     for place in checked.places:
         for value in dict.fromkeys(place.node.inputs):
             if value is not None and not _is_visible(place, value):
@@ -280,16 +255,13 @@ def _undefined(checked: CheckedModel) -> Iterator[Finding]:
                 remedy = "Connect it to a tensor that exists."
                 yield place.finding(rules.UNDEFINED_TENSOR, reason, remedy, tensor=value.name or "")
     for way, graph in checked.graphs():
-        yield from (_undefined_output(way, value) for value in graph.outputs if not _is_defined(value))
-
-
-def _undefined_output(way: str, value: ir.Value) -> Finding:
-    reason = f"the output {value.name!r} of {_graph_name(way)} is made by no node"
-    return model_finding(rules.UNDEFINED_TENSOR, reason, "Connect it, or remove the output.", tensor=value.name or "")
-
-
-def _graph_name(way: str) -> str:
-    return way.rstrip("/") or "the graph"
+        for value in graph.outputs:
+            if not _is_defined(value):
+                reason = f"the output {value.name!r} of {way.rstrip('/') or 'the graph'} is made by no node"
+                remedy = "Connect it, or remove the output."
+                yield model_finding(rules.UNDEFINED_TENSOR, reason, remedy, tensor=value.name or "")
+    yield from _shadowed(checked)
+    yield from _order(checked)
 
 
 def _is_visible(place: NodePlace, value: ir.Value) -> bool:
@@ -302,19 +274,13 @@ def _is_defined(value: ir.Value) -> bool:
 
 def _shadowed(checked: CheckedModel) -> Iterator[Finding]:
     """Names of a branch that a graph around it has too."""
-    own = {graph: {value.name for value in defined_in(graph) if value.name} for _, graph in checked.graphs()}
+    own: dict[object, set[str | None]] = {graph: {v.name for v in defined_in(graph)} for _, graph in checked.graphs()}
     for place in checked.places:
-        around = [own[_graph_of(outer)] for outer in place.around()]
+        around = set[str | None]().union(*(own[outer.node.graph] for outer in place.around()))
         for value in place.node.outputs:
-            if value.name and any(value.name in names for names in around):
+            if value.name and value.name in around:
                 reason = f"its output {value.name!r} is called like a tensor around the branch"
                 yield place.finding(rules.SHADOWED_TENSOR, reason, "Rename it.", tensor=value.name)
-
-
-def _graph_of(place: NodePlace) -> ir.Graph:
-    graph = place.node.graph
-    assert isinstance(graph, ir.Graph)  # places are found in graphs
-    return graph
 
 
 def _order(checked: CheckedModel) -> Iterator[Finding]:
@@ -323,13 +289,10 @@ def _order(checked: CheckedModel) -> Iterator[Finding]:
     position = {place.node: index for index, place in enumerate(checked.places)}
     for place in checked.places:
         late = [n for n in needs[place.node] if position.get(n, -1) >= position[place.node]]
-        if not late:
-            continue
-        if place.node in circular:
-            yield place.finding(
-                rules.CYCLE, "it needs a tensor that is computed from its own result", "Break the circle."
-            )
-        else:
+        if late and place.node in circular:
+            reason = "it needs a tensor that is computed from its own result"
+            yield place.finding(rules.CYCLE, reason, "Break the circle.")
+        elif late:
             names = sorted(node.outputs[0].name or "" for node in late if node.outputs)
             reason = f"it stands before the nodes whose results it uses ({listing(filter(None, names))})"
             yield place.finding(rules.UNSORTED, reason, "Sort the nodes.")
@@ -365,16 +328,12 @@ def _peeled(nodes: set[ir.Node], before: Needs, after: Needs) -> set[ir.Node]:
     """Remove the nodes that no remaining node comes before, until none is left, as Kahn's topological sorting does."""
     waits = {node: len(before.get(node, set()) & nodes) for node in nodes}
     ready = [node for node, count in waits.items() if not count]
-    left = set(nodes)
-    while ready:
-        node = ready.pop()
-        left.discard(node)
-        for user in after.get(node, ()):
-            if user in waits:
-                waits[user] -= 1
-                if not waits[user]:
-                    ready.append(user)
-    return left
+    for node in ready:  # the list grows while it is walked
+        for user in after.get(node, set()) & nodes:
+            waits[user] -= 1
+            if not waits[user]:
+                ready.append(user)
+    return nodes.difference(ready)
 
 
 def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
@@ -385,29 +344,24 @@ def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
             yield place.finding(rules.DEAD_NODE, "no output of the graph depends on it", "Remove it.")
     for way, graph in checked.graphs():
         yield from _unused_initializers(way, graph)
-        yield from _repeated_outputs(way, graph)
+        for name, count in Counter(value.name or "" for value in graph.outputs).items():
+            if count > 1:
+                reason = f"{way + name!r} is listed as an output {count} times"
+                yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
     for value in checked.model.graph.inputs:
-        if not _is_used(value) and not value.is_initializer():
+        if not is_used(value) and not value.is_initializer():
             reason = f"the input {value.name!r} is used by nothing"
             yield model_finding(rules.UNUSED_INPUT, reason, "Remove it, or connect it.", tensor=value.name or "")
 
 
 def _unused_initializers(way: str, graph: ir.Graph) -> Iterator[Finding]:
-    for value in graph.initializers.values():
-        if not _is_used(value):
-            reason = f"the initializer {way + (value.name or '')!r}{_weight(value)} is used by nothing"
-            yield model_finding(rules.UNUSED_INITIALIZER, reason, "Remove it.", tensor=value.name or "")
-
-
-def _weight(value: ir.Value) -> str:
-    tensor = value.const_value
-    if tensor is None or tensor.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
-        return ""
-    return f" ({tensor.nbytes} bytes)"
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
+    for name, value in graph.initializers.items():
+        if not is_used(value):
+            tensor = value.const_value
+            is_sized = tensor is not None and tensor.dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
+            size = f" ({tensor.nbytes} bytes)" if tensor is not None and is_sized else ""
+            reason = f"the initializer {way + name!r}{size} is used by nothing"
+            yield model_finding(rules.UNUSED_INITIALIZER, reason, "Remove it.", tensor=name)
 
 
 def _alive(checked: CheckedModel) -> set[ir.Node]:
@@ -421,13 +375,6 @@ def _alive(checked: CheckedModel) -> set[ir.Node]:
             alive.add(node)
             waiting += _makers(node)
     return alive
-
-
-def _repeated_outputs(way: str, graph: ir.Graph) -> Iterator[Finding]:
-    for name, count in Counter(value.name or "" for value in graph.outputs).items():
-        if count > 1:
-            reason = f"{way + name!r} is listed as an output {count} times"
-            yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
 
 
 _FIELDS = {
@@ -446,44 +393,35 @@ _REMEDY = "Export the model again, or copy it again whole."
 def tensor_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Initializers and constants that hold more or fewer numbers than their shape says."""
     for way, graph in checked.graphs():
-        for value in graph.initializers.values():
-            problem = None if value.const_value is None else problem_of(value.const_value)
+        for name, value in graph.initializers.items():
+            problem = problem_of(value.const_value)
             if problem is not None:
-                name = value.name or ""
                 reason = f"the initializer {way + name!r} {problem}"
                 yield model_finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=name)
     for place in checked.places:
-        yield from _attribute_findings(place)
+        for attribute in place.node.attributes.values():
+            is_tensor = attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
+            problem = problem_of(attribute.as_tensor()) if is_tensor else None
+            if problem is not None:
+                reason = f"the tensor in its attribute {attribute.name!r} {problem}"
+                result = place.node.outputs[0].name if place.node.outputs else None  # whose readers cannot be judged
+                yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=result or "")
 
 
-def _attribute_findings(place: NodePlace) -> Iterator[Finding]:
-    for attribute in place.node.attributes.values():
-        is_tensor = attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
-        problem = problem_of(attribute.as_tensor()) if is_tensor else None
-        if problem is not None:
-            reason = f"the tensor in its attribute {attribute.name!r} {problem}"
-            result = place.node.outputs[0].name if place.node.outputs else None  # whose readers cannot be judged
-            yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=result or "")
-
-
-def problem_of(tensor: ir.TensorProtocol) -> str | None:
+def problem_of(tensor: ir.TensorProtocol | None) -> str | None:
     """What is wrong with a tensor that was read from a file; None where nothing is, and for other tensors."""
     if not isinstance(tensor, ir.serde.TensorProtoTensor):
         return None
-    sizes = tuple(tensor.shape.numpy())
-    if tensor.dtype == ir.DataType.UNDEFINED:
+    proto, dtype, sizes = tensor.raw, tensor.dtype, tuple(tensor.shape.numpy())
+    if dtype == ir.DataType.UNDEFINED:
         return "has no element type"
     if any(size < 0 for size in sizes):
         return f"has the shape {list(sizes)}"
-    held, unit, expected = _content(tensor.raw, tensor.dtype, math.prod(sizes))
+    count, is_text = math.prod(sizes), dtype == ir.DataType.STRING
+    packed = count if is_text else -(-count * dtype.bitwidth // 8)
+    if proto.HasField("raw_data") and not is_text:
+        held, unit, expected = len(proto.raw_data), "bytes", packed
+    else:
+        held, unit = len(getattr(proto, _FIELDS.get(dtype, "int32_data"))), "numbers"
+        expected = packed if not is_text and dtype.bitwidth < 8 else count * (1 + (dtype in _COMPLEX))
     return None if held == expected else f"holds {held} {unit}; {expected} make its shape {list(sizes)}"
-
-
-def _content(proto: onnx.TensorProto, dtype: ir.DataType, count: int) -> tuple[int, str, int]:
-    """How much a tensor holds, in which unit, and how much it should hold."""
-    if proto.HasField("raw_data") and dtype != ir.DataType.STRING:
-        return len(proto.raw_data), "bytes", -(-count * dtype.bitwidth // 8)
-    field = getattr(proto, _FIELDS.get(dtype, "int32_data"))
-    if dtype != ir.DataType.STRING and dtype.bitwidth < 8:
-        count = -(-count * dtype.bitwidth // 8)
-    return len(field), "numbers", 2 * count if dtype in _COMPLEX else count
