@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -98,15 +98,15 @@ def accumulator_findings(place: NodePlace, layer: Accumulator) -> Iterator[Findi
 def _output_findings(place: NodePlace, layer: Accumulator, ratio: float) -> Iterator[Finding]:
     """Channels that stay at one end of the output's range, and outputs that no input brings far."""
     low, high = limits(layer.output_bits)
-    smallest, largest = ([math.floor(a * ratio + 0.5) for a in ends] for ends in layer.ends())
-    stuck = [c for c, (a, z) in enumerate(zip(smallest, largest, strict=True)) if a > high or z < low]
-    if stuck:
-        first, last = smallest[stuck[0]], largest[stuck[0]]
+    smallest, largest = (np.floor(np.array(ends, float) * ratio + 0.5) for ends in layer.ends())
+    stuck = np.flatnonzero((smallest > high) | (largest < low))
+    if stuck.size:
+        first, last = int(smallest[stuck[0]]), int(largest[stuck[0]])
         count = f" ({len(stuck)} channels are so)" if len(stuck) > 1 else ""
         end = f"channel {stuck[0]} is {high if first > high else low} for every input"
         reason = f"{end}: it could only reach {first} to {last}{count}"
         yield place.finding(rules.ALWAYS_SATURATED, reason, "Lower scale_o, or look at the bias of this channel.")
-    reached = max(map(abs, smallest + largest))
+    reached = int(np.abs([smallest, largest]).max())
     if layer.output_bits <= _NARROW and ratio < 1 and reached < (high + 1) // 2:
         reason = f"no input brings the output beyond ±{reached} of {high}"
         remedy = f"scale_o could be {2 ** int(math.log2((high + 1) / max(reached, 1)))} times as large."
@@ -196,6 +196,7 @@ def _read(tensor: ir.TensorProtocol, start: int, stop: int) -> NDArray[Any]:
 
 _BIAS_OF = {"w": "b", "w_ih": "b_ih", "w_hh": "b_hh"}
 _WIDTHS = ("data_bits", "parameter_bits", "o_bits")
+_PER_AXIS = ("kernel_shape", "strides", "dilations")
 _NARROWEST, _WIDEST = 2, 32
 
 
@@ -218,16 +219,14 @@ def number_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Ite
     """
     sums = cache(_sums)  # of a weight that several nodes share
     for place in checked.places:
-        node = place.node
-        if not is_dialect(node) or not is_known(node.op_type) or str(place) in skip:
-            continue
-        op = op_of(node)
-        stated = {a.name: _int(node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}
-        wrong = [f"{n} = {bits}" for n, bits in stated.items() if bits is None or not _NARROWEST <= bits <= _WIDEST]
-        if wrong:
-            yield place.finding(rules.BIT_WIDTH, f"{', '.join(wrong)}: no width", "Use 4, 8, 16 or 32 bits.")
-        else:
-            yield from _node_findings(place, op, {name: bits or 0 for name, bits in stated.items()}, sums)
+        if is_dialect(place.node) and is_known(place.node.op_type) and str(place) not in skip:
+            op = op_of(place.node)
+            widths = {a.name: _int(place.node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}
+            wrong = [f"{name} = {bits}" for name, bits in widths.items() if bits not in range(_NARROWEST, _WIDEST + 1)]
+            if wrong:
+                yield place.finding(rules.BIT_WIDTH, f"{', '.join(wrong)}: no width", "Use 4, 8, 16 or 32 bits.")
+            else:
+                yield from _node_findings(place, op, widths, sums)
 
 
 def _int(node: ir.Node, name: str, default: object) -> int | None:
@@ -238,35 +237,48 @@ def _int(node: ir.Node, name: str, default: object) -> int | None:
 
 
 def _node_findings(
-    place: NodePlace, op: Op, widths: dict[str, int], sums_of: Callable[..., _WeightSums]
+    place: NodePlace, op: Op, widths: Mapping[str, Any], sums_of: Callable[..., _WeightSums]
 ) -> Iterator[Finding]:
-    node = place.node
-    inputs = [(n, v, constant_tensor(v)) for n, v in zip(op.form(len(node.inputs)), node.inputs, strict=False)]
-    parameters = {n: _Parameter(v.name or "?", t) for n, v, t in inputs if v is not None and t is not None}
+    parameters = {}
+    for name, value in zip(op.form(len(place.node.inputs)), place.node.inputs, strict=False):
+        tensor = constant_tensor(value)
+        if value is not None and tensor is not None:
+            parameters[name] = _Parameter(value.name or "?", tensor)
     for name, bias_name in _BIAS_OF.items():
         weight, bias = parameters.get(name), parameters.get(bias_name)
         problems = [*_weight_problems(place, op, name, weight, widths), *_bias_problems(place, bias)]
         if weight is not None and not problems:
             problems = list(_shape_problems(place, op, weight, bias))
         yield from problems
-        if weight is None or problems or "parameter_bits" not in widths:
-            continue
-        group = _int(node, "group", 1) or 1
-        turns = [tuple(node.attributes[n].as_ints()) for n in ("strides", "dilations") if op.is_transposed]
-        channels = op.output_channels(weight.shape, group if op.is_transposed else 1) if weight.shape else 1
-        sums, bits = sums_of(weight.tensor, channels, group, *turns), widths["parameter_bits"]
-        low, high = limits(bits)
-        if sums.low < low or sums.high > high:
-            outside = sums.low if sums.low < low else sums.high
-            reason = f"{weight.name!r} holds {outside}; {bits} bits hold {low} to {high}"
-            remedy = f"Quantize the weights to {bits} bits, or set parameter_bits to what they need."
-            yield place.finding(rules.PARAMETER_RANGE, reason, remedy, tensor=weight.name)
-        if op.weight_axes is not None:
-            yield from accumulator_findings(place, _accumulator(node, op, name, sums, bias, widths))
+        if weight is not None and not problems and "parameter_bits" in widths:
+            yield from _sum_findings(place, op, name, (weight, bias), widths, sums_of)
+
+
+def _sum_findings(
+    place: NodePlace,
+    op: Op,
+    name: str,
+    parameters: tuple[_Parameter, _Parameter | None],
+    widths: Mapping[str, Any],
+    sums_of: Callable[..., _WeightSums],
+) -> Iterator[Finding]:
+    """Weights beyond their width, and what their sums can reach."""
+    weight, bias = parameters
+    group = _int(place.node, "group", 1) or 1 if op.is_transposed else 1
+    turns = [tuple(place.node.attributes[n].as_ints()) for n in ("strides", "dilations") if op.is_transposed]
+    sums = sums_of(weight.tensor, op.output_channels(weight.shape, group) if weight.shape else 1, group, *turns)
+    low, high = limits(widths["parameter_bits"])
+    if sums.low < low or sums.high > high:
+        outside, bits = sums.low if sums.low < low else sums.high, widths["parameter_bits"]
+        reason = f"{weight.name!r} holds {outside}; {bits} bits hold {low} to {high}"
+        remedy = f"Quantize the weights to {bits} bits, or set parameter_bits to what they need."
+        yield place.finding(rules.PARAMETER_RANGE, reason, remedy, tensor=weight.name)
+    if op.weight_axes is not None:
+        yield from accumulator_findings(place, _accumulator(place.node, op, name, sums, bias, widths))
 
 
 def _weight_problems(
-    place: NodePlace, op: Op, name: str, weight: _Parameter | None, widths: dict[str, int]
+    place: NodePlace, op: Op, name: str, weight: _Parameter | None, widths: Mapping[str, Any]
 ) -> Iterator[Finding]:
     bits = widths.get("parameter_bits")
     if weight is None or name not in op.inputs:
@@ -300,24 +312,24 @@ def _bias_problems(place: NodePlace, bias: _Parameter | None) -> Iterator[Findin
 def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Parameter | None) -> Iterator[Finding]:
     """Why the shapes of weight and bias, and the attributes of a convolution, do not fit."""
     attributes, shape, group = place.node.attributes, weight.shape, _int(place.node, "group", 1) or 1
-    if op.weight_axes is not None and len(shape) != op.weight_axes:
+    lengths = {name: len(attributes[name].as_ints()) for name in _PER_AXIS if op.window_axes}
+    short = [name for name, count in lengths.items() if count != lengths["kernel_shape"]]
+    window = list(attributes["kernel_shape"].as_ints()) if op.window_axes else list(shape[2:])
+    if op.weight_axes not in (None, len(shape)):
         yield _shape_finding(place, weight, f"{op.weight_axes} axes")
-        return
-    if op.window_axes:
-        window = list(attributes["kernel_shape"].as_ints())
-        short = [n for n in ("strides", "dilations") if len(attributes[n].as_ints()) != len(window)]
-        if short:
-            reason = f"{' and '.join(short)} and kernel_shape have different lengths"
-            yield place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
-            return
-        if window != list(shape[2:]):
-            yield _shape_finding(place, weight, f"the window {window} of kernel_shape")
-            return
-        if shape[0] % group:
-            yield _shape_finding(place, weight, f"a first axis that its {group} groups divide")
-            return
-    channels = op.output_channels(shape, group) if shape else 1
-    if bias is not None and op.weight_axes is not None and bias.shape != (channels,):
+    elif short:
+        reason = f"{' and '.join(short)} and kernel_shape have different lengths"
+        yield place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
+    elif window != list(shape[2:]):
+        yield _shape_finding(place, weight, f"the window {window} of kernel_shape")
+    elif op.window_axes and shape[0] % group:
+        yield _shape_finding(place, weight, f"a first axis that its {group} groups divide")
+    elif bias is not None and op.weight_axes is not None:
+        yield from _bias_shape_problems(place, bias, op.output_channels(shape, group))
+
+
+def _bias_shape_problems(place: NodePlace, bias: _Parameter, channels: int) -> Iterator[Finding]:
+    if bias.shape != (channels,):
         yield _shape_finding(place, bias, f"[{channels}], one number per channel of the weight")
 
 
@@ -334,7 +346,7 @@ def _sums(tensor: ir.TensorProtocol, channels: int, group: int, *turns: tuple[in
 
 
 def _accumulator(
-    node: ir.Node, op: Op, name: str, sums: _WeightSums, bias: _Parameter | None, widths: dict[str, int]
+    node: ir.Node, op: Op, name: str, sums: _WeightSums, bias: _Parameter | None, widths: Mapping[str, Any]
 ) -> Accumulator:
     scales = {n: node.attributes[n].as_float() for n in ("scale_x", "scale_w", "scale_o") if n in node.attributes}
     is_known = len(scales) == 3 and all(math.isfinite(s) and s > 0 for s in scales.values())
@@ -350,7 +362,7 @@ def _accumulator(
     )
 
 
-_FACTORS = ("scale_x", "scale_w", "scale_y")
+FACTORS = ("scale_x", "scale_w", "scale_y")
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _CHOICE, _BELOW_MAX = "iqWhere", "iqSubMax"
 _CALIBRATE = "Calibrate or train the model with linger and export it again."
@@ -372,9 +384,9 @@ def scale_findings(checked: CheckedModel, *, for_target: bool = False) -> Iterat
 
 
 def _value_findings(place: NodePlace, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
-    invalid = _listed(scales, lambda scale: not _is_positive(scale))
-    odd = _listed(scales, lambda scale: _is_positive(scale) and not is_power_of_two(scale))
-    small = _listed(scales, lambda scale: 0 < scale < 1)
+    invalid = listed_scales(scales, lambda scale: not _is_positive(scale))
+    odd = listed_scales(scales, lambda scale: _is_positive(scale) and not is_power_of_two(scale))
+    small = listed_scales(scales, lambda scale: 0 < scale < 1)
     if invalid:
         yield place.finding(rules.INVALID_SCALE, f"{invalid}: no scale", _CALIBRATE)
     if odd and not for_target:
@@ -388,11 +400,11 @@ def _relation_findings(place: NodePlace, scales: dict[str, float], *, for_target
     output, op = scales.get("scale_o"), _op(place.node)
     if output is None or op is None:
         return
-    operands = [scales[name] for name in _FACTORS if name in scales]
-    if operands and not for_target and op.limit in (math.prod, min) and output > op.limit(operands):
-        whose = "that of the product" if op.limit is math.prod else "that of an operand"
-        above = f"scale_o = {output:g} is above {op.limit(operands):g}, {whose}"
-        yield place.finding(rules.LEFT_SHIFT, f"{above}, so the result would be shifted left", _CALIBRATE)
+    operands = [scales[name] for name in FACTORS if name in scales]
+    if op.limit in (math.prod, min) and operands and not for_target and output > op.limit(operands):
+        whose = {math.prod: "that of the product", min: "that of an operand"}[op.limit]
+        reason = f"scale_o = {output:g} is above {op.limit(operands):g}, {whose}, so the result would be shifted left"
+        yield place.finding(rules.LEFT_SHIFT, reason, _CALIBRATE)
     if is_dialect(place.node) and op.output_scale not in (None, output):
         reason = f"scale_o = {output:g}; the device's {op.name} gives {op.output_scale:g}"
         yield place.finding(rules.FIXED_SCALE, reason, f"Export with linger, which writes {op.output_scale:g}.")
@@ -411,7 +423,8 @@ def _is_positive(scale: float) -> bool:
     return math.isfinite(scale) and scale > 0
 
 
-def _listed(scales: dict[str, float], is_meant: Callable[[float], bool]) -> str:
+def listed_scales(scales: Mapping[str, float], is_meant: Callable[[float], bool]) -> str:
+    """Some of the scales, for a message."""
     return ", ".join(f"{name} = {scale:g}" for name, scale in scales.items() if is_meant(scale))
 
 
@@ -490,10 +503,10 @@ def _is_constant(value: ir.Value) -> bool:
 def _bits(value: ir.Value | None, reader: ir.Node | None = None) -> int:
     """The width of a tensor: as its reader or its maker states it, else as it is stored."""
     maker = None if value is None else value.producer()
-    for node, names in ((reader, ("data_bits", "x_bits")), (maker, ("o_bits", "data_bits"))):
-        for attribute in [] if node is None else [node.attributes[name] for name in names if name in node.attributes]:
-            if attribute.type == ir.AttributeType.INT and not attribute.is_ref() and 1 < attribute.as_int() <= _WIDEST:
-                return attribute.as_int()
+    places = ((reader, "data_bits"), (reader, "x_bits"), (maker, "o_bits"), (maker, "data_bits"))
+    for width in (_int(node, name, None) for node, name in places if node is not None):
+        if width in range(2, _WIDEST + 1):
+            return width or 0
     return (None if value is None else integer_bits(value.dtype)) or _NARROW
 
 

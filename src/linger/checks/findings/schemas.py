@@ -6,6 +6,8 @@ Q/DQ nodes: scales and zero points that fixed point does not have, and products 
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -141,21 +143,12 @@ def _standard_findings(place: NodePlace, opset: int | None) -> Iterator[Finding]
     if opset is None or (not node.domain and opset > onnx.defs.onnx_opset_version()):
         return  # the import is a finding of its own
     schema = _schema(node.op_type, node.domain, opset)
-    if schema is None or schema.deprecated:
-        what = "has no op" if schema is None else "has given up"
-        hint = _meant(node.op_type, _names(node.domain)) if schema is None else ""
-        reason = f"standard ONNX {what} {node.op_type} in opset {opset}{hint}"
-        yield place.finding(rules.UNKNOWN_OP, reason, "Correct the name, or export for an opset that has it.")
+    if schema is not None and not schema.deprecated:
+        yield from _findings(place, _standard_expectation(schema))
         return
-    single = OpSchema.FormalParameterOption.Single
-    expected = _Expectation(
-        attributes={name: str(attribute.type).rpartition(".")[2] for name, attribute in schema.attributes.items()},
-        required=tuple(name for name, attribute in schema.attributes.items() if attribute.required),
-        inputs=(schema.min_input, schema.max_input),
-        needed=tuple(formal.name if formal.option == single else "" for formal in schema.inputs),
-        outputs=(schema.min_output, schema.max_output),
-    )
-    yield from _findings(place, expected)
+    what, hint = ("has no op", _meant(node.op_type, _names(node.domain))) if schema is None else ("has given up", "")
+    reason = f"standard ONNX {what} {node.op_type} in opset {opset}{hint}"
+    yield place.finding(rules.UNKNOWN_OP, reason, "Correct the name, or export for an opset that has it.")
 
 
 @dataclass(frozen=True)
@@ -169,6 +162,17 @@ class _Expectation:
     outputs: tuple[int, int]
     free: frozenset[str] = frozenset()
     is_strict: bool = True
+
+
+def _standard_expectation(schema: OpSchema) -> _Expectation:
+    single = OpSchema.FormalParameterOption.Single
+    return _Expectation(
+        attributes={name: str(attribute.type).rpartition(".")[2] for name, attribute in schema.attributes.items()},
+        required=tuple(name for name, attribute in schema.attributes.items() if attribute.required),
+        inputs=(schema.min_input, schema.max_input),
+        needed=tuple(formal.name if formal.option == single else "" for formal in schema.inputs),
+        outputs=(schema.min_output, schema.max_output),
+    )
 
 
 def _dialect_findings(place: NodePlace, op: Op, checked: CheckedModel) -> Iterator[Finding]:
@@ -320,7 +324,7 @@ def _refused(light: onnx.ModelProto, checked: CheckedModel) -> Iterator[Finding]
 
 
 _SUM_LIFT = 1.0 + 2.0**-12  # the factor that the scales of a sum may have besides a power of two
-_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_PAIR = frozenset({("", "QuantizeLinear", ""), ("", "DequantizeLinear", "")})
 _SCALE, _ZERO_POINT = 1, 2
 _QUANTIZE = "Quantize the float model with linger for a fixed-point device."
 _OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
@@ -335,16 +339,15 @@ def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterat
     """Zero points and scales that fixed point does not have; warnings in a file of the dialect, notes in any other."""
     severity = WARNING if checked.has_dialect else None
     for place in checked.places:
-        node = place.node
-        if node.op_type not in _PAIR or node.domain or str(place) in skip or _is_of_carrier(node):
+        if place.node.op_identifier() not in _PAIR or str(place) in skip or _is_of_carrier(place.node):
             continue
-        odd = [scale for scale in _content(node, _SCALE) if not is_power_of_two(scale)]
-        shifted = [zero for zero in _content(node, _ZERO_POINT) if zero]
-        if odd:
-            reason = f"its scale {odd[0]:.9g} is no power of two"
+        odd = next(itertools.filterfalse(is_power_of_two, _content(place.node, _SCALE)), None)
+        shift = next(filter(None, _content(place.node, _ZERO_POINT)), None)
+        if odd is not None:
+            reason = f"its scale {odd:.9g} is no power of two"
             yield place.finding(rules.ODD_QDQ_SCALE, reason, _QUANTIZE, severity=severity)
-        if shifted:
-            yield place.finding(rules.ZERO_POINT, f"its zero point is {shifted[0]:g}", _QUANTIZE, severity=severity)
+        if shift is not None:
+            yield place.finding(rules.ZERO_POINT, f"its zero point is {shift:g}", _QUANTIZE, severity=severity)
 
 
 def _is_of_carrier(node: ir.Node) -> bool:
@@ -377,21 +380,20 @@ def _has_small_data(node: ir.Node) -> bool:
     waiting = [node.inputs[0]]
     for value in waiting:  # the list grows while it is walked
         maker = None if value is None else value.producer()
-        end = _upper_end(maker)
-        if end is None or end > LARGEST:
+        if _upper_end(maker) > LARGEST:
             if maker is None or not is_moving(maker) or maker.op_type == "Pad":
                 return False
             waiting += [maker.inputs[index] for index in data_inputs(maker) if maker.inputs[index] not in waiting]
     return True
 
 
-def _upper_end(maker: ir.Node | None) -> int | None:
-    """The largest number that a Clip with a constant end, or a table, gives; None where that is not known."""
+def _upper_end(maker: ir.Node | None) -> float:
+    """The largest number that a Clip with a constant end, or a table, gives; infinite where that is not known."""
     index = {"Clip": 2, "GatherElements": 0}.get("" if maker is None or maker.domain else maker.op_type)
     if maker is None or index is None or index >= len(maker.inputs):
-        return None
+        return math.inf
     tensor = constant_tensor(maker.inputs[index])
-    return None if tensor is None or tensor.size == 0 else int(tensor.numpy().max())
+    return math.inf if tensor is None or tensor.size == 0 else int(tensor.numpy().max())
 
 
 def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
@@ -403,13 +405,16 @@ def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     if op_type in _OPERANDS:
         data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[op_type])
         return None if data is None else data.dtype, weight
-    if op_type not in _FLOAT or len(node.inputs) < 2:
-        return None, None
-    makers = [None if value is None else value.producer() for value in node.inputs[:2]]
-    before, weights = (maker if maker is not None and is_qdq(maker, DEQUANTIZE) else None for maker in makers)
-    if before is None or weights is None or before.inputs[0] is None:
-        return None, None
-    return _type_in_use(before, node), weights.inputs[0]
+    if op_type in _FLOAT and len(node.inputs) > 1:
+        before, weights = map(_dequantizer, node.inputs[:2])
+        if before is not None and weights is not None and before.inputs[0] is not None:
+            return _type_in_use(before, node), weights.inputs[0]
+    return None, None
+
+
+def _dequantizer(value: ir.Value | None) -> ir.Node | None:
+    maker = None if value is None else value.producer()
+    return maker if maker is not None and is_qdq(maker, DEQUANTIZE) else None
 
 
 def _type_in_use(before: ir.Node, node: ir.Node) -> ir.DataType | None:
@@ -418,7 +423,7 @@ def _type_in_use(before: ir.Node, node: ir.Node) -> ir.DataType | None:
     if quantization is None or quantization.element != ir.DataType.INT8:
         return None if quantization is None else quantization.element
     behind = [use.node.outputs[0] for use in node.outputs[0].uses() if is_qdq(use.node, QUANTIZE)]
-    turns = all(_becomes_unsigned(value) for value in (before.inputs[0], *behind))
+    turns = all(map(_becomes_unsigned, (before.inputs[0], *behind)))
     return ir.DataType.UINT8 if turns else quantization.element
 
 
@@ -508,8 +513,7 @@ def _dequants(found: Propagation, places: _Places) -> Iterator[Finding]:
             f"its scale_o is {was}, and its tensor has the scale {scale:g}",
             f"Set scale_o to {scale:g}; {_REPAIR}",
         )
-        name = "" if tensor is None else tensor.name or ""
-        yield places.of(node).finding(rules.DEQUANT_SCALE, reason, remedy, tensor=name)
+        yield places.of(node).finding(rules.DEQUANT_SCALE, reason, remedy, tensor=tensor and tensor.name)
     for node in found.of_reals:
         reason = "its tensor holds real numbers already"
         yield places.of(node).finding(rules.DEQUANT_OF_FLOAT, reason, f"Remove it; {_REPAIR}")
@@ -528,27 +532,31 @@ def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
     for place in places.checked.places:
         for value in place.node.outputs:
             element, declared = found.element(value), value.dtype
-            if None not in (element, declared) and element != declared and value not in told:
-                was, computed = (str(kind and kind.name.lower()) for kind in (declared, element))
-                reason = f"{value.name!r} is declared as {was}, and it computes {computed}"
+            if element is not None and declared not in (None, element) and value not in told:
+                was = str(declared and declared.name.lower())
+                reason = f"{value.name!r} is declared as {was}, and it computes {element.name.lower()}"
                 remedy = f"Correct or remove the declaration; {_REPAIR}"
-                yield place.finding(rules.DECLARED_TYPE, reason, remedy, tensor=value.name or "")
+                yield place.finding(rules.DECLARED_TYPE, reason, remedy, tensor=value.name)
 
 
 def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Every further Dequant of a tensor that could use the first one's result instead: each output of a graph has its own."""
     first: dict[ir.Value, NodePlace] = {}
-    for place in checked.places:
-        node = place.node
-        tensor = node.inputs[0] if is_dequant(node) and node.inputs else None
+    for place in [place for place in checked.places if is_dequant(place.node) and place.node.inputs]:
+        tensor = place.node.inputs[0]
         earlier = place if tensor is None else first.setdefault(tensor, place)
-        graph = earlier.node.graph
-        if tensor is None or earlier is place or not isinstance(graph, ir.Graph) or place.within(graph) is None:
-            continue
-        if not _is_output(node) or (graph is node.graph and not _is_output(earlier.node)):
+        if tensor is not None and earlier is not place and _can_share(place, earlier):
             reason = f"{tensor.name!r} is dequantized by {earlier} already"
             remedy = "Let all consumers share one Dequant; linger.repair does."
-            yield place.finding(rules.DUPLICATE_DEQUANT, reason, remedy, tensor=tensor.name or "")
+            yield place.finding(rules.DUPLICATE_DEQUANT, reason, remedy, tensor=tensor.name)
+
+
+def _can_share(place: NodePlace, earlier: NodePlace) -> bool:
+    """Whether the readers of a Dequant see an earlier one, and not both are outputs of a graph."""
+    graph = earlier.node.graph
+    if not isinstance(graph, ir.Graph) or place.within(graph) is None:
+        return False
+    return not _is_output(place.node) or (graph is place.node.graph and not _is_output(earlier.node))
 
 
 def _is_output(node: ir.Node) -> bool:

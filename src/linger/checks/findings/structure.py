@@ -6,6 +6,7 @@ Where a node stands: its path from the main graph through branches and bodies, b
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -47,10 +48,10 @@ class NodePlace:
         return f"{self.path} ({self.node.op_type})"
 
     def finding(
-        self, rule: CheckRule, reason: str, remedy: str, *, tensor: str = "", severity: str | None = None
+        self, rule: CheckRule, reason: str, remedy: str, *, tensor: str | None = None, severity: str | None = None
     ) -> Finding:
-        """A finding about the node."""
-        return Finding(severity or rule.severity, str(self), reason, remedy, rule.id, tensor)
+        """A finding about the node, or about a tensor of it."""
+        return Finding(severity or rule.severity, str(self), reason, remedy, rule.id, tensor or "")
 
     def around(self) -> Iterator[NodePlace]:
         """The places of the nodes whose branches this node is in, the nearest first."""
@@ -110,29 +111,26 @@ class CheckedModel:
 
 
 def model_finding(
-    rule: CheckRule, reason: str, remedy: str, *, tensor: str = "", severity: str | None = None
+    rule: CheckRule, reason: str, remedy: str, *, tensor: str | None = None, severity: str | None = None
 ) -> Finding:
     """A finding about the model as a whole, or about a tensor of it."""
-    return Finding(severity or rule.severity, "", reason, remedy, rule.id, tensor)
+    return Finding(severity or rule.severity, "", reason, remedy, rule.id, tensor or "")
 
 
 def name_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Names of nodes, which must be unique (in a file for packers the name, else the path), and, there, of tensors."""
-    is_packed = checked.has_dialect
-    keys = [place.node.name or "" if is_packed else place.path for place in checked.places]
-    counts = Counter(key for key, place in zip(keys, checked.places, strict=True) if place.node.name)
-    for key, place in zip(keys, checked.places, strict=True):
-        name = place.node.name
-        if not name and is_packed:
+    named = [place for place in checked.places if place.node.name]
+    keys = [place.node.name if checked.has_dialect else place.path for place in named]
+    counts, remedy = Counter(keys), "Give each a name of its own; linger.repair does."
+    severity = None if checked.has_dialect else NOTE  # only packers take a name for the node
+    repeated = {place: counts[key] for place, key in zip(named, keys, strict=True) if counts[key] > 1}
+    for place in checked.places:
+        if place in repeated:
+            reason = f"{repeated[place]} nodes are called {place.node.name!r}"
+            yield place.finding(rules.DUPLICATE_NAME, reason, remedy, severity=severity)
+        elif checked.has_dialect and not place.node.name:
             yield place.finding(rules.EMPTY_NAME, "it has no name", "Name it; linger.repair does.")
-        elif name and counts[key] > 1:
-            reason, remedy = (
-                f"{counts[key]} nodes are called {name!r}",
-                "Give each a name of its own; linger.repair does.",
-            )
-            # only packers take a name for the node
-            yield place.finding(rules.DUPLICATE_NAME, reason, remedy, severity=None if is_packed else NOTE)
-    if is_packed:
+    if checked.has_dialect:
         yield from _rewritten_names(checked)
 
 
@@ -191,12 +189,15 @@ def _reason(node: ir.Node) -> str | None:
     if op is None:
         return None
     if op.window_axes and op.weight_axes is None:
-        is_flattened = any(_is_flattened_for_product(use.node) for value in node.outputs for use in value.uses())
         reason = "its window has a fixed size, and a layer behind it takes the result of one size of the image only"
-        return reason if is_flattened else None
+        return reason if any(map(_is_flattened_for_product, _readers(node))) else None
     sized = [value for name, value in zip(op.inputs, node.inputs, strict=False) if name in op.sized_inputs]
     has_constant = any(value is not None and value.is_initializer() for value in sized)
     return "its weights are those of one size" if has_constant else None
+
+
+def _readers(node: ir.Node) -> list[ir.Node]:
+    return [use.node for value in node.outputs for use in value.uses()]
 
 
 def _open_images(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
@@ -204,21 +205,23 @@ def _open_images(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
 
     Goes forward from the inputs and meets every tensor once, since a file that is checked may be large or go in a circle.
     """
-    waiting = [(value, value) for node in nodes for value in node.inputs if value is not None and _is_open(value)]
+    waiting = [(value, value) for node in nodes for value in filter(_is_open, node.inputs) if value is not None]
     sources: dict[ir.Value | None, ir.Value] = {}
     while waiting:
         value, source = waiting.pop()
         if value not in sources:
             sources[value] = source
-            readers = [use.node for use in value.uses() if use.idx == 0 and _keeps_sizes(use.node)]
-            waiting += [(output, source) for node in readers for output in node.outputs]
+            for use in value.uses():
+                if use.idx == 0 and _keeps_sizes(use.node):
+                    waiting += [(output, source) for output in use.node.outputs]
     return sources
 
 
-def _is_open(value: ir.Value) -> bool:
+def _is_open(value: ir.Value | None) -> bool:
     """Whether a tensor is an input of the graph, a batch of images, with a height or width that is not fixed."""
-    is_image = value.is_graph_input() and value.shape is not None and len(value.shape) == 4
-    return is_image and any(not isinstance(dim, int) for dim in list(value.shape or ())[2:])
+    if value is None or not value.is_graph_input() or value.shape is None or len(value.shape) != 4:
+        return False
+    return any(not isinstance(dim, int) for dim in value.shape.dims[2:])
 
 
 def _keeps_sizes(node: ir.Node) -> bool:
@@ -233,8 +236,7 @@ def _is_flattened_for_product(node: ir.Node) -> bool:
     """Whether all axes but the first become the features of a matrix product with constant weights."""
     axis = node.attributes.get("axis")
     is_first = axis is None or (axis.type is ir.AttributeType.INT and not axis.is_ref() and axis.value == 1)
-    readers = [use.node for value in node.outputs for use in value.uses()] if node.op_type == "Flatten" else []
-    return is_first and any(_is_constant_product(reader) for reader in readers)
+    return node.op_type == "Flatten" and is_first and any(map(_is_constant_product, _readers(node)))
 
 
 def _is_constant_product(node: ir.Node) -> bool:
@@ -253,13 +255,11 @@ def structure_findings(checked: CheckedModel) -> Iterator[Finding]:
             if value is not None and not _is_visible(place, value):
                 reason = f"it reads {value.name!r}, which nothing that it can see makes"
                 remedy = "Connect it to a tensor that exists."
-                yield place.finding(rules.UNDEFINED_TENSOR, reason, remedy, tensor=value.name or "")
+                yield place.finding(rules.UNDEFINED_TENSOR, reason, remedy, tensor=value.name)
     for way, graph in checked.graphs():
-        for value in graph.outputs:
-            if not _is_defined(value):
-                reason = f"the output {value.name!r} of {way.rstrip('/') or 'the graph'} is made by no node"
-                remedy = "Connect it, or remove the output."
-                yield model_finding(rules.UNDEFINED_TENSOR, reason, remedy, tensor=value.name or "")
+        for value in itertools.filterfalse(_is_defined, graph.outputs):
+            reason = f"the output {value.name!r} of {way.rstrip('/') or 'the graph'} is made by no node"
+            yield model_finding(rules.UNDEFINED_TENSOR, reason, "Connect it, or remove the output.", tensor=value.name)
     yield from _shadowed(checked)
     yield from _order(checked)
 
@@ -293,8 +293,8 @@ def _order(checked: CheckedModel) -> Iterator[Finding]:
             reason = "it needs a tensor that is computed from its own result"
             yield place.finding(rules.CYCLE, reason, "Break the circle.")
         elif late:
-            names = sorted(node.outputs[0].name or "" for node in late if node.outputs)
-            reason = f"it stands before the nodes whose results it uses ({listing(filter(None, names))})"
+            names = sorted(filter(None, (node.outputs[0].name for node in late if node.outputs)))
+            reason = f"it stands before the nodes whose results it uses ({listing(names)})"
             yield place.finding(rules.UNSORTED, reason, "Sort the nodes.")
 
 
@@ -344,14 +344,14 @@ def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
             yield place.finding(rules.DEAD_NODE, "no output of the graph depends on it", "Remove it.")
     for way, graph in checked.graphs():
         yield from _unused_initializers(way, graph)
-        for name, count in Counter(value.name or "" for value in graph.outputs).items():
-            if count > 1:
-                reason = f"{way + name!r} is listed as an output {count} times"
-                yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
-    for value in checked.model.graph.inputs:
-        if not is_used(value) and not value.is_initializer():
+        counts = Counter(value.name for value in graph.outputs)
+        for name in itertools.compress(counts, (count > 1 for count in counts.values())):
+            reason = f"{way + str(name)!r} is listed as an output {counts[name]} times"
+            yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
+    for value in itertools.filterfalse(is_used, checked.model.graph.inputs):
+        if not value.is_initializer():
             reason = f"the input {value.name!r} is used by nothing"
-            yield model_finding(rules.UNUSED_INPUT, reason, "Remove it, or connect it.", tensor=value.name or "")
+            yield model_finding(rules.UNUSED_INPUT, reason, "Remove it, or connect it.", tensor=value.name)
 
 
 def _unused_initializers(way: str, graph: ir.Graph) -> Iterator[Finding]:
@@ -399,13 +399,13 @@ def tensor_findings(checked: CheckedModel) -> Iterator[Finding]:
                 reason = f"the initializer {way + name!r} {problem}"
                 yield model_finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=name)
     for place in checked.places:
+        result = next((output.name for output in place.node.outputs), None)  # whose readers cannot be judged
         for attribute in place.node.attributes.values():
             is_tensor = attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
             problem = problem_of(attribute.as_tensor()) if is_tensor else None
             if problem is not None:
                 reason = f"the tensor in its attribute {attribute.name!r} {problem}"
-                result = place.node.outputs[0].name if place.node.outputs else None  # whose readers cannot be judged
-                yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=result or "")
+                yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=result)
 
 
 def problem_of(tensor: ir.TensorProtocol | None) -> str | None:
@@ -415,13 +415,12 @@ def problem_of(tensor: ir.TensorProtocol | None) -> str | None:
     proto, dtype, sizes = tensor.raw, tensor.dtype, tuple(tensor.shape.numpy())
     if dtype == ir.DataType.UNDEFINED:
         return "has no element type"
-    if any(size < 0 for size in sizes):
+    if min(sizes, default=0) < 0:
         return f"has the shape {list(sizes)}"
-    count, is_text = math.prod(sizes), dtype == ir.DataType.STRING
-    packed = count if is_text else -(-count * dtype.bitwidth // 8)
-    if proto.HasField("raw_data") and not is_text:
-        held, unit, expected = len(proto.raw_data), "bytes", packed
-    else:
+    count, bits = math.prod(sizes), 8 if dtype == ir.DataType.STRING else dtype.bitwidth
+    if proto.HasField("raw_data") and dtype != ir.DataType.STRING:
+        held, unit, expected = len(proto.raw_data), "bytes", -(-count * bits // 8)
+    else:  # numbers of fewer than 8 bits share one, a complex number takes two
         held, unit = len(getattr(proto, _FIELDS.get(dtype, "int32_data"))), "numbers"
-        expected = packed if not is_text and dtype.bitwidth < 8 else count * (1 + (dtype in _COMPLEX))
+        expected = -(-count * bits // 8) if bits < 8 else count * (1 + (dtype in _COMPLEX))
     return None if held == expected else f"holds {held} {unit}; {expected} make its shape {list(sizes)}"
