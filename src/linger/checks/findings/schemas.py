@@ -513,7 +513,7 @@ def _dequants(found: Propagation, places: _Places) -> Iterator[Finding]:
             f"its scale_o is {was}, and its tensor has the scale {scale:g}",
             f"Set scale_o to {scale:g}; {_REPAIR}",
         )
-        yield places.of(node).finding(rules.DEQUANT_SCALE, reason, remedy, tensor=tensor and tensor.name)
+        yield places.of(node).finding(rules.DEQUANT_SCALE, reason, remedy, tensor=getattr(tensor, "name", None))
     for node in found.of_reals:
         reason = "its tensor holds real numbers already"
         yield places.of(node).finding(rules.DEQUANT_OF_FLOAT, reason, f"Remove it; {_REPAIR}")
