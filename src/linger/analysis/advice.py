@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from linger.analysis.fixed_point_loss import USUAL, Loss
 from linger.analysis.magnitudes import Magnitudes
 from linger.analysis.result import ABNORMAL_VERSU
-from linger.records.html import bars_html
-from linger.records.table import Column, Result, to_text
+from linger.records.table import Column, Result, bars_html, to_text
 
 if TYPE_CHECKING:
     pass

@@ -22,8 +22,7 @@ from linger.graph.core.nodes import describe
 from linger.graph.costs import Lifetimes, multiplications_of
 from linger.graph.network import Network, NetworkLike
 from linger.numeric.c.scope import PROOF
-from linger.records.html import Strip, strips_html
-from linger.records.table import Column, Summed, picked, to_json
+from linger.records.table import Column, Summed, blocks_html, picked, to_json
 from linger.version import __version__
 
 if TYPE_CHECKING:
@@ -153,8 +152,7 @@ class ArenaUse(Summed):
         return "as C"
 
     def _image(self) -> str:
-        strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
-        return strips_html(strips, len(self.steps), self.arena_bytes)
+        return blocks_html(self.blocks, len(self.steps), self.arena_bytes)
 
     def _shown_columns(self) -> tuple[Column, ...]:
         """Without columns that would be empty."""

@@ -29,8 +29,7 @@ from linger.graph.costs import (
 )
 from linger.graph.lowering.bodies import Shape, Tensors
 from linger.graph.network import Network, open_batch_axes, with_sizes
-from linger.records.html import bars_html
-from linger.records.table import Column, Summed, picked, to_json, to_text
+from linger.records.table import Column, Summed, bars_html, picked, to_json, to_text
 from linger.version import __version__
 
 if TYPE_CHECKING:
