@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_map, tree_unflatten
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Forward, failure_of, first_pass, passes_of
+from linger.analysis.batches import Forward, evaluating, failure_of, first_pass, passes_of
 from linger.errors import LingerError, UsageError
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.quantized import QuantizedBase

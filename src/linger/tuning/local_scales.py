@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, evaluating
 from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, evaluating, float_tensors, fresh, run_batch
 from linger.errors import UsageError, listing
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.diagnosis.noise_bench import SignalNoise, decibels, mismatch

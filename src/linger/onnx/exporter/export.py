@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
-from linger.analysis.attributes import kept_attributes
-from linger.analysis.batches import Forward
+from linger.analysis.batches import Forward, kept_attributes
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UnsupportedError, UsageError, VerificationError, listing
 from linger.files import write_atomically

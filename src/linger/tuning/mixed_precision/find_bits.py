@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, evaluating
 from linger.errors import UsageError
 from linger.notation import as_width
 from linger.quantization.core.runtime import runtime_of
