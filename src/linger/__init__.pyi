@@ -9,8 +9,8 @@ from linger.analysis.result import Analysis as Analysis
 from linger.analysis.weights import wb_analyse as wb_analyse
 from linger.checks.check import CheckResult as CheckResult
 from linger.checks.check import check as check
-from linger.checks.limits.whole_file import memory as memory
 from linger.checks.memory_use import MemoryUse as MemoryUse
+from linger.checks.memory_use import memory as memory
 from linger.checks.repair import Repair as Repair
 from linger.checks.repair import fix_dequant as fix_dequant
 from linger.checks.repair import parser_dequant as parser_dequant

@@ -225,18 +225,18 @@ class _Errors:
 
     def _add_function(self, op: Op, operands: Sequence[QTensor]) -> None:
         """A sum, a product of tensors or a concatenation, whose range is a child of the module at work."""
-        frame, twin = self._runtime.frame, functional_fast_path(op)
+        frame, fast = self._runtime.frame, functional_fast_path(op)
         assert frame is not None  # checked by the caller
         index = frame.indices[op.name if op.has_own_counter else ""] - 1
         key = _key(frame.path, f"{KEY_PREFIX}{op.state_name}_{index}.o")
-        if key not in self._ranges or isinstance(twin, RealFastPath):
+        if key not in self._ranges or isinstance(fast, RealFastPath):
             return
-        if twin is None:  # the op only moves its operands
+        if fast is None:  # the op only moves its operands
             for operand in operands:
                 self.add(key, operand.content)
         else:
             formats = [o.scale for o in operands], [o.bits for o in operands]
-            self.add(key, twin.real_result([o.content for o in operands], *formats))
+            self.add(key, fast.real_result([o.content for o in operands], *formats))
 
     def _is_ahead_of_relu(self, path: str) -> bool:
         found = self._ranges.get(_key(path, "o"))

@@ -451,7 +451,7 @@ class CKernel(CTime):
     Args:
         draft: The function being written.
         scope: Where its statements go.
-        accumulators: The functions that write sums; those of `linger.numeric.c.accumulation` if not given.
+        accumulators: The functions that write sums; those of `linger.numeric.c.products` if not given.
     """
 
     def __init__(self, draft: Draft, scope: Scope, accumulators: Accumulators | None = None) -> None:

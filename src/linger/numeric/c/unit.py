@@ -253,7 +253,7 @@ class Unit:
     """A translation unit: functions with the tables and helpers that they share.
 
     Args:
-        accumulators: Other versions of the sums, see `linger.numeric.c.accumulation`.
+        accumulators: Other versions of the sums, see `linger.numeric.c.products`.
         is_tiled: Sums call the functions of `linger_dots.h` and its neighbors, many elements at a time.
         is_static: The functions are seen in their own file only.
     """
