@@ -15,7 +15,7 @@ from linger.analysis.batches import Batch, class_axis, evaluating, float_tensors
 from linger.errors import LingerError, UsageError, in_one_line
 from linger.notation import DECIBELS, GOALS, PERCENT, value_and_unit
 from linger.quantization.core.qtensor import unwrap
-from linger.tuning.measure import OutputError, error_db
+from linger.tuning.remedy import OutputError, error_db
 
 Metric = Callable[[nn.Module], float]
 """A user's figure of a model: the larger, the better."""
