@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from linger.errors import counted, listing, printable
-from linger.graph.core.finding import ERROR, NOTE, Finding
-from linger.graph.core.nodes import describe
-from linger.graph.costs import (
+from linger.graph.core.nodes import ERROR, NOTE, Finding, describe
+from linger.graph.lowering.bodies import Shape, Tensors
+from linger.graph.network import (
     Lifetime,
     Lifetimes,
     Liveness,
+    Network,
     computing_nodes,
     constant_bytes,
     is_view,
     made_by,
     multiplications_of,
+    open_batch_axes,
+    with_sizes,
     with_states,
 )
-from linger.graph.lowering.bodies import Shape, Tensors
-from linger.graph.network import Network, open_batch_axes, with_sizes
 from linger.records.html import bars_html
 from linger.records.table import Column, Summed, picked, to_json, to_text
 from linger.version import __version__

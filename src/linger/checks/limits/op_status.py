@@ -11,8 +11,7 @@ from linger.checks.limits.whole_file import QUANTIZE_FOR
 from linger.dialect import Op, ops
 from linger.errors import listing, printable
 from linger.graph.core.dialects import NEWER_OPS
-from linger.graph.core.finding import WARNING, Finding
-from linger.graph.core.nodes import is_dialect, platform_of
+from linger.graph.core.nodes import WARNING, Finding, is_dialect, platform_of
 from linger.targets import DEFAULT_TARGET, FLOAT, Status, chips_with
 
 _OUTSIDE = "Compute it outside of the model."

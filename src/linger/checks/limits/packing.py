@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from linger.analysis.multiplications import product_of
 from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, limit
 from linger.errors import listing
-from linger.graph.core.finding import WARNING, Finding
+from linger.graph.core.nodes import WARNING, Finding
 from linger.graph.lowering.bodies import Shape
 
 _CONSTANT_SHAPE = "Export without dynamic_axes or with target=…, so that every size is fixed and the shape a constant."

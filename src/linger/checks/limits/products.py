@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, aligned, limit, one_of
 from linger.dialect import ops
-from linger.graph.core.finding import WARNING, Finding
+from linger.graph.core.nodes import WARNING, Finding
 from linger.graph.lowering.bodies import Shape
 from linger.numeric.fixed import is_power_of_two
 from linger.targets import Status

@@ -17,7 +17,7 @@ from linger.errors import UsageError
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer
-from linger.graph.core.finding import ERROR, SEVERITIES, Finding
+from linger.graph.core.nodes import ERROR, SEVERITIES, Finding
 from linger.graph.files.model_io import copied
 from linger.graph.lowering.bodies import Tensors, declared_tensors, known_tensors
 from linger.graph.passes.constants import fix_shapes

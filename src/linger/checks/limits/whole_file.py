@@ -19,11 +19,9 @@ from linger.checks.memory_use import MemoryUse, amount, use_of
 from linger.dialect import ops
 from linger.errors import listing, printable
 from linger.graph.core.dialects import NEWER, OLDER, is_newer, packed_name
-from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.nodes import all_nodes, describe, is_dialect, platform_of
-from linger.graph.costs import Lifetime
+from linger.graph.core.nodes import ERROR, NOTE, WARNING, Finding, all_nodes, describe, is_dialect, platform_of
 from linger.graph.lowering.bodies import Shape
-from linger.graph.network import Network, NetworkLike, open_batch_axes
+from linger.graph.network import Lifetime, Network, NetworkLike, open_batch_axes
 from linger.graph.passes.chip_windows import parameters_of
 from linger.targets import DEFAULT_TARGET, Target, find_target
 

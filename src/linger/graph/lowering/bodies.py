@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION, AttributeKind, Op
 from linger.errors import LingerError
-from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import (
+    Changes,
     Names,
     all_nodes,
     attributes_of,
@@ -32,14 +32,7 @@ from linger.graph.core.rewiring import remove_nodes
 from linger.graph.files.model_io import copied
 from linger.graph.lowering.normal_form import bring_to_normal_form, element_bits_of, is_narrow_exact
 from linger.numeric.onnx.kernel import OnnxKernel
-from linger.numeric.onnx.writer import (
-    ATTRIBUTE_TYPES,
-    AttributeRef,
-    Derived,
-    OnnxValue,
-    integer_type,
-    make_attribute,
-)
+from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, AttributeRef, Derived, OnnxValue, integer_type, make_attribute
 
 
 @dataclass

@@ -19,8 +19,7 @@ from linger.errors import GraphError, UnsupportedError, UsageError, listing
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.conversion.node_rewriter import content_of
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of, unknown_arithmetic
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import all_nodes, attributes_of, describe, is_dialect, op_of
+from linger.graph.core.nodes import Changes, all_nodes, attributes_of, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, integer_bits
 from linger.numeric.fixed import limits
 

@@ -7,12 +7,10 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.graph.core.dialects import DEQUANT, NEWER, is_dequant, is_quantizing, read_scale
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import Names, defined_in, describe
+from linger.graph.core.nodes import Changes, Names, defined_in, describe
 from linger.graph.core.rewiring import ValueReplacer, is_used
-from linger.graph.formats.flow import Flow, home_of
 from linger.graph.formats.propagation import Formats, OutputPolicy
-from linger.graph.formats.tensor_formats import Propagation, Use
+from linger.graph.formats.tensor_formats import Flow, Propagation, Use, home_of
 
 
 def rescale_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:

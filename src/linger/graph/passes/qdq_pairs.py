@@ -12,10 +12,21 @@ import onnx_ir as ir
 
 from linger.errors import LingerError
 from linger.graph.core.dialects import DEQUANT, QUANT
-from linger.graph.core.finding import NOTE, Changes, Finding
-from linger.graph.core.nodes import Names, all_graphs, attributes_of, describe, is_dialect, op_of, tensor_names
+from linger.graph.core.nodes import (
+    NOTE,
+    Changes,
+    Finding,
+    Names,
+    all_graphs,
+    attributes_of,
+    describe,
+    is_dialect,
+    op_of,
+    tensor_names,
+)
 from linger.graph.core.rewiring import ValueReplacer
-from linger.graph.formats.propagation import Propagation, propagate
+from linger.graph.formats.propagation import propagate
+from linger.graph.formats.tensor_formats import Propagation
 from linger.graph.qdq.float_islands import Island, float_islands
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,

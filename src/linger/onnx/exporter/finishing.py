@@ -26,8 +26,7 @@ from linger.checks.limits.target_findings import target_findings
 from linger.checks.limits.whole_file import PLATFORM
 from linger.dialect import find_op
 from linger.errors import GraphError, UnsupportedError, UsageError, install_line
-from linger.graph.core.finding import ERROR, NOTE
-from linger.graph.core.nodes import all_nodes, is_dialect
+from linger.graph.core.nodes import ERROR, NOTE, all_nodes, is_dialect
 from linger.graph.core.rewiring import drop_unused
 from linger.graph.core.tensor_types import constant_tensor
 from linger.numeric.fixed import limits
