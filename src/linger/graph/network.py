@@ -40,8 +40,7 @@ from linger.graph.files.model_io import Content, ModelLike, copied, external_ten
 from linger.graph.files.soundness import LISTED, refuse
 from linger.graph.formats.propagation import propagate
 from linger.graph.formats.tensor_formats import Propagation
-from linger.graph.lowering.bodies import Shape, Tensors, declared_tensors, known_tensors
-from linger.graph.lowering.normal_form import bring_to_normal_form
+from linger.graph.lowering.bodies import Shape, Tensors, bring_to_normal_form, declared_tensors, known_tensors
 from linger.graph.passes.constants import fix_shapes
 
 NetworkLike = Union[ModelLike, "Network"]

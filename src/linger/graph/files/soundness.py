@@ -121,8 +121,8 @@ def flaws(model: ir.Model) -> list[Flaw]:
     results: list[Flaw] = []
     calls: _Calls = {}
     count = 0
-    bodies: dict[ir.OperatorIdentifier | None, ir.Graph | ir.Function] = {None: model.graph, **model.functions}
-    for key, body in bodies.items():
+    bodies: list[tuple[ir.OperatorIdentifier | None, ir.Graph | ir.Function]] = [(None, model.graph)]
+    for key, body in bodies + list(model.functions.items()):
         owners = {place.graph: place.owner for place in graphs_in(body)}
         results += [flaw for graph in owners for flaw in _undefined(graph)]
         results += _too_deep(owners) or _cycle(owners)
