@@ -13,7 +13,7 @@ import linger.c.writer
 from linger.c.network import load_network
 from linger.c.steps import make_plan
 from linger.c.writer import ALIGNMENT, Arena, Source, plan_arena, write_source
-from linger.graph.costs import Lifetime
+from linger.graph.network import Lifetime
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 
 NETS = sorted((Path(__file__).parent.parent / "golden" / "nets").glob("*.onnx"))

@@ -18,8 +18,7 @@ from linger.constraint.conv_bn import batch_statistics, fold, per_weight
 from linger.constraint.limits import Limits, clamp
 from linger.numeric.fixed import BIAS_BITS, is_power_of_two, limits
 from linger.numeric.torch.kernel import SplitPlan, carrier, integer_type, plan_product, split_weight
-from linger.numeric.torch.quantize import fake_quantize, holders_of_memory
-from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.quantize import Scale, fake_quantize, holders_of_memory
 
 _SMALL = 4096
 """Elements up to which a tensor's whole content is hashed."""

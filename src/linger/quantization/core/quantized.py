@@ -16,9 +16,8 @@ from linger.constraint.limits import Widths
 from linger.dialect import Interval
 from linger.errors import UsageError
 from linger.numeric.torch.kernel import run_product
-from linger.numeric.torch.quantize import Memory
-from linger.numeric.torch.scale import Scale
-from linger.ops.fast.twin import accumulate, product_twin
+from linger.numeric.torch.quantize import Memory, Scale
+from linger.ops.fast.fast_path import accumulate, product_fast_path
 from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.learned import load_learned
 from linger.quantization.core.qtensor import QTensor, product_attributes
@@ -174,7 +173,7 @@ class QuantizedBase(RangeHolder):
         if ready.plan.is_plain:
             y = accumulate(op, geometry, content, ready.weight, ready.bias)
         else:
-            settings: dict[str, Any] = {"axis": product_twin(op).channel_axis, "is_transposed": op.is_transposed}
+            settings: dict[str, Any] = {"axis": product_fast_path(op).channel_axis, "is_transposed": op.is_transposed}
             settings |= {"group": geometry.get("group", 1), "parts": ready.parts}
             product = partial(accumulate, op, geometry)
             y = run_product(product, content, ready.weight, ready.bias, ready.plan, **settings)

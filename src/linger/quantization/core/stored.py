@@ -16,7 +16,7 @@ from torch.compiler import is_exporting
 from linger.dialect import Interval
 from linger.errors import UsageError
 from linger.numeric.fixed import as_float32
-from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, smallest
+from linger.numeric.torch.quantize import Scale, largest_of, magnitude_within, smallest
 from linger.quantization.core.observation import Calibration
 from linger.quantization.core.runtime import RUN_FIRST, Pass
 
