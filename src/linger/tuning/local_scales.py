@@ -14,8 +14,8 @@ from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
 from linger.ops.fast.twin import RealTwin, accumulate, functional_twin
-from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import Frozen
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Operands, Runtime, runtime_of
 from linger.quantization.core.stored import Kind

@@ -22,8 +22,8 @@ from linger.numeric.torch.quantize import largest_magnitude, max_abs, weight_sca
 from linger.numeric.torch.scale import Scale, largest_of, smallest
 from linger.numeric.torch.timeline import Timeline
 from linger.ops.fast.twin import recurrent_twin
-from linger.quantization.core.frozen import integer_bound, kept
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import integer_bound, kept
 
 _USUAL_BITS = 8
 _SEQUENCE_AXES = 3

@@ -12,9 +12,10 @@ from torch import nn
 
 from linger.analysis.batches import Batch
 from linger.errors import LingerError, UsageError, listing, no_module
+from linger.quantization.core.calibrate import real_copy
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
-from linger.quantization.core.runtime import real_copy, runtime_of
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import refuse_unquantizable

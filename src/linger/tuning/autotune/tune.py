@@ -11,7 +11,7 @@ from torch import nn
 from linger.errors import LingerError, UsageError
 from linger.notation import Widths, read_bits
 from linger.progress import progress
-from linger.quantization.setup.patterns import choose_widths
+from linger.quantization.setup.marking import choose_widths
 from linger.tuning.autotune.budget import Budget, read_budget
 from linger.tuning.autotune.finetuning import TrainStep, finetuned
 from linger.tuning.autotune.judging import Judge, is_better

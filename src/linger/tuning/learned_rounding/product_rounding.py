@@ -15,7 +15,7 @@ from linger.analysis.batches import Batch
 from linger.analysis.trace import Trace
 from linger.constraint.conv_bn import ConvBN
 from linger.dialect import Op
-from linger.quantization.core.frozen import Frozen
+from linger.quantization.core.quantized import Frozen
 from linger.quantization.layers.layer import QuantLayer
 from linger.tuning.learned_rounding.folded_weights import grid_of, put_integers
 from linger.tuning.learned_rounding.integer_fit import Moments, change_of, fit_integers
