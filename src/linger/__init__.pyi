@@ -9,8 +9,8 @@ from linger.analysis.result import Analysis as Analysis
 from linger.analysis.weights import wb_analyse as wb_analyse
 from linger.checks.check import CheckResult as CheckResult
 from linger.checks.check import check as check
-from linger.checks.limits.whole_file import memory as memory
 from linger.checks.memory_use import MemoryUse as MemoryUse
+from linger.checks.memory_use import memory as memory
 from linger.checks.repair import Repair as Repair
 from linger.checks.repair import fix_dequant as fix_dequant
 from linger.checks.repair import parser_dequant as parser_dequant
@@ -144,8 +144,8 @@ from linger.tuning.equalization.equalize import equalize as equalize
 from linger.tuning.exponents import choose_exponents as choose_exponents
 from linger.tuning.learned_ranges import LearnedRanges as LearnedRanges
 from linger.tuning.learned_rounding.rounding import round_weights as round_weights
+from linger.tuning.mixed_precision.find_bits import BitWidths as BitWidths
 from linger.tuning.mixed_precision.find_bits import find_bits as find_bits
-from linger.tuning.mixed_precision.result import BitWidths as BitWidths
 from linger.tuning.remedy import Remedy as Remedy
 from linger.tuning.schedule import Schedule as Schedule
 from linger.verification.devices.compare import compare as compare

@@ -28,7 +28,7 @@ from linger.graph.core.nodes import (
 )
 from linger.graph.core.rewiring import is_used, needed_nodes, remove_nodes
 from linger.graph.files.model_io import exchange, in_memory
-from linger.graph.lowering.normal_form import bring_to_normal_form
+from linger.graph.lowering.bodies import bring_to_normal_form
 from linger.graph.network import Network, NetworkLike, with_one_batch
 from linger.graph.passes.constants import fix_shapes
 from linger.graph.qdq.qdq_node import constant

@@ -87,7 +87,7 @@ def memory(
         linger memory digits.onnx --target venus
         linger memory digits.onnx --plot arena.svg
     """
-    from linger.checks.limits.whole_file import memory as memory_of
+    from linger.checks.memory_use import memory as memory_of
     from linger.reporting.plots import require_image
 
     form = Form.json if as_json else form

@@ -22,8 +22,7 @@ from linger.graph.core.nodes import defined_in, required_inputs
 from linger.graph.files.model_io import Content, ModelLike, copied, external_tensors, read_model, require_sound
 from linger.graph.files.soundness import LISTED, refuse
 from linger.graph.formats.propagation import Propagation, propagate
-from linger.graph.lowering.bodies import Tensors, declared_tensors, known_tensors
-from linger.graph.lowering.normal_form import bring_to_normal_form
+from linger.graph.lowering.bodies import Tensors, bring_to_normal_form, declared_tensors, known_tensors
 from linger.graph.passes.constants import fix_shapes
 
 NetworkLike = Union[ModelLike, "Network"]

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from linger.c.memory_use import ArenaUse
 from linger.c.memory_use import memory as arena_of
 from linger.checks.check import CheckResult, check
-from linger.checks.limits.whole_file import memory
-from linger.checks.memory_use import MemoryUse
+from linger.checks.memory_use import MemoryUse, memory
 from linger.errors import LingerError, UsageError, counted, printable
 from linger.files import is_unchanged
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of

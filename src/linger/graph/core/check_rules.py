@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of `linger check`: each has an id that never changes, a name, a severity, a summary and help.
 
-The rules for the limits of chips are in `linger.checks.limits`.
+Those for the limits of chips are made by `limit_rule` in `linger.checks`.
 """
 
 from __future__ import annotations
@@ -261,3 +261,14 @@ SATURATING_PRODUCT = CheckRule(
 
 GENERAL_RULES: tuple[CheckRule, ...] = tuple(v for v in list(globals().values()) if isinstance(v, CheckRule))
 """All of the above, in the order of their ids."""
+
+NO_EXACT_FORM = "No exact form is known."
+"""The remedy where nothing that was tried gave the right integers."""
+
+OPEN_SIZE = "Export with fixed sizes, or make sure of it by hand."
+
+
+def limit_rule(number: int, name: str, summary: str, severity: str = ERROR) -> CheckRule:
+    """The rule of a limit of chips."""
+    help_text = "The limit is the chip's or its packer's. Only with a target."
+    return CheckRule(f"LGR{number}", f"target-{name}", severity, summary, help_text)

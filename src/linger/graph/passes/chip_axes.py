@@ -241,9 +241,8 @@ def flatten_norms(model: ir.Model, *, fewest_axes: int = 3) -> Changes:
             continue
         lead = *(1,) * (fewest_axes - _MATRIX_AXES), math.prod(x) // weight[0]
         _flatten(node, _Flat(((*lead, *weight),), (*lead, *weight), x), names)
-        changes.note(
-            describe(node), f"its {len(x)} axes became {fewest_axes}, between Reshapes: it normalizes the last one"
-        )
+        what = f"its {len(x)} axes became {fewest_axes}, between Reshapes: it normalizes the last one"
+        changes.note(describe(node), what)
     return changes
 
 

@@ -14,10 +14,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from linger.checks.limits.packing import PackingLimits
-from linger.checks.limits.products import ProductLimits
-from linger.checks.limits.whole_file import MemoryLimits, scratch_shortage
+from linger.checks.limits.products import PackingLimits, ProductLimits
 from linger.checks.limits.windows import WindowLimits
+from linger.checks.memory_use import MemoryLimits, scratch_shortage
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError, listing
 from linger.files import made_folder, write_atomically
@@ -44,13 +43,12 @@ from linger.graph.passes.chip_windows import (
     drop_ceil_mode,
     join_groups,
     name_platform,
-    own_parameters,
     replace_idle_clips,
     split_max_pools,
     step_global_pools_by_one,
     widen_kernels,
 )
-from linger.graph.passes.constants import fix_shapes
+from linger.graph.passes.constants import fix_shapes, own_parameters
 from linger.graph.passes.declared_types import complete_types
 from linger.graph.passes.well_formed import remove_dead_code
 from linger.onnx.exporter.finishing import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names

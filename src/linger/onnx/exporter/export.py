@@ -27,7 +27,7 @@ from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UnsupportedError, UsageError, VerificationError, listing
 from linger.files import write_atomically
 from linger.graph.files.model_io import save
-from linger.graph.passes.qdq_pairs import cancel_dq_q
+from linger.graph.passes.dequants import cancel_dq_q
 from linger.onnx.exporter.assembly import assemble
 from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter, WrapperTrace
 from linger.onnx.exporter.finishing import list_initializers, require_suitable, unwrap_names

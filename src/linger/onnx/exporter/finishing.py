@@ -21,11 +21,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from linger.checks.limits.limit import BY_EXPORT, NO_EXACT_FORM
-from linger.checks.limits.target_findings import target_findings
-from linger.checks.limits.whole_file import PLATFORM
+from linger.checks.limits.limit import BY_EXPORT
+from linger.checks.limits.target_findings import PLATFORM, target_findings
 from linger.dialect import find_op
 from linger.errors import GraphError, UnsupportedError, UsageError, install_line
+from linger.graph.core.check_rules import NO_EXACT_FORM
 from linger.graph.core.finding import ERROR, NOTE
 from linger.graph.core.nodes import all_nodes, is_dialect
 from linger.graph.core.rewiring import drop_unused

@@ -28,7 +28,7 @@ from linger.constraint.limits import Widths
 from linger.dialect import Op, find_op
 from linger.errors import UnsupportedError
 from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
-from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.quantize import Scale
 from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
 
 

@@ -22,9 +22,8 @@ from linger.constraint.limits import Limits, Widths, clamp
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, is_power_of_two, limits
 from linger.numeric.torch.kernel import SplitPlan, carrier, integer_type, plan_product, run_product, split_weight
-from linger.numeric.torch.quantize import Memory, fake_quantize, holders_of_memory
-from linger.numeric.torch.scale import Scale
-from linger.ops.fast.twin import accumulate, product_twin
+from linger.numeric.torch.quantize import Memory, Scale, fake_quantize, holders_of_memory
+from linger.ops.fast.fast_path import accumulate, product_fast_path
 from linger.quantization.core.learned import load_learned
 from linger.quantization.core.qtensor import QTensor, product_attributes
 from linger.quantization.core.ranges import Range, products_in
@@ -415,7 +414,7 @@ class QuantizedBase(RangeHolder):
         if ready.plan.is_plain:
             y = accumulate(op, geometry, content, ready.weight, ready.bias)
         else:
-            settings: dict[str, Any] = {"axis": product_twin(op).channel_axis, "is_transposed": op.is_transposed}
+            settings: dict[str, Any] = {"axis": product_fast_path(op).channel_axis, "is_transposed": op.is_transposed}
             settings |= {"group": geometry.get("group", 1), "parts": ready.parts}
             product = partial(accumulate, op, geometry)
             y = run_product(product, content, ready.weight, ready.bias, ready.plan, **settings)

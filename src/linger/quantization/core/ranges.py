@@ -21,14 +21,18 @@ from linger.numeric.fixed import as_float32, is_power_of_two, limits, scale_for
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import (
     Memory,
+    Scale,
     ends_of,
     fake_quantize,
     largest_magnitude,
+    largest_of,
+    magnitude_within,
     may_saturate,
     round_weight,
+    scale_for_range,
+    smallest,
     weight_scale,
 )
-from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, scale_for_range, smallest
 from linger.quantization.core.observation import Histogram
 from linger.quantization.core.qtensor import Origin, QTensor, compute, to_carrier
 from linger.quantization.core.runtime import OpCall, Pass, Runtime

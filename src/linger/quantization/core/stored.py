@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from linger.dialect import Interval
 from linger.errors import UnsupportedError, UsageError
 from linger.numeric.fixed import as_float32
-from linger.numeric.torch.scale import Scale, largest_of, magnitude_within, smallest
+from linger.numeric.torch.quantize import Scale, largest_of, magnitude_within, smallest
 from linger.quantization.core.observation import Calibration
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import RUN_FIRST, Frame, Keeping, Runtime, TorchFunction, is_in_backward, scope_of

@@ -19,7 +19,7 @@ from torch.nn.functional import avg_pool2d
 
 from linger.dialect import Op, find_op
 from linger.numeric.fixed import limits, scale_for
-from linger.numeric.torch.scale import Scale, largest_of
+from linger.numeric.torch.quantize import Scale, largest_of
 from linger.quantization.core.qtensor import QTensor, Real, compute, unwatched
 from linger.quantization.core.quantized import integer_bound
 from linger.quantization.core.runtime import Runtime

@@ -29,8 +29,8 @@ from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.scale import Scale
-from linger.ops.fast.twin import accumulate
+from linger.numeric.torch.quantize import Scale
+from linger.ops.fast.fast_path import accumulate
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import (
     OWN_INPUT,

@@ -24,9 +24,8 @@ from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats
-from linger.numeric.torch.quantize import fake_quantize, largest_magnitude
-from linger.numeric.torch.scale import Scale, largest_of, scale_for_range, smallest
-from linger.ops.fast.twin import recurrent_twin
+from linger.numeric.torch.quantize import Scale, fake_quantize, largest_magnitude, largest_of, scale_for_range, smallest
+from linger.ops.fast.fast_path import recurrent_fast_path
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.quantized import HasWidths, Watchman, add_widths, integer_bound, kept
@@ -291,7 +290,7 @@ class QuantRecurrent(HasWidths):
         plan = rounded.plan(self._op, formats)
         output = self._range("o", layer)
         wants_reach = output.observes(now) and not output.holds(now)
-        found = recurrent_twin(self._op).run(
+        found = recurrent_fast_path(self._op).run(
             x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=wants_reach, known=plan
         )
         if wants_reach:

@@ -26,8 +26,16 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import integer_bound
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.layers.recurrent_operands import range_suffix
-from linger.tuning.learned_rounding.integer_fit import Fit, Grid, Moments, change_of, fit_integers
-from linger.tuning.learned_rounding.side_by_side import Enough, Pair, run_until
+from linger.tuning.learned_rounding.integer_fit import (
+    Enough,
+    Fit,
+    Grid,
+    Moments,
+    Pair,
+    change_of,
+    fit_integers,
+    run_until,
+)
 from linger.tuning.remedy import Change
 
 Operands = tuple[Tensor, Tensor]

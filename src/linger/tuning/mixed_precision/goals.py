@@ -17,7 +17,7 @@ from linger.analysis.decisions import class_axis
 from linger.errors import LingerError, UsageError, in_one_line
 from linger.notation import DECIBELS, GOALS, PERCENT, value_and_unit
 from linger.quantization.core.qtensor import unwrap
-from linger.tuning.measure import OutputError, error_db
+from linger.tuning.remedy import OutputError, error_db
 
 Metric = Callable[[nn.Module], float]
 """A user's figure of a model: the larger, the better."""

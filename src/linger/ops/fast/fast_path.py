@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How torch computes an op faster than by its body: on real carriers q/scale, with the same integers.
 
-Most ops need no code of their own for that. An op with weights has one accumulator (`ProductTwin`); an op file declares the
+Most ops need no code of their own for that. An op with weights has one accumulator (`ProductFastPath`); an op file declares the
 real function behind it (`Op.real`) or an exact result that is rounded once (`Op.exact`). The rest has a module of the
 op file's name in this folder.
 """
@@ -23,15 +23,14 @@ from torch import Tensor
 from linger.dialect import Op
 from linger.numeric.torch.gates import look_up
 from linger.numeric.torch.kernel import carrier, conv1d, conv2d, conv_transpose2d
-from linger.numeric.torch.quantize import fake_quantize
-from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.quantize import Scale, fake_quantize
 
 _GEOMETRY = ("strides", "pads", "dilations", "group", "output_padding")
 _IMAGE_CHANNELS = -3
 
 
 @dataclass(frozen=True)
-class ProductTwin:
+class ProductFastPath:
     """An op with weights: `accumulate(x, w, b, attributes)` is the sum that is then rounded.
 
     `channel_axis` counts from the end, since data without a batch has its channels first.
@@ -42,13 +41,13 @@ class ProductTwin:
 
 
 @cache
-def product_twin(op: Op) -> ProductTwin:
+def product_fast_path(op: Op) -> ProductFastPath:
     """The accumulator of an op with weights: a convolution, a linear layer, or one factor per channel."""
     if op.window_axes:
         if op.window_axes > 1 and not op.is_transposed:
-            return ProductTwin(_images, -1 - op.window_axes)
-        return ProductTwin(_convolution(conv1d if op.window_axes == 1 else conv_transpose2d), -1 - op.window_axes)
-    return ProductTwin(_scaled_channels, _IMAGE_CHANNELS) if op.weight_axes == 1 else ProductTwin(_linear, -1)
+            return ProductFastPath(_images, -1 - op.window_axes)
+        return ProductFastPath(_convolution(conv1d if op.window_axes == 1 else conv_transpose2d), -1 - op.window_axes)
+    return ProductFastPath(_scaled_channels, _IMAGE_CHANNELS) if op.weight_axes == 1 else ProductFastPath(_linear, -1)
 
 
 def _convolution(
@@ -84,7 +83,7 @@ def _scaled_channels(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping
     return x * factor if b is None else torch.addcmul(b.reshape(-1, 1, 1), x, factor)
 
 
-class RealTwin:
+class RealFastPath:
     """An op that stands for a real function: integers by the body, also in training, with that function's gradient."""
 
     def __init__(self, op: Op) -> None:
@@ -99,7 +98,7 @@ class RealTwin:
     ) -> Tensor:
         """The function of the real values, whose range is observed."""
         del scales, bits
-        assert self._op.real_function is not None  # such ops have this twin
+        assert self._op.real_function is not None  # such ops have this fast path
         return cast(Tensor, self._op.real_function(torch, *operands, **(settings or {})))
 
     def exact_values(self, operands: Sequence[Tensor], attributes: Mapping[str, Any]) -> Tensor | None:
@@ -110,7 +109,7 @@ class RealTwin:
         return look_up(operands[0], self._op.pieces, *scales, attributes["o_bits"])
 
 
-class ExactTwin:
+class ExactFastPath:
     """An op whose exact real result is rounded once, to the output's scale."""
 
     def __init__(self, op: Op) -> None:
@@ -128,7 +127,7 @@ class ExactTwin:
         del settings
         if self._module is not None:
             return cast(Tensor, self._module.real_result(operands, scales, bits))
-        assert self._op.exact_result is not None  # such ops have this twin
+        assert self._op.exact_result is not None  # such ops have this fast path
         return cast(Tensor, self._op.exact_result(torch, *operands, bits=bits))
 
     def evaluate(
@@ -144,15 +143,15 @@ class ExactTwin:
 
 
 @cache
-def functional_twin(op: Op) -> ExactTwin | RealTwin | None:
-    """The twin of an op that torch functions stand for; None: it only moves or compares numbers."""
+def functional_fast_path(op: Op) -> ExactFastPath | RealFastPath | None:
+    """The fast path of an op that torch functions stand for; None: it only moves or compares numbers."""
     if op.real_function is not None:
-        return RealTwin(op)
-    return ExactTwin(op) if op.exact_result is not None or _module(op) is not None else None
+        return RealFastPath(op)
+    return ExactFastPath(op) if op.exact_result is not None or _module(op) is not None else None
 
 
 @cache
-def recurrent_twin(op: Op) -> ModuleType:
+def recurrent_fast_path(op: Op) -> ModuleType:
     """The module whose `run` is all steps of a recurrent op."""
     found = _module(op)
     assert found is not None  # every recurrent op has one
@@ -171,4 +170,4 @@ def accumulate(op: Op, geometry: Mapping[str, Any], x: Tensor, weight: Tensor, b
     dtype = x.dtype
     if bias is not None and bias.dtype != dtype:
         bias = bias.to(dtype)
-    return product_twin(op).accumulate(x, weight if weight.dtype == dtype else weight.to(dtype), bias, geometry)
+    return product_fast_path(op).accumulate(x, weight if weight.dtype == dtype else weight.to(dtype), bias, geometry)

@@ -1,4 +1,4 @@
-"""The fast twins of ops on real carriers, held against the op's body on integers."""
+"""The fast paths of ops on real carriers, held against the op's body on integers."""
 
 import numpy as np
 import torch
@@ -6,9 +6,18 @@ from torch import Tensor
 
 from linger.dialect import Op, Sample
 from linger.numeric.fixed import limits
-from linger.numeric.torch.kernel import carrier, plan_product, run_product
+from linger.numeric.torch.kernel import SplitPlan, carrier, plan_product, run_product
 from linger.numeric.torch.quantize import fake_quantize
+from linger.ops.fast.fast_path import (
+    ExactFastPath,
+    RealFastPath,
+    functional_fast_path,
+    product_fast_path,
+    recurrent_fast_path,
+)
 from tests.support.samples import arrays, run_numpy
+
+__all__ = ["ExactFastPath", "RealFastPath", "functional_fast_path", "product_fast_path", "recurrent_fast_path"]
 
 
 def by_name(op: Op) -> dict:
@@ -21,18 +30,18 @@ def real_carrier(integers: np.ndarray, scale: float) -> Tensor:
     return torch.from_numpy(np.array(integers)).to(carrier(8 * integers.itemsize)) / scale
 
 
-def elementwise(twin, op: Op, inputs, attributes, *, bits, has_total=True, is_training=False) -> np.ndarray:
-    """A twin of two operands, back as integers; `is_training` asks for gradients too."""
+def elementwise(fast, op: Op, inputs, attributes, *, bits, has_total=True, is_training=False) -> np.ndarray:
+    """A fast path of two operands, back as integers; `is_training` asks for gradients too."""
     full = op.complete(attributes)
     scales = [full["scale_x"], full["scale_y"]]
     operands = [real_carrier(q, s).requires_grad_(is_training) for q, s in zip(inputs, scales, strict=True)]
-    total = twin.real_result(operands, scales, [bits, bits]) if has_total else None
-    result = twin.evaluate(total, operands, full, can_saturate=True)
+    total = fast.real_result(operands, scales, [bits, bits]) if has_total else None
+    result = fast.evaluate(total, operands, full, can_saturate=True)
     return (result.detach().double() * full["scale_o"]).numpy()
 
 
-def product(twin, inputs, attributes, *, is_transposed=False) -> np.ndarray:
-    """A twin with weights, as an exact evaluation uses it, back as integers."""
+def product(fast, inputs, attributes, *, is_transposed=False) -> np.ndarray:
+    """A fast path with weights, as an exact evaluation uses it, back as integers."""
     x, w, b = inputs
     scale = attributes["scale_x"] * attributes["scale_w"]
     group = attributes.get("group", 1)
@@ -43,17 +52,29 @@ def product(twin, inputs, attributes, *, is_transposed=False) -> np.ndarray:
         transposed_groups=group if is_transposed else None,
     )
     accumulator = run_product(
-        lambda x, w, b: twin.accumulate(x, w, b, attributes),
+        lambda x, w, b: fast.accumulate(x, w, b, attributes),
         real_carrier(x, attributes["scale_x"]),
         real_carrier(w, attributes["scale_w"]),
         None if b is None else real_carrier(b, scale),
         plan,
         group=group,
-        axis=twin.channel_axis,
+        axis=fast.channel_axis,
         is_transposed=is_transposed,
     )
     result = fake_quantize(accumulator.double(), attributes["scale_o"], attributes["o_bits"])
     return (result * attributes["scale_o"]).numpy()
+
+
+def run_split(fast, operands, geometry, *, parts, is_bias_apart, is_transposed=False) -> Tensor:
+    """The sums of a fast path with its weights split into so many parts; 0: in float64."""
+    return run_product(
+        lambda x, w, b: fast.accumulate(x, w, b, geometry),
+        *operands,
+        SplitPlan(parts, is_bias_apart=is_bias_apart),
+        group=geometry.get("group", 1),
+        axis=fast.channel_axis,
+        is_transposed=is_transposed,
+    )
 
 
 def reference(op: Op, sample: Sample) -> tuple[list, np.ndarray]:
