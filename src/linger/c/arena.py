@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from linger.errors import UsageError, install_line, printable
 from linger.files import write_atomically
-from linger.graph.costs import Lifetime, Lifetimes
+from linger.graph.network import Lifetime, Lifetimes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,8 +19,7 @@ from linger.checks.memory_use import amount
 from linger.checks.memory_use import use_of as memory_of
 from linger.errors import GraphError, LingerError, UnsupportedError, counted, printable
 from linger.graph.core.nodes import describe
-from linger.graph.costs import Lifetimes, multiplications_of
-from linger.graph.network import Network, NetworkLike
+from linger.graph.network import Lifetimes, Network, NetworkLike, multiplications_of
 from linger.numeric.c.scope import PROOF
 from linger.records.html import Strip, strips_html
 from linger.records.table import Column, Summed, picked, to_json

@@ -19,7 +19,7 @@ from linger.c.moves import data_names, move_function
 from linger.c.steps import Edge, Layout, Order, Plan, Step, composed, in_memory_order, input_of, places_of
 from linger.errors import LingerError, UnsupportedError, listing
 from linger.graph.core.nodes import attributes_of, describe, op_of, opset_of
-from linger.graph.costs import Lifetime
+from linger.graph.network import Lifetime
 from linger.numeric.c.nodes import Buffer
 from linger.numeric.c.scope import PROOF
 from linger.numeric.c.unit import CFunction, Input, Unit
