@@ -13,7 +13,7 @@ import pytest
 
 import linger
 from linger.graph import load
-from linger.graph.core.unsigned_bytes import POSITIVE, stands_for
+from linger.graph.core.dialects import POSITIVE, stands_for
 from tests.conftest import REPOSITORY
 from tests.support.command import run
 

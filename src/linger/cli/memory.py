@@ -160,7 +160,7 @@ def _drawn(report: _Report, suffix: str) -> bytes:
     """The arena over time; for a chip, or where there is no C, the tensors alive over the layers."""
     if report.arena is None or report.use.target is not None:
         return _image(report.use, suffix)
-    from linger.c.arena import arena_image
+    from linger.c.arena_image import arena_image
 
     return arena_image(report.arena, suffix)
 

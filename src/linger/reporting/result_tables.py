@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from linger.checks.check import RULES, CheckResult
-from linger.graph.core.finding import SEVERITIES, Finding
+from linger.graph.core.nodes import SEVERITIES, Finding
 from linger.records.rich_table import table
 from linger.reporting.plots import draw_differences
 

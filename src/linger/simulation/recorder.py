@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.dialect import Op, ops
 from linger.errors import LingerError, UsageError, listing
+from linger.graph.core.dialects import stands_for
 from linger.graph.core.nodes import is_dialect, required_inputs
-from linger.graph.core.unsigned_bytes import stands_for
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime

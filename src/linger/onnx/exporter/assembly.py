@@ -20,10 +20,9 @@ from linger.checks.memory_use import MemoryLimits, scratch_shortage
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError, listing
 from linger.files import made_folder, write_atomically
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import all_nodes, is_dialect, opset_of
+from linger.graph.core.nodes import Changes, all_nodes, is_dialect, opset_of
 from linger.graph.core.tensor_types import infer_element_types
-from linger.graph.formats.flow import SHAPE_OPS, can_run
+from linger.graph.formats.tensor_formats import SHAPE_OPS, can_run
 from linger.graph.lowering.bodies import attach_functions, expand_dialect, known_tensors, state_recurrent_shapes
 from linger.graph.lowering.byte_layers import write_byte_layers
 from linger.graph.lowering.to_qdq import to_qdq

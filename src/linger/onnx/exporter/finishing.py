@@ -26,8 +26,7 @@ from linger.checks.limits.target_findings import PLATFORM, target_findings
 from linger.dialect import find_op
 from linger.errors import GraphError, UnsupportedError, UsageError, install_line
 from linger.graph.core.check_rules import NO_EXACT_FORM
-from linger.graph.core.finding import ERROR, NOTE
-from linger.graph.core.nodes import all_nodes, is_dialect
+from linger.graph.core.nodes import ERROR, NOTE, all_nodes, is_dialect
 from linger.graph.core.rewiring import drop_unused
 from linger.graph.core.tensor_types import constant_tensor
 from linger.numeric.fixed import limits

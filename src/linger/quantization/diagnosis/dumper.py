@@ -36,9 +36,9 @@ from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.dialect import Op, ops
 from linger.errors import UsageError, listing
 from linger.files import Writer, file_stem, made_folder, write_atomically, write_together
-from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import Frozen
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
