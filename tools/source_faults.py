@@ -66,9 +66,9 @@ FAULTS = (
     ),
     Fault(
         "frozen biases",
-        "quantization/core/frozen.py",
-        "rounded_bias = round_bias(bias, scale_x * scale_w)",
-        "rounded_bias = round_bias(bias, scale_w)",
+        "quantization/core/quantized.py",
+        "rounded = round_bias(bias, scale_x * scale_w)",
+        "rounded = round_bias(bias, scale_w)",
     ),
     Fault(
         "comparison of integers",
@@ -85,8 +85,8 @@ FAULTS = (
     Fault(
         "Dequants of real numbers",
         "graph/passes/dequants.py",
-        "    _remove_from_reals(model, found.of_reals, changes)\n",
-        "",
+        "    for node in found.of_reals:\n",
+        "    for node in []:\n",
     ),
     Fault(
         "a second walk for loops", "graph/formats/propagation.py", "        if book.is_settled:\n", "        if True:\n"
@@ -119,7 +119,7 @@ FAULTS = (
     ),
     Fault(
         "tuning: held-out data leaked into tuning",
-        "tuning/autotune/splitting.py",
+        "tuning/held_out.py",
         "return Parts(tuple(_grouped(rows[:kept])), tuple(_grouped(rows[kept:])))",
         "return Parts(tuple(_grouped(rows)), tuple(_grouped(rows[kept:])))",
     ),
@@ -131,7 +131,7 @@ FAULTS = (
     ),
     Fault(
         "tuning: a step kept that hurts",
-        "tuning/autotune/judging.py",
+        "tuning/autotune/search.py",
         "    return found.error < best.error\n",
         "    return True\n",
     ),

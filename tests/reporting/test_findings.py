@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from linger import CheckResult
-from linger.graph.core.finding import Finding
+from linger.graph.core.nodes import Finding
 from linger.reporting.printed import finding_tables
 
 

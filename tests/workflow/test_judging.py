@@ -12,9 +12,9 @@ from linger.errors import UsageError
 from linger.reporting.facts import Proof, Quality, Run, read_run
 from linger.reporting.verdict import verdict_of
 from linger.workflow import quantize as job
+from linger.workflow.delivery import RunFile
 from linger.workflow.model_quality import data_cautions, is_goal_met, judged
 from linger.workflow.quantized import QuantizeSettings
-from linger.workflow.run_file import RunFile
 from linger.workflow.samples import of_arrays
 
 pytestmark = pytest.mark.needs_torch

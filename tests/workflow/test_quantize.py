@@ -17,10 +17,9 @@ from linger.reporting.facts import Quality, read_run
 from linger.reporting.verdict import verdict_of
 from linger.workflow import delivery
 from linger.workflow import quantize as job
-from linger.workflow.delivery import reported
+from linger.workflow.delivery import RunFile, reported, sha256
 from linger.workflow.model_quality import guessing_note, is_goal_met, judged
 from linger.workflow.quantized import QuantizeSettings
-from linger.workflow.run_file import RunFile, sha256
 from linger.workflow.samples import Piece, edges_of, of_arrays, of_user
 
 pytestmark = pytest.mark.needs_torch

@@ -41,6 +41,7 @@ import typer
 from rich.console import Console
 
 from linger.errors import LingerError, UsageError, listing, missing_extra, printable
+from linger.lazy_exports import importing
 from linger.version import __version__
 
 UNBROKEN = 100_000
@@ -353,7 +354,8 @@ def _exit_code() -> int:
 def _run(arguments: list[str]) -> int:
     """Run the command that the arguments name."""
     try:
-        load_commands(arguments[0] if arguments else None)
+        with importing():
+            load_commands(arguments[0] if arguments else None)
         code = typer.main.get_command(app).main(arguments or ["--help"], prog_name="linger", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except ModuleNotFoundError as error:

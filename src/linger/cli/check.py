@@ -66,7 +66,7 @@ def check(
         linger check *.onnx --format sarif --out findings.sarif
     """
     from linger.checks.check import rule_ids, worst
-    from linger.graph.core.finding import SEVERITIES
+    from linger.graph.core.nodes import SEVERITIES
 
     one_of("check", json=as_json, format_sarif=form is Form.sarif)
     form = Form.json if as_json else form

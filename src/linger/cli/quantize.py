@@ -14,6 +14,7 @@ import typer
 from linger.cli import console, say, say_result
 from linger.cli.arguments.options import Chip, Json, Seed
 from linger.errors import UsageError, counted, listing, refuse_together
+from linger.lazy_exports import importing
 
 if TYPE_CHECKING:
     from linger.cli.arguments.data import DataOptions
@@ -292,10 +293,11 @@ def _made(
     metric: str | None,
 ) -> Quantized:
     """A new run."""
-    from linger.cli.arguments.data import read_data
-    from linger.cli.arguments.model import load_metric, load_model
-    from linger.workflow import quantize as job
-    from linger.workflow.run_file import RunFile
+    with importing():
+        from linger.cli.arguments.data import read_data
+        from linger.cli.arguments.model import load_metric, load_model
+        from linger.workflow import quantize as job
+        from linger.workflow.delivery import RunFile
 
     loaded = load_model(model, checkpoint)
     settings = settings if metric is None else replace(settings, metric=load_metric(metric))
@@ -318,8 +320,8 @@ def _repeated(
     """A run that is repeated."""
     from linger.cli.arguments.model import load_model
     from linger.workflow import quantize as job
+    from linger.workflow.delivery import read_run_file
     from linger.workflow.quantized import require_free
-    from linger.workflow.run_file import read_run_file
 
     run = read_run_file(config)
     other = [

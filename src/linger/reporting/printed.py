@@ -16,7 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from linger.checks.check import RULES, CheckResult
-from linger.graph.core.finding import SEVERITIES, Finding
+from linger.graph.core.nodes import SEVERITIES, Finding
 from linger.graph.files.summary import (
     FunctionSummary,
     GraphSummary,

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Forward, failure_of, first_pass, passes_of
+from linger.analysis.batches import Forward, evaluating, failure_of, first_pass, passes_of
 from linger.dialect import Op, ops
 from linger.errors import LingerError, UsageError, listing
+from linger.graph.core.dialects import stands_for
 from linger.graph.core.nodes import is_dialect, required_inputs
-from linger.graph.core.unsigned_bytes import stands_for
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.quantized import QuantizedBase

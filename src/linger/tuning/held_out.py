@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, rows_of_batch, values_of
+from linger.analysis.batches import Batch, joined_rows, rows_of_batch, values_of
 from linger.errors import UsageError
+from linger.tuning.remedy import OutputError
 
 _ONE_IN = 4
 """One batch in so many is held out."""
@@ -40,3 +43,88 @@ def _common_rows(batch: Batch) -> int:
     sizes = {tuple(part.shape[:1]) for part in values_of(batch) if isinstance(part, Tensor)}
     size = sizes.pop() if len(sizes) == 1 else ()
     return size[0] if size else 0
+
+
+_ENOUGH = 4
+"""So many batches can be divided as they are, one in four held out; of fewer, the rows are."""
+
+_LARGEST = 32
+_SAME = 1e-3
+"""Rows beside others give the same up to this share of the largest number: batched products round differently."""
+
+_ONE_INPUT = "The data are one input that cannot be split, so every step was judged on the data that it saw."
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The data in two parts.
+
+    Attributes:
+        tuning: What remedies see.
+        held_out: What they are judged by; never given to a remedy.
+        note: A sentence where both had to be the same.
+    """
+
+    tuning: tuple[Batch, ...]
+    held_out: tuple[Batch, ...]
+    note: str = ""
+
+
+def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
+    """One batch in four is held out, of two or three the last; of a single one the last quarter of its rows.
+
+    Rows that stand beside each other may be alike, so what is held out is never taken from between them. Of fewer than
+    sixteen rows the last half is held out; one input that cannot be split is used for both. Where rows are independent, few
+    large batches to tune on become several smaller ones, as remedies hold out a part of them in their turn.
+
+    Raises:
+        UsageError: The model does not accept the data, or gives no numbers for them.
+    """
+    OutputError(reference, batches[:1])  # what the model refuses is named before anything else
+    rows = _all_rows(reference, batches) if len(batches) < _ENOUGH else []
+    if len(batches) == 1 and len(rows) >= _ENOUGH:
+        kept = len(rows) - len(rows) // (_ENOUGH if len(rows) >= _ENOUGH**2 else 2)
+        return Parts(tuple(_grouped(rows[:kept])), tuple(_grouped(rows[kept:])))
+    try:
+        learned, judged = split_data("tune", batches)
+        OutputError(reference, [learned[0], judged[0]])  # rows of a single batch may not be what the model accepts
+    except UsageError:
+        return Parts(tuple(batches), tuple(batches), _ONE_INPUT)
+    if len(batches) > 1 and rows:
+        learned = _grouped(rows[: sum(len(values_of(batch)[0]) for batch in learned)])
+    return Parts(tuple(learned), tuple(judged))
+
+
+def _all_rows(reference: nn.Module, batches: Sequence[Batch]) -> list[Batch]:
+    """Every row of all batches; none where rows depend on each other or differ in shape."""
+    if not all(_has_rows(reference, batch) for batch in batches):
+        return []
+    rows = [rows_of_batch(batch, slice(i, i + 1)) for batch in batches for i in range(len(values_of(batch)[0]))]
+    shapes = {tuple(part.shape for part in values_of(row)) for row in rows}
+    return rows if len(shapes) == 1 else []
+
+
+def _has_rows(reference: nn.Module, batch: Batch) -> bool:
+    """Whether a batch is rows side by side: the model gives for one of them what it gives for it among the others."""
+    counts = {len(part) if isinstance(part, Tensor) and part.dim() else 0 for part in values_of(batch)}
+    if len(counts) != 1 or counts == {0}:
+        return False
+    last = slice(max(counts) - 1, None)
+    try:
+        whole, alone = OutputError(reference, [batch, rows_of_batch(batch, last)]).expected
+    except UsageError:
+        return False
+    return all(_is_row(w, a, last) for w, a in zip(whole, alone, strict=True))
+
+
+def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
+    if not whole.dim() or len(whole) != row.start + 1 or whole[row].shape != alone.shape:
+        return False
+    return torch.allclose(whole[row], alone, rtol=_SAME, atol=_SAME * float(whole.abs().max()))
+
+
+def _grouped(rows: Sequence[Batch]) -> list[Batch]:
+    """Rows as about eight batches, none of more than 32 rows."""
+    size = min(_LARGEST, max(1, len(rows) // (2 * _ENOUGH)))
+    groups = [rows[i : i + size] for i in range(0, len(rows), size)]
+    return [joined_rows(group) for group in groups]

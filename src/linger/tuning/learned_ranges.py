@@ -21,14 +21,13 @@ from linger.constraint.conv_bn import per_weight
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
-from linger.ops.fast.twin import accumulate
-from linger.quantization.core.frozen import Frozen
-from linger.quantization.core.quantized import ranges_of
+from linger.ops.fast.fast_path import accumulate
+from linger.quantization.core.quantized import Frozen, ranges_of
 from linger.quantization.core.ranges import Range, Saved
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
-from linger.tuning.learned_rounding.folded_weights import affine_of
+from linger.tuning.learned_rounding.product_rounding import affine_of
 
 _REACH = 4.0
 """A scale moves by at most so many powers of two."""

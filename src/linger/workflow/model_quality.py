@@ -17,8 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch, tensors_of, values_of
-from linger.analysis.decisions import class_axis
+from linger.analysis.batches import (
+    Batch,
+    as_batches,
+    class_axis,
+    float_tensors,
+    fresh,
+    run_batch,
+    tensors_of,
+    values_of,
+)
 from linger.errors import UsageError, counted
 from linger.notation import PERCENT, value_and_unit
 from linger.progress import progress

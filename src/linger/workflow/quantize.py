@@ -15,15 +15,16 @@ from linger.analysis.batches import Batch, Forward, values_of
 from linger.errors import VerificationError, counted
 from linger.pipeline import init
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.patterns import choose_widths
+from linger.quantization.setup.marking import choose_widths
 from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
-from linger.tuning.autotune.starting import refuse_not_finite, start_of
-from linger.tuning.autotune.threads import fitting_threads, on_threads
+from linger.tuning.autotune.budget import fitting_threads, on_threads
+from linger.tuning.autotune.steps import refuse_not_finite, start_of
 from linger.tuning.autotune.tune import INTERRUPTED, tune
 from linger.tuning.mixed_precision.goals import checked_metric, metric_name
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.delivery import (
+    RunFile,
     Tell,
     Work,
     c_obstacle,
@@ -32,8 +33,10 @@ from linger.workflow.delivery import (
     exported,
     float_bytes,
     former_run,
+    load_weights,
     new_run,
     placed,
+    read_run_file,
     reported,
 )
 from linger.workflow.model_quality import (
@@ -48,7 +51,6 @@ from linger.workflow.model_quality import (
     with_fitting_labels,
 )
 from linger.workflow.quantized import DATA, Quantized, QuantizeSettings, require_free
-from linger.workflow.run_file import RunFile, load_weights, read_run_file
 from linger.workflow.samples import Edges, Piece, Samples, edges_of, require_alike, rows_of, seen_before
 
 if TYPE_CHECKING:

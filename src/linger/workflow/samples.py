@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
 from linger.analysis.batches import (
     Batch,
     BoundBatch,
     Forward,
     as_tensors,
     can_be_labels,
+    evaluating,
     fresh,
     joined_rows,
     keywords_of,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.measure import OutputError, error_db
+from linger.tuning.remedy import OutputError, error_db
 
 Function = Callable[[Tensor, Tensor], Tensor]
 

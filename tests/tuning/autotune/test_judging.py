@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune.judging import Judge, Score, is_better
+from linger.tuning.autotune.search import Judge, Score, is_better
 from linger.tuning.mixed_precision.goals import checked_metric
 
 

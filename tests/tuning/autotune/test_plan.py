@@ -14,10 +14,9 @@ from torch import nn
 import linger
 from linger.quantization.core.quantized import ranges_of
 from linger.tuning.autotune import plan
-from linger.tuning.autotune.judging import Score
 from linger.tuning.autotune.plan import EQUALIZED, affordable, expected_seconds, training_steps, usual_plan
 from linger.tuning.autotune.result import Step
-from linger.tuning.autotune.search import PLAIN, Candidate, Search, Trial, Wish
+from linger.tuning.autotune.search import PLAIN, Candidate, Score, Search, Trial, Wish
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,10 @@ from torch import nn
 import linger
 from linger.tuning.autotune import search as loop
 from linger.tuning.autotune.budget import read_budget
-from linger.tuning.autotune.judging import Judge
 from linger.tuning.autotune.result import Step
-from linger.tuning.autotune.search import PLAIN, NothingToDoError, Search, Trial, repeatable
-from linger.tuning.autotune.splitting import Parts, split
+from linger.tuning.autotune.search import PLAIN, Judge, NothingToDoError, Search, Trial, repeatable
 from linger.tuning.autotune.steps import quantized
+from linger.tuning.held_out import Parts, split
 
 
 def scaled(factor: float) -> Callable[..., Trial]:

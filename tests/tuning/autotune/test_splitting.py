@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.autotune.splitting import split
+from linger.tuning.held_out import split
 
 
 class Two(nn.Module):

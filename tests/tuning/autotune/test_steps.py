@@ -12,10 +12,9 @@ from torch import nn
 import linger
 from linger.quantization.core.quantized import ranges_of
 from linger.tuning.autotune.budget import read_budget
-from linger.tuning.autotune.judging import Judge
-from linger.tuning.autotune.search import NothingToDoError, Search, Trial
-from linger.tuning.autotune.splitting import split
+from linger.tuning.autotune.search import Judge, NothingToDoError, Search, Trial
 from linger.tuning.autotune.steps import distillation, exponents, methods, quantized
+from linger.tuning.held_out import split
 
 
 @pytest.fixture

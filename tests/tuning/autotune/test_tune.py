@@ -19,10 +19,10 @@ import linger
 from linger.quantization.core.observation import is_calibrating
 from linger.tuning.autotune import plan
 from linger.tuning.autotune import tune as front
-from linger.tuning.autotune.problems import problems_of, wide_shares
 from linger.tuning.autotune.result import Problem, Step
 from linger.tuning.autotune.search import PLAIN, Search, Trial
-from linger.tuning.measure import OutputError, error_db
+from linger.tuning.autotune.tune import problems_of, wide_shares
+from linger.tuning.remedy import OutputError, error_db
 
 
 class Net(nn.Module):

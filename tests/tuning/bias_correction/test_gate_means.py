@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import linger
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.stored import Kind
-from linger.tuning.bias_correction.gate_means import float_gates
+from linger.tuning.bias_correction.means import float_gates
 
 LENGTHS = [3, 5, 4]
 

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.equalization import absorption
-from linger.tuning.equalization.absorption import absorb
+from linger.tuning.equalization import weights
 from linger.tuning.equalization.factors import Chains
 from linger.tuning.equalization.rules import RULES
 from linger.tuning.equalization.watching import watch_channels
+from linger.tuning.equalization.weights import absorb
 
 
 class High(nn.Module):
@@ -117,7 +117,7 @@ def test_absorbed_biases_gain_range() -> None:
 def test_readers_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = High(ABSORBED["convolution"]).eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    monkeypatch.setattr(absorption, "_take", lambda layer, state, taken: None)
+    monkeypatch.setattr(weights, "_take", lambda layer, state, taken: None)
     monkeypatch.setattr(
         "linger.tuning.equalization.equalize._Search._error",
         lambda self, choice: 1.0 - 0.5 * bool(choice and choice.offsets),

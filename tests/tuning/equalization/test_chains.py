@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 import linger
 from linger.tuning.equalization.factors import Chains
-from linger.tuning.equalization.limit import limited_modules, put_limits
 from linger.tuning.equalization.rules import RULES
 from linger.tuning.equalization.watching import watch_channels
-from linger.tuning.equalization.weights import put
+from linger.tuning.equalization.weights import limited_modules, put, put_limits
 
 Forward = Callable[..., Any]
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from linger.tuning.equalization.factors import Chains
-from linger.tuning.equalization.limit import limited_modules
 from linger.tuning.equalization.rules import RULES
 from linger.tuning.equalization.watching import watch_channels
+from linger.tuning.equalization.weights import limited_modules
 
 
 class Chain(nn.Module):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import linger
+from linger.tuning.learned_rounding.integer_fit import Pair
 from linger.tuning.learned_rounding.recurrent_rounding import _float_operands, _Place, _quantized_operands, _sums
-from linger.tuning.learned_rounding.side_by_side import Pair
 from tests.tuning.learned_rounding.test_rounding import quantized
 
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.mixed_precision.chip import ChipWidths
 from linger.tuning.mixed_precision.flow import watch_flow
-from linger.tuning.mixed_precision.units import Unit, units_of
+from linger.tuning.mixed_precision.units import ChipWidths, Unit, units_of
 from tests.support.chip import add_wide_chip
 from tests.support.noisy_layers import quantized_copy
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linger.tuning.measure import OutputError
 from linger.tuning.mixed_precision.goals import read_goal
+from linger.tuning.remedy import OutputError
 
 
 def test_a_goal_in_decibels_holds_for_every_output() -> None:

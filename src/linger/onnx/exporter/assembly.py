@@ -22,19 +22,18 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from linger.checks.limits.limit import BY_EXPORT, NO_EXACT_FORM
-from linger.checks.limits.packing import PackingLimits
-from linger.checks.limits.products import ProductLimits
-from linger.checks.limits.target_findings import target_findings
-from linger.checks.limits.whole_file import PLATFORM, MemoryLimits, scratch_shortage
+from linger.checks.limits.limit import BY_EXPORT
+from linger.checks.limits.products import PackingLimits, ProductLimits
+from linger.checks.limits.target_findings import PLATFORM, target_findings
 from linger.checks.limits.windows import WindowLimits
+from linger.checks.memory_use import MemoryLimits, scratch_shortage
 from linger.dialect import DOMAIN, find_op
 from linger.errors import GraphError, UnsupportedError, UsageError, install_line, listing
 from linger.files import made_folder, write_atomically
-from linger.graph.core.finding import ERROR, NOTE, Changes
-from linger.graph.core.nodes import all_nodes, is_dialect, opset_of
+from linger.graph.core.check_rules import NO_EXACT_FORM
+from linger.graph.core.nodes import ERROR, NOTE, Changes, all_nodes, is_dialect, opset_of
 from linger.graph.core.tensor_types import infer_element_types
-from linger.graph.formats.flow import SHAPE_OPS, can_run
+from linger.graph.formats.tensor_formats import SHAPE_OPS, can_run
 from linger.graph.lowering.bodies import attach_functions, expand_dialect, known_tensors, state_recurrent_shapes
 from linger.graph.lowering.byte_layers import write_byte_layers
 from linger.graph.lowering.to_qdq import to_qdq
@@ -54,13 +53,12 @@ from linger.graph.passes.chip_windows import (
     drop_ceil_mode,
     join_groups,
     name_platform,
-    own_parameters,
     replace_idle_clips,
     split_max_pools,
     step_global_pools_by_one,
     widen_kernels,
 )
-from linger.graph.passes.constants import fix_shapes
+from linger.graph.passes.constants import fix_shapes, own_parameters
 from linger.graph.passes.declared_types import complete_types
 from linger.graph.passes.well_formed import remove_dead_code
 from linger.numeric.fixed import limits
@@ -494,10 +492,10 @@ def simplify(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> onnx.Mod
 
 def _simplified(proto: onnx.ModelProto) -> onnx.ModelProto:
     if importlib.util.find_spec("onnxslim") is not None:
-        simplified: onnx.ModelProto = importlib.import_module("onnxslim").slim(proto)
-        return simplified
+        slimmed: onnx.ModelProto = importlib.import_module("onnxslim").slim(proto)
+        return slimmed
     if importlib.util.find_spec("onnxsim") is not None:
-        simplified = importlib.import_module("onnxsim").simplify(proto)[0]
+        simplified: onnx.ModelProto = importlib.import_module("onnxsim").simplify(proto)[0]
         return simplified
     raise UsageError(f"export: simplify=True needs onnxslim or onnxsim. Install them with: {install_line('simplify')}")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -21,13 +22,12 @@ from torch import Tensor, nn
 from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
-from linger.analysis.attributes import kept_attributes
-from linger.analysis.batches import Forward
+from linger.analysis.batches import Forward, kept_attributes
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import UnsupportedError, UsageError, VerificationError, listing, refuse_unknown
 from linger.files import write_atomically
 from linger.graph.files.model_io import save
-from linger.graph.passes.qdq_pairs import cancel_dq_q
+from linger.graph.passes.dequants import cancel_dq_q
 from linger.onnx.exporter import OPSET, PACKED_FORMS, check_form, check_opset, check_packed, chosen_form
 from linger.onnx.exporter.assembly import assemble, list_initializers, require_suitable
 from linger.onnx.exporter.assembly import simplify as simplify_model
@@ -187,7 +187,8 @@ def export(
             stacklevel=2,
         )
     refuse_unknown("export", torch_keywords, {*TORCH_KEYWORDS, *inspect.signature(export).parameters})
-    refuse_sharded(model, "export")
+    if "torch.distributed.tensor" in sys.modules:  # else nothing is sharded
+        refuse_sharded(model, "export")
     runtime = runtime_of(model) if isinstance(model, nn.Module) else None
     as_they_are = {field.name: given[field.name] for field in fields(ExportOptions) if field.name in given}
     options = replace(

@@ -15,26 +15,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function
+from linger.analysis.batches import Batch, Function, evaluating
 from linger.analysis.trace import Trace
 from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
-from linger.ops.fast.twin import accumulate, product_twin
+from linger.ops.fast.fast_path import accumulate, product_fast_path
 from linger.progress import progress
-from linger.quantization.core.frozen import Frozen, round_bias
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.quantized import Frozen, QuantizedBase, round_bias
 from linger.quantization.core.runtime import Operands, runtime_of
 from linger.quantization.functions.products import PRODUCTS
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.tuning.bias_correction.channel_means import Call, ChannelMeans
-from linger.tuning.bias_correction.float_means import Found, Wanted, float_means, projections
-from linger.tuning.bias_correction.gate_means import Start, quantized_gates
-from linger.tuning.measure import OutputError, error_db
-from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
+from linger.tuning.bias_correction.means import (
+    Call,
+    ChannelMeans,
+    Found,
+    Start,
+    Wanted,
+    float_means,
+    projections,
+    quantized_gates,
+)
+from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
 
 _WHERE = "correct_biases"
 
@@ -251,7 +255,7 @@ class _Sweep:
         expected = self._expected.get(key, {}).get(call)
         if expected is None:
             return
-        axis = product_twin(op).channel_axis
+        axis = product_fast_path(op).channel_axis
         product = accumulate(op, attributes, x.content, frozen.weight, None)
         bias = self._real_bias(key, product.new_zeros(product.shape[axis])).double()
         shape = [-1 if i == product.dim() + axis else 1 for i in range(product.dim())]

@@ -17,22 +17,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, evaluating, float_tensors, fresh, run_batch
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.progress import progress
 from linger.quantization.core.calibrate import local_calibration
 from linger.quantization.setup.initialize import init
 from linger.targets import find_target
-from linger.tuning.equalization.absorption import Offsets, absorb
 from linger.tuning.equalization.factors import Chains
-from linger.tuning.equalization.limit import Limited, limited_modules, put_limits
 from linger.tuning.equalization.rules import RULES
 from linger.tuning.equalization.watching import watch_channels
-from linger.tuning.equalization.weights import Array, put, state_of
-from linger.tuning.measure import OutputError, error_db
-from linger.tuning.remedy import Change, Remedy, checked_data, require_float
+from linger.tuning.equalization.weights import (
+    Array,
+    Limited,
+    Offsets,
+    absorb,
+    limited_modules,
+    put,
+    put_limits,
+    state_of,
+)
+from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_float
 
 _LIMIT_OP = "iqMin"
 """What limits single channels on a device."""

@@ -15,11 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.tuning.equalization.absorption import find_offsets
-from linger.tuning.equalization.flow import PINNED, Layer, Numbers
-from linger.tuning.equalization.limit import Limited
-from linger.tuning.equalization.watching import Watch
-from linger.tuning.equalization.weights import Array, magnitudes, state_of
+from linger.tuning.equalization.watching import PINNED, Layer, Numbers, Watch
+from linger.tuning.equalization.weights import Array, Limited, find_offsets, magnitudes, state_of
 
 _LARGEST = 10.0
 """No factor is beyond 2^±10: more than the 8 bits that there are, and far from the ends of float32."""

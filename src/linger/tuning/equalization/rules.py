@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.analysis.batches import Function
-from linger.tuning.equalization.flow import ANY, PINNED, Form, as_numbers
-from linger.tuning.equalization.watching import Clip, Rule, Watch, named_norm
+from linger.tuning.equalization.watching import ANY, PINNED, Clip, Form, Rule, Watch, as_numbers, named_norm
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")

@@ -8,20 +8,170 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from linger.analysis.batches import Batch
 from linger.analysis.trace import Trace
-from linger.constraint.conv_bn import ConvBN
+from linger.constraint.conv_bn import ConvBN, fold, per_weight
+from linger.constraint.limits import clamp
 from linger.dialect import Op
-from linger.quantization.core.frozen import Frozen
+from linger.numeric.fixed import limits
+from linger.quantization.core.quantized import Frozen, integer_bound
 from linger.quantization.layers.layer import QuantLayer
-from linger.tuning.learned_rounding.folded_weights import grid_of, put_integers
-from linger.tuning.learned_rounding.integer_fit import Moments, change_of, fit_integers
-from linger.tuning.learned_rounding.patches import input_rows, output_rows, positions
-from linger.tuning.learned_rounding.side_by_side import Enough, Pair, run_until
+from linger.tuning.learned_rounding.integer_fit import (
+    Enough,
+    Fit,
+    Grid,
+    Moments,
+    Pair,
+    change_of,
+    fit_integers,
+    run_until,
+)
 from linger.tuning.remedy import Change
+
+_IMAGE_AXES = 2
+
+
+def positions(op: Op, y: Tensor) -> tuple[int, ...]:
+    """The shape of an output without its channels."""
+    shape = list(y.shape)
+    del shape[-1 - op.window_axes]
+    return tuple(shape)
+
+
+def output_rows(op: Op, y: Tensor, picks: Tensor) -> Tensor:
+    """The channels of an output at some positions (numbers within `positions`), [picks, channels]."""
+    return y.movedim(-1 - op.window_axes, -1)[torch.unravel_index(picks.to(y.device), positions(op, y))]
+
+
+def input_rows(op: Op, x: Tensor, geometry: Mapping[str, Any], picks: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inputs of an output's sums at some positions of its `shape` (without channels), [picks, groups, taps].
+
+    Taps are in the order of `to_rows`.
+    """
+    axes, picks = op.window_axes, picks.to(x.device)
+    if not axes:
+        return x.reshape(-1, 1, x.shape[-1])[picks]
+    strides, dilations, kernel = (_image(geometry[n], 1) for n in ("strides", "dilations", "kernel_shape"))
+    begin, end = _image(geometry["pads"][:axes], 0), _image(geometry["pads"][axes:], 0)
+    if x.dim() == axes + 1:
+        x, shape = x.unsqueeze(0), (1, *shape)
+    if axes < _IMAGE_AXES:
+        x, shape = x.unsqueeze(-2), (shape[0], 1, shape[1])
+    if op.is_transposed:
+        x = _spread(x, strides)
+        reach = [d * (n - 1) for d, n in zip(dilations, kernel, strict=True)]
+        more = _image(geometry["output_padding"], 0)
+        begin, end = (
+            [r - b for r, b in zip(reach, begin, strict=True)],
+            [r - e for r, e in zip(reach, end, strict=True)],
+        )
+        end, strides = [e + m for e, m in zip(end, more, strict=True)], [1, 1]
+    x = F.pad(x, (begin[1], end[1], begin[0], end[0]))
+    batch, row, column = torch.unravel_index(picks, tuple(shape))
+    rows = row[:, None] * strides[0] + torch.arange(kernel[0], device=x.device) * dilations[0]
+    columns = column[:, None] * strides[1] + torch.arange(kernel[1], device=x.device) * dilations[1]
+    found = x.movedim(1, -1)[batch[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return found.movedim(-1, 1).reshape(len(picks), geometry["group"], -1)
+
+
+def _image(numbers: Sequence[int], missing: int) -> list[int]:
+    return [*[missing] * (_IMAGE_AXES - len(numbers)), *numbers]
+
+
+def _spread(x: Tensor, strides: Sequence[int]) -> Tensor:
+    """A image with zeros between its pixels: a transposed convolution is a plain one of it, with a turned kernel."""
+    height, width = ((n - 1) * s + 1 for n, s in zip(x.shape[2:], strides, strict=True))
+    wide = x.new_zeros(*x.shape[:2], height, width)
+    wide[..., :: strides[0], :: strides[1]] = x
+    return wide
+
+
+def to_rows(weight: Tensor, groups: int, *, is_transposed: bool) -> Tensor:
+    """A weight as one matrix per group, [groups, channels, taps]."""
+    if not is_transposed:
+        return weight.reshape(groups, weight.shape[0] // groups, -1)
+    turned = weight.flip(tuple(range(2, weight.dim())))
+    parts = turned.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
+    return parts.reshape(groups, weight.shape[1], -1)
+
+
+def from_rows(rows: Tensor, like: Tensor, *, is_transposed: bool) -> Tensor:
+    """The weight of the shape of `like` that has these matrices."""
+    if not is_transposed:
+        return rows.reshape(like.shape)
+    parts = rows.reshape(len(rows), like.shape[1], -1, *like.shape[2:]).transpose(1, 2)
+    return parts.reshape(like.shape).flip(tuple(range(2, like.dim())))
+
+
+_NEGLIGIBLE = 1e-8
+"""A batch norm's factor below which a weight has no effect."""
+
+
+def affine_of(layer: QuantLayer) -> tuple[Tensor, Tensor]:
+    """Factor and offset per channel of a layer's batch norm, on a product without bias."""
+    assert layer.bn is not None
+    assert layer.bias is not None  # take_batch_norm made it
+    factor, offset = fold(torch.ones_like(layer.bias)[:, None], torch.zeros_like(layer.bias), layer.bn)
+    return factor.squeeze(1), offset
+
+
+def grid_of(layer: QuantLayer, frozen: Frozen, groups: int) -> Grid:
+    """The folded weights of a layer as rows, and the grid that they are rounded to."""
+    weight: Tensor = layer.weight
+    if layer.bn is not None:
+        weight = weight * per_weight(affine_of(layer)[0], weight, layer.transposed_groups)
+    is_transposed = layer.transposed_groups is not None
+    integers = frozen.weight_integers.reshape(weight.shape)
+    rows, now = (to_rows(t, groups, is_transposed=is_transposed).double().cpu() for t in (weight, integers))
+    largest, limit = limits(layer.widths.parameter)[1], integer_bound(layer.limited_to.weight, layer.widths.parameter)
+    bound = largest if limit is None else min(largest, int(limit * frozen.scale_w))
+    bias = rows.new_zeros(rows.shape[:2]) if frozen.bias is None else frozen.bias.double().cpu().reshape(groups, -1)
+    ones = torch.ones(rows.shape[2], dtype=torch.float64)
+    return Grid(rows, now, bias, ones / frozen.scale_w, ones * bound)
+
+
+def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, found: Fit) -> bool:
+    """Write new integers and biases into a layer; where it would not round to these integers, it stays as it was."""
+    device = layer.weight.device
+    scale, before, chosen = (
+        frozen.scale_w,
+        {n: t.clone() for n, t in layer.state_dict().items()},
+        layer.ranges["w"].chosen_range(),
+    )
+    is_new, bias = found.is_new.flatten().to(device), found.bias.flatten().to(device)
+    factor, offset = torch.ones_like(bias), torch.zeros_like(bias)
+    if layer.bn is not None:
+        factor, offset = (t.double() for t in affine_of(layer))
+        is_new = is_new & (factor.abs() > _NEGLIGIBLE)
+        factor = factor.masked_fill(~is_new, 1.0)
+    integers = from_rows(found.integers.to(device), layer.weight, is_transposed=layer.transposed_groups is not None)
+    is_new_weight = per_weight(is_new, integers, layer.transposed_groups)
+    integers = torch.where(is_new_weight, integers, frozen.weight_integers.reshape(integers.shape))
+    weight = integers / scale / per_weight(factor, integers, layer.transposed_groups)
+    layer.weight.copy_(torch.where(is_new_weight, weight.to(layer.weight), layer.weight))
+    limited = clamp(bias, layer.limited_to.bias)
+    assert limited is not None  # as the bias
+    _put_bias(layer, (limited - offset) / factor, is_new)
+    layer.ranges["w"].choose_range(limits(layer.widths.parameter)[1] / scale)
+    again = layer.freeze(scale_x)
+    is_kept = again.scale_w == scale and bool((again.weight_integers.reshape(integers.shape) == integers).all())
+    if not is_kept:
+        layer.load_state_dict(before)
+        layer.ranges["w"].choose_range(chosen)
+    return is_kept
+
+
+def _put_bias(layer: QuantLayer, bias: Tensor, is_new: Tensor) -> None:
+    """The new biases of some channels; a layer without a bias gets one."""
+    if layer.bias is None:
+        layer.shift_output(torch.where(is_new, bias, 0.0))
+    else:
+        layer.bias.copy_(torch.where(is_new, bias.to(layer.bias), layer.bias))
+
 
 _SIGNAL_AXES = 3
 _MATRIX_AXES = 2

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from linger.analysis.attributes import evaluating
+from linger.analysis.batches import evaluating
 from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.errors import UsageError
@@ -18,11 +18,10 @@ from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.tuning.held_out import split_data
+from linger.tuning.learned_rounding.integer_fit import Pair
 from linger.tuning.learned_rounding.product_rounding import improve_product, is_product
 from linger.tuning.learned_rounding.recurrent_rounding import improve_recurrent
-from linger.tuning.learned_rounding.side_by_side import Pair
-from linger.tuning.measure import OutputError, error_db
-from linger.tuning.remedy import Change, Remedy, checked_data, require_pair, undone_on_error
+from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
 
 _MOST_TAPS = 4608
 """A layer whose sums are longer is left alone: its table of second moments would take more than 170 MB."""

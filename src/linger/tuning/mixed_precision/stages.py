@@ -23,8 +23,7 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.marking import checked_widths
-from linger.tuning.mixed_precision.chip import ChipWidths
-from linger.tuning.mixed_precision.units import ACTIVATIONS, WEIGHTS, Unit
+from linger.tuning.mixed_precision.units import ACTIVATIONS, WEIGHTS, ChipWidths, Unit
 
 Wish = int | str
 """Bits of the weights (`4`), or of input, weights and output (`"16/8/16"`)."""

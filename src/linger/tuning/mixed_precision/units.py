@@ -3,20 +3,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from linger.checks.limits.products import OperandLimits, PackingLimits, ProductLimits
+from linger.checks.limits.windows import WindowLimits
+from linger.constraint.conv_bn import layer_of
 from linger.constraint.limits import Widths
-from linger.dialect import find_op
+from linger.dialect import Op, find_op
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.ranges import Range, Saved
 from linger.quantization.core.stored import Kind
 from linger.quantization.functions.functional_layer import FunctionalLayer
+from linger.targets import Target, find_target
 from linger.tuning.mixed_precision.flow import Flow, Layer, input_range_of, layers_of, output_range_of
-from linger.tuning.mixed_precision.originals import Originals
+
+Pair = tuple[Tensor, Tensor]
+"""A parameter as it is now, and as it was in the float model."""
+
+
+class Originals:
+    """What differs from the float model in each layer, where nothing but biases does.
+
+    Weights that were equalized, rounded or trained since have suited each other: they are left as they are, with their biases.
+    """
+
+    def __init__(self, model: nn.Module, reference: nn.Module) -> None:
+        theirs = dict(reference.named_modules())
+        found = {path: dict(_pairs(layer, theirs.get(path))) for path, layer in layers_of(model).items()}
+        is_corrected = all(name.startswith("bias") for pairs in found.values() for name in pairs)
+        self._pairs = {path: pairs for path, pairs in found.items() if pairs} if is_corrected else {}
+
+    def put(self, path: str, layer: Layer, *, is_original: bool) -> None:
+        """Give a layer, of the model or of a copy, the float model's parameters, or those that it had."""
+        with torch.no_grad():
+            for name, (tuned, original) in self._pairs.get(path, {}).items():
+                layer.get_parameter(name).copy_(original if is_original else tuned)
+
+
+def _pairs(layer: Layer, other: nn.Module | None) -> Iterator[tuple[str, Pair]]:
+    """The parameters that differ. A layer may have got a bias that the float one has not."""
+    theirs = {} if other is None else dict(layer_of(other).named_parameters(recurse=False))
+    for name, parameter in layer.named_parameters(recurse=False):
+        tuned = parameter.detach()
+        original = theirs[name].detach() if name in theirs else torch.zeros_like(tuned)
+        if tuned.shape != original.shape or not torch.equal(tuned, original):
+            yield name, (tuned.clone(), original.clone())
+
 
 WIDE_BITS = 16
 _USUAL_BITS = 8
@@ -247,3 +284,68 @@ class BitModel:
             wide_weights=wide[WEIGHTS],
             wide_activations=wide[ACTIVATIONS],
         )
+
+
+_USUAL_BITS = 8
+
+
+@dataclass(frozen=True)
+class ChipWidths:
+    """The widths of one chip; without a chip every width is allowed."""
+
+    target: Target | None = None
+
+    @classmethod
+    def of(cls, name: str | None) -> ChipWidths:
+        """Those of a chip by its name.
+
+        Raises:
+            UsageError: There is no such chip.
+        """
+        return cls(None if name is None else find_target(name))
+
+    def allows(self, unit: Unit, bits: int) -> bool:
+        """Whether a tensor may have this width: where it is made, and in every op that reads it."""
+        if self.target is None or bits == unit.bits:
+            return True
+        ops = [find_op(name) for name in sorted(unit.reading_ops)]
+        if unit.what == WEIGHTS:
+            return bits in self._product(find_op(unit.op)).weight_bits and all(self.reads(op, bits) for op in ops)
+        return self._makes(unit, bits) and all(self.reads(op, bits) for op in ops)
+
+    @property
+    def _windows(self) -> WindowLimits:
+        assert self.target is not None  # asked with a chip only
+        return self.target.table("windows", WindowLimits)
+
+    def _product(self, op: Op) -> WindowLimits | ProductLimits:
+        assert self.target is not None
+        is_window = "window-width" in op.chip_limits
+        return self._windows if is_window else self.target.table("products", ProductLimits)
+
+    def _makes(self, unit: Unit, bits: int) -> bool:
+        assert self.target is not None
+        packing = self.target.table("packing", PackingLimits)
+        if not unit.is_output:
+            return bits == packing.quant_bits
+        op = find_op(unit.op)
+        if bits not in packing.data_bits:
+            return False
+        if op.is_transposed:
+            return bits in self._windows.transposed_output_bits
+        if op.weight_axes is None:
+            return unit.is_function or self.reads(op, bits)  # a pool gives the width that it takes
+        return bits in self._product(op).output_bits
+
+    def reads(self, op: Op, bits: int) -> bool:
+        """Whether an op takes an input of this width."""
+        assert self.target is not None
+        limits, operands = op.chip_limits, self.target.table("operands", OperandLimits)
+        curve = operands.packed_curve_bits.get(op.name, operands.curve_bits)
+        refusals = (
+            ("window-width" in limits or "pool" in limits) and bits > self._windows.data_bits,
+            "join" in limits and operands.mixed_join_bits is not None and bits > operands.mixed_join_bits,
+            "curve" in limits and curve not in (None, bits),
+            "layer-norm" in limits and bits > _USUAL_BITS,
+        )
+        return not any(refusals)

@@ -21,10 +21,9 @@ from linger.quantization.core.ranges import Range
 from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.noise_bench import abandoned_on_error
 from linger.quantization.functions.functional_layer import FunctionalLayer
-from linger.tuning.measure import OutputError
 from linger.tuning.mixed_precision.flow import Layer, input_range_of, layers_of
-from linger.tuning.mixed_precision.originals import Originals
-from linger.tuning.mixed_precision.units import WEIGHTS, WIDE_BITS, Unit
+from linger.tuning.mixed_precision.units import WEIGHTS, WIDE_BITS, Originals, Unit
+from linger.tuning.remedy import OutputError
 
 _WIDE = Widths(WIDE_BITS, WIDE_BITS, WIDE_BITS)
 
