@@ -20,7 +20,7 @@ from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.stored import Kind
-from linger.quantization.diagnosis.noise_bench import mismatch
+from linger.quantization.diagnosis.call_watch import mismatch
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent

@@ -17,7 +17,7 @@ from linger.errors import LingerError, UsageError, listing, no_module
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.noise_bench import SignalNoise, decibels, mismatch
+from linger.quantization.diagnosis.call_watch import SignalNoise, decibels, mismatch
 from linger.records.table import Column, Result
 
 

@@ -23,8 +23,12 @@ from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.stored import EVERYTHING
-from linger.quantization.diagnosis.call_watch import Call, CallWatch, FunctionKey, Given, Key
-from linger.quantization.diagnosis.noise_bench import (
+from linger.quantization.diagnosis.call_watch import (
+    Call,
+    CallWatch,
+    FunctionKey,
+    Given,
+    Key,
     SignalNoise,
     as_real,
     decibels,
