@@ -15,8 +15,7 @@ import numpy as np
 from linger.analysis.magnitudes import BLOCK, Array, Magnitudes, Values, read_blocks
 from linger.analysis.result import ABNORMAL_VERSU
 from linger.numeric.fixed import limits, scale_for
-from linger.records.html import bars_html
-from linger.records.table import Column, Result, to_text
+from linger.records.table import Column, Result, bars_html, to_text
 
 _WIDTHS = (4, 8, 16)
 USUAL = 8

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from linger.analysis.magnitudes import Magnitudes
 from linger.files import write_atomically
-from linger.records.html import table_html
-from linger.records.table import dicts_to_csv, written
+from linger.records.table import dicts_to_csv, table_html, written
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -44,7 +44,7 @@ from linger.reporting.facts import (
     TriedStep,
     Tuning,
 )
-from linger.simulation.recorder import record
+from linger.simulation import record
 from linger.targets import Target
 from linger.tuning.autotune.result import TuneResult
 from linger.tuning.mixed_precision.goals import checked_metric, metric_name

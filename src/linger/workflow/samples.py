@@ -31,7 +31,7 @@ from linger.analysis.batches import (
     values_of,
 )
 from linger.errors import LingerError, UsageError, listing
-from linger.simulation.example_call import ExampleCall, default_names
+from linger.simulation import ExampleCall, default_names
 
 HELD_OUT = 5
 """One sample of so many is held out, and one at least."""

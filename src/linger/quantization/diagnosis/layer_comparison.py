@@ -41,8 +41,7 @@ from linger.quantization.diagnosis.call_watch import (
 )
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
-from linger.records.html import bars_html
-from linger.records.table import Column, Result
+from linger.records.table import Column, Result, bars_html
 
 _FACTOR = 2.0
 """One error counts alone where its power exceeds the other's by more than this."""

@@ -34,8 +34,7 @@ from linger.quantization.diagnosis.noise_bench import (
     open_measurements,
 )
 from linger.quantization.setup.marking import checked_widths
-from linger.records.html import bars_html
-from linger.records.table import Column, Result
+from linger.records.table import Column, Result, bars_html
 
 _MOST = 3.0
 """Weights or activations are named alone where their noise is so many times the other's."""
