@@ -17,11 +17,24 @@ from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
 from linger.numeric.torch.quantize import fake_quantize
 from linger.quantization.core import packing
-from linger.quantization.core.qtensor import QTensor, follow, has_place, is_quantized, runtime_among, unwrap
-from linger.quantization.core.recomputation import is_repeating
-from linger.quantization.core.runtime import OpRecord, Runtime, TorchFunction, may_be_repeated
+from linger.quantization.core.qtensor import (
+    QTensor,
+    follow,
+    function_with_symbolic,
+    has_place,
+    is_quantized,
+    runtime_among,
+    unwrap,
+)
+from linger.quantization.core.runtime import (
+    OpRecord,
+    Runtime,
+    TorchFunction,
+    full_precision,
+    may_be_repeated,
+)
+from linger.quantization.core.stored import is_repeating
 from linger.quantization.core.supported import NO_INTEGER_FORM, SHUFFLES, SWITCHES, reason_of, why_off
-from linger.quantization.core.torch_state import full_precision, function_with_symbolic
 from linger.quantization.functions import rewrites
 from linger.quantization.functions.attention import ATTENTION
 from linger.quantization.functions.chip_forms import is_sum, negated, sum_op
