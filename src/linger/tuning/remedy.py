@@ -30,7 +30,7 @@ class OutputError:
 
     def __init__(self, reference: nn.Module, batches: Sequence[Batch]) -> None:
         self.batches = [fresh(batch) for batch in batches]
-        self.expected = [self._outputs(reference, batch) for batch in self.batches]
+        self.expected = [self.outputs(reference, batch) for batch in self.batches]
         wrong = [
             f"output {number} for batch {place}"
             for place, outputs in enumerate(self.expected)
@@ -43,7 +43,8 @@ class OutputError:
             )
 
     @staticmethod
-    def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
+    def outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
+        """The outputs of a model that hold real numbers, in evaluation mode."""
         with torch.no_grad(), evaluating(model):
             return [t.detach().clone() for t in float_tensors(unwrap(run_batch(model, fresh(batch))))]
 
@@ -56,19 +57,19 @@ class OutputError:
         """The error of each output; other shapes than the reference's are refused."""
         totals: list[SignalNoise] = []
         for batch, expected in zip(self.batches, self.expected, strict=True):
-            outputs = self._outputs(model, batch)
-            require_alike(expected, outputs)
+            outputs = self.outputs(model, batch)
+            self.require_alike(expected, outputs)
             totals = totals or [SignalNoise() for _ in outputs]
             for total, first, second in zip(totals, expected, outputs, strict=True):
                 total.add(first, second)
         return [total.noise / total.signal if total.signal else float(total.noise > 0) for total in totals]
 
-
-def require_alike(expected: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """Refuse outputs of other shapes than the reference's."""
-    problem = mismatch(expected, outputs)
-    if problem is not None:
-        raise UsageError(f"{problem}. The reference must be the float model of the quantized one.")
+    @staticmethod
+    def require_alike(expected: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Refuse outputs of other shapes than the reference's."""
+        problem = mismatch(expected, outputs)
+        if problem is not None:
+            raise UsageError(f"{problem}. The reference must be the float model of the quantized one.")
 
 
 def error_db(error: float) -> float:
@@ -189,12 +190,12 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 @contextmanager
-def undone_on_error(where: str, model: nn.Module) -> Iterator[None]:
-    """Put parameters and buffers back where a remedy fails or is interrupted; other errors become a LingerError's cause."""
+def undone_on_error(where: str, model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Put parameters and buffers, which it gives, back where a remedy fails or is interrupted; other errors become a cause."""
     before = state_of(model)
     modes = [(module, module.training) for module in model.modules()]
     try:
-        yield
+        yield before
     except BaseException as error:
         with torch.no_grad():
             model.load_state_dict(before)

@@ -27,7 +27,6 @@ from linger.tuning.remedy import (
     checked_data,
     error_db,
     require_pair,
-    state_of,
     undone_on_error,
 )
 
@@ -71,8 +70,7 @@ def round_weights(
     learned, held = split_data(where, batches)
     error, held_error = OutputError(reference, batches), OutputError(reference, held)
     before, held_before = error(model), held_error(model)
-    state = state_of(model)
-    with undone_on_error(where, model), torch.no_grad(), evaluating(model), evaluating(reference):
+    with undone_on_error(where, model) as state, torch.no_grad(), evaluating(model), evaluating(reference):
         pair = Pair(model, reference, learned, held, positions, seed)
         layers = _layers(pair)
         changes: list[Change] = []
