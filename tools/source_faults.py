@@ -66,9 +66,9 @@ FAULTS = (
     ),
     Fault(
         "frozen biases",
-        "quantization/core/frozen.py",
-        "rounded_bias = round_bias(bias, scale_x * scale_w)",
-        "rounded_bias = round_bias(bias, scale_w)",
+        "quantization/core/quantized.py",
+        "rounded = round_bias(bias, scale_x * scale_w)",
+        "rounded = round_bias(bias, scale_w)",
     ),
     Fault(
         "comparison of integers",

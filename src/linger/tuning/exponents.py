@@ -10,17 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, evaluating
 from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.torch.quantize import fake_quantize
 from linger.ops.fast.fast_path import RealFastPath, accumulate, functional_fast_path
 from linger.progress import progress
-from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.quantized import Frozen, ranges_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Operands, Runtime, runtime_of
 from linger.quantization.core.stored import Kind

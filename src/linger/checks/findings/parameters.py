@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from linger.checks.findings.structure import CheckedModel, NodePlace
 from linger.dialect import Op, is_known
 from linger.graph.core import check_rules as rules
-from linger.graph.core.finding import Finding
-from linger.graph.core.nodes import is_dialect, op_of
+from linger.graph.core.nodes import Finding, is_dialect, op_of
 from linger.graph.core.tensor_types import INTEGERS, constant_tensor
 from linger.numeric.fixed import limits
 from linger.numeric.onnx.writer import integer_type

@@ -15,12 +15,20 @@ from linger.checks.findings.structure import CheckedModel, NodePlace, model_find
 from linger.dialect import Op, find_op, is_known
 from linger.errors import GraphError
 from linger.graph.core import check_rules as rules
-from linger.graph.core.dialects import NEWER_OPS, is_dequant, is_newer, is_quantizing, read_scale
-from linger.graph.core.finding import NOTE, WARNING, Finding
-from linger.graph.core.nodes import describe, is_dialect, op_of
+from linger.graph.core.dialects import (
+    LARGEST,
+    NEWER_OPS,
+    SAFE_WEIGHT,
+    is_dequant,
+    is_newer,
+    is_quantizing,
+    read_scale,
+    stands_for,
+)
+from linger.graph.core.nodes import NOTE, WARNING, Finding, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import constant_tensor, integer_bits
-from linger.graph.core.unsigned_bytes import LARGEST, SAFE_WEIGHT, stands_for
-from linger.graph.formats.propagation import Propagation, Use, propagate
+from linger.graph.formats.propagation import propagate
+from linger.graph.formats.tensor_formats import Propagation, Use
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
     QUANTIZE,

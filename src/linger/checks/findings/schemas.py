@@ -19,8 +19,7 @@ from linger.dialect import Op, is_known, ops
 from linger.errors import LingerError, UsageError, listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialects import NEWER_OPS, is_newer
-from linger.graph.core.finding import WARNING, Finding
-from linger.graph.core.nodes import describe, is_dialect, op_of
+from linger.graph.core.nodes import WARNING, Finding, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.files.model_io import INLINE_BYTES
 from linger.graph.lowering.bodies import bring_to_normal_form, require_settings

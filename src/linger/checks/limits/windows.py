@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from linger.checks.limits.limit import BY_EXPORT, KB, Site, aligned, limit, one_of
 from linger.graph.core.check_rules import NO_EXACT_FORM
-from linger.graph.core.finding import Finding
+from linger.graph.core.nodes import Finding
 
 _REMEDY_SIZE = "Use a size that the chip has: no exact form of another one is known."
 _TWO_STEPS = "Pool in two steps (25×5 as 5×5, then 5×1), as linger.init(model, target={!r}) does by itself where it can"

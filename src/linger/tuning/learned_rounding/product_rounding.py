@@ -18,7 +18,7 @@ from linger.constraint.conv_bn import ConvBN, fold, per_weight
 from linger.constraint.limits import clamp
 from linger.dialect import Op
 from linger.numeric.fixed import limits
-from linger.quantization.core.frozen import Frozen, integer_bound
+from linger.quantization.core.quantized import Frozen, integer_bound
 from linger.quantization.layers.layer import QuantLayer
 from linger.tuning.learned_rounding.integer_fit import (
     Enough,
@@ -140,7 +140,7 @@ def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, found: Fit) 
     scale, before, chosen = (
         frozen.scale_w,
         {n: t.clone() for n, t in layer.state_dict().items()},
-        layer.chosen_range("w"),
+        layer.ranges["w"].chosen_range(),
     )
     is_new, bias = found.is_new.flatten().to(device), found.bias.flatten().to(device)
     factor, offset = torch.ones_like(bias), torch.zeros_like(bias)
@@ -156,12 +156,12 @@ def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, found: Fit) 
     limited = clamp(bias, layer.limited_to.bias)
     assert limited is not None  # as the bias
     _put_bias(layer, (limited - offset) / factor, is_new)
-    layer.choose_range("w", limits(layer.widths.parameter)[1] / scale)
+    layer.ranges["w"].choose_range(limits(layer.widths.parameter)[1] / scale)
     again = layer.freeze(scale_x)
     is_kept = again.scale_w == scale and bool((again.weight_integers.reshape(integers.shape) == integers).all())
     if not is_kept:
         layer.load_state_dict(before)
-        layer.choose_range("w", chosen)
+        layer.ranges["w"].choose_range(chosen)
     return is_kept
 
 
