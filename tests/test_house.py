@@ -163,3 +163,28 @@ def test_the_walks_run_and_are_short(house):
     loads = [found.measures[f"walk {name}, loads"] for name in ("forward", "verify", "linger c", "linger quantize")]
     assert loads == [0, 1, 1, 1]
     assert found.measures["names in linger.__all__"] == len(importlib.import_module("linger").__all__)
+
+
+def test_public_classes_count_also_inside_others(house, write):
+    text = "class A:\n    class B: ...\nclass _C:\n    class D: ...\n"
+    counted = house.measure_files(write({"a.py": text}))
+    assert counted.measures["public classes"] == 3
+    assert counted.places["public classes"] == ["a.py:1 A", "a.py:2 B", "a.py:4 D"]
+
+
+def test_test_files_that_reach_behind_the_public_names_are_counted(house, tmp_path):
+    files = {
+        "src/linger/__init__.pyi": "",
+        "src/linger/a/__init__.pyi": "",
+        "src/linger/a/b.py": "x = 1",
+        "tests/test_public.py": "import linger\nimport linger.a\nfrom linger.a import x\nfrom linger.errors import E",
+        "tests/a/test_inside.py": "from linger.a.b import x",
+        "tests/a/test_late.py": "def test():\n    import linger.a.b",
+        "tests/support.py": "from linger.a.b import x",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    counted = house.measure_files(tmp_path / "src" / "linger")
+    assert counted.measures["tests that import internals, %"] == 66.7
+    assert counted.places["tests that import internals"] == ["tests/a/test_inside.py", "tests/a/test_late.py"]

@@ -179,3 +179,26 @@ def test_the_pages_for_users_import_public_places_only():
     found = re.findall(r"^(?:from|import) (linger[\w.]*)", text, re.MULTILINE)
     assert len(found) > 20
     assert set(found) <= IMPORTED_BY_USERS
+
+
+def test_imports_are_left_out_of_later_searches_for_garbage():
+    script = """
+import gc
+from linger.lazy_exports import importing
+before = gc.get_threshold()
+with importing():
+    pass
+assert gc.get_freeze_count() == 0, "nothing was imported"
+with importing():
+    import csv
+    assert gc.get_threshold() > before
+assert gc.get_freeze_count() > 0
+assert gc.get_threshold() == before
+gc.unfreeze()
+try:
+    with importing():
+        raise KeyError
+except KeyError:
+    assert gc.get_threshold() == before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -26,6 +26,7 @@ from radon.complexity import add_inner_blocks, cc_visit_ast
 FILES_LIMIT = 20
 COMPLEXITY_LIMIT = 10
 SHARED_LINES = 6
+OPEN_MODULES = ("errors", "version", "cli", "__main__")
 # The largest value that a measure may have. Every folder but `ops`, which has one file per op, has FILES_LIMIT.
 TARGETS = {
     "import cycles": 0,
@@ -33,6 +34,8 @@ TARGETS = {
     "lines": 95_600,
     "complexity over 10, %": 2.5,
     "bare Any, %": 8,
+    "public classes": 616,
+    "tests that import internals, %": 83,
     "names in dir(linger)": 60,
     "walk forward, files": 10,
     "walk forward, hops": 58,
@@ -205,6 +208,43 @@ def measure_complexity(house: House, sources: list[Source]) -> None:
     house.places["complexity"] = [f"{number} {place}" for number, place in sorted(places, reverse=True)]
 
 
+def measure_classes(house: House, sources: list[Source]) -> None:
+    """Count the classes whose name has no leading underscore, inner ones included."""
+    classes = [
+        f"{source.path}:{node.lineno} {node.name}"
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    house.measures["public classes"] = len(classes)
+    house.places["public classes"] = classes
+
+
+def measure_tests(house: House, root: Path) -> None:
+    """Count the test files that import anything of the package but its public names, in percent of all.
+
+    Public is what the package or a subpackage with a stub (`__init__.pyi`) offers, and the modules in OPEN_MODULES.
+    """
+    stubs = (stub.parent.relative_to(root.parent).parts for stub in root.rglob("__init__.pyi"))
+    public = {".".join(parts) for parts in stubs} | {f"{root.name}.{name}" for name in OPEN_MODULES}
+    files = sorted((root.parent.parent / "tests").rglob("test_*.py"))
+    inside = []
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        modules = {name for node in ast.walk(tree) for name in modules_named(node)}
+        if any(name.partition(".")[0] == root.name and name not in public for name in modules):
+            inside.append(file.relative_to(root.parent.parent).as_posix())
+    house.measures["tests that import internals, %"] = percent(len(inside), len(files))
+    house.places["tests that import internals"] = inside
+
+
+def modules_named(node: ast.AST) -> list[str]:
+    """The modules that an import statement names as such."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
 def measure_any(house: House, sources: list[Source]) -> None:
     """Count the annotations of parameters and results that are exactly `Any`, in percent of all of them."""
     bare: Counter[str] = Counter()
@@ -284,6 +324,8 @@ def measure_files(root: Path) -> House:
     measure_imports(house, sources)
     measure_complexity(house, sources)
     measure_any(house, sources)
+    measure_classes(house, sources)
+    measure_tests(house, root)
     measure_duplicates(house, sources)
     return house
 

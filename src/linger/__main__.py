@@ -9,7 +9,10 @@ import os
 def main() -> None:
     """Run the command that the arguments of this process name."""
     try:
-        from linger.cli import main as run_command
+        from linger.lazy_exports import importing
+
+        with importing():
+            from linger.cli import main as run_command
 
         run_command()
     except KeyboardInterrupt:

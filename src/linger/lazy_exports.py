@@ -8,10 +8,13 @@ lines say here where each name lives, so that no name has to be listed twice.
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from linger.errors import missing_extra
@@ -93,3 +96,19 @@ def _hint(package: str, name: str, known: Iterable[str]) -> str:
     near = [] if told or name.startswith("_") else difflib.get_close_matches(name, known, 1)
     told += [f"did you mean {package}.{one}?" for one in near]
     return f": {'; '.join(told)}" if told else ""
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import modules without searching for garbage: what they define stays, and each search would look through all of it.
+
+    Searches after the block leave out what is there at its end, if it has imported anything.
+    """
+    modules, thresholds = len(sys.modules), gc.get_threshold()
+    gc.set_threshold(100_000, *thresholds[1:])
+    try:
+        yield
+    finally:
+        if len(sys.modules) > modules:
+            gc.freeze()
+        gc.set_threshold(*thresholds)

@@ -14,10 +14,10 @@ import pytest
 
 from linger.dialect import find_op
 from linger.errors import UnsupportedError, UsageError
-from linger.numeric.c import accumulation, arithmetic, rules
-from linger.numeric.c.accumulation import Accumulators
+from linger.numeric.c import arithmetic, products, rules
 from linger.numeric.c.kernel import CKernel
 from linger.numeric.c.nodes import literal
+from linger.numeric.c.products import Accumulators
 from linger.numeric.c.scope import Scope
 from linger.numeric.c.unit import CFunction, Input, Unit
 from linger.numeric.fixed import storage_bits
@@ -275,7 +275,7 @@ def test_an_accumulator_can_be_replaced(tmp_path):
 
     def convolve(place, node, index):
         seen.append(index)
-        return accumulation.convolve(place, node, index)
+        return products.convolve(place, node, index)
 
     built = Built(unit=Unit(Accumulators(convolve=convolve)))
     write(built, op, op.samples[0], "twin", is_known=True)
@@ -330,13 +330,13 @@ def _store_anything(self, x, bits):
 
 def halve_the_reach(monkeypatch):
     """Sums of products are thought to be 2^20 times smaller than they can be."""
-    original = accumulation.Total.type_in
+    original = products.Total.type_in
 
     def wrong(self, place):
         reach = tuple(end >> 20 for end in self.reach)
         return original(dataclasses.replace(self, reach=reach, result=reach), place)
 
-    monkeypatch.setattr(accumulation.Total, "type_in", wrong)
+    monkeypatch.setattr(products.Total, "type_in", wrong)
 
 
 FAULTS = {

@@ -15,8 +15,8 @@ from torch import nn
 
 import linger
 from linger.checks import target_findings
-from linger.checks.limits.limit import NO_EXACT_FORM
 from linger.errors import UnsupportedError
+from linger.graph.core.check_rules import NO_EXACT_FORM
 from linger.targets import TARGETS
 from tests.support.chip import WIDTHS, WINDOW, findings, node
 from tests.support.chip_networks import Joined, Said, attribute, conv, exported, judged, op_types, quantized, sample

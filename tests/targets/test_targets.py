@@ -8,11 +8,10 @@ import pytest
 
 import linger.targets
 from linger.checks import target_findings
-from linger.checks.limits.packing import PackingLimits
-from linger.checks.limits.products import OperandLimits, ProductLimits
+from linger.checks.limits.products import OperandLimits, PackingLimits, ProductLimits
 from linger.checks.limits.target_findings import tables_of
-from linger.checks.limits.whole_file import MemoryLimits
 from linger.checks.limits.windows import WindowLimits
+from linger.checks.memory_use import MemoryLimits
 from linger.errors import UsageError
 from linger.targets import DEFAULT_TARGET, TARGETS, Status, chips_with, find_target, read_target
 from tests.support.chip import WIDTHS, WINDOW, model_of, node

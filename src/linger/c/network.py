@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.c.exported_folder import C_TYPES
 from linger.c.moves import ALIASES, MOVES, settings
 from linger.errors import UnsupportedError, listing, printable
 from linger.graph.conversion.convert import convert_nodes
@@ -28,7 +29,7 @@ from linger.graph.core.nodes import (
 )
 from linger.graph.core.rewiring import is_used, needed_nodes, remove_nodes
 from linger.graph.files.model_io import exchange, in_memory
-from linger.graph.lowering.normal_form import bring_to_normal_form
+from linger.graph.lowering.bodies import bring_to_normal_form
 from linger.graph.network import Network, NetworkLike, with_one_batch
 from linger.graph.passes.constants import fix_shapes
 from linger.graph.qdq.qdq_node import constant
@@ -275,6 +276,11 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def ctype(self) -> str:
+        """The type of its elements in C."""
+        return C_TYPES[self.dtype]
 
     @property
     def count(self) -> int:

@@ -48,7 +48,7 @@ from linger.graph.core.check_rules import (
     PARAMETER_TYPE,
     CheckRule,
 )
-from linger.graph.core.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
+from linger.graph.core.nodes import ERROR, NOTE, SEVERITIES, WARNING, Finding
 from linger.graph.network import Network, NetworkLike
 from linger.records.table import Column, Shown
 from linger.targets import Target, find_target
@@ -360,11 +360,8 @@ def _collected(checked: CheckedModel, light: onnx.ModelProto, chip: Target | Non
     elif chip is not None:
         yield from target_findings(checked.model, chip, skip=unfit)
     if skipped:
-        yield model_finding(
-            NOT_CHECKED,
-            f"because of the errors it was not checked {' nor '.join(skipped)}",
-            "Repair these and check again.",
-        )
+        reason = f"because of the errors it was not checked {' nor '.join(skipped)}"
+        yield model_finding(NOT_CHECKED, reason, "Repair these and check again.")
 
 
 def _unfit(checked: CheckedModel, found: Iterable[Finding]) -> frozenset[str]:

@@ -19,8 +19,7 @@ from functools import partial
 import onnx
 
 from linger.errors import GraphError, listing, printable
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import Names, proto_graphs
+from linger.graph.core.nodes import Changes, Names, proto_graphs
 
 _UNKNOWN_VERSION = 0
 _ALIASES = {"ai.onnx": ""}
@@ -99,9 +98,8 @@ def _fix_imports(proto: onnx.ModelProto, changes: Changes) -> None:
         domain = _ALIASES.get(entry.domain, entry.domain)
         if last[domain] != index:
             kept = proto.opset_import[last[domain]].version
-            changes.note(
-                "opset_import", f"{domain or 'the standard domain'}: version {entry.version} dropped for {kept}"
-            )
+            what = f"{domain or 'the standard domain'}: version {entry.version} dropped for {kept}"
+            changes.note("opset_import", what)
     kept_entries = [proto.opset_import[index] for index in sorted(last.values())]
     if len(kept_entries) < len(proto.opset_import):
         copies = [onnx.OperatorSetIdProto(domain=e.domain, version=e.version) for e in kept_entries]
@@ -143,9 +141,8 @@ def _merge_functions(proto: onnx.ModelProto, changes: Changes) -> list[str]:
             wrong.append(f"{function.domain}::{function.name}: there are two different functions of this name")
         doomed.append(index)
     for index in reversed(doomed if not wrong else []):
-        changes.note(
-            f"{proto.functions[index].domain}::{proto.functions[index].name}", "second copy of the function dropped"
-        )
+        what = "second copy of the function dropped"
+        changes.note(f"{proto.functions[index].domain}::{proto.functions[index].name}", what)
         del proto.functions[index]
     return wrong
 

@@ -18,8 +18,7 @@ from linger.checks.proto_repair import repair_proto
 from linger.checks.repair_rules import RepairRule, choose_rules
 from linger.errors import GraphError, VerificationError, listing
 from linger.files import write_atomically
-from linger.graph.core.finding import ERROR, Changes, Finding
-from linger.graph.core.nodes import all_graphs
+from linger.graph.core.nodes import ERROR, Changes, Finding, all_graphs
 from linger.graph.files.model_io import ModelLike, external_tensors, load, load_own, save
 from linger.graph.formats.propagation import Formats, OutputPolicy
 from linger.graph.network import Network, NetworkLike

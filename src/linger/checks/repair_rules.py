@@ -12,14 +12,20 @@ import onnx_ir as ir
 
 from linger.errors import UsageError, listing
 from linger.graph.core.dialects import is_quantizing_domain
-from linger.graph.core.finding import Changes, Finding
+from linger.graph.core.nodes import Changes, Finding
 from linger.graph.lowering.bodies import attach_functions
 from linger.graph.lowering.inline_functions import inline_functions
-from linger.graph.passes.chip_windows import own_parameters
-from linger.graph.passes.constants import merge_duplicates, merge_initializers
+from linger.graph.passes.constants import merge_duplicates, merge_initializers, own_parameters
 from linger.graph.passes.declared_types import complete_types, correct_types
-from linger.graph.passes.dequants import insert_dequant, remove_dequant, rescale_dequant
-from linger.graph.passes.qdq_pairs import cancel_dq_q, fill_float_islands, pair_findings, split_shared_zero_points
+from linger.graph.passes.dequants import (
+    cancel_dq_q,
+    fill_float_islands,
+    insert_dequant,
+    pair_findings,
+    remove_dequant,
+    rescale_dequant,
+    split_shared_zero_points,
+)
 from linger.graph.passes.well_formed import (
     dead_code_findings,
     fix_versions,

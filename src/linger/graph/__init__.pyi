@@ -13,5 +13,5 @@ from linger.graph.files.model_io import load as load
 from linger.graph.files.model_io import save as save
 from linger.graph.network import Network as Network
 from linger.graph.passes.constants import fold_constants as fold_constants
-from linger.graph.passes.qdq_pairs import fill_float_islands as fill_float_islands
+from linger.graph.passes.dequants import fill_float_islands as fill_float_islands
 from linger.graph.qdq.float_islands import island_findings as island_findings

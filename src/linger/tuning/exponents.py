@@ -10,17 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, evaluating
 from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.torch.quantize import fake_quantize
-from linger.ops.fast.twin import RealTwin, accumulate, functional_twin
+from linger.ops.fast.fast_path import RealFastPath, accumulate, functional_fast_path
 from linger.progress import progress
-from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.quantized import Frozen, ranges_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Operands, Runtime, runtime_of
 from linger.quantization.core.stored import Kind
@@ -208,18 +206,18 @@ class _Errors:
 
     def _add_function(self, op: Op, operands: Sequence[QTensor]) -> None:
         """A sum, a product of tensors or a concatenation, whose range is a child of the module at work."""
-        frame, twin = self._runtime.frame, functional_twin(op)
+        frame, fast = self._runtime.frame, functional_fast_path(op)
         assert frame is not None  # checked by the caller
         index = frame.indices[op.name if op.has_own_counter else ""] - 1
         key = _key(frame.path, f"{KEY_PREFIX}{op.state_name}_{index}.o")
-        if key not in self._ranges or isinstance(twin, RealTwin):
+        if key not in self._ranges or isinstance(fast, RealFastPath):
             return
-        if twin is None:  # the op only moves its operands
+        if fast is None:  # the op only moves its operands
             for operand in operands:
                 self.add(key, operand.content)
         else:
             formats = [o.scale for o in operands], [o.bits for o in operands]
-            self.add(key, twin.real_result([o.content for o in operands], *formats))
+            self.add(key, fast.real_result([o.content for o in operands], *formats))
 
     def better(self) -> dict[str, float]:
         """The best scales, where they are not those that the ranges have; first where they take away most of the error."""

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
-from linger.ops.fast.twin import accumulate
-from linger.quantization.core.frozen import Frozen
-from linger.quantization.core.quantized import ranges_of
+from linger.ops.fast.fast_path import accumulate
+from linger.quantization.core.quantized import Frozen, ranges_of
 from linger.quantization.core.ranges import Saved
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.layers.layer import QuantLayer

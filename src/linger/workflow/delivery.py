@@ -338,7 +338,7 @@ def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
     """What is wrong with the file, what it needs, and the memory of its program in C."""
     from linger.c.memory_use import memory as memory_in_c
     from linger.checks.check import check
-    from linger.checks.limits.whole_file import memory
+    from linger.checks.memory_use import memory
 
     file, target = work.file, work.settings.target
     try:

@@ -8,17 +8,17 @@ import pytest
 
 import linger
 from linger import convert_dialect, memory
-from linger.checks.limits.whole_file import (
+from linger.checks.memory_use import (
     MEMORY,
     PRODUCT_MEMORY,
     SCRATCH,
     MemoryLimits,
     memory_findings,
+    memory_use,
     packer_line,
     packer_options,
     scratch_shortage,
 )
-from linger.checks.memory_use import memory_use
 from linger.errors import UsageError
 from linger.graph import save
 from linger.graph.lowering.bodies import known_tensors

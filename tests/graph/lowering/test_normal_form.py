@@ -7,8 +7,7 @@ import pytest
 
 from linger import Session
 from linger.errors import GraphError, UnsupportedError
-from linger.graph.lowering.bodies import expand_dialect
-from linger.graph.lowering.normal_form import bring_to_normal_form, element_bits_of
+from linger.graph.lowering.bodies import bring_to_normal_form, element_bits_of, expand_dialect
 from linger.runtime.reference import Reference
 
 QUANT = "q = thinker.Quant<data_bits=8, scale_x=16.0>(x)"

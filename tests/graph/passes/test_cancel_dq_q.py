@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import linger
-from linger.graph.passes.qdq_pairs import cancel_dq_q
+from linger.graph.passes.dequants import cancel_dq_q
 from tests.support.onnx_text import parse, printed
 from tests.support.other_tools import BYTES, EVERY
 from tests.support.passes import applied, body_of, computed

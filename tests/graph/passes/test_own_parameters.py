@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.graph.passes.chip_windows import own_parameters
+from linger.graph.passes.constants import own_parameters
 from tests.support.chip_forms import EXACT, graph_of, kept, left_alone, node, numbers
 
 LINEAR = {"inputs": "int8[2,4] x", "outputs": "y, z"}

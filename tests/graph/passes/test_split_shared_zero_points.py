@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.passes.qdq_pairs import split_shared_zero_points
+from linger.graph.passes.dequants import split_shared_zero_points
 from tests.support.onnx_text import parse, printed
 from tests.support.passes import applied, body_of
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from linger.numeric.c import rules
-from linger.numeric.c.accumulation import in_32_bits
 from linger.numeric.c.nodes import Bounds, Node, arithmetic_type
+from linger.numeric.c.rules import in_32_bits
 
 
 def scaled(interval, factor, offset, bits):

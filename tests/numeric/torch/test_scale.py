@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from linger.numeric.fixed import scale_for
-from linger.numeric.torch.quantize import may_saturate
-from linger.numeric.torch.scale import largest_of, limit_of, scale_for_range, smallest
+from linger.numeric.torch.quantize import largest_of, limit_of, may_saturate, scale_for_range, smallest
 
 pytestmark = pytest.mark.needs_torch
 

@@ -1,13 +1,14 @@
-"""The fast twin of BatchNorm2dInt gives the integers of the body."""
+"""The fast path of BatchNorm2dInt gives the integers of the body."""
 
 import pytest
 
-from linger.ops.batchnorm2d import batchnorm2d_int
-from linger.ops.fast.twin import product_twin
 from tests.support.comparison import assert_same
-from tests.support.twins import by_name, product, reference
+from tests.support.fast_paths import by_name, product, product_fast_path, reference
+from tests.support.ops import find_op
 
-batchnorm2d_torch = product_twin(batchnorm2d_int)
+batchnorm2d_int = find_op("BatchNorm2dInt")
+
+batchnorm2d_torch = product_fast_path(batchnorm2d_int)
 
 
 @pytest.mark.parametrize("sample", **by_name(batchnorm2d_int))

@@ -1,16 +1,17 @@
-"""The fast twin of BmmInt gives the integers of the body, also where float32 would not hold the sums."""
+"""The fast path of BmmInt gives the integers of the body, also where float32 would not hold the sums."""
 
 import numpy as np
 import pytest
 import torch
 
-from linger.ops.bmm import bmm_int
-from linger.ops.fast.twin import functional_twin
 from tests.support.comparison import assert_same
+from tests.support.fast_paths import by_name, elementwise, functional_fast_path, reference
+from tests.support.ops import find_op
 from tests.support.samples import run_numpy
-from tests.support.twins import by_name, elementwise, reference
 
-bmm_torch = functional_twin(bmm_int)
+bmm_int = find_op("BmmInt")
+
+bmm_torch = functional_fast_path(bmm_int)
 
 WAYS = {
     "product known": {},

@@ -2,10 +2,12 @@
 
 import torch
 
-from linger.ops.div import iq_div
-from linger.ops.fast.twin import functional_twin
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-div_torch = functional_twin(iq_div)
+iq_div = find_op("iqDiv")
+
+div_torch = functional_fast_path(iq_div)
 
 
 def test_real_function():

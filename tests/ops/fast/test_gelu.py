@@ -4,12 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.gelu import iq_gelu
 from tests.support.comparison import assert_same
-from tests.support.twins import by_name, real_carrier, reference
+from tests.support.fast_paths import by_name, functional_fast_path, real_carrier, reference
+from tests.support.ops import find_op
 
-gelu_torch = functional_twin(iq_gelu)
+iq_gelu = find_op("iqGelu")
+
+gelu_torch = functional_fast_path(iq_gelu)
 
 
 def test_it_is_torchs_function_up_to_sixteen():

@@ -3,10 +3,12 @@
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.hardsigmoid import iq_hardsigmoid
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-hardsigmoid_torch = functional_twin(iq_hardsigmoid)
+iq_hardsigmoid = find_op("iqHardsigmoid")
+
+hardsigmoid_torch = functional_fast_path(iq_hardsigmoid)
 
 
 def test_it_is_torchs_function():

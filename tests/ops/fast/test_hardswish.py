@@ -3,10 +3,12 @@
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.hardswish import iq_hardswish
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-hardswish_torch = functional_twin(iq_hardswish)
+iq_hardswish = find_op("iqHardswish")
+
+hardswish_torch = functional_fast_path(iq_hardswish)
 
 
 def test_it_is_torchs_function():

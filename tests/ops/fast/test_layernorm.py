@@ -4,10 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.layernorm import layernorm_int
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-layernorm_torch = functional_twin(layernorm_int)
+layernorm_int = find_op("LayerNormInt")
+
+layernorm_torch = functional_fast_path(layernorm_int)
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 5), (3, 4, 5)], ids=str)

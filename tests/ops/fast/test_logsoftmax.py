@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.logsoftmax import log_softmax_int
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-logsoftmax_torch = functional_twin(log_softmax_int)
+log_softmax_int = find_op("LogSoftmaxInt")
+
+logsoftmax_torch = functional_fast_path(log_softmax_int)
 
 
 @pytest.mark.parametrize("dim", [0, -1])

@@ -1,15 +1,16 @@
-"""The fast twin of iqMax gives the integers of the body."""
+"""The fast path of iqMax gives the integers of the body."""
 
 import numpy as np
 import pytest
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.maximum import iq_max
 from tests.support.comparison import assert_same
+from tests.support.fast_paths import by_name, elementwise, functional_fast_path, reference
+from tests.support.ops import find_op
 from tests.support.samples import run_numpy
-from tests.support.twins import by_name, elementwise, reference
 
-maximum_torch = functional_twin(iq_max)
+iq_max = find_op("iqMax")
+
+maximum_torch = functional_fast_path(iq_max)
 
 WAYS = {"known": {}, "not known": {"has_total": False}, "with gradients": {"is_training": True}}
 

@@ -2,10 +2,12 @@
 
 import torch
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.mean import iq_mean
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-mean_torch = functional_twin(iq_mean)
+iq_mean = find_op("iqMean")
+
+mean_torch = functional_fast_path(iq_mean)
 
 
 def test_real_function():

@@ -1,15 +1,16 @@
-"""The fast twin of iqMin gives the integers of the body."""
+"""The fast path of iqMin gives the integers of the body."""
 
 import numpy as np
 import pytest
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.minimum import iq_min
 from tests.support.comparison import assert_same
+from tests.support.fast_paths import by_name, elementwise, functional_fast_path, reference
+from tests.support.ops import find_op
 from tests.support.samples import run_numpy
-from tests.support.twins import by_name, elementwise, reference
 
-minimum_torch = functional_twin(iq_min)
+iq_min = find_op("iqMin")
+
+minimum_torch = functional_fast_path(iq_min)
 
 WAYS = {"known": {}, "not known": {"has_total": False}, "with gradients": {"is_training": True}}
 

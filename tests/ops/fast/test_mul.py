@@ -1,18 +1,18 @@
-"""The fast twin of iqMul gives the integers of the body, and the gradients of its plain composition."""
+"""The fast path of iqMul gives the integers of the body, and the gradients of its plain composition."""
 
 import numpy as np
 import pytest
 import torch
 
-from linger.numeric.fixed import limits
-from linger.ops.fast.twin import functional_twin
-from linger.ops.mul import iq_mul
 from tests.support import naive
 from tests.support.comparison import assert_same
+from tests.support.fast_paths import by_name, elementwise, functional_fast_path, real_carrier, reference
+from tests.support.ops import find_op, limits
 from tests.support.samples import run_numpy
-from tests.support.twins import by_name, elementwise, real_carrier, reference
 
-mul_torch = functional_twin(iq_mul)
+iq_mul = find_op("iqMul")
+
+mul_torch = functional_fast_path(iq_mul)
 
 ways = pytest.mark.parametrize("is_training", [False, True], ids=["no gradients", "with gradients"])
 

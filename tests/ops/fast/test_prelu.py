@@ -1,18 +1,19 @@
-"""The fast twin of iqPRelu gives the body's integers."""
+"""The fast path of iqPRelu gives the body's integers."""
 
 import numpy as np
 import pytest
 import torch
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.prelu import iq_prelu
 from tests.support.comparison import assert_same
-from tests.support.twins import by_name, real_carrier, reference
+from tests.support.fast_paths import by_name, functional_fast_path, real_carrier, reference
+from tests.support.ops import find_op
 
-prelu_torch = functional_twin(iq_prelu)
+iq_prelu = find_op("iqPRelu")
+
+prelu_torch = functional_fast_path(iq_prelu)
 
 
-def of_twin(inputs, attributes, *, has_product):
+def by_fast_path(inputs, attributes, *, has_product):
     full = iq_prelu.complete(attributes)
     operands = [real_carrier(inputs[0], full["scale_x"]), real_carrier(inputs[1], full["scale_w"])]
     product = prelu_torch.real_result(operands, (), (full["o_bits"], 16)) if has_product else None
@@ -22,9 +23,9 @@ def of_twin(inputs, attributes, *, has_product):
 
 @pytest.mark.parametrize("has_product", [True, False])
 @pytest.mark.parametrize("sample", **by_name(iq_prelu))
-def test_twin_equals_the_body(sample, has_product):
+def test_fast_path_equals_the_body(sample, has_product):
     inputs, expected = reference(iq_prelu, sample)
-    assert_same(of_twin(inputs, sample.attributes, has_product=has_product), expected)
+    assert_same(by_fast_path(inputs, sample.attributes, has_product=has_product), expected)
 
 
 def test_products_of_sixteen_bits_are_exact():
@@ -32,7 +33,7 @@ def test_products_of_sixteen_bits_are_exact():
     attributes = {"scale_x": 1024.0, "scale_w": 2.0**15, "scale_o": 1024.0, "o_bits": 16}
     w = np.array([32767], np.int16)
     exact = np.floor(x.astype(object) * 32767 / 32768 + 0.5)  # Python integers over a power of two
-    assert_same(of_twin([x, w], attributes, has_product=False), exact.astype(np.float64))
+    assert_same(by_fast_path([x, w], attributes, has_product=False), exact.astype(np.float64))
 
 
 def test_gradient_is_torchs_where_nothing_saturates():

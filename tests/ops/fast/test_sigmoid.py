@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.sigmoid import iq_sigmoid
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 from tests.support.samples import run_numpy
 
-sigmoid_torch = functional_twin(iq_sigmoid)
+iq_sigmoid = find_op("iqSigmoid")
+
+sigmoid_torch = functional_fast_path(iq_sigmoid)
 
 EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
 
@@ -42,11 +44,11 @@ def test_exact_values_on_arcs_are_those_of_the_body_for_every_input(scale_x):
     every = np.arange(-128, 128).astype(np.int8)
     attributes = iq_sigmoid.variants["arcs"].complete({"scale_x": scale_x, "scale_o": 128.0})
     x = torch.from_numpy(every.astype(np.float32)) / scale_x
-    found = functional_twin(iq_sigmoid.variants["arcs"]).exact_values([x], attributes)
+    found = functional_fast_path(iq_sigmoid.variants["arcs"]).exact_values([x], attributes)
     assert found.dtype == torch.float32
     np.testing.assert_array_equal(found.numpy() * 128, run_numpy(iq_sigmoid.variants["arcs"], [every], attributes))
 
 
 def test_a_chip_that_takes_every_width_has_no_table():
     attributes = iq_sigmoid.variants["venusA"].complete({"scale_x": 16.0, "scale_o": 128.0})
-    assert functional_twin(iq_sigmoid.variants["venusA"]).exact_values([torch.zeros(3)], attributes) is None
+    assert functional_fast_path(iq_sigmoid.variants["venusA"]).exact_values([torch.zeros(3)], attributes) is None

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.softmax import softmax_int
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-softmax_torch = functional_twin(softmax_int)
+softmax_int = find_op("SoftmaxInt")
+
+softmax_torch = functional_fast_path(softmax_int)
 
 
 @pytest.mark.parametrize("dim", [0, -1])

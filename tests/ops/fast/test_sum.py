@@ -2,10 +2,12 @@
 
 import torch
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.sum import iq_sum
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-sum_torch = functional_twin(iq_sum)
+iq_sum = find_op("iqSum")
+
+sum_torch = functional_fast_path(iq_sum)
 
 
 def test_real_function():

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.tanh import iq_tanh
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 from tests.support.samples import run_numpy
 
-tanh_torch = functional_twin(iq_tanh)
+iq_tanh = find_op("iqTanh")
+
+tanh_torch = functional_fast_path(iq_tanh)
 
 EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
 
@@ -42,11 +44,11 @@ def test_exact_values_on_arcs_are_those_of_the_body_for_every_input(scale_x):
     every = np.arange(-128, 128).astype(np.int8)
     attributes = iq_tanh.variants["arcs"].complete({"scale_x": scale_x, "scale_o": 128.0})
     x = torch.from_numpy(every.astype(np.float32)) / scale_x
-    found = functional_twin(iq_tanh.variants["arcs"]).exact_values([x], attributes)
+    found = functional_fast_path(iq_tanh.variants["arcs"]).exact_values([x], attributes)
     assert found.dtype == torch.float32
     np.testing.assert_array_equal(found.numpy() * 128, run_numpy(iq_tanh.variants["arcs"], [every], attributes))
 
 
 def test_a_chip_that_takes_every_width_has_no_table():
     attributes = iq_tanh.variants["venusA"].complete({"scale_x": 16.0, "scale_o": 128.0})
-    assert functional_twin(iq_tanh.variants["venusA"]).exact_values([torch.zeros(3)], attributes) is None
+    assert functional_fast_path(iq_tanh.variants["venusA"]).exact_values([torch.zeros(3)], attributes) is None

@@ -2,10 +2,12 @@
 
 import torch
 
-from linger.ops.fast.twin import functional_twin
-from linger.ops.var import iq_var
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 
-var_torch = functional_twin(iq_var)
+iq_var = find_op("iqVar")
+
+var_torch = functional_fast_path(iq_var)
 
 
 def test_real_function():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from linger import calibration
 from linger.errors import UsageError
 from linger.numeric.fixed import is_power_of_two, limits
-from linger.numeric.torch.scale import scale_for_range
+from linger.numeric.torch.quantize import scale_for_range
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.ranges import MOMENTUM
 from linger.quantization.core.runtime import Pass

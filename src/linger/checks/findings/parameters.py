@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from linger.checks.findings.structure import CheckedModel, NodePlace
 from linger.dialect import Op, is_known
 from linger.graph.core import check_rules as rules
-from linger.graph.core.finding import Finding
-from linger.graph.core.nodes import is_dialect, op_of
+from linger.graph.core.nodes import Finding, is_dialect, op_of
 from linger.graph.core.tensor_types import INTEGERS, constant_tensor
 from linger.numeric.fixed import limits
 from linger.numeric.onnx.writer import integer_type
@@ -77,17 +76,12 @@ def accumulator_findings(place: NodePlace, layer: Accumulator) -> Iterator[Findi
     what = f"the bound Σ|w|·{1 << (layer.data_bits - 1)} + |b| of channel {channel} is {bound}"
     if over:
         more = f" ({over} channels are above it)" if over > 1 else ""
-        yield place.finding(
-            rules.ACCUMULATOR_OVERFLOW,
-            f"{what}; a 32-bit accumulator ends at {_LARGEST}{more}",
-            "Use narrower data or weights, or split the layer.",
-        )
+        reason = f"{what}; a 32-bit accumulator ends at {_LARGEST}{more}"
+        yield place.finding(rules.ACCUMULATOR_OVERFLOW, reason, "Use narrower data or weights, or split the layer.")
     elif bound >= _EXACT_IN_FLOAT:
-        yield place.finding(
-            rules.INEXACT_FLOAT,
-            f"{what}; float32 holds every integer up to {_EXACT_IN_FLOAT} only",
-            "Nothing to do for linger or a device; do not judge the file with a simulator in float32.",
-        )
+        reason = f"{what}; float32 holds every integer up to {_EXACT_IN_FLOAT} only"
+        remedy = "Nothing to do for linger or a device; do not judge the file with a simulator in float32."
+        yield place.finding(rules.INEXACT_FLOAT, reason, remedy)
     yield from _clipped_bias(place, layer)
     if layer.ratio is not None and not layer.is_gate:
         yield from _output_findings(place, layer, layer.ratio)
@@ -97,12 +91,9 @@ def _clipped_bias(place: NodePlace, layer: Accumulator) -> Iterator[Finding]:
     low, high = limits(32)
     at_end = np.flatnonzero((layer.bias == low) | (layer.bias == high))
     if at_end.size:
-        yield place.finding(
-            rules.CLIPPED_BIAS,
-            f"{layer.bias_name!r} is {int(layer.bias[at_end[0]])} at channel {int(at_end[0])}, the end of int32",
-            "Lower scale_x or scale_w of this layer.",
-            tensor=layer.bias_name,
-        )
+        reason = f"{layer.bias_name!r} is {int(layer.bias[at_end[0]])} at channel {int(at_end[0])}, the end of int32"
+        remedy = "Lower scale_x or scale_w of this layer."
+        yield place.finding(rules.CLIPPED_BIAS, reason, remedy, tensor=layer.bias_name)
 
 
 def _output_findings(place: NodePlace, layer: Accumulator, ratio: float) -> Iterator[Finding]:
@@ -113,11 +104,8 @@ def _output_findings(place: NodePlace, layer: Accumulator, ratio: float) -> Iter
         yield _stuck_finding(place, stuck, (low, high), (smallest[stuck[0]], largest[stuck[0]]))
     reached = max(map(abs, smallest + largest))
     if layer.output_bits <= _NARROW and ratio < 1 and reached < (high + 1) // 2:
-        yield place.finding(
-            rules.UNUSED_RANGE,
-            f"no input brings the output beyond ±{reached} of {high}",
-            f"scale_o could be {2 ** int(math.log2((high + 1) / max(reached, 1)))} times as large.",
-        )
+        remedy = f"scale_o could be {2 ** int(math.log2((high + 1) / max(reached, 1)))} times as large."
+        yield place.finding(rules.UNUSED_RANGE, f"no input brings the output beyond ±{reached} of {high}", remedy)
 
 
 def _stuck_finding(place: NodePlace, stuck: list[int], ends: tuple[int, int], reach: tuple[int, int]) -> Finding:
@@ -131,11 +119,8 @@ def _stuck_finding(place: NodePlace, stuck: list[int], ends: tuple[int, int], re
     """
     end = ends[1] if reach[0] > ends[1] else ends[0]
     count = f" ({len(stuck)} channels are so)" if len(stuck) > 1 else ""
-    return place.finding(
-        rules.ALWAYS_SATURATED,
-        f"channel {stuck[0]} is {end} for every input: it could only reach {reach[0]} to {reach[1]}{count}",
-        "Lower scale_o, or look at the bias of this channel.",
-    )
+    reason = f"channel {stuck[0]} is {end} for every input: it could only reach {reach[0]} to {reach[1]}{count}"
+    return place.finding(rules.ALWAYS_SATURATED, reason, "Lower scale_o, or look at the bias of this channel.")
 
 
 def _rounded(value: float) -> int:
@@ -336,12 +321,9 @@ def _weight_problems(
 
 
 def _type_finding(place: NodePlace, parameter: _Parameter, expected: str) -> Finding:
-    return place.finding(
-        rules.PARAMETER_TYPE,
-        f"{parameter.name!r} is stored as {parameter.tensor.dtype.name}; expected {expected}",
-        "Export the model again, or store the integers in that type.",
-        tensor=parameter.name,
-    )
+    reason = f"{parameter.name!r} is stored as {parameter.tensor.dtype.name}; expected {expected}"
+    remedy = "Export the model again, or store the integers in that type."
+    return place.finding(rules.PARAMETER_TYPE, reason, remedy, tensor=parameter.name)
 
 
 def _bias_problems(place: NodePlace, bias: _Parameter | None) -> Iterator[Finding]:
@@ -354,12 +336,8 @@ def _bias_problems(place: NodePlace, bias: _Parameter | None) -> Iterator[Findin
         outside = np.flatnonzero((content < low) | (content > high))
         if outside.size:
             channel = int(outside[0])
-            yield place.finding(
-                rules.BIAS_RANGE,
-                f"{bias.name!r} has {int(content[channel])} at channel {channel}; int32 ends at {high}",
-                "Lower scale_x or scale_w of this layer.",
-                tensor=bias.name,
-            )
+            reason = f"{bias.name!r} has {int(content[channel])} at channel {channel}; int32 ends at {high}"
+            yield place.finding(rules.BIAS_RANGE, reason, "Lower scale_x or scale_w of this layer.", tensor=bias.name)
 
 
 def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Parameter | None) -> Iterator[Finding]:
@@ -390,12 +368,8 @@ def _window_problem(place: NodePlace, weight: _Parameter, group: int) -> Finding
 
 
 def _shape_finding(place: NodePlace, parameter: _Parameter, expected: str) -> Finding:
-    return place.finding(
-        rules.PARAMETER_SHAPE,
-        f"{parameter.name!r} has the shape {list(parameter.shape)}; expected {expected}",
-        "Export the model again.",
-        tensor=parameter.name,
-    )
+    reason = f"{parameter.name!r} has the shape {list(parameter.shape)}; expected {expected}"
+    return place.finding(rules.PARAMETER_SHAPE, reason, "Export the model again.", tensor=parameter.name)
 
 
 def _channels(op: Op, shape: tuple[int, ...], group: int) -> int:
@@ -423,12 +397,9 @@ def _range_problems(place: NodePlace, weight: _Parameter, sums: WeightSums, bits
     low, high = limits(bits)
     outside = sums.low if sums.low < low else sums.high
     if sums.low < low or sums.high > high:
-        yield place.finding(
-            rules.PARAMETER_RANGE,
-            f"{weight.name!r} holds {outside}; {bits} bits hold {low} to {high}",
-            f"Quantize the weights to {bits} bits, or set parameter_bits to what they need.",
-            tensor=weight.name,
-        )
+        reason = f"{weight.name!r} holds {outside}; {bits} bits hold {low} to {high}"
+        remedy = f"Quantize the weights to {bits} bits, or set parameter_bits to what they need."
+        yield place.finding(rules.PARAMETER_RANGE, reason, remedy, tensor=weight.name)
 
 
 def _accumulator(

@@ -15,12 +15,20 @@ from linger.checks.findings.structure import CheckedModel, NodePlace, model_find
 from linger.dialect import Op, find_op, is_known
 from linger.errors import GraphError
 from linger.graph.core import check_rules as rules
-from linger.graph.core.dialects import NEWER_OPS, is_dequant, is_newer, is_quantizing, read_scale
-from linger.graph.core.finding import NOTE, WARNING, Finding
-from linger.graph.core.nodes import describe, is_dialect, op_of
+from linger.graph.core.dialects import (
+    LARGEST,
+    NEWER_OPS,
+    SAFE_WEIGHT,
+    is_dequant,
+    is_newer,
+    is_quantizing,
+    read_scale,
+    stands_for,
+)
+from linger.graph.core.nodes import NOTE, WARNING, Finding, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import constant_tensor, integer_bits
-from linger.graph.core.unsigned_bytes import LARGEST, SAFE_WEIGHT, stands_for
-from linger.graph.formats.propagation import Propagation, Use, propagate
+from linger.graph.formats.propagation import propagate
+from linger.graph.formats.tensor_formats import Propagation, Use
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
     QUANTIZE,
@@ -211,11 +219,8 @@ def _value_findings(place: NodePlace, scales: dict[str, float], *, for_target: b
     if odd and not for_target:
         yield place.finding(rules.ODD_SCALE, f"{odd}: no power of two", "Choose scales that are powers of two.")
     if small and not for_target:
-        yield place.finding(
-            rules.SMALL_SCALE,
-            f"{small}: below 1, which no device has",
-            "Keep the layer's range smaller, with linger.normalize_layers or a scaled input.",
-        )
+        remedy = "Keep the layer's range smaller, with linger.normalize_layers or a scaled input."
+        yield place.finding(rules.SMALL_SCALE, f"{small}: below 1, which no device has", remedy)
 
 
 def _listed(scales: dict[str, float], is_meant: Callable[[float], bool]) -> str:
@@ -230,21 +235,15 @@ def _relation_findings(place: NodePlace, scales: dict[str, float], *, for_target
     if operands and not for_target and op.limit in (math.prod, min):
         yield from _shift_findings(place, output, op.limit(operands), is_product=op.limit is math.prod)
     if is_dialect(place.node) and op.output_scale not in (None, output):
-        yield place.finding(
-            rules.FIXED_SCALE,
-            f"scale_o = {output:g}; the device's {op.name} gives {op.output_scale:g}",
-            f"Export with linger, which writes {op.output_scale:g}.",
-        )
+        reason = f"scale_o = {output:g}; the device's {op.name} gives {op.output_scale:g}"
+        yield place.finding(rules.FIXED_SCALE, reason, f"Export with linger, which writes {op.output_scale:g}.")
 
 
 def _shift_findings(place: NodePlace, output: float, bound: float, *, is_product: bool) -> Iterator[Finding]:
     if output > bound:
         whose = "that of the product" if is_product else "that of an operand"
-        yield place.finding(
-            rules.LEFT_SHIFT,
-            f"scale_o = {output:g} is above {bound:g}, {whose}, so the result would be shifted left",
-            _CALIBRATE,
-        )
+        reason = f"scale_o = {output:g} is above {bound:g}, {whose}, so the result would be shifted left"
+        yield place.finding(rules.LEFT_SHIFT, reason, _CALIBRATE)
 
 
 def _op(node: ir.Node) -> Op | None:
@@ -367,11 +366,8 @@ def propagation_findings(checked: CheckedModel, light: onnx.ModelProto) -> Itera
             copy.model.graph.sort()
             found, places = propagate(copy.model), _Places(copy)
         except (GraphError, ValueError) as error:
-            yield model_finding(
-                rules.CYCLE,
-                f"types and scales cannot be followed: {str(error).rstrip('.')}",
-                "Break the circle.",
-            )
+            reason = f"types and scales cannot be followed: {str(error).rstrip('.')}"
+            yield model_finding(rules.CYCLE, reason, "Break the circle.")
             return
     yield from _contradictions(found, places)
     yield from _dequants(found, places)
@@ -462,12 +458,9 @@ def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
             element = found.element(value)
             if element is None or value.dtype is None or value.dtype == element or value in told:
                 continue
-            yield place.finding(
-                rules.DECLARED_TYPE,
-                f"{value.name!r} is declared as {value.dtype.name.lower()}, and it computes {element.name.lower()}",
-                f"Correct or remove the declaration; {_REPAIR}",
-                tensor=value.name or "",
-            )
+            reason = f"{value.name!r} is declared as {value.dtype.name.lower()}, and it computes {element.name.lower()}"
+            remedy = f"Correct or remove the declaration; {_REPAIR}"
+            yield place.finding(rules.DECLARED_TYPE, reason, remedy, tensor=value.name or "")
 
 
 def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
@@ -483,12 +476,9 @@ def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
         if _is_output(node) and (graph is not node.graph or _is_output(earlier.node)):
             continue
         if earlier is not place and isinstance(graph, ir.Graph) and place.within(graph) is not None:
-            yield place.finding(
-                rules.DUPLICATE_DEQUANT,
-                f"{tensor.name!r} is dequantized by {earlier} already",
-                "Let all consumers share one Dequant; linger.repair does.",
-                tensor=tensor.name or "",
-            )
+            reason = f"{tensor.name!r} is dequantized by {earlier} already"
+            remedy = "Let all consumers share one Dequant; linger.repair does."
+            yield place.finding(rules.DUPLICATE_DEQUANT, reason, remedy, tensor=tensor.name or "")
 
 
 def _is_output(node: ir.Node) -> bool:

@@ -19,11 +19,10 @@ from linger.dialect import Op, is_known, ops
 from linger.errors import LingerError, UsageError, listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialects import NEWER_OPS, is_newer
-from linger.graph.core.finding import WARNING, Finding
-from linger.graph.core.nodes import describe, is_dialect, op_of
+from linger.graph.core.nodes import WARNING, Finding, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.files.model_io import INLINE_BYTES
-from linger.graph.lowering.normal_form import bring_to_normal_form, require_settings
+from linger.graph.lowering.bodies import bring_to_normal_form, require_settings
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, OUTPUT_TYPE
 
 _ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
@@ -70,11 +69,8 @@ def _opset_findings(checked: CheckedModel) -> Iterator[Finding]:
     used = dict.fromkeys(place.node.domain for place in checked.places)
     for domain in used:
         if domain not in imported:
-            yield model_finding(
-                rules.OPSET_IMPORT,
-                f"the domain {domain or 'ai.onnx'!r} is used and not imported",
-                f"Add an opset_import for {domain!r}.",
-            )
+            reason = f"the domain {domain or 'ai.onnx'!r} is used and not imported"
+            yield model_finding(rules.OPSET_IMPORT, reason, f"Add an opset_import for {domain!r}.")
     newest = onnx.defs.onnx_opset_version()
     if imported.get("", 0) > newest:
         yield model_finding(
@@ -92,18 +88,12 @@ def _node_findings(place: NodePlace, imports: Mapping[str, int], checked: Checke
         if is_known(node.op_type):
             yield from _dialect_findings(place, op_of(node), checked)
         else:
-            yield place.finding(
-                rules.UNKNOWN_OP,
-                f"linger has no op {node.op_type}{_meant(node.op_type, ops())}",
-                "Update linger, or keep this layer in float.",
-            )
+            reason = f"linger has no op {node.op_type}{_meant(node.op_type, ops())}"
+            yield place.finding(rules.UNKNOWN_OP, reason, "Update linger, or keep this layer in float.")
     elif is_newer(node):
         if node.op_type not in NEWER_OPS:
-            yield place.finding(
-                rules.UNKNOWN_OP,
-                f"the newer dialect has no op {node.op_type}{_meant(node.op_type, NEWER_OPS)}",
-                "Correct the name, or keep this layer in float.",
-            )
+            reason = f"the newer dialect has no op {node.op_type}{_meant(node.op_type, NEWER_OPS)}"
+            yield place.finding(rules.UNKNOWN_OP, reason, "Correct the name, or keep this layer in float.")
     elif identifier in checked.model.functions:
         yield from _call_findings(place, checked.model.functions[identifier])
     elif node.domain in _ONNX_DOMAINS:
@@ -119,9 +109,8 @@ def _node_findings(place: NodePlace, imports: Mapping[str, int], checked: Checke
 def _call_findings(place: NodePlace, function: ir.Function) -> Iterator[Finding]:
     given, takes = len(place.node.inputs), len(function.inputs)
     if given > takes:
-        yield place.finding(
-            rules.OPERAND_COUNT, f"it has {given} inputs; the function takes {takes}", "Remove what is too many."
-        )
+        reason = f"it has {given} inputs; the function takes {takes}"
+        yield place.finding(rules.OPERAND_COUNT, reason, "Remove what is too many.")
 
 
 @cache
@@ -150,11 +139,8 @@ def _standard_findings(place: NodePlace, opset: int | None) -> Iterator[Finding]
     if schema is None or schema.deprecated:
         what = "has no op" if schema is None else "has given up"
         hint = _meant(node.op_type, _names(node.domain)) if schema is None else ""
-        yield place.finding(
-            rules.UNKNOWN_OP,
-            f"standard ONNX {what} {node.op_type} in opset {opset}{hint}",
-            "Correct the name, or export for an opset that has it.",
-        )
+        reason = f"standard ONNX {what} {node.op_type} in opset {opset}{hint}"
+        yield place.finding(rules.UNKNOWN_OP, reason, "Correct the name, or export for an opset that has it.")
         return
     yield from _findings(place, _standard_expectation(schema))
 
@@ -229,11 +215,8 @@ def _findings(place: NodePlace, expected: _Expectation) -> Iterator[Finding]:
         ("outputs", len(node.outputs), expected.outputs),
     ):
         if not low <= count <= high:
-            yield place.finding(
-                rules.OPERAND_COUNT,
-                f"it has {count} {what}; the op takes {_range(low, high)}",
-                "Add what is missing." if count < low else "Remove what is too many.",
-            )
+            remedy = "Add what is missing." if count < low else "Remove what is too many."
+            yield place.finding(rules.OPERAND_COUNT, f"it has {count} {what}; the op takes {_range(low, high)}", remedy)
     lacking = [name for name, value in zip(expected.needed, node.inputs, strict=False) if name and value is None]
     if lacking:
         yield place.finding(rules.OPERAND_COUNT, f"its input {listing(lacking)} is left out", "Connect it.")
@@ -251,11 +234,8 @@ def _attribute_findings(place: NodePlace, expected: _Expectation) -> Iterator[Fi
                 severity=None if expected.is_strict else WARNING,
             )
         elif kind is not None and attribute.type.name != kind:
-            yield place.finding(
-                rules.ATTRIBUTE_TYPE,
-                f"the attribute {name!r} is of the type {attribute.type.name}, not {kind}",
-                f"Write it as {kind}.",
-            )
+            reason = f"the attribute {name!r} is of the type {attribute.type.name}, not {kind}"
+            yield place.finding(rules.ATTRIBUTE_TYPE, reason, f"Write it as {kind}.")
     missing = [name for name in expected.required if name not in node.attributes]
     if missing:
         yield place.finding(rules.MISSING_ATTRIBUTE, f"it lacks {listing(missing)}", "Add what is missing.")
@@ -265,11 +245,8 @@ def _open_attributes(place: NodePlace) -> Iterator[Finding]:
     """Attributes that take their value from the caller of a function, at a node outside of any function."""
     for name, attribute in place.node.attributes.items():
         if attribute.is_ref():
-            yield place.finding(
-                rules.ATTRIBUTE_TYPE,
-                f"the attribute {name!r} stands for one of a function, and the node is in none",
-                "Give it a value.",
-            )
+            reason = f"the attribute {name!r} stands for one of a function, and the node is in none"
+            yield place.finding(rules.ATTRIBUTE_TYPE, reason, "Give it a value.")
 
 
 def _range(low: int, high: int) -> str:

@@ -19,8 +19,7 @@ from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import is_quantizing, is_quantizing_domain
-from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.nodes import all_nodes, defined_in, inner_graphs, is_dialect, named_graphs
+from linger.graph.core.nodes import NOTE, Finding, all_nodes, defined_in, inner_graphs, is_dialect, named_graphs
 
 
 @dataclass(frozen=True)
@@ -152,12 +151,8 @@ def _rewritten(checked: CheckedModel) -> Iterator[Finding]:
         if name.startswith(_REWRITTEN):
             after = f"scale{name[len(_REWRITTEN) :]}"
             collides = ", which is another tensor's name" if after in names else ""
-            yield model_finding(
-                rules.REWRITTEN_NAME,
-                f"the packer calls the tensor {name!r} {after!r}{collides}",
-                "Rename it.",
-                tensor=name,
-            )
+            reason = f"the packer calls the tensor {name!r} {after!r}{collides}"
+            yield model_finding(rules.REWRITTEN_NAME, reason, "Rename it.", tensor=name)
 
 
 _EXPORT_AGAIN = "Export the model again, which computes this from the shape, or fix the size of the input."
@@ -176,20 +171,12 @@ def _input_findings(name: str, shape: ir.Shape | None, severity: str | None) -> 
     unnamed, named = [i for i in sizes if not sizes[i]], list(filter(None, sizes.values()))
     if shape is None or unnamed:
         which = f"no size and no name at axis {listing(unnamed)}" if unnamed else "no shape"
-        yield model_finding(
-            rules.UNNAMED_SIZE,
-            f"the input {name!r} has {which}",
-            "Export with fixed sizes, or name the open ones.",
-            tensor=name,
-            severity=severity,
-        )
+        reason = f"the input {name!r} has {which}"
+        remedy = "Export with fixed sizes, or name the open ones."
+        yield model_finding(rules.UNNAMED_SIZE, reason, remedy, tensor=name, severity=severity)
     if named:
-        yield model_finding(
-            rules.DYNAMIC_SIZE,
-            f"the input {name!r} has open sizes ({listing(named)})",
-            "Fix them before the file goes to a device.",
-            tensor=name,
-        )
+        reason = f"the input {name!r} has open sizes ({listing(named)})"
+        yield model_finding(rules.DYNAMIC_SIZE, reason, "Fix them before the file goes to a device.", tensor=name)
 
 
 def open_size_findings(checked: CheckedModel) -> Iterator[Finding]:
@@ -288,23 +275,16 @@ def _undefined(checked: CheckedModel) -> Iterator[Finding]:
     for place in checked.places:
         for value in dict.fromkeys(place.node.inputs):
             if value is not None and not _is_visible(place, value):
-                yield place.finding(
-                    rules.UNDEFINED_TENSOR,
-                    f"it reads {value.name!r}, which nothing that it can see makes",
-                    "Connect it to a tensor that exists.",
-                    tensor=value.name or "",
-                )
+                reason = f"it reads {value.name!r}, which nothing that it can see makes"
+                remedy = "Connect it to a tensor that exists."
+                yield place.finding(rules.UNDEFINED_TENSOR, reason, remedy, tensor=value.name or "")
     for way, graph in checked.graphs():
         yield from (_undefined_output(way, value) for value in graph.outputs if not _is_defined(value))
 
 
 def _undefined_output(way: str, value: ir.Value) -> Finding:
-    return model_finding(
-        rules.UNDEFINED_TENSOR,
-        f"the output {value.name!r} of {_graph_name(way)} is made by no node",
-        "Connect it, or remove the output.",
-        tensor=value.name or "",
-    )
+    reason = f"the output {value.name!r} of {_graph_name(way)} is made by no node"
+    return model_finding(rules.UNDEFINED_TENSOR, reason, "Connect it, or remove the output.", tensor=value.name or "")
 
 
 def _graph_name(way: str) -> str:
@@ -326,12 +306,8 @@ def _shadowed(checked: CheckedModel) -> Iterator[Finding]:
         around = [own[_graph_of(outer)] for outer in place.around()]
         for value in place.node.outputs:
             if value.name and any(value.name in names for names in around):
-                yield place.finding(
-                    rules.SHADOWED_TENSOR,
-                    f"its output {value.name!r} is called like a tensor around the branch",
-                    "Rename it.",
-                    tensor=value.name,
-                )
+                reason = f"its output {value.name!r} is called like a tensor around the branch"
+                yield place.finding(rules.SHADOWED_TENSOR, reason, "Rename it.", tensor=value.name)
 
 
 def _graph_of(place: NodePlace) -> ir.Graph:
@@ -411,23 +387,15 @@ def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
         yield from _repeated_outputs(way, graph)
     for value in checked.model.graph.inputs:
         if not _is_used(value) and not value.is_initializer():
-            yield model_finding(
-                rules.UNUSED_INPUT,
-                f"the input {value.name!r} is used by nothing",
-                "Remove it, or connect it.",
-                tensor=value.name or "",
-            )
+            reason = f"the input {value.name!r} is used by nothing"
+            yield model_finding(rules.UNUSED_INPUT, reason, "Remove it, or connect it.", tensor=value.name or "")
 
 
 def _unused_initializers(way: str, graph: ir.Graph) -> Iterator[Finding]:
     for value in graph.initializers.values():
         if not _is_used(value):
-            yield model_finding(
-                rules.UNUSED_INITIALIZER,
-                f"the initializer {way + (value.name or '')!r}{_weight(value)} is used by nothing",
-                "Remove it.",
-                tensor=value.name or "",
-            )
+            reason = f"the initializer {way + (value.name or '')!r}{_weight(value)} is used by nothing"
+            yield model_finding(rules.UNUSED_INITIALIZER, reason, "Remove it.", tensor=value.name or "")
 
 
 def _weight(value: ir.Value) -> str:
@@ -457,12 +425,8 @@ def _alive(checked: CheckedModel) -> set[ir.Node]:
 def _repeated_outputs(way: str, graph: ir.Graph) -> Iterator[Finding]:
     for name, count in Counter(value.name or "" for value in graph.outputs).items():
         if count > 1:
-            yield model_finding(
-                rules.REPEATED_OUTPUT,
-                f"{way + name!r} is listed as an output {count} times",
-                "List it once.",
-                tensor=name,
-            )
+            reason = f"{way + name!r} is listed as an output {count} times"
+            yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
 
 
 _FIELDS = {

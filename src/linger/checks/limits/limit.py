@@ -11,10 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.dialect import Op, find_op
-from linger.graph.core.check_rules import CheckRule
+from linger.graph.core.check_rules import OPEN_SIZE, CheckRule, limit_rule
 from linger.graph.core.dialects import is_newer
-from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.nodes import describe, is_dialect
+from linger.graph.core.nodes import ERROR, NOTE, WARNING, Finding, describe, is_dialect
 from linger.graph.core.tensor_types import REALS, integer_bits
 from linger.graph.lowering.bodies import Shape
 from linger.targets import Target
@@ -22,14 +21,8 @@ from linger.targets import Target
 KB = 1024
 T = TypeVar("T")
 
-NO_EXACT_FORM = "No exact form is known."
-"""The remedy where nothing that was tried gave the right integers."""
-
 BY_EXPORT = "linger.onnx.export(…, target={!r}) writes it so"
 """Ends a remedy that an export for the chip carries out itself, where it can."""
-
-OPEN_SIZE = "Export with fixed sizes, or make sure of it by hand."
-_HELP = "The limit is the chip's or its packer's. Only with a target."
 
 
 @dataclass(frozen=True)
@@ -198,11 +191,6 @@ def limit(
     """
     rule = limit_rule(number, name, summary, severity)
     return lambda check: Limit(rule, check, None if everywhere else frozenset(op_types))
-
-
-def limit_rule(number: int, name: str, summary: str, severity: str = ERROR) -> CheckRule:
-    """The rule of a limit of chips."""
-    return CheckRule(f"LGR{number}", f"target-{name}", severity, summary, _HELP)
 
 
 def aligned(size: int, step: int) -> int:

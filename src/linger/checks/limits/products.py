@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, aligned, limit, one_of
+from linger.analysis.multiplications import product_of
+from linger.checks.limits.limit import BY_EXPORT, KB, Site, aligned, limit, one_of
 from linger.dialect import ops
-from linger.graph.core.finding import WARNING, Finding
+from linger.errors import listing
+from linger.graph.core.check_rules import NO_EXACT_FORM
+from linger.graph.core.nodes import WARNING, Finding
 from linger.graph.lowering.bodies import Shape
 from linger.numeric.fixed import is_power_of_two
 from linger.targets import Status
@@ -92,21 +95,15 @@ def check_product_widths(site: Site) -> Iterator[Finding]:
     limits = site.limits(ProductLimits)
     weight, data = site.attribute("parameter_bits", 8), site.attribute("data_bits", 8)
     if data not in [width for width, _, _ in limits.alignment]:  # an attribute of a wrong kind may have no hash
-        yield site.untried(
-            f"{data}-bit input, which nobody has compared with what {site.chip} computes",
-            "Leave data_bits of this layer at 8, or compare a few outputs on the chip.",
-        )
+        reason = f"{data}-bit input, which nobody has compared with what {site.chip} computes"
+        yield site.untried(reason, "Leave data_bits of this layer at 8, or compare a few outputs on the chip.")
     if site.op.weight_axes is not None and weight not in limits.weight_bits:
-        yield site.error(
-            f"{weight}-bit weights; {site.chip} has {one_of(limits.weight_bits)}{site.beyond}",
-            f"Choose one of these with linger.quant_module(layer, parameter_bits={limits.weight_bits[-1]}).",
-        )
+        remedy = f"Choose one of these with linger.quant_module(layer, parameter_bits={limits.weight_bits[-1]})."
+        yield site.error(f"{weight}-bit weights; {site.chip} has {one_of(limits.weight_bits)}{site.beyond}", remedy)
     bits = site.attribute("o_bits", 8)
     if bits not in limits.output_bits:
-        yield site.error(
-            f"an output of {bits} bits; {site.chip} has {one_of(limits.output_bits)}",
-            "Choose one of these with linger.quant_module(layer, out_bits=…).",
-        )
+        reason = f"an output of {bits} bits; {site.chip} has {one_of(limits.output_bits)}"
+        yield site.error(reason, "Choose one of these with linger.quant_module(layer, out_bits=…).")
 
 
 @limit(924, "product-rank", "Matrix products have at most three axes.")
@@ -116,17 +113,13 @@ def check_product_rank(site: Site) -> Iterator[Finding]:
     if shape is None:
         yield site.unchecked("the number of axes of its input")
     elif len(shape) > most:
-        yield site.error(
-            f"an input of {len(shape)} axes; the packer takes {most}",
-            f"Flatten the leading axes before it: {BY_EXPORT.format(site.chip)}.",
-        )
+        reason = f"an input of {len(shape)} axes; the packer takes {most}"
+        yield site.error(reason, f"Flatten the leading axes before it: {BY_EXPORT.format(site.chip)}.")
     rows, allowed = site.sizes(0, *range(len(shape or ()) - 1)), site.limits(ProductLimits).rows
     if allowed is not None and site.op.weight_axes is not None and (rows is None or math.prod(rows) > allowed):
         found = "an open number of" if rows is None else str(math.prod(rows))
-        yield site.error(
-            f"{found} rows; {site.chip} was seen to compute more than {allowed} otherwise",
-            f"Give it one. {NO_EXACT_FORM}",
-        )
+        reason = f"{found} rows; {site.chip} was seen to compute more than {allowed} otherwise"
+        yield site.error(reason, f"Give it one. {NO_EXACT_FORM}")
 
 
 @limit(925, "layer-norm", "Sums of a layer norm fit.", severity=WARNING)
@@ -134,10 +127,8 @@ def check_layer_norm(site: Site) -> Iterator[Finding]:
     """The sums N·Σq² and (Σq)² of a layer norm fit into the chip's integers."""
     limits, shape, weight = site.limits(ProductLimits), site.shape(0), site.shape(1)
     if shape is not None and len(shape) < limits.layer_norm_axes:
-        yield site.error(
-            f"an input of {len(shape)} axes; the chip takes {limits.layer_norm_axes} or more",
-            f"Add an axis of size 1 before it: {BY_EXPORT.format(site.chip)}.",
-        )
+        reason = f"an input of {len(shape)} axes; the chip takes {limits.layer_norm_axes} or more"
+        yield site.error(reason, f"Add an axis of size 1 before it: {BY_EXPORT.format(site.chip)}.")
     last = site.sizes(0, _LAST)
     if weight is not None and last is not None and weight != last:
         yield site.error(
@@ -176,23 +167,17 @@ def check_softmax(site: Site) -> Iterator[Finding]:
         )
     last = {_LAST} if shape is None or limits.softmax_axis_is_negative else {_LAST, len(shape) - 1}
     if axis is not None and axis not in last:
-        yield site.error(
-            f"softmax along axis {axis}; {site.chip} takes the last axis only, as {_LAST}",
-            "Move that axis to the end before it (linger does so by itself for softmax on quantized tensors).",
-        )
+        remedy = "Move that axis to the end before it (linger does so by itself for softmax on quantized tensors)."
+        yield site.error(f"softmax along axis {axis}; {site.chip} takes the last axis only, as {_LAST}", remedy)
     axes, size = limits.softmax_axes, site.sizes(0, _LAST)
     if axes is not None and shape is not None and len(shape) != axes:
-        yield site.error(
-            f"softmax of a tensor of {len(shape)} axes; {site.chip} was seen to be exact on {axes} only",
-            f"Flatten the leading axes before it. {NO_EXACT_FORM}",
-        )
+        reason = f"softmax of a tensor of {len(shape)} axes; {site.chip} was seen to be exact on {axes} only"
+        yield site.error(reason, f"Flatten the leading axes before it. {NO_EXACT_FORM}")
     if size is None:
         yield site.unchecked("the length of its rows")
     elif size[0] > limits.softmax_length:
-        yield site.error(
-            f"rows of {size[0]} numbers; {site.chip} has softmax for at most {limits.softmax_length}",
-            f"Use shorter rows. {NO_EXACT_FORM}",
-        )
+        reason = f"rows of {size[0]} numbers; {site.chip} has softmax for at most {limits.softmax_length}"
+        yield site.error(reason, f"Use shorter rows. {NO_EXACT_FORM}")
 
 
 @limit(927, "recurrent", "Recurrent nodes have one layer and as many steps as inputs, for one sequence at a time.")
@@ -203,16 +188,12 @@ def check_recurrent(site: Site) -> Iterator[Finding]:
     if layers != most:
         yield site.error(f"{layers} layers in one node; the chip has {most}", "Use one recurrent module per layer.")
     if not site.attribute("batch_first", 0):
-        yield site.error(
-            "batch_first=False, with which the packer gives another shape",
-            "Build the layer with batch_first=True, and as many steps as each step has numbers.",
-        )
+        reason = "batch_first=False, with which the packer gives another shape"
+        yield site.error(reason, "Build the layer with batch_first=True, and as many steps as each step has numbers.")
         return
     if len(site.node.inputs) > len(site.op.forms[0]) or any(output.uses() for output in site.node.outputs[1:]):
-        yield site.warning(
-            f"lengths, or states that go in or out, which nobody has compared with what {site.chip} computes",
-            "Use the sequence alone, or compare a few outputs on the chip.",
-        )
+        reason = f"lengths, or states that go in or out, which nobody has compared with what {site.chip} computes"
+        yield site.warning(reason, "Use the sequence alone, or compare a few outputs on the chip.")
     sizes = site.sizes(0, 0, 1, 2)
     if sizes is None:
         yield site.unchecked("the number of its sequences and steps")
@@ -224,10 +205,8 @@ def _sequence_findings(site: Site, batch: int, steps: int, numbers: int) -> Iter
     if batch != 1:
         yield site.error(f"{batch} sequences at once, which the chip computes otherwise", "Give it one at a time.")
     if steps != numbers:
-        yield site.error(
-            f"{steps} steps of {numbers} numbers; the packer takes the one for the other",
-            f"Use as many steps as each has numbers. {NO_EXACT_FORM}",
-        )
+        reason = f"{steps} steps of {numbers} numbers; the packer takes the one for the other"
+        yield site.error(reason, f"Use as many steps as each has numbers. {NO_EXACT_FORM}")
 
 
 _FOLD = (
@@ -257,9 +236,8 @@ def check_scales(site: Site) -> Iterator[Finding]:
     scales = _scales(site)
     wrong = {n: s for n, s in scales.items() if not is_power_of_two(s)}
     if wrong:
-        yield site.error(
-            f"{_listed(wrong)}: no power of two; the chip only shifts", "Choose scales that are powers of two."
-        )
+        reason = f"{_listed(wrong)}: no power of two; the chip only shifts"
+        yield site.error(reason, "Choose scales that are powers of two.")
         return
     smallest = site.limits(OperandLimits).smallest_scale
     small = {n: s for n, s in scales.items() if s < smallest}
@@ -323,10 +301,8 @@ def check_factor(site: Site) -> Iterator[Finding]:
         return
     if not (allowed == "channel" and _is_per_channel(x, y)) and _broadcast_axes(site) != 0:
         also = ", or by one number per channel" if allowed == "channel" else ""
-        yield site.error(
-            f"operands of the shapes {_text(x)} and {_text(y)}; the chip multiplies equal shapes{also}",
-            "Repeat the smaller operand with torch.cat, until both have one shape.",
-        )
+        reason = f"operands of the shapes {_text(x)} and {_text(y)}; the chip multiplies equal shapes{also}"
+        yield site.error(reason, "Repeat the smaller operand with torch.cat, until both have one shape.")
 
 
 def _is_per_channel(x: Shape, y: Shape) -> bool:
@@ -340,10 +316,8 @@ def check_divisor(site: Site) -> Iterator[Finding]:
     content, bits = site.constant(1), site.limits(OperandLimits).divisor_bits
     value = None if content is None or content.size != 1 else abs(float(content.reshape(-1)[0]))
     if content is None or content.dtype != f"int{bits}" or value is None or not is_power_of_two(value):
-        yield site.error(
-            f"a divisor that is no {bits}-bit power of two, the only one that the chip runs",
-            "Multiply by the reciprocal instead (iqMul by a number is exact).",
-        )
+        reason = f"a divisor that is no {bits}-bit power of two, the only one that the chip runs"
+        yield site.error(reason, "Multiply by the reciprocal instead (iqMul by a number is exact).")
     else:
         yield from _check_scalar(site)
 
@@ -361,10 +335,8 @@ def check_join(site: Site) -> Iterator[Finding]:
     most = limits.mixed_join_bits
     is_wide = most is not None and any((site.bits(i) or 0) > most for i in range(count))
     if is_wide and len(scales) > 1:
-        yield site.error(
-            f"joins numbers of more than {most} bits at different scales; the chip does that for {most} bits only",
-            f"Leave out_bits of the layers before at {most}.",
-        )
+        reason = f"joins numbers of more than {most} bits at different scales; the chip does that for {most} bits only"
+        yield site.error(reason, f"Leave out_bits of the layers before at {most}.")
 
 
 @limit(935, "curve", "Sigmoid and tanh have the width of the chip's tables.")
@@ -376,15 +348,11 @@ def check_curve(site: Site) -> Iterator[Finding]:
     packed = limits.packed_curve_bits.get(site.op_type)
     if packed is not None and packed != limits.curve_bits:
         if bits != packed:
-            yield site.warning(
-                f"{bits}-bit input of {site.op_type}, for which the packer asks for {packed} bits on every chip",
-                f"Try the file on the chip. {NO_EXACT_FORM}",
-            )
+            reason = f"{bits}-bit input of {site.op_type}, for which the packer asks for {packed} bits on every chip"
+            yield site.warning(reason, f"Try the file on the chip. {NO_EXACT_FORM}")
     elif limits.curve_bits not in (None, bits):
-        yield site.error(
-            f"{bits}-bit input; {site.chip} takes {limits.curve_bits} bits here",
-            f"Quantize the model for this chip: linger.init(model, target={site.chip!r}).",
-        )
+        reason = f"{bits}-bit input; {site.chip} takes {limits.curve_bits} bits here"
+        yield site.error(reason, f"Quantize the model for this chip: linger.init(model, target={site.chip!r}).")
 
 
 @limit(936, "variance", "Variances run along axis 2.")
@@ -392,10 +360,8 @@ def check_variance(site: Site) -> Iterator[Finding]:
     """The packer reduces one axis whatever is asked for."""
     axis = site.limits(OperandLimits).variance_axis
     if site.attribute("dim", axis) != axis:
-        yield site.error(
-            f"a variance along axis {site.attribute('dim')}; the packer takes axis {axis}",
-            f"Move that axis to place {axis}.",
-        )
+        reason = f"a variance along axis {site.attribute('dim')}; the packer takes axis {axis}"
+        yield site.error(reason, f"Move that axis to place {axis}.")
 
 
 def _is_scalar(site: Site, index: int) -> bool:
@@ -409,10 +375,8 @@ def _check_scalar(site: Site) -> Iterator[Finding]:
     assert value is not None
     producer = value.producer()
     if producer is None or producer.op_type != "Constant" or content.ndim != 0:
-        yield site.error(
-            "a scalar operand that is no Constant node of rank 0, which runs silently wrong on the chip",
-            "Write it as a Constant node of rank 0, as linger's own export does (not simplified).",
-        )
+        reason = "a scalar operand that is no Constant node of rank 0, which runs silently wrong on the chip"
+        yield site.error(reason, "Write it as a Constant node of rank 0, as linger's own export does (not simplified).")
 
 
 def _broadcast_axes(site: Site) -> int | None:
@@ -430,3 +394,204 @@ def _broadcast_axes(site: Site) -> int | None:
 
 def _text(shape: Shape) -> str:
     return f"[{', '.join('?' if n is None else str(n) for n in shape)}]"
+
+
+_CONSTANT_SHAPE = "Export without dynamic_axes or with target=…, so that every size is fixed and the shape a constant."
+
+
+@dataclass(frozen=True)
+class PackingLimits:
+    """The table [packing] of a chip's file; `targets/packer.toml` explains each value."""
+
+    data_bits: tuple[int, ...]
+    quant_bits: int
+    slice_axes: int
+    padded_axes: int
+    padded_rank: int
+    dequant_bits: int
+    plane_bytes: int
+    model_bytes: int
+    turned_orders: Mapping[str, int]
+    transposed_axes: int | None = None
+    turned_bytes: int | None = None
+    orders: tuple[str, ...] | None = None
+
+
+@limit(941, "clip", "There is no Clip.")
+def check_clip(site: Site) -> Iterator[Finding]:
+    """Clip that limits inside the range of the integers, as ReLU6 does."""
+    if not site.target.takes("Clip"):
+        yield site.error(
+            f"{site.chip}'s packer cannot take Clip (ReLU6, clamp), and here it limits inside the range of the integers",
+            f"Quantize the model for this chip, linger.init(model, target={site.chip!r}): a ReLU6 then is a Relu whose integers "
+            "saturate, in training too. For other bounds no exact form is known.",
+        )
+
+
+@limit(942, "transpose", "Transposed tensors have few axes and small planes.", "Transpose")
+def check_transpose(site: Site) -> Iterator[Finding]:
+    """Axes and planes of a tensor whose axes are exchanged."""
+    limits = site.limits(PackingLimits)
+    shape, order = site.shape(0), site.attribute("perm")
+    name = "".join(map(str, order or ()))  # as the chips' files write it: 0213
+    if shape is None:
+        yield site.unchecked("the number of its axes")
+    elif limits.transposed_axes is None or site.is_of_floats or order == tuple(range(len(shape))):
+        return
+    elif len(shape) > limits.transposed_axes:
+        most = limits.transposed_axes
+        yield site.error(
+            f"exchanges axes of a tensor of {len(shape)} axes; {site.chip} has that for at most {most}",
+            f"Keep the order of axes, or merge axes that stay together with a reshape first; else {NO_EXACT_FORM[0].lower()}"
+            f"{NO_EXACT_FORM[1:]}",
+        )
+    elif limits.orders is not None:
+        if name not in limits.orders:
+            reason = f"the order {name} of axes, which {site.chip} was seen to compute otherwise, or nobody has tried"
+            yield site.error(reason, f"Use one of {listing(limits.orders)}, with the batch first. {NO_EXACT_FORM}")
+    elif _was_exact(site, limits, shape, name):
+        return
+    elif len(shape) == 3:
+        yield from _plane_findings(site, limits)
+    elif len(shape) > 3 and limits.turned_bytes is not None:
+        yield from _turning_findings(site, limits.turned_bytes, order)
+
+
+def _was_exact(site: Site, limits: PackingLimits, shape: Shape, name: str) -> bool:
+    """Whether a tensor as large was seen to be exact in this order."""
+    count = product_of(shape)
+    return count is not None and count * (site.bits(0) or 8) // 8 <= limits.turned_orders.get(name, 0)
+
+
+def _plane_findings(site: Site, limits: PackingLimits) -> Iterator[Finding]:
+    plane = site.sizes(0, -2, -1)
+    if plane is None:
+        yield site.unchecked("the size of its planes")
+        return
+    size = math.prod(plane) * (site.bits(0) or 8) // 8
+    if size > limits.plane_bytes:
+        reason = f"exchanges axes of planes of {size} bytes; {site.chip} has {limits.plane_bytes // KB} KB"
+        yield site.error(reason, "Cut the tensor into parts, turn each, and join them.")
+
+
+def _turning_findings(site: Site, room: int, order: tuple[int, ...] | None) -> Iterator[Finding]:
+    shape = site.shape(0)
+    if not order or order[0] != 0:
+        reason = f"moves the first axis of a tensor of four axes; {site.chip} leaves that in place"
+        yield site.error(reason, "Keep the batch first.")
+    elif shape is None or None in shape:
+        yield site.unchecked("its size")
+    else:
+        size = math.prod(n for n in shape if n is not None) * (site.bits(0) or 8) // 8
+        if size > room:
+            reason = f"exchanges axes of a tensor of {size} bytes; {site.chip} has room for {room // KB} KB"
+            yield site.error(reason, "Cut the tensor into parts, turn each, and join them.")
+
+
+@limit(943, "axes", "Axes are attributes, counted from the front.", "Squeeze", "Unsqueeze")
+def check_axes_attribute(site: Site) -> Iterator[Finding]:
+    """The packer reads axes from an attribute, as opsets below 13 have it, and takes positive ones."""
+    if len(site.node.inputs) > 1:
+        reason = "its axes are an input, which the packer does not read"
+        yield site.error(reason, "Export with opset_version=12 or 11, and dynamo=False.")
+    negative = [axis for axis in site.attribute("axes", ()) if axis < 0]
+    if negative:
+        yield site.error(
+            f"its axis {negative[0]} is counted from the end; the packer takes axes that are counted from the front",
+            f"Write the positive axis, as in x.unsqueeze(2): {BY_EXPORT.format(site.chip)}.",
+        )
+
+
+@limit(944, "constant-shape", "Shapes and bounds are constants.", "Reshape", "Expand")
+def check_constant_shape(site: Site) -> Iterator[Finding]:
+    """The packer reads shapes while it packs."""
+    yield from _computed_bounds(site)
+
+
+def _computed_bounds(site: Site) -> Iterator[Finding]:
+    if any(site.input(i) is not None and site.constant(i) is None for i in range(1, len(site.node.inputs))):
+        yield site.error("its shape or bounds are computed; the packer wants constants", _CONSTANT_SHAPE)
+
+
+@limit(945, "slice", "A Slice cuts one axis, at constant bounds.", "Slice")
+def check_slice(site: Site) -> Iterator[Finding]:
+    """Constant bounds, and few axes at a time."""
+    yield from _computed_bounds(site)
+    starts, most = site.constant(1), site.limits(PackingLimits).slice_axes
+    if starts is not None and starts.size > most:
+        reason = f"slices {starts.size} axes at once; the packer takes {most}"
+        yield site.error(reason, "Slice one axis after the other.")
+    steps = site.constant(4)
+    if steps is not None and any(step != 1 for step in steps.reshape(-1).tolist()):
+        (step, *_) = [step for step in steps.reshape(-1).tolist() if step != 1]
+        also = " A convolution that reads it can step itself (stride=2)." if step > 1 else ""
+        yield site.error(f"steps by {step}; the engine takes every number", f"{NO_EXACT_FORM}{also}")
+
+
+@limit(946, "split", "A Split has the attribute that the packer reads.", "Split")
+def check_split(site: Site) -> Iterator[Finding]:
+    """The packer reads the sizes of the parts from an attribute `dims` that ONNX does not have."""
+    if site.attribute("dims") is None:
+        reason = "the packer reads the parts of Split from an attribute 'dims', which standard ONNX does not have"
+        yield site.error(reason, f"Slice the parts out (x[:, :n], x[:, n:]): {BY_EXPORT.format(site.chip)}.")
+
+
+@limit(947, "quant", "A Quant makes 8 bits.")
+def check_quant(site: Site) -> Iterator[Finding]:
+    """The chip's Quant makes one width."""
+    bits, made = site.attribute("data_bits", 8), site.limits(PackingLimits).quant_bits
+    if bits != made:
+        reason = f"quantizes to {bits} bits; {site.chip} makes {made} bits whatever is asked for"
+        yield site.error(reason, f"Leave data_bits of the layer behind at {made}.")
+
+
+@limit(949, "pad", "A border is of zeros, around few axes.")
+def check_pad(site: Site) -> Iterator[Finding]:
+    """How many axes one iqPad pads, of how many, and with what."""
+    pads, value, most = site.constant(1), site.constant(2), site.limits(PackingLimits).padded_axes
+    shape, rank = site.shape(0), site.limits(PackingLimits).padded_rank
+    if shape is not None and len(shape) != rank:
+        more, fewer = f"Add axes of size 1 before it: {BY_EXPORT.format(site.chip)}.", "Merge axes with a reshape."
+        reason = f"pads a tensor of {len(shape)} axes; the engine takes {rank}"
+        yield site.error(reason, more if len(shape) < rank else fewer)
+    if pads is not None and pads.size % 2 == 0:
+        padded = int((pads.reshape(2, -1) != 0).any(axis=0).sum())
+        if padded > most:
+            yield site.error(
+                f"pads {padded} axes; the engine takes {most}", "Leave padding to the convolution behind (padding=)."
+            )
+    if pads is not None and (pads < 0).any():
+        yield site.error(
+            "cuts numbers off, by a negative padding", f"Slice them off instead (x[..., 1:]). {NO_EXACT_FORM}"
+        )
+    if value is not None and value.any():
+        yield site.error(
+            f"a border of {value.reshape(-1).tolist()[0]}; the packer takes zeros", f"Pad with zeros. {NO_EXACT_FORM}"
+        )
+
+
+@limit(950, "wide-end", "Integers that become real numbers have 8 bits.")
+def check_wide_dequant(site: Site) -> Iterator[Finding]:
+    """A Dequant of wide integers, which the packer makes 8 bits; at the end of a network it leaves it out by default."""
+    bits, most = site.bits(0), site.limits(PackingLimits).dequant_bits
+    if bits is None or bits <= most:
+        return
+    reason = f"turns {bits}-bit integers into real numbers; {site.chip}'s packer takes them for {most} bits"
+    if all(output.is_graph_output() and not output.uses() for output in site.node.outputs):
+        yield site.warning(
+            f"{reason} where it keeps the float ends",
+            "Pack without keeping them, or export with is_input_quant=True: the file then ends in integers, which are exact.",
+        )
+    else:
+        yield site.error(reason, f"Leave out_bits of the layer before at {most}.")
+
+
+@limit(905, "tensor-width", "Tensors have widths that the chip lists.", severity=WARNING, everywhere=True)
+def check_tensor_widths(site: Site) -> Iterator[Finding]:
+    """Widths that the chip's documents do not list."""
+    known = site.limits(PackingLimits).data_bits
+    widths = sorted({bits for i in range(len(site.node.inputs)) if (bits := site.bits(i)) is not None})
+    strange = [bits for bits in widths if bits not in known]
+    if strange and site.op_type != "Dequant":
+        reason = f"works on {strange[0]}-bit numbers; {site.chip} is documented for {', '.join(map(str, known))} bits"
+        yield site.untried(reason, "Leave out_bits of the layer before at 8, or try the file on the chip.")

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from linger.checks.limits.limit import BY_EXPORT, KB, NO_EXACT_FORM, Site, aligned, limit, one_of
-from linger.graph.core.finding import Finding
+from linger.checks.limits.limit import BY_EXPORT, KB, Site, aligned, limit, one_of
+from linger.graph.core.check_rules import NO_EXACT_FORM
+from linger.graph.core.nodes import Finding
 
 _REMEDY_SIZE = "Use a size that the chip has: no exact form of another one is known."
 _TWO_STEPS = "Pool in two steps (25×5 as 5×5, then 5×1), as linger.init(model, target={!r}) does by itself where it can"
@@ -66,10 +67,8 @@ def check_window(site: Site) -> Iterator[Finding]:
     if any(d not in known for d in dilations):
         yield site.error(f"a dilation of {_times(dilations)}; {site.chip} has {one_of(known)} here", _REMEDY_SIZE)
     if any(size < step for size, step in zip(kernel, strides, strict=False)):
-        yield site.error(
-            f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
-            f"Use a kernel as large as the stride, with zeros: {BY_EXPORT.format(site.chip)}.",
-        )
+        reason = f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that"
+        yield site.error(reason, f"Use a kernel as large as the stride, with zeros: {BY_EXPORT.format(site.chip)}.")
     yield from _length_findings(site, limits.signal_samples)
 
 
@@ -80,10 +79,8 @@ def _length_findings(site: Site, most: int | None) -> Iterator[Finding]:
     if length is None:
         yield site.unchecked("the length of its signal")
     elif length[0] > most:
-        yield site.error(
-            f"a signal of {length[0]} samples; {site.chip} takes fewer than {most + 1}",
-            f"Cut the signal into parts, or step in an earlier layer. {NO_EXACT_FORM}",
-        )
+        reason = f"a signal of {length[0]} samples; {site.chip} takes fewer than {most + 1}"
+        yield site.error(reason, f"Cut the signal into parts, or step in an earlier layer. {NO_EXACT_FORM}")
 
 
 def _geometry(site: Site) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -120,10 +117,8 @@ def _padding_findings(
     if any(pad > size for pad, size in zip(pads, kernel * 2, strict=False)):
         yield site.error(f"padding {pads} beyond the kernel {_times(kernel)}", "Pad by at most the kernel's size.")
     if pads[: len(kernel)] != pads[len(kernel) :]:
-        yield site.untried(
-            f"padding {pads}, more at one end than at the other, which nobody has seen on {site.chip}",
-            "Pad both ends alike, or compare a few outputs on the chip.",
-        )
+        reason = f"padding {pads}, more at one end than at the other, which nobody has seen on {site.chip}"
+        yield site.untried(reason, "Pad both ends alike, or compare a few outputs on the chip.")
 
 
 @limit(912, "window-width", "Convolutions have the chip's widths.")
@@ -131,10 +126,8 @@ def check_widths(site: Site) -> Iterator[Finding]:
     """Bits of the input, the weights and the output."""
     limits = site.limits(WindowLimits)
     if site.attribute("data_bits", 8) > limits.data_bits:
-        yield site.error(
-            f"{site.attribute('data_bits')}-bit input; convolutions take {limits.data_bits} bits",
-            f"Leave data_bits of this layer at {limits.data_bits}.",
-        )
+        reason = f"{site.attribute('data_bits')}-bit input; convolutions take {limits.data_bits} bits"
+        yield site.error(reason, f"Leave data_bits of this layer at {limits.data_bits}.")
     if site.attribute("parameter_bits", 8) not in limits.weight_bits:
         yield site.error(
             f"{site.attribute('parameter_bits')}-bit weights; {site.chip} has {one_of(limits.weight_bits)}{site.beyond}",
@@ -143,10 +136,8 @@ def check_widths(site: Site) -> Iterator[Finding]:
     allowed = limits.transposed_output_bits if site.op.is_transposed else limits.output_bits
     bits = site.attribute("o_bits", 8)
     if bits not in allowed:
-        yield site.error(
-            f"an output of {bits} bits; {site.chip} gives {allowed[0]}{site.beyond}",
-            f"Leave out_bits of this layer at {allowed[0]}.",
-        )
+        reason = f"an output of {bits} bits; {site.chip} gives {allowed[0]}{site.beyond}"
+        yield site.error(reason, f"Leave out_bits of this layer at {allowed[0]}.")
 
 
 @limit(913, "depthwise", "Depthwise convolutions are of two axes and fit.")
@@ -157,10 +148,8 @@ def check_depthwise(site: Site) -> Iterator[Finding]:
         return
     if site.op.is_transposed or site.op.window_axes == 1:
         kind = "transposed convolution" if site.op.is_transposed else "convolution over one axis"
-        yield site.error(
-            f"a depthwise {kind}, which the packer refuses",
-            f"Use one group, with zero weights between the channels: {BY_EXPORT.format(site.chip)}.",
-        )
+        remedy = f"Use one group, with zero weights between the channels: {BY_EXPORT.format(site.chip)}."
+        yield site.error(f"a depthwise {kind}, which the packer refuses", remedy)
         return
     kernel = site.attribute("kernel_shape", ())
     size = aligned(site.attribute("group", 1), limits.depthwise_alignment) * math.prod(kernel)
@@ -244,10 +233,8 @@ def _padded_rows(site: Site) -> int:
 def check_transposed_bias(site: Site) -> Iterator[Finding]:
     """The packer reads the bias of a transposed convolution without asking whether there is one."""
     if site.input(2) is None:
-        yield site.error(
-            "a transposed convolution without a bias, which the packer refuses",
-            f"Give it a bias of zeros: {BY_EXPORT.format(site.chip)}.",
-        )
+        reason = "a transposed convolution without a bias, which the packer refuses"
+        yield site.error(reason, f"Give it a bias of zeros: {BY_EXPORT.format(site.chip)}.")
 
 
 def _channels(site: Site) -> tuple[int, int, int] | None:
@@ -268,10 +255,8 @@ def check_average(site: Site) -> Iterator[Finding]:
     area = math.prod(site.attribute("kernel_shape", ()))
     is_power = area & (area - 1) == 0
     if not is_power and area > limits.divided_area:
-        yield site.error(
-            f"a window of {area} pixels, no power of two; above {limits.divided_area} the chip's result is wrong",
-            f"{_TWO_STEPS.format(site.chip)}; or use a size whose area is a power of two.",
-        )
+        reason = f"a window of {area} pixels, no power of two; above {limits.divided_area} the chip's result is wrong"
+        yield site.error(reason, f"{_TWO_STEPS.format(site.chip)}; or use a size whose area is a power of two.")
     reach = 1 << (limits.data_bits - 1)
     if is_power and area * reach > limits.pool_sum:
         yield site.warning(
@@ -331,14 +316,11 @@ def check_pool_input(site: Site) -> Iterator[Finding]:
     limits = site.limits(WindowLimits)
     bits, shape = site.bits(0), site.shape(0)
     if bits is not None and bits > limits.data_bits:
-        yield site.error(
-            f"a pool of {bits}-bit numbers; the chip takes {limits.data_bits} bits",
-            f"Leave out_bits of the layer before at {limits.data_bits}.",
-        )
+        reason = f"a pool of {bits}-bit numbers; the chip takes {limits.data_bits} bits"
+        yield site.error(reason, f"Leave out_bits of the layer before at {limits.data_bits}.")
     if shape is not None and len(shape) != limits.pool_axes:
-        yield site.error(
-            f"a pool over {len(shape)} axes; the packer takes {limits.pool_axes}", "Add an axis of size 1 before it."
-        )
+        reason = f"a pool over {len(shape)} axes; the packer takes {limits.pool_axes}"
+        yield site.error(reason, "Add an axis of size 1 before it.")
 
 
 @limit(917, "pool-window", "Pools have kernels from their stride to what the chip has, and no ceil_mode.")
@@ -357,15 +339,11 @@ def check_pool_window(site: Site) -> Iterator[Finding]:
             "Use dilation=1, or compare a few outputs on the chip.",
         )
     if any(size < step for size, step in zip(kernel, strides, strict=False)):
-        yield site.error(
-            f"a pool of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that",
-            f"Use a kernel as large as the stride. {NO_EXACT_FORM}",
-        )
+        reason = f"a pool of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that"
+        yield site.error(reason, f"Use a kernel as large as the stride. {NO_EXACT_FORM}")
     if site.attribute("ceil_mode", 0):
-        yield site.error(
-            "ceil_mode, with which the engine gives another shape",
-            f"Use ceil_mode=False and a size that the stride divides. {NO_EXACT_FORM}",
-        )
+        reason = "ceil_mode, with which the engine gives another shape"
+        yield site.error(reason, f"Use ceil_mode=False and a size that the stride divides. {NO_EXACT_FORM}")
     if site.op.name == "MaxPool":
         yield from _part_findings(site, limits)
     most = limits.largest_max_pool
@@ -375,10 +353,9 @@ def check_pool_window(site: Site) -> Iterator[Finding]:
     if size is None:
         yield site.unchecked("whether its kernel spans the image")
     elif not _spans(kernel, size, pads, most):
-        yield site.error(
-            f"a kernel of {_times(kernel)}; {site.chip} has {most}, or all rows, or the whole image",
-            f"Pool in steps, say 3×3 and then 2×2 for 6×6: {BY_EXPORT.format(site.chip)} where that is equal.",
-        )
+        reason = f"a kernel of {_times(kernel)}; {site.chip} has {most}, or all rows, or the whole image"
+        remedy = f"Pool in steps, say 3×3 and then 2×2 for 6×6: {BY_EXPORT.format(site.chip)} where that is equal."
+        yield site.error(reason, remedy)
 
 
 def _part_findings(site: Site, limits: WindowLimits) -> Iterator[Finding]:

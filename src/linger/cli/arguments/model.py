@@ -23,8 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from linger.cli.arguments.paths import HOW, METRIC, named_in, require_code, require_file
+from linger.cli.arguments.options import HOW, METRIC, named_in, require_code, require_file
 from linger.errors import LingerError, UsageError, in_one_line, listing
+from linger.lazy_exports import importing
 
 _PACKAGES = {
     "cv2": "opencv-python",
@@ -188,10 +189,12 @@ def _module(place: str) -> ModuleType:
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
-            spec.loader.exec_module(module)
+            with importing():
+                spec.loader.exec_module(module)
             return module
         sys.path.insert(0, "")  # as `python -m` does: modules of the current folder
-        return importlib.import_module(place)
+        with importing():
+            return importlib.import_module(place)
     except LingerError:
         raise
     except (Exception, SystemExit) as error:  # the user's module may raise anything, and end the program

@@ -17,8 +17,7 @@ from linger.graph.conversion.node_rewriter import NodeRewriter, NoEquivalent, Pl
 from linger.graph.conversion.to_newer import plan_newer
 from linger.graph.conversion.to_older import plan_older
 from linger.graph.core.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER, is_node_of, scope_nodes, user_scopes
-from linger.graph.core.finding import ERROR, WARNING, Changes, Finding
-from linger.graph.core.nodes import Names, describe, is_dialect_domain
+from linger.graph.core.nodes import ERROR, WARNING, Changes, Finding, Names, describe, is_dialect_domain
 from linger.graph.files.model_io import ModelLike, load_own, save
 from linger.graph.formats.propagation import propagate
 

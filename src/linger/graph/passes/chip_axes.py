@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN
 from linger.graph.conversion.node_rewriter import NodeRewriter, content_of
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
+from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
 from linger.graph.core.rewiring import drop_unused
 from linger.graph.lowering.bodies import Shape, known_tensors
 
@@ -241,9 +240,8 @@ def flatten_norms(model: ir.Model, *, fewest_axes: int = 3) -> Changes:
             continue
         lead = *(1,) * (fewest_axes - _MATRIX_AXES), math.prod(x) // weight[0]
         _flatten(node, _Flat(((*lead, *weight),), (*lead, *weight), x), names)
-        changes.note(
-            describe(node), f"its {len(x)} axes became {fewest_axes}, between Reshapes: it normalizes the last one"
-        )
+        what = f"its {len(x)} axes became {fewest_axes}, between Reshapes: it normalizes the last one"
+        changes.note(describe(node), what)
     return changes
 
 

@@ -18,9 +18,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN, ops
-from linger.graph.core.dialects import DEQUANT, QUANT_MODE, is_quantizing, packed_name
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
+from linger.graph.core.dialects import DEQUANT, QUANT_MODE
+from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
 from linger.graph.core.rewiring import drop_unused, is_used, remove_nodes
 from linger.graph.core.tensor_types import INTEGERS, integer_bits
 from linger.graph.core.window_chains import Windows, equal_chain
@@ -83,56 +82,6 @@ def _become_relu(node: ir.Node) -> None:
     node.op_type = "Relu"
     if is_dialect(node):
         node.domain = DOMAIN
-
-
-def own_parameters(model: ir.Model) -> Changes:
-    """Give every dialect node parameters that no other node reads, one behind the other in the list of initializers.
-
-    Packers copy the parameters of a node as one block that begins at the first of them, so a bias that lies elsewhere, because
-    two nodes share it, is read from a stranger's bytes. Leaves: shared parameters only where they are inputs of the graph.
-    """
-    changes, names = Changes(), tensor_names(model)
-    owners: dict[ir.Value, ir.Node] = {}
-    for node in model.graph:
-        own = parameters_of(node)
-        strange = [v for v in own if v.is_graph_output() or any(v not in parameters_of(other) for other, _ in v.uses())]
-        shared = [value for value in own if owners.setdefault(value, node) is not node or value in strange]
-        for value in shared:
-            copy = ir.Value(name=names.choose(str(value.name)), type=value.type, shape=value.shape)
-            assert value.const_value is not None  # it is an initializer
-            copy.const_value = ir.tensor(value.const_value, name=copy.name)
-            model.graph.register_initializer(copy)
-            for place in [i for i, one in enumerate(node.inputs) if i and one is value]:
-                node.replace_input_with(place, copy)
-        if shared:
-            what = ", ".join(str(value.name) for value in shared)
-            changes.note(describe(node), f"got a copy of {what}, because nodes must not share parameters")
-    if _put_side_by_side(model.graph):
-        changes.note("the graph", "lists the parameters of every node one behind the other")
-    return changes
-
-
-def parameters_of(node: ir.Node) -> tuple[ir.Value, ...]:
-    """Weight and bias of a node, and what else of the kind its op has; nothing where it has one parameter only."""
-    op = ops().get(packed_name(node)) if is_quantizing(node) else None
-    if op is None or not (op.weight_axes is not None or op.normalizes):
-        return ()
-    found = (v for v in node.inputs[1:] if v is not None and v.is_initializer() and not v.is_graph_input())
-    values = tuple(dict.fromkeys(found))
-    return values if len(values) > 1 else ()
-
-
-def _put_side_by_side(graph: ir.Graph) -> bool:
-    """Move parameters behind the first one of their node; False where all lie so."""
-    behind = {value: own[1:] for node in graph if (own := parameters_of(node)) for value in own[:1]}
-    moved = {value for own in behind.values() for value in own}
-    before = list(graph.initializers.values())
-    after = [each for value in before if value not in moved for each in (value, *behind.get(value, ()))]
-    if before != after:
-        graph.initializers.clear()
-        for value in after:
-            graph.register_initializer(value)
-    return before != after
 
 
 def name_platform(model: ir.Model, platform: str) -> Changes:

@@ -1,18 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Place Dequants where real numbers are needed: one per tensor, with its scale, and nowhere else."""
+"""Place Dequants where real numbers are needed: one per tensor, with its scale, and nowhere else.
+
+QuantizeLinear and DequantizeLinear nodes: pairs that cancel, float ops between them, parameters of their own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
 import onnx_ir as ir
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.graph.core.dialects import DEQUANT, NEWER, is_dequant, is_quantizing, read_scale
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import Names, defined_in, describe
+from linger.errors import LingerError
+from linger.graph.core.dialects import DEQUANT, NEWER, QUANT, is_dequant, is_quantizing, read_scale
+from linger.graph.core.nodes import (
+    NOTE,
+    Changes,
+    Finding,
+    Names,
+    all_graphs,
+    attributes_of,
+    defined_in,
+    describe,
+    is_dialect,
+    op_of,
+    tensor_names,
+)
 from linger.graph.core.rewiring import ValueReplacer, is_used
-from linger.graph.formats.flow import Flow, home_of
-from linger.graph.formats.propagation import Formats, OutputPolicy
-from linger.graph.formats.tensor_formats import Propagation, Use
+from linger.graph.formats.propagation import Formats, OutputPolicy, propagate
+from linger.graph.formats.tensor_formats import Flow, Propagation, Use, home_of
+from linger.graph.qdq.float_islands import Island, float_islands
+from linger.graph.qdq.qdq_node import (
+    DEQUANTIZE,
+    OTHER_NUMBERS,
+    QUANTIZE,
+    ByteFusing,
+    bounds_of,
+    constant,
+    data_inputs,
+    data_outputs,
+    is_between_pair,
+    is_qdq,
+    quantization_of,
+    quantized,
+    returns_every_integer,
+    zero_of,
+)
+from linger.numeric.fixed import storage_bits
 
 
 def rescale_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
@@ -47,9 +84,14 @@ def remove_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     """
     changes = Changes()
     facts = Formats(model) if facts is None else facts
-    found, flow = facts.found, facts.flow
+    found, flow, replacer = facts.found, facts.flow, ValueReplacer(model)
     kept = [use for use in found.kept_real if not is_dequant(use.value.producer())]
-    _remove_from_reals(model, found.of_reals, changes)
+    for node in found.of_reals:
+        x = node.inputs[0]
+        assert x is not None  # else it would be no Dequant
+        changes.note(describe(node), f"taken away: {x.name!r} holds real numbers already")
+        replacer.bypass(node, x)
+    replacer.finish()
     for use in found.integer_uses:
         _bypass(use, found, changes)
     if kept:
@@ -58,29 +100,18 @@ def remove_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     _merge(flow, changes)
     if changes:
         flow.sort()  # the Dequant that stays may stand behind what now reads it
-    for node in [n for n in flow.nodes() if is_dequant(n)]:
-        if not any(map(is_used, node.outputs)):
-            changes.note(describe(node), "removed: nothing uses it")
-            _remove(node)
+    for node in [n for n in flow.nodes() if is_dequant(n) and not any(map(is_used, n.outputs))]:
+        changes.note(describe(node), "removed: nothing uses it")
+        _remove(node)
     return changes
-
-
-def _remove_from_reals(model: ir.Model, nodes: list[ir.Node], changes: Changes) -> None:
-    """Remove Dequants of tensors that hold real numbers already."""
-    replacer = ValueReplacer(model)
-    for node in nodes:
-        x = node.inputs[0]
-        assert x is not None  # else it would be no Dequant
-        changes.note(describe(node), f"taken away: {_name(x)} holds real numbers already")
-        replacer.bypass(node, x)
-    replacer.finish()
 
 
 def _bypass(use: Use, found: Propagation, changes: Changes) -> None:
     """Let a use read the integers before the Dequant, or before several in a row."""
-    value = use.value
-    source = _before_dequants(value)
-    changes.note(str(use), f"takes the integers {_name(source)} ({found.fact(source)}) instead of {_name(value)}")
+    source = value = use.value
+    while (node := source.producer()) is not None and is_dequant(node) and (before := node.inputs[0]) is not None:
+        source = before
+    changes.note(str(use), f"takes the integers {source.name!r} ({found.fact(source)}) instead of {value.name!r}")
     if isinstance(use.owner, ir.Node):
         use.owner.replace_input_with(use.index, source)
         return
@@ -91,12 +122,6 @@ def _bypass(use: Use, found: Propagation, changes: Changes) -> None:
         graph.append(identity)
         source = identity.outputs[0]
     graph.outputs[use.index] = source
-
-
-def _before_dequants(value: ir.Value) -> ir.Value:
-    while (node := value.producer()) is not None and is_dequant(node) and (before := node.inputs[0]) is not None:
-        value = before
-    return value
 
 
 def _keep_real(uses: list[Use], found: Propagation, flow: Flow, changes: Changes) -> None:
@@ -112,7 +137,7 @@ def _keep_real(uses: list[Use], found: Propagation, flow: Flow, changes: Changes
         made.name = made.outputs[0].name = taken.choose(f"{value.name}_dequant")
         node.graph.insert_before(node, made)
         node.replace_input_with(use.index, made.outputs[0])
-        changes.note(str(use), f"keeps the real numbers of {_name(value)} ({found.fact(value)})")
+        changes.note(str(use), f"keeps the real numbers of {value.name!r} ({found.fact(value)})")
 
 
 def _dequant(domain: str, value: ir.Value, found: Propagation) -> ir.Node:
@@ -132,8 +157,7 @@ def _merge(flow: Flow, changes: Changes) -> None:
         if value is not None:
             by_tensor.setdefault((value, read_scale(node, "scale_o")), []).append(node)
     for nodes in by_tensor.values():
-        if len(nodes) > 1:
-            _merge_equal(nodes, flow, changes)
+        _merge_equal(nodes, flow, changes)
 
 
 def _merge_equal(nodes: list[ir.Node], flow: Flow, changes: Changes) -> None:
@@ -189,10 +213,6 @@ def _place_early(node: ir.Node, graph: ir.Graph) -> None:
         graph.append(node)
 
 
-def _name(value: ir.Value | None) -> str:
-    return repr(None if value is None else value.name)
-
-
 def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: Formats | None = None) -> Changes:
     """Insert one Dequant per quantized tensor, shared by all that need its real numbers.
 
@@ -208,13 +228,12 @@ def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: F
     """
     changes = Changes()
     facts = Formats(model, outputs) if facts is None else facts
-    found, flow = facts.found, facts.flow
-    missing = found.missing
+    missing = facts.found.missing
     if missing:
-        inserter = _Inserter(flow, found, changes)
+        inserter = _Inserter(facts.flow, facts.found, changes)
         for use in missing:
             inserter.serve(use)
-        flow.sort()  # a Dequant that was there may stand behind what now reads it
+        facts.flow.sort()  # a Dequant that was there may stand behind what now reads it
     return changes
 
 
@@ -240,11 +259,10 @@ class _Inserter:
         elif use.owner is self._model.graph:
             self._serve_output(value)
         else:
-            graph = use.owner
-            made = self._real(value, graph)
-            if made.is_graph_output() and made is not graph.outputs[use.index]:
-                made = self._insert(value, graph)  # each output of a graph is a tensor of its own
-            graph.outputs[use.index] = made
+            made = self._real(value, use.owner)
+            if made.is_graph_output() and made is not use.owner.outputs[use.index]:
+                made = self._insert(value, use.owner)  # each output of a graph is a tensor of its own
+            use.owner.outputs[use.index] = made
             self._changes.note(f"output {value.name!r}", f"gives real numbers ({self._found.fact(value)} before)")
 
     def _serve_output(self, value: ir.Value) -> None:
@@ -254,11 +272,9 @@ class _Inserter:
         if is_dequant(value.producer()):
             return  # listed twice, and served with the first
         made = self._real(value, graph)
-        if made.is_graph_output():
-            made = self._insert(value, graph)
+        made = self._insert(value, graph) if made.is_graph_output() else made
         self._changes.note(f"output {name!r}", f"gives real numbers ({self._found.fact(value)} before)")
-        value.name = self._names.choose(f"{name}_quant")
-        made.name = name
+        value.name, made.name = self._names.choose(f"{name}_quant"), name
         made.type = declared if declared is not None and declared.dtype == ir.DataType.FLOAT else made.type
         for index, output in enumerate(graph.outputs):
             if output is value:
@@ -280,29 +296,255 @@ class _Inserter:
         return None
 
     def _insert(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
-        node = _dequant(self._domain, value, self._found)
+        node, scale = _dequant(self._domain, value, self._found), self._found.fact(value).scale
         node.name = self._node_names.choose(f"{value.name}_dequant")
         made = node.outputs[0]
-        made.name = self._names.choose(f"{value.name}_dequant")
-        made.shape = value.shape
+        made.name, made.shape = self._names.choose(f"{value.name}_dequant"), value.shape
         _place_early(node, graph)
-        scale = self._found.fact(value).scale
         self._changes.note(node.name, f"Dequant of {value.name!r} at scale {scale:g} inserted")
-        if graph is home_of(value):
-            self._replace_inner(node)
-        self._import(graph)
+        inner = (
+            [n for n in value.consumers() if is_dequant(n) and n.graph is not graph] if graph is home_of(value) else []
+        )
+        for other in inner:  # Dequants in branches give way to one that they can see
+            if read_scale(other, "scale_o") == read_scale(node, "scale_o") and not other.outputs[0].is_graph_output():
+                _replace_dequant(other, node, node.name or "", self._changes)
+        # functions have imports of their own, a sub-graph has those of the graph around it
+        for imports in (_scopes(graph, self._flow)[0].opset_imports, self._model.graph.opset_imports):
+            imports.setdefault(self._domain, DOMAIN_VERSION)
         return made
 
-    def _replace_inner(self, made: ir.Node) -> None:
-        """Dequants in branches give way to one that they can see."""
-        value, scale = made.inputs[0], read_scale(made, "scale_o")
-        assert value is not None  # it was just made
-        for node in [n for n in value.consumers() if is_dequant(n) and n.graph is not made.graph]:
-            if read_scale(node, "scale_o") == scale and not node.outputs[0].is_graph_output():
-                _replace_dequant(node, made, made.name or "", self._changes)
 
-    def _import(self, graph: ir.Graph) -> None:
-        """Import the Dequant's domain: functions have imports of their own, a sub-graph has those of the graph around it."""
-        outermost = _scopes(graph, self._flow)[0]
-        for imports in (outermost.opset_imports, self._model.graph.opset_imports):
-            imports.setdefault(self._domain, DOMAIN_VERSION)
+_WIDEST_EXACT = 16
+"""The widest integers that come back from Dequant and Quant as they were.
+
+Both together round three times in float32, by 2^-24 of the number each: of 2^15 that is less than 0.01, but of 2^31 it is up to
+2^8.
+"""
+
+_BY_HAND = "Quantize as uint8 to have it removed, or remove it by hand and compare the numbers."
+
+_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-100, 2.0**100
+"""Between these no q / scale is subnormal or infinite."""
+
+
+def cancel_dq_q(model: ir.Model) -> Changes:
+    """Let users of the second node of a pair use the integers in front of the first one.
+
+    Only where scale, zero point, type and axis are constant and equal and every integer of the type comes back exactly. A
+    pair with different scales is a requantization and stays, and so does one that decides which kernels ONNX Runtime
+    chooses (`pair_findings` lists them). Leaves: a dequantization only if somebody uses its floats; an Identity where an
+    output needs a tensor of its own.
+    """
+    changes, replacer = Changes(), ValueReplacer(model)
+    fusing = cache(lambda: ByteFusing(model))  # as the model is before the first change
+    facts = cache(lambda: propagate(model))  # of dialect pairs only; declared types may be missing
+    for node in _nodes(model):
+        first = _undone_by(node, facts)
+        integers = None if first is None else first.inputs[0]
+        if first is None or integers is None or not isinstance(integers.type, (ir.TensorType, type(None))):
+            continue  # what comes out of a pair is a tensor
+        if _decides(first, node, fusing):
+            continue
+        where = describe(node)
+        replacer.bypass(node, integers)
+        changes.note(where, f"removed: it undoes {describe(first)} exactly")
+        replacer.discard_if_unused(first)
+    replacer.finish()
+    return changes
+
+
+def pair_findings(model: ir.Model) -> tuple[Finding, ...]:
+    """Pairs that undo each other and stay all the same, as notes."""
+    fusing = cache(lambda: ByteFusing(model))
+    facts = cache(lambda: propagate(model))
+    pairs = [(_undone_by(node, facts), node) for node in _nodes(model) if is_qdq(node, QUANTIZE)]
+    return tuple(
+        Finding(NOTE, describe(second), f"it undoes {describe(first)} and stays: {OTHER_NUMBERS}", _BY_HAND)
+        for first, second in pairs
+        if first is not None and _decides(first, second, fusing)
+    )
+
+
+def _nodes(model: ir.Model) -> list[ir.Node]:
+    return [node for place in all_graphs(model) for node in place.graph]
+
+
+def _undone_by(node: ir.Node, facts: Callable[[], Propagation]) -> ir.Node | None:
+    """The dequantization before a node that the node undoes exactly; None for any other node."""
+    x = node.inputs[0] if node.inputs else None
+    first = None if x is None else x.producer()
+    if first is None:
+        return None
+    if is_qdq(first, DEQUANTIZE) and is_qdq(node, QUANTIZE):
+        before, after = quantization_of(first), quantization_of(node)
+        return first if before is not None and before == after and returns_every_integer(first, before) else None
+    return first if _is_dialect_pair(first, node, facts) else None
+
+
+def _decides(first: ir.Node, second: ir.Node, fusing: Callable[[], ByteFusing]) -> bool:
+    """Whether ONNX Runtime may join other ops once the integers before and behind a pair are one tensor.
+
+    It merges pairs itself where nobody else reads what is between them.
+    """
+    before, behind = first.inputs[0], second.outputs[0]
+    assert before is not None  # it was looked at
+    return fusing().holds([before, behind]) and not (is_between_pair(before) and is_between_pair(behind))
+
+
+def _is_dialect_pair(first: ir.Node, second: ir.Node, facts: Callable[[], Propagation]) -> bool:
+    """Whether every integer of a width comes back from Dequant and Quant, in the same storage."""
+    if not is_dialect(first) or not is_dialect(second) or (first.op_type, second.op_type) != (DEQUANT, QUANT):
+        return False
+    q, dequant, quant = first.inputs[0] if first.inputs else None, _settings(first), _settings(second)
+    if q is None or dequant is None or quant is None or dequant["scale_o"] != quant["scale_x"]:
+        return False
+    held, bits = facts().fact(q), quant["data_bits"]
+    if q.dtype not in (None, held.element) or held.bits is None:
+        return False  # the file contradicts itself, or the width is not known
+    is_exact = bits <= _WIDEST_EXACT and _SMALLEST_SCALE <= quant["scale_x"] <= _LARGEST_SCALE
+    return is_exact and storage_bits(held.bits) == storage_bits(bits) and held.bits <= bits
+
+
+def _settings(node: ir.Node) -> dict[str, Any] | None:
+    """The attributes of a dialect node; None where they are incomplete, or given only by the caller of a function."""
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
+    try:
+        return attributes_of(node, op_of(node))
+    except LingerError:
+        return None
+
+
+def fill_float_islands(model: ir.Model) -> Changes:
+    """Take the DQ and Q nodes away around ops that move, choose or limit numbers, where all of them quantize alike.
+
+    Relu becomes a Clip at the zero point; bounds and borders become integers. Leaves: DQ nodes that others use; islands
+    with different scales, with a scale for each channel, without an integer kernel in ONNX Runtime, with a Where or of int8
+    beside an op for which ONNX Runtime would choose another kernel then, or with nodes that lead nowhere and decide about
+    kernels (`float_islands.island_findings` lists them).
+    """
+    changes = Changes()
+    islands = [(i, i.quantization.element) for i in float_islands(model) if i.quantization and not i.obstacle]
+    if not islands:
+        return changes
+    names, replacer = tensor_names(model), ValueReplacer(model)
+    for island, element in islands:
+        graph, integers = island.nodes[0].graph, [source.inputs[0] for source in island.sources]
+        if graph is None or any(q is None or not replacer.is_visible(q, graph) for q in integers):
+            continue  # a name of the integers means another tensor where the floats are used now
+        _fill(island, element, names, replacer)
+        for node in island.nodes:
+            what = f"runs on {element.name.lower()} now, without DequantizeLinear and QuantizeLinear"
+            changes.note(describe(node), what)
+    replacer.finish()
+    return changes
+
+
+def _fill(island: Island, element: ir.DataType, names: Names, replacer: ValueReplacer) -> None:
+    sources = set(island.sources)
+    for node in island.nodes:
+        for index in data_inputs(node):
+            value = node.inputs[index]
+            maker = None if value is None else value.producer()
+            if maker is not None and maker in sources:
+                node.replace_input_with(index, maker.inputs[0])
+        _bring_bounds(node, island.sinks[0], element, names, replacer)
+        for output in data_outputs(node):
+            output.type = ir.TensorType(element)
+    for sink in island.sinks:
+        integers = sink.inputs[0]
+        assert integers is not None  # it belongs to an island
+        replacer.bypass(sink, integers, with_name=True)
+    for source in island.sources:
+        replacer.discard_if_unused(source)
+
+
+def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Names, replacer: ValueReplacer) -> None:
+    """Turn the numbers that the data is compared with into integers; Relu, which compares with 0, becomes a Clip."""
+    numbers = {}
+    for index in bounds_of(node):
+        tensor = constant(node.inputs[index])
+        assert tensor is not None  # else the island had an obstacle
+        numbers[index] = float(tensor.numpy().reshape(-1)[0])
+    if node.op_type == "Relu":
+        node.op_type, numbers = "Clip", {1: 0.0}
+    if node.op_type == "Pad" and 2 not in numbers and zero_of(sink):
+        numbers[2] = 0.0  # left out, it would be the integer 0
+    for index, number in numbers.items():
+        if index >= len(node.inputs):
+            node.resize_inputs(index + 1)
+        replacer.set_input(node, index, _integer(quantized(number, sink, element), node, element, names))
+
+
+def _integer(number: int | None, node: ir.Node, element: ir.DataType, names: Names) -> ir.Value:
+    assert number is not None  # else the island had an obstacle
+    graph = node.graph
+    assert graph is not None  # the node came from a graph
+    name = names.choose(f"{node.outputs[0].name}_{number}")
+    tensor = ir.tensor(np.asarray(number, element.numpy()), dtype=element, name=name)
+    value = ir.Value(name=name, type=ir.TensorType(element), shape=ir.Shape([]), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+_PARAMETERS = (1, 2)
+
+
+def split_shared_zero_points(model: ir.Model) -> Changes:
+    """Copy scale and zero-point initializers that Q and DQ nodes of several tensors, or other nodes, share.
+
+    The Q that makes an integer tensor and the DQs that read it go on sharing, as every tool writes them, and so do Qs that
+    quantize one tensor alike. ONNX Runtime 1.31.1 computes the same with and without sharing, at every optimization level;
+    but it does not turn 4-bit DequantizeLinear → MatMul into MatMulNBits where a scale is shared, and versions without that
+    precaution fail to load such a file (microsoft/onnxruntime issue 28306). Tools that set a scale in place would change it
+    for all nodes that share it.
+
+    Leaves: numbers and other initializers as they were; Constant nodes, inputs with a default and tensors in other files.
+    """
+    changes, names = Changes(), cache(lambda: tensor_names(model))
+    for value in [value for place in all_graphs(model) for value in place.graph.initializers.values()]:
+        if not value.is_graph_input() and not isinstance(value.const_value, ir.ExternalTensor):
+            for owner, uses in _groups_to_split(value).items():
+                _copy(value, owner, uses, names(), changes)
+    return changes
+
+
+def _groups_to_split(value: ir.Value) -> dict[ir.Value, list[tuple[ir.Node, int]]]:
+    """The uses of a scale or zero point that get a copy of it, by the integer tensor that they make or read.
+
+    The first integer tensor keeps the original, unless something else uses that, too, or it is an output.
+    """
+    groups: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    is_used_otherwise = value.is_graph_output()
+    for node, index in value.uses():
+        x = node.inputs[0] if is_qdq(node, DEQUANTIZE) else None
+        maker = node if x is None else x.producer()
+        owner = _first_alike(maker) if maker is not None and is_qdq(maker, QUANTIZE) else x
+        if owner is None or index not in _PARAMETERS:
+            is_used_otherwise = True
+        else:
+            groups.setdefault(owner, []).append((node, index))
+    if groups and not is_used_otherwise:
+        del groups[next(iter(groups))]
+    return groups
+
+
+def _first_alike(node: ir.Node) -> ir.Value:
+    """The result of the first Q that quantizes the same tensor in the same way: ONNX Runtime computes equal ones only once."""
+    source = node.inputs[0]
+    readers = [node] if source is None else [use.node for use in source.uses()]
+    alike = (reader for reader in readers if is_qdq(reader, QUANTIZE) and reader.inputs == node.inputs)
+    return next(alike, node).outputs[0]
+
+
+def _copy(value: ir.Value, owner: ir.Value, uses: list[tuple[ir.Node, int]], names: Names, changes: Changes) -> None:
+    tensor, graph = value.const_value, value.graph
+    assert tensor is not None  # it is an initializer of a graph
+    assert graph is not None
+    name = names.choose(f"{value.name}_{owner.name}")
+    copy = ir.Tensor(np.array(tensor.numpy()), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+    made = ir.Value(name=name, type=value.type, shape=value.shape, const_value=copy)
+    graph.register_initializer(made)
+    for node, index in uses:
+        node.replace_input_with(index, made)
+    changes.note(name, f"copied from {value.name}, which belonged to several tensors, for {owner.name}")

@@ -27,9 +27,8 @@ from linger.graph.core.nodes import (
 from linger.graph.core.tensor_types import constant_tensor
 from linger.graph.files.model_io import copied
 from linger.graph.formats.propagation import propagate
-from linger.graph.lowering.bodies import Shape, known_tensors
+from linger.graph.lowering.bodies import Shape, bring_to_normal_form, known_tensors
 from linger.graph.lowering.inline_functions import inline_functions
-from linger.graph.lowering.normal_form import bring_to_normal_form
 from linger.graph.passes.constants import fix_shapes
 from linger.graph.passes.time_axes import Shapes, is_recurrent
 from linger.graph.passes.well_formed import remove_dead_code

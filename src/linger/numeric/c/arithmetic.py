@@ -14,7 +14,6 @@ from typing import Any
 
 from linger.errors import UnsupportedError
 from linger.numeric.c import rules
-from linger.numeric.c.accumulation import Total, in_32_bits
 from linger.numeric.c.nodes import (
     INT32,
     Bounds,
@@ -42,6 +41,7 @@ from linger.numeric.c.views import (
     Reshaped,
     Rungs,
     Table,
+    Total,
     Value,
     View,
     by_cases,
@@ -311,7 +311,7 @@ class CArithmetic:
                 whole = Number(self._times_power(first.args[0], scale.bits - bits), x.shape)
                 if first.shape == node.shape:
                     return self.number(self.add(whole, Fixed(float(rest.value >> bits))))
-        return Number(in_32_bits(Node(rules.Shift(bits), (node,), node.shape)), x.shape)
+        return Number(rules.in_32_bits(Node(rules.Shift(bits), (node,), node.shape)), x.shape)
 
     def _floor_power(self, x: Number, power: Node) -> Number:
         """⌊node·2^(exponent + power)⌋ by a variable shift to the right."""

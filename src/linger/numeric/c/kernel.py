@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.numeric.c import rules
-from linger.numeric.c.accumulation import Accumulators
 from linger.numeric.c.arithmetic import constant_node
 from linger.numeric.c.nodes import (
     INT32,
@@ -43,7 +42,7 @@ from linger.numeric.c.nodes import (
     size_of,
     storage_type,
 )
-from linger.numeric.c.products import CProducts
+from linger.numeric.c.products import Accumulators, CProducts
 from linger.numeric.c.scope import Draft, Scope
 from linger.numeric.c.views import (
     Entries,
@@ -452,7 +451,7 @@ class CKernel(CTime):
     Args:
         draft: The function being written.
         scope: Where its statements go.
-        accumulators: The functions that write sums; those of `linger.numeric.c.accumulation` if not given.
+        accumulators: The functions that write sums; those of `linger.numeric.c.products` if not given.
     """
 
     def __init__(self, draft: Draft, scope: Scope, accumulators: Accumulators | None = None) -> None:

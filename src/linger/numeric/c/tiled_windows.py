@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from linger.numeric.c import accumulation
-from linger.numeric.c.accumulation import Accumulate, Total, Window
+from linger.numeric.c import products
 from linger.numeric.c.nodes import INT32, WIDTHS, Node, Shape
-from linger.numeric.c.scope import Filled, Scope
-from linger.numeric.c.tile_lines import (
+from linger.numeric.c.scope import (
     BLOCK,
     LONG_BLOCK,
+    Filled,
     Line,
+    Scope,
     Tile,
     are_narrow,
     bias_of,
@@ -31,6 +31,7 @@ from linger.numeric.c.tile_lines import (
     times_text,
     write_results,
 )
+from linger.numeric.c.views import Accumulate, Total, Window
 
 
 def tile_rows(scope: Scope, filled: Filled, total: Node) -> bool:
@@ -470,12 +471,12 @@ def _pool(scope: Scope, filled: Filled, total: Node, kind: str, ctype: str) -> b
 
 
 _WRITERS: dict[Accumulate, Callable[[Scope, Filled, Node], bool]] = {
-    accumulation.multiply_rows: tile_rows,
-    accumulation.multiply_matrices: tile_matrices,
-    accumulation.convolve: tile_convolution,
-    accumulation.convolve_transposed: tile_transposed,
-    accumulation.sum_window: tile_window_sum,
-    accumulation.largest_of_window: tile_window_largest,
+    products.multiply_rows: tile_rows,
+    products.multiply_matrices: tile_matrices,
+    products.convolve: tile_convolution,
+    products.convolve_transposed: tile_transposed,
+    products.sum_window: tile_window_sum,
+    products.largest_of_window: tile_window_largest,
 }
 
 

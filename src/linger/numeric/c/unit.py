@@ -19,9 +19,9 @@ import numpy as np
 
 from linger.errors import UsageError
 from linger.numeric.c import rules
-from linger.numeric.c.accumulation import Accumulators
 from linger.numeric.c.kernel import OFFSET_BITS, SLOPE_BITS, CKernel
 from linger.numeric.c.nodes import FLOAT, RANGES, Array, Buffer, Interval, Node, Shape, Tables, Target, size_of, walk
+from linger.numeric.c.products import Accumulators
 from linger.numeric.c.scope import PROOF, Draft, Scope
 from linger.numeric.c.tiled_windows import write_tiles
 from linger.numeric.c.views import Fixed, Number, Real, Value
@@ -253,7 +253,7 @@ class Unit:
     """A translation unit: functions with the tables and helpers that they share.
 
     Args:
-        accumulators: Other versions of the sums, see `linger.numeric.c.accumulation`.
+        accumulators: Other versions of the sums, see `linger.numeric.c.products`.
         is_tiled: Sums call the functions of `linger_dots.h` and its neighbors, many elements at a time.
         is_static: The functions are seen in their own file only.
     """

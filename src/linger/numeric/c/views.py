@@ -25,12 +25,13 @@ from linger.numeric.c.nodes import (
     Place,
     Shape,
     Target,
+    arithmetic_type,
     hull,
     meet,
     shifted_index,
     walk,
 )
-from linger.numeric.c.rules import Constant, Count, Lookup, Select
+from linger.numeric.c.rules import Constant, Count, Lookup, Select, converted
 
 Move = Callable[[tuple[str, ...]], tuple[str, ...]]
 """From the index of an element to the one of the tensor it is taken from."""
@@ -214,6 +215,49 @@ def _part(node: Node, axis: int, start: int, size: int) -> Node | None:
             return part
         done += part.shape[axis]
     return None
+
+
+Accumulate = Callable[[Place, Node, tuple[str, ...]], str]
+"""Writes the statements that compute one element of a sum exactly, and names the variable that holds it."""
+_HEAVY = 100
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window of two axes goes over a image."""
+
+    kernel: Shape
+    strides: Shape
+    pads: Shape
+    dilations: Shape
+    group: int = 1
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum or a largest element: `accumulate` writes it, `reach` holds every partial result on the way."""
+
+    accumulate: Accumulate
+    result: Interval
+    reach: Interval
+    window: Window | None = None
+    axis: int = 0
+    is_largest: bool = False
+    is_elementwise = False
+    weight = _HEAVY
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return self.result
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        return converted(self.accumulate(place, node, axes_of(index)), self.type_in(place), node.ctype(place))
+
+    def type_in(self, place: Place) -> str:
+        """The type of the accumulator."""
+        found = arithmetic_type(self.reach, self.result)
+        if found is None:
+            raise place.refuse(f"a sum may reach {self.reach[0]} … {self.reach[1]}, more than 64 bits hold")
+        return found
 
 
 @dataclass(frozen=True)

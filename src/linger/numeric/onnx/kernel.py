@@ -8,6 +8,9 @@ choices are made here and no `If` remains.
 Wide values are float64, and float32 from the product to the bytes where that is exact (`narrow`). Opset 11 has no `Constant` from an attribute, no integer `Clip`, no axes inputs: the
 few places that differ say so.
 
+Steps in time: the order of the steps as rows of one Gather, the loop as a Scan. Nothing else reorders: with an `If` that does, or a
+Transpose, ONNX Runtime 1.31.1 crashes when a session is made.
+
 The loops of LSTMInt and GRUInt in float32, in as few nodes per step as standard ONNX allows.
 
 In a runtime every node of a step costs about as much as its arithmetic, so the work leaves the loop where it can:
@@ -22,16 +25,38 @@ Where attributes and weights are known, nodes that change nothing are left out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 
 from linger.numeric.fixed import FLOAT32_EXACT
-from linger.numeric.kernel import Cell, Ints
-from linger.numeric.onnx.products import OnnxTime, Values
-from linger.numeric.onnx.writer import DOUBLE, FLOAT, INT64, AttributeRef, OnnxValue, integer_type
+from linger.numeric.kernel import Cell
+from linger.numeric.onnx.products import OnnxProducts
+from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, INT64, AttributeRef, OnnxValue, integer_type
+
+Flag = int | AttributeRef
+Values = tuple[OnnxValue, ...]
+_MATRIX = 2
+_AXES_ARE_AN_INPUT = 13
+
+
+def _known_size(x: OnnxValue, axis: int) -> int | None:
+    shape = None if x.value is None else x.value.shape
+    size = None if shape is None else shape[axis]
+    return size if isinstance(size, int) else None
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where each place of a [first, second] grid lies in time and batch, and how large both are."""
+
+    time: OnnxValue
+    batch: OnnxValue
+    steps: OnnxValue
+    rows: OnnxValue
+
 
 _Q7 = 128.0
 _PLACES = 2.0**15
@@ -61,9 +86,212 @@ class _Tables:
     length: OnnxValue
 
 
-class OnnxCells(OnnxTime):
-    """Recurrent loops: these where float32 holds every number, else the op's own step in float64."""
+class OnnxKernel(OnnxProducts):
+    """Interprets a body by writing ONNX nodes; this part has recurrent ops.
 
+    Narrow values are float32, or float64 where the op cannot say that float32 suffices. Loops are written in few nodes where float32
+    holds every number, else as the op's own step in float64.
+
+    Args:
+        opset: Version of the standard opset to write for (11 or newer).
+        element_bits: Storage width of the op's integer inputs; bodies of 8-bit tensors use faster kernels.
+        prefix: Prepended to every value name, so that expansions into one graph do not collide.
+    """
+
+    is_narrow_exact = True
+    """Whether float32 holds every number of the recurrent op being written."""
+
+    batch: int | None = None
+    """How many sequences the recurrent op being written has, where that is known."""
+
+    @property
+    def narrow_type(self) -> ir.DataType:
+        """The type of narrow values."""
+        return FLOAT if self.is_narrow_exact else DOUBLE
+
+    def narrow(self, x: OnnxValue) -> OnnxValue:
+        return self.cast(x, self.narrow_type)
+
+    def table(self, values: Sequence[int]) -> OnnxValue:
+        """Kept as bytes: the file is smaller, and a runtime casts it once."""
+        return self.emit("Cast", [self.constant(values, integer_type(8))], self.narrow_type, to=int(self.narrow_type))
+
+    def entries(self, table: OnnxValue, row: OnnxValue) -> Callable[[OnnxValue], OnnxValue]:
+        """GatherElements on flat indices: Gather copies one element at a time and is five times slower.
+
+        Indices need not be whole: the Cast drops what is behind the point. A single sequence is flat as it is.
+        """
+        if self.batch == 1:
+            line = self._reshape(table, [1, -1])
+            return lambda index: self.emit("GatherElements", [line, self.cast(index, INT32)], table.dtype, axis=1)
+        shape = self.emit("Concat", [self.constant([-1], INT64), self._shape(row)], INT64, axis=0)
+
+        def find(index: OnnxValue) -> OnnxValue:
+            flat = self._reshape(self.cast(index, INT32), [-1])
+            found = self.emit("GatherElements", [table, flat], table.dtype, axis=0)
+            return self.emit("Reshape", [found, shape], table.dtype)
+
+        return find
+
+    def rounded_product(
+        self, w: OnnxValue, b: OnnxValue, factor: OnnxValue, *, axes: int
+    ) -> Callable[[OnnxValue], OnnxValue]:
+        dtype, factor = self.narrow_type, self.narrow(factor)
+        matrix = self.mul(self.narrow(w), factor)  # exact: factor is a power of two
+        matrix = self.emit("Transpose", [matrix], dtype, perm=(1, 0))
+        offset = self.add(self.mul(self.narrow(b), factor), self.constant(0.5, dtype))
+
+        def product(x: OnnxValue) -> OnnxValue:
+            if axes == _MATRIX:
+                return self.floor(self.emit("Gemm", [x, matrix, offset], dtype))
+            return self.floor(self.add(self.emit("MatMul", [x, matrix], dtype), offset))
+
+        return product
+
+    # order
+    def _shape(self, x: OnnxValue) -> OnnxValue:
+        return self.emit("Shape", [x], INT64)
+
+    def _size(self, x: OnnxValue, axis: int) -> OnnxValue:
+        return self.emit("Gather", [self._shape(x), self.constant(axis, INT64)], INT64, axis=0)
+
+    def _flag(self, value: Flag) -> tuple[OnnxValue, OnnxValue]:
+        """An attribute that is 0 or 1, and its opposite, as whole numbers to multiply with."""
+        flag = self.cast(self.scalar(value), INT64)
+        return flag, self.sub(self.constant(1, INT64), flag)
+
+    def _mix(self, flag: tuple[OnnxValue, OnnxValue], then: OnnxValue, other: OnnxValue) -> OnnxValue:
+        return self.add(self.mul(flag[0], then), self.mul(flag[1], other))
+
+    def _range(self, size: OnnxValue, shape: list[int]) -> OnnxValue:
+        zero, one = self.constant(0, INT64), self.constant(1, INT64)
+        return self._reshape(self.emit("Range", [zero, size, one], INT64), shape)
+
+    def _step_grid(self, x: OnnxValue, batch_first: tuple[OnnxValue, OnnxValue]) -> _Grid:
+        """[time, batch] for sequences x."""
+        first, second = self._size(x, 0), self._size(x, 1)
+        steps, rows = self._mix(batch_first, second, first), self._mix(batch_first, first, second)
+        return _Grid(self._range(steps, [-1, 1]), self._range(rows, [1, -1]), steps, rows)
+
+    def _sequence_grid(self, y: OnnxValue, batch_first: tuple[OnnxValue, OnnxValue]) -> _Grid:
+        """[batch, time] or [time, batch] for steps y."""
+        steps, rows = self._size(y, 0), self._size(y, 1)
+        first = self._range(self._mix(batch_first, rows, steps), [-1, 1])
+        second = self._range(self._mix(batch_first, steps, rows), [1, -1])
+        return _Grid(self._mix(batch_first, second, first), self._mix(batch_first, first, second), steps, rows)
+
+    def _turned(self, grid: _Grid, lengths: OnnxValue | None, go_forward: Flag) -> tuple[OnnxValue, OnnxValue | None]:
+        """Time at each place in the order of the pass, and whether it is inside the sequence."""
+        if lengths is None:
+            last, inside = self.sub(grid.steps, self.constant(1, INT64)), None
+            back = self.sub(last, grid.time)
+        else:
+            ends = self.emit("Gather", [self.cast(lengths, INT64), grid.batch], INT64, axis=0)
+            inside = self.emit("Less", [grid.time, ends], BOOL)
+            back = self.sub(self.sub(ends, self.constant(1, INT64)), grid.time)
+            back = self.emit("Where", [inside, back, grid.time], INT64)
+        return self._mix(self._flag(go_forward), grid.time, back), inside
+
+    def _rows_of(self, x: OnnxValue, index: OnnxValue) -> OnnxValue:
+        """Of three axes the first two joined, at whole-number indices."""
+        width = self._reshape(self._size(x, 2), [1])
+        shape = self.emit("Concat", [self.constant([-1], INT64), width], INT64, axis=0)
+        return self.emit("Gather", [self.emit("Reshape", [x, shape], x.dtype), index], x.dtype, axis=0)
+
+    def _is_in_order(self, lengths: OnnxValue | None, batch_first: Flag, go_forward: Flag) -> bool:
+        """Whether it is known that sequences are steps as they are."""
+        return lengths is None and batch_first == 0 and go_forward == 1
+
+    def to_steps(self, x: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
+        self.batch = _known_size(x, 0 if batch_first else 1) if isinstance(batch_first, int) else None
+        if self._is_in_order(lengths, batch_first, go_forward):
+            return x
+        is_batch_first = self._flag(batch_first)
+        grid = self._step_grid(x, is_batch_first)
+        time, _ = self._turned(grid, lengths, go_forward)
+        in_batches = self.add(self.mul(grid.batch, grid.steps), time)
+        in_steps = self.add(self.mul(time, grid.rows), grid.batch)
+        return self._rows_of(x, self._mix(is_batch_first, in_batches, in_steps))
+
+    def from_steps(self, y: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
+        if self._is_in_order(lengths, batch_first, go_forward):
+            return y
+        grid = self._sequence_grid(y, self._flag(batch_first))
+        time, inside = self._turned(grid, lengths, go_forward)
+        index = self.add(self.mul(time, grid.rows), grid.batch)
+        ordered = self._rows_of(y, index)
+        if inside is None:
+            return ordered
+        places = self._unsqueeze(inside)
+        return self.emit("Where", [places, ordered, self.constant(0, y.dtype)], y.dtype)
+
+    def _unsqueeze(self, x: OnnxValue) -> OnnxValue:
+        """[first, second] → [first, second, 1], the same at every opset."""
+        shape = self.emit("Concat", [self._shape(x), self.constant([1], INT64)], INT64, axis=0)
+        return self.emit("Reshape", [x, shape], x.dtype)
+
+    def at_end(self, y: OnnxValue, lengths: OnnxValue) -> OnnxValue:
+        rows = self._size(y, 1)
+        last = self.sub(self.cast(lengths, INT64), self.constant(1, INT64))
+        index = self.add(self.mul(last, rows), self._range(rows, [-1]))
+        return self._rows_of(y, index)
+
+    def zero_state(self, sequence: OnnxValue, w: OnnxValue) -> OnnxValue:
+        sizes = [self._reshape(n, [1]) for n in (self._size(sequence, 1), self._size(w, 1))]
+        zero = ir.tensor(np.zeros(1, self.narrow_type.numpy()))
+        made = self.fresh()
+        shape = self.materialize(self.emit("Concat", sizes, INT64, axis=0))
+        self.nodes.append(
+            ir.Node("", "ConstantOfShape", [shape], attributes=[ir.AttrTensor("value", zero)], outputs=[made])
+        )
+        return OnnxValue(self.narrow_type, made)
+
+    def squeeze_first(self, x: OnnxValue) -> OnnxValue:
+        return self._with_axis("Squeeze", x)
+
+    def unsqueeze_first(self, x: OnnxValue) -> OnnxValue:
+        return self._with_axis("Unsqueeze", x)
+
+    def _with_axis(self, op_type: str, x: OnnxValue) -> OnnxValue:
+        if self.opset >= _AXES_ARE_AN_INPUT:
+            return self.emit(op_type, [x, self.constant([0], INT64)], x.dtype)
+        return self.emit(op_type, [x], x.dtype, axes=(0,))
+
+    # the loop
+    def scan(
+        self, step: Callable[[Values, OnnxValue], Values], states: Values, sequence: OnnxValue, *, stacked: int
+    ) -> tuple[Values, Values]:
+        def copying(carried: Values, items: Values) -> tuple[Values, Values]:
+            after = step(carried, items[0])
+            return after, tuple(self.emit("Identity", [v], v.dtype) for v in after[:stacked])
+
+        return self.loop(copying, states, (sequence,))
+
+    def loop(
+        self, step: Callable[[Values, Values], tuple[Values, Values]], states: Values, sequences: Values
+    ) -> tuple[Values, Values]:
+        """(states, kept) = step(states, items) over the first axis: the last states, and all that was kept.
+
+        States and kept values are narrow matrices; no value is both, or twice the same one.
+        """
+        before, items = [self.fresh() for _ in states], [self.fresh() for _ in sequences]
+        with self._branch() as nodes:
+            carried = tuple(OnnxValue(s.dtype, v) for s, v in zip(states, before, strict=True))
+            given = tuple(OnnxValue(s.dtype, v) for s, v in zip(sequences, items, strict=True))
+            after, kept = step(carried, given)
+            made = [self.materialize(v) for v in (*after, *kept)]
+        for value in made:
+            # a runtime that does not fold constants cannot find out that a state has two axes
+            value.type, value.shape = ir.TensorType(self.narrow_type), ir.Shape([None, None])
+        body = ir.Graph([*before, *items], made, nodes=nodes, name=f"{self._prefix}step")
+        attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sequences))]
+        inputs = [self.materialize(v) for v in (*states, *sequences)]
+        outputs = [self.fresh() for _ in made]
+        self.nodes.append(ir.Node("", "Scan", inputs, attributes=attributes, outputs=outputs))
+        values = tuple(OnnxValue(self.narrow_type, v) for v in outputs)
+        return values[: len(states)], values[len(states) :]
+
+    # cells
     def recurrence(
         self,
         cell: Cell[OnnxValue],
@@ -251,153 +479,3 @@ class OnnxCells(OnnxTime):
 
         steps = self.add(of_input, self.add(starts, offset) if is_one_sum else starts)
         return _Gates(steps, lambda h, step: self.split(find(place(h, step)), count, -1))
-
-    def split(self, x: OnnxValue, parts: int, axis: int) -> Values:
-        count = parts if self.opset >= 18 else None
-        return self.emit_many("Split", [x], x.dtype, outputs=parts, axis=axis, num_outputs=count)
-
-    def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
-        return self.emit("Concat", xs, xs[0].dtype, axis=axis)
-
-
-_ALL = 1 << 30
-"""An end beyond that of any shape."""
-
-
-class OnnxKernel(OnnxCells):
-    """Interprets a body by writing ONNX nodes.
-
-    Args:
-        opset: Version of the standard opset to write for (11 or newer).
-        element_bits: Storage width of the op's integer inputs; bodies of 8-bit tensors use faster kernels.
-        prefix: Prepended to every value name, so that expansions into one graph do not collide.
-    """
-
-    # shapes
-    def lines(self, x: OnnxValue, w: OnnxValue) -> OnnxValue:
-        return self._lines(x, self.emit("Shape", [w], INT64))
-
-    def group_lines(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
-        beyond = self.constant([_ALL], INT64)
-        item = self.emit("Slice", [self.emit("Shape", [x], INT64), self.constant([1], INT64), beyond], INT64)
-        size = self.emit("ReduceProd", [item], INT64, keepdims=1)
-        return self._lines(x, self.emit("Div", [size, self.cast(self.scalar(groups), INT64)], INT64))
-
-    def _lines(self, x: OnnxValue, length: OnnxValue) -> OnnxValue:
-        shape = self.emit("Concat", [self.constant([-1], INT64), length], INT64, axis=0)
-        return self.emit("Reshape", [x, shape], x.dtype)
-
-    def reshape_like(self, x: OnnxValue, other: OnnxValue) -> OnnxValue:
-        shape = self.emit("Shape", [other], INT64)
-        if self.opset >= 14:
-            return self.emit("Reshape", [x, shape], x.dtype, allowzero=1)
-        # a zero in the shape stands for the size at the same place: on a vector that is right for an empty batch
-        return self.emit("Reshape", [self._reshape(x, [-1]), shape], x.dtype)
-
-    def line_length(self, x: OnnxValue) -> OnnxValue:
-        last = self.emit("Gather", [self.emit("Shape", [x], INT64), self.constant(-1, INT64)], INT64, axis=0)
-        return self.wide(last)
-
-    # windows
-    def window_sum(self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> OnnxValue:
-        """AveragePool · area, rounded: the float32 quotient is within 2^-22 of the sum, so below 2^21 it is exact.
-
-        Wider integers are summed byte by byte to stay below that.
-        """
-        area = self.derive("window_area", lambda shape: float(math.prod(shape)), kernel_shape)
-
-        def pooled(part: OnnxValue) -> OnnxValue:
-            mean = self.emit(
-                "AveragePool",
-                [self.cast(part, FLOAT)],
-                FLOAT,
-                kernel_shape=kernel_shape,
-                strides=strides,
-                pads=pads,
-                count_include_pad=1,
-            )
-            return self.floor(self.add(self.mul(self.wide(mean), area), self.scalar(0.5)))
-
-        if self.element_bits <= 8:
-            return pooled(x)
-        wide = self.wide(x)
-        high = self.floor(self.div(wide, self.scalar(256.0)))
-        low = self.sub(wide, self.mul(high, self.scalar(256.0)))
-        return self.add(self.mul(pooled(high), self.scalar(256.0)), pooled(low))
-
-    def max_pool2d(
-        self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
-    ) -> OnnxValue:
-        def pooled(v: OnnxValue) -> OnnxValue:
-            return self.emit(
-                "MaxPool",
-                [v],
-                v.dtype,
-                kernel_shape=kernel_shape,
-                strides=strides,
-                pads=pads,
-                dilations=dilations,
-                ceil_mode=ceil_mode,
-            )
-
-        return self._in_kept_type(x, pooled)
-
-    # integers that stay what they are
-    def _in_kept_type(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
-        """Run `operate` on int8 where runtimes can (opset 12), else on the narrowest float that holds x exactly."""
-        if self.element_bits == 8 and self.opset >= 12:
-            return operate(x)
-        return self._in_wider_float(x, operate)
-
-    def _in_wider_float(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
-        via = FLOAT if self.element_bits <= 16 else DOUBLE
-        return self.cast(operate(self.cast(x, via)), integer_type(self.element_bits))
-
-    def relu(self, x: OnnxValue) -> OnnxValue:
-        return self._in_kept_type(x, lambda v: self.clip_below(v, self.constant(0, v.dtype)))
-
-    def clip_below(self, x: OnnxValue, low: OnnxValue) -> OnnxValue:
-        """max(x, low): Clip, because runtimes lack an int8 Max."""
-        if self.opset >= 12:
-            return self.emit("Clip", [x, low], x.dtype)
-        return self.emit("Max", [x, low], x.dtype)
-
-    def clamp(self, x: OnnxValue, low: OnnxValue, high: OnnxValue) -> OnnxValue:
-        return self._in_kept_type(x, lambda v: self.clip(v, self.cast(low, v.dtype), self.cast(high, v.dtype)))
-
-    def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
-        return self.emit("Gather", [table, index], table.dtype, axis=0)
-
-    def pad(self, x: OnnxValue, pads: OnnxValue, value: OnnxValue) -> OnnxValue:
-        """Runtimes pad int8 from opset 13 on and int16 never."""
-        is_direct = self.element_bits == 8 and self.opset >= 13
-        via = integer_type(8) if is_direct else FLOAT if self.element_bits <= 16 else DOUBLE
-        padded = self.emit("Pad", [self.cast(x, via), self.cast(pads, INT64), self.cast(value, via)], via)
-        return self.cast(padded, integer_type(self.element_bits))
-
-    def shuffle(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
-        """Gather, which takes every type, every rank and no elements at all, along an index made from the shape."""
-        one = self.constant([1], INT64)
-        count = self.emit("Slice", [self.emit("Shape", [x], INT64), one, self.constant([2], INT64)], INT64)
-        several = self.cast(self.derive("group_count", float, groups), INT64)
-        channels = self._reshape(count, [])
-        places = self.emit("Range", [self.constant(0, INT64), channels, self.constant(1, INT64)], INT64)
-        within = self.emit("Div", [places, several], INT64)
-        group = self.emit("Sub", [places, self.emit("Mul", [within, several], INT64)], INT64)
-        size = self.emit("Div", [channels, several], INT64)
-        index = self.emit("Add", [self.emit("Mul", [group, size], INT64), within], INT64)
-        return self.emit("Gather", [x, index], x.dtype, axis=1)
-
-    def turn(self, x: OnnxValue) -> OnnxValue:
-        """The Floor changes nothing: it keeps runtimes from fusing Transpose and MatMul, which fails on empty batches."""
-        return self.floor(self.emit("Transpose", [x], x.dtype, perm=(0, 1, 3, 2)))
-
-    def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
-        """The rank of x is open in a function: its shape says how many ones follow the channels."""
-        rank = self.emit("Shape", [self.emit("Shape", [x], INT64)], INT64)
-        ones = self.emit("Sub", [rank, self.constant([2], INT64)], INT64)
-        # a vector has no channels, and Max takes no int64 at opset 11
-        ones = self.cast(self.clip_below(self.cast(ones, FLOAT), self.constant(0.0, FLOAT)), INT64)
-        tail = self.emit("ConstantOfShape", [ones], INT64, value=np.ones(1, np.int64))
-        shape = self.emit("Concat", [self.constant([-1], INT64), tail], INT64, axis=0)
-        return self.emit("Reshape", [w, shape], w.dtype)

@@ -1,42 +1,404 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact products of integers in standard ONNX: float32 where its sums are exact, integer kernels or float64 elsewhere.
 
-Steps in time in standard ONNX: the order of the steps as rows of one Gather, the loop as a Scan.
+Wide values in float32 where that is exact: one pass over memory behind a product instead of six in float64.
 
-Nothing else reorders: with an `If` that does, or a Transpose, ONNX Runtime 1.31.1 crashes when a session is made.
+A wide value waits until it is stored. By then it is known what was done to it, and it is written either in float32, with
+factors and halves inside the weights and the bias of a product, or in float64. A condition on scales and weights chooses:
+when the expansion is written, or in an `If` on constants that runtimes fold.
+
+**Why float32 is exact.** Every number here is a multiple of a power of two, its `step`, and below its `bound` in magnitude.
+float32 holds every multiple of a step below 2^24 steps, so where bound < 2^24·step nothing is rounded: not the value, and
+not the partial sums of a product in any order, fused or not, because the bound is one of the sum of magnitudes.
+
+**Why QuantizeLinear rounds down.** It takes the nearest whole number, the even one of two. With z = y − ½ + step/2 no such
+tie exists: y = n + j·step with 0 ≤ j·step ≤ 1 − step gives n − ½ + step/2 ≤ z ≤ n + ½ − step/2, and the nearest is n = ⌊y⌋.
+z is a multiple of step/2, so it asks for one bit more; where that is not there, Floor and Cast are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Unpack
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.numeric.fixed import FLOAT32_EXACT
+from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two, limits
 from linger.numeric.kernel import Steps, TransposedSteps
-from linger.numeric.onnx.float32_products import OnnxNarrow, is_number
-from linger.numeric.onnx.writer import BOOL, DOUBLE, FLOAT, INT32, INT64, UINT8, AttributeRef, OnnxValue, integer_type
+from linger.numeric.onnx.writer import (
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    INT32,
+    INTEGER_TYPES,
+    UINT8,
+    AttributeRef,
+    OnnxValue,
+    OnnxWriter,
+    integer_type,
+)
+
+_DATA_BITS = 16
+"""Width of integers that are carried in float32; narrower ones are taken for as wide, which costs nothing."""
+
+_BYTE = 8
+
+_FLOAT32_RANGE = 2.0**100
+"""Factors beyond it are not written as float32 numbers; an open one does not pass the conditions."""
 
 
-def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[Any]:
-    """Weights with one row for each output, of what is added for it: all inputs and taps of its group.
+_Make = Callable[[], OnnxValue]
+_Combine = Callable[[OnnxValue, OnnxValue], OnnxValue]
 
-    Weights are [out, in/group, …]; those of a transposed convolution, which has `transposed_groups`, [in, out/group, …].
+
+@dataclass(frozen=True)
+class _Narrow:
+    """⌊clip(u·factor + offset)⌋ in float32, with or without the clip and the floor.
+
+    Args:
+        write: Writes u·factor + offset, a float32 tensor, from both scalars.
+        bound: What u·factor + offset does not exceed in magnitude; None if u is any float32 number.
+        unit: The power of two of which u·factor is a multiple.
+        step: The same of u·factor + offset.
+        conditions: What must hold besides bound < 2^24·step.
+        limits: The ends of the clip.
+        is_floored: Whether the result is rounded down.
     """
-    if transposed_groups is None:
-        return weight.reshape(weight.shape[0], int(np.prod(weight.shape[1:])))  # there may be no outputs
-    inside, outside = weight.shape[0] // transposed_groups, weight.shape[1]
-    split = weight.reshape(transposed_groups, inside, outside, int(np.prod(weight.shape[2:]))).swapaxes(1, 2)
-    return split.reshape(transposed_groups * outside, inside * split.shape[3])
+
+    write: _Combine
+    factor: OnnxValue
+    offset: OnnxValue
+    bound: OnnxValue | None
+    unit: OnnxValue
+    step: OnnxValue
+    conditions: tuple[OnnxValue, ...] = ()
+    limits: tuple[OnnxValue, OnnxValue] | None = None
+    is_floored: bool = False
 
 
-class OnnxProducts(OnnxNarrow):
-    """Linear layers, matrix products and convolutions."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Deferred(OnnxValue):
+    """A wide value that no node computes yet: `make` writes it in float64, `narrow` tells how float32 would do.
 
+    `data` are the integers of the op's input that it carries as they are.
+    """
+
+    make: _Make
+    narrow: Callable[[], _Narrow | None]
+    data: OnnxValue | None = None
+
+
+class OnnxProducts(OnnxWriter):
+    """The arithmetic of wide values, which waits for the end of the body; linear layers, matrix products and convolutions.
+
+    Attributes:
+        is_deferring: Whether wide values wait; else each is written in float64 at once, which takes fewer nodes.
+    """
+
+    is_deferring = True
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._made: ChainMap[_Deferred, OnnxValue] = ChainMap()
+
+    # values that wait
+    def integers(self, make: _Make, write: _Combine, bound: _Make) -> OnnxValue:
+        """A wide value of whole numbers below `bound` in magnitude; `write` as in `_Narrow`."""
+        return _Deferred(DOUBLE, make=make, narrow=lambda: self._whole(write, bound())) if self.is_deferring else make()
+
+    def _whole(self, write: _Combine, bound: OnnxValue | None) -> _Narrow:
+        one = self.scalar(1.0)
+        return _Narrow(write, factor=one, offset=self.scalar(0.0), bound=bound, unit=one, step=one)
+
+    @contextmanager
+    def _branch(self) -> Iterator[list[ir.Node]]:
+        """What is made in a branch can be read in that branch only."""
+        self._made = self._made.new_child()
+        try:
+            with super()._branch() as nodes:
+                yield nodes
+        finally:
+            self._made = self._made.parents
+
+    def materialize(self, v: OnnxValue) -> ir.Value:
+        return super().materialize(self._settled(v))
+
+    def _settled(self, v: OnnxValue) -> OnnxValue:
+        """The value as a node has computed it, in float64."""
+        if not isinstance(v, _Deferred):
+            return v
+        if v not in self._made:
+            self._made[v] = v.make()
+        return self._settled(self._made[v])
+
+    # the vocabulary
+    def wide(self, x: OnnxValue) -> OnnxValue:
+        if not self.is_deferring or _is_constant(x) or x.dtype not in (FLOAT, *INTEGER_TYPES.values()):
+            return super().wide(x)
+
+        def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+            return self.scaled(self.cast(x, FLOAT), factor, offset)
+
+        def narrow() -> _Narrow | None:
+            # wider than float32 holds; a body that asks for the width of wider data has a function for it
+            if x.dtype == INT32 and self.element_bits > 0:
+                return None
+            return self._whole(write, None if x.dtype == FLOAT else self.scalar(2.0**_DATA_BITS))
+
+        return _Deferred(DOUBLE, make=lambda: self.cast(x, DOUBLE), narrow=narrow, data=None if x.dtype == FLOAT else x)
+
+    def scaled(self, x: OnnxValue, factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+        """x·factor + offset in float32, without what changes nothing."""
+        if not is_number(factor, 1.0):
+            x = self.emit("Mul", [x, self.cast(factor, FLOAT)], FLOAT)
+        return x if is_number(offset, 0.0) else self.emit("Add", [x, self.cast(offset, FLOAT)], FLOAT)
+
+    def mul(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        left, right = (v.data if isinstance(v, _Deferred) else None for v in (a, b))
+        if left is None or right is None:
+            return self._scale(a, b, super().mul, lambda: b)
+
+        def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+            product = self.emit("Mul", [self.cast(left, FLOAT), self.cast(right, FLOAT)], FLOAT)
+            return self.scaled(product, factor, offset)
+
+        def narrow() -> _Narrow | None:
+            # the product of two bytes is below 2^16; that of wider integers is computed in float64
+            return self._whole(write, self.scalar(2.0 ** (2 * _BYTE))) if self.element_bits <= _BYTE else None
+
+        return _Deferred(
+            DOUBLE, make=lambda: super(OnnxProducts, self).mul(self._settled(a), self._settled(b)), narrow=narrow
+        )
+
+    def div(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        return self._scale(a, b, super().div, lambda: super(OnnxProducts, self).div(self.scalar(1.0), b))
+
+    def _scale(self, a: OnnxValue, b: OnnxValue, fold: _Combine, factor_of: _Make) -> OnnxValue:
+        """Times or by a scalar, which must be a power of two."""
+        if not (isinstance(a, _Deferred) and b.is_scalar):
+            return fold(a, b)
+
+        def narrow() -> _Narrow | None:
+            base = self._base(a)
+            if base is None or base.bound is None:
+                return None
+            factor = factor_of()
+            known = factor.known
+            absolute = self.emit("Abs", [factor], DOUBLE) if known is None else self.constant(np.abs(known), DOUBLE)
+            size = replace(absolute, is_scalar=True)
+            if size.known is not None and not 1 / _FLOAT32_RANGE < size.known < _FLOAT32_RANGE:
+                return None
+            return replace(
+                base,
+                factor=self._times(base.factor, factor),
+                offset=self._times(base.offset, factor),
+                bound=self._times(base.bound, size),
+                unit=self._times(base.unit, size),
+                step=self._times(base.step, size),
+                conditions=(*base.conditions, self._is_power_of_two(b)),
+            )
+
+        return _Deferred(DOUBLE, make=lambda: fold(self._settled(a), b), narrow=narrow)
+
+    def add(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        return self._combine(a, b, super().add)
+
+    def sub(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        return self._combine(a, b, super().sub)
+
+    def _combine(self, a: OnnxValue, b: OnnxValue, fold: _Combine) -> OnnxValue:
+        """The sum or difference of two tensors, or of a tensor and a number."""
+        if not isinstance(a, _Deferred) or not (isinstance(b, _Deferred) or (_is_constant(b) and b.is_scalar)):
+            return fold(a, b)
+
+        def narrow() -> _Narrow | None:
+            left, right = self._base(a), self._base(b) if isinstance(b, _Deferred) else None
+            if left is None or left.bound is None:
+                return None
+            if b.known is not None:
+                return self._moved(left, fold(left.offset, b), b.known.item())
+            return None if right is None or right.bound is None else self._joined(left, right, fold)
+
+        return _Deferred(DOUBLE, make=lambda: fold(self._settled(a), self._settled(b)), narrow=narrow)
+
+    def _moved(self, base: _Narrow, offset: OnnxValue, by: float) -> _Narrow:
+        """A number more or less."""
+        assert base.bound is not None  # the caller has asked
+        whole, parts = abs(by).as_integer_ratio()
+        step = base.step if by == 0 else self._smaller(base.step, self.scalar((whole & -whole) / parts))
+        return replace(base, offset=offset, bound=super().add(base.bound, self.scalar(abs(by))), step=step)
+
+    def _joined(self, left: _Narrow, right: _Narrow, fold: _Combine) -> _Narrow:
+        """The sum or difference of two tensors."""
+        assert left.bound is not None  # the caller has asked
+        assert right.bound is not None
+
+        def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+            return self.scaled(fold(self._plain(left), self._plain(right)), factor, offset)
+
+        step = self._smaller(left.step, right.step)
+        whole = self._whole(write, super().add(left.bound, right.bound))
+        conditions = (*self._conditions(left), *self._conditions(right))
+        return replace(whole, unit=step, step=step, conditions=conditions)
+
+    def floor(self, x: OnnxValue) -> OnnxValue:
+        if not isinstance(x, _Deferred):
+            return super().floor(x)
+
+        def narrow() -> _Narrow | None:
+            base = self._base(x)
+            if base is None or base.bound is None:
+                return None
+            # a half has made the step at most a half; `_stored` needs one of at most 1
+            step = base.step if is_number(base.offset, 0.5) else self._smaller(base.step, self.scalar(1.0))
+            return replace(base, step=step, is_floored=True)
+
+        return _Deferred(DOUBLE, make=lambda: super(OnnxProducts, self).floor(self._settled(x)), narrow=narrow)
+
+    def clip(self, x: OnnxValue, low: OnnxValue, high: OnnxValue) -> OnnxValue:
+        """Of what was rounded down before, too: the ends are whole numbers then, and rounding keeps the order."""
+        if not (isinstance(x, _Deferred) and low.is_scalar and high.is_scalar):
+            return super().clip(x, low, high)
+
+        def narrow() -> _Narrow | None:
+            base = x.narrow()
+            return None if base is None or base.limits is not None else replace(base, limits=(low, high))
+
+        return _Deferred(
+            DOUBLE, make=lambda: super(OnnxProducts, self).clip(self._settled(x), low, high), narrow=narrow
+        )
+
+    def store(self, x: OnnxValue, bits: int | AttributeRef) -> OnnxValue:
+        def in_float64() -> OnnxValue:
+            return super(OnnxProducts, self).store(self._settled(x), bits)
+
+        narrow = x.narrow() if isinstance(x, _Deferred) else None
+        if narrow is None:
+            return in_float64()
+        width = self.scalar(bits)
+        fits = self._all(*self._conditions(narrow), self._less(width, self.scalar(_DATA_BITS + 1.0)))
+        return self._choose(fits, lambda: self._stored(narrow, bits, width), in_float64)
+
+    def real(self, x: OnnxValue) -> OnnxValue:
+        def in_float64() -> OnnxValue:
+            return super(OnnxProducts, self).real(self._settled(x))
+
+        narrow = x.narrow() if isinstance(x, _Deferred) else None
+        if narrow is None or narrow.bound is None or narrow.limits is not None:
+            return in_float64()
+        is_finite = self._less(narrow.bound, self.scalar(_FLOAT32_RANGE))
+        return self._choose(self._all(*self._conditions(narrow), is_finite), lambda: self._plain(narrow), in_float64)
+
+    # writing float32
+    def _stored(self, narrow: _Narrow, bits: int | AttributeRef, width: OnnxValue) -> OnnxValue:
+        """Bytes by QuantizeLinear, which rounds and limits in one pass; else Floor and Cast.
+
+        A real input may be NaN, of which a Cast makes 0, as the reference does, and a QuantizeLinear the lowest number.
+        """
+
+        def as_bytes() -> OnnxValue:
+            offset = narrow.offset
+            if narrow.is_floored:
+                shift = super(OnnxProducts, self).sub(self._half(narrow.step), self.scalar(0.5))
+                offset = super(OnnxProducts, self).add(offset, shift)
+            x = narrow.write(narrow.factor, offset)
+            ends = zip(narrow.limits or (), limits(_BYTE), strict=False)
+            is_byte_clip = narrow.limits is not None and all(is_number(end, limit) for end, limit in ends)
+            x = x if is_byte_clip else self._clipped(x, narrow.limits)
+            parameters = [self.constant(1.0, FLOAT), self.constant(0, integer_type(_BYTE))]
+            rounded = self.emit("QuantizeLinear", [x, *parameters], integer_type(_BYTE))
+            return super(OnnxProducts, self).store(rounded, bits)
+
+        def as_floats() -> OnnxValue:
+            return super(OnnxProducts, self).store(self._plain(narrow), bits)
+
+        if narrow.bound is None:
+            return as_floats()
+        conditions = [self._less(width, self.scalar(_BYTE + 1.0))]
+        if narrow.is_floored:
+            reach = super().add(narrow.bound, self.scalar(0.5))
+            conditions.append(self._holds(reach, self._half(narrow.step)))
+        return self._choose(self._all(*conditions), as_bytes, as_floats)
+
+    def _plain(self, narrow: _Narrow) -> OnnxValue:
+        """The float32 tensor. The clip comes first: runtimes join it with the product."""
+        x = self._clipped(narrow.write(narrow.factor, narrow.offset), narrow.limits)
+        return self.emit("Floor", [x], FLOAT) if narrow.is_floored else x
+
+    def _clipped(self, x: OnnxValue, limits: tuple[OnnxValue, OnnxValue] | None) -> OnnxValue:
+        if limits is None:
+            return x
+        return super().clip(x, *(self.cast(end, FLOAT) for end in limits))
+
+    def _base(self, x: _Deferred) -> _Narrow | None:
+        """What more arithmetic can start from: a result that was rounded or limited is a new u."""
+        narrow = x.narrow()
+        if narrow is None or not (narrow.is_floored or narrow.limits):
+            return narrow
+        if narrow.bound is None or narrow.limits:
+            return None
+
+        def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+            # of whole numbers and a half there is nothing to round
+            has_half = is_number(narrow.offset, 0.5)
+            is_whole = self._less(self.scalar(0.75), narrow.unit) if has_half else self.constant(0, BOOL)
+            exact = replace(narrow, offset=self.scalar(0.0), is_floored=False)
+            rounded = self._choose(is_whole, lambda: self._plain(exact), lambda: self._plain(narrow))
+            return self.scaled(rounded, factor, offset)
+
+        bound = super().add(narrow.bound, self.scalar(1.0))
+        return replace(self._whole(write, bound), conditions=self._conditions(narrow))
+
+    # conditions
+    def _conditions(self, narrow: _Narrow) -> tuple[OnnxValue, ...]:
+        if narrow.bound is None:
+            return narrow.conditions
+        return (*narrow.conditions, self._holds(narrow.bound, narrow.step))
+
+    def _holds(self, bound: OnnxValue, step: OnnxValue) -> OnnxValue:
+        """Whether float32 holds every multiple of a power of two up to a bound."""
+        return self._less(bound, super().mul(step, self.scalar(FLOAT32_EXACT)))
+
+    def _less(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        if a.known is None or b.known is None:
+            return self.emit("Less", [a, b], BOOL)
+        return self.constant(a.known < b.known, BOOL)
+
+    def _smaller(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        return replace(self._binary("Min", np.minimum, a, b), is_scalar=True)
+
+    def _times(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        """a·b of scalars; a node that changes nothing would be removed by runtimes, with a warning."""
+        return b if is_number(a, 1.0) else a if is_number(a, 0.0) or is_number(b, 1.0) else super().mul(a, b)
+
+    def _half(self, step: OnnxValue) -> OnnxValue:
+        return super().mul(step, self.scalar(0.5))
+
+    def _is_power_of_two(self, x: OnnxValue) -> OnnxValue:
+        """Whether x + x·2^-53 is x, for x = m·2^e in float64 with 1 ≤ m < 2; scales are positive.
+
+        Half the distance to the next number is 2^(e−53). For m = 1 the sum is a tie between x, whose last bit is 0, and
+        the next number: x. For m > 1 it lies above the tie and is rounded up.
+        """
+        if x.known is not None:
+            return self.constant(is_power_of_two(x.known.item()), BOOL)
+        above = super().add(x, super().mul(x, self.scalar(2.0**-53)))
+        return self.emit("Not", [self.emit("Less", [x, above], BOOL)], BOOL)
+
+    def _all(self, *conditions: OnnxValue) -> OnnxValue:
+        known = [bool(c.known) for c in conditions if c.known is not None]
+        open_ones = [c for c in conditions if c.known is None]
+        if not all(known) or not open_ones:
+            return self.constant(all(known), BOOL)
+        return reduce(lambda total, each: self.emit("And", [total, each], BOOL), open_ones)
+
+    # products
     def _largest_sum(
         self,
         w: OnnxValue,
@@ -54,7 +416,13 @@ class OnnxProducts(OnnxNarrow):
         if transposed_group is None:
             totals = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
         else:
-            totals = self._sums_of_transposed(w, transposed_group)
+            # Σ|w| of each output channel: a transposed convolution of |w| with one pixel of ones, its taps added. ConvTranspose itself
+            # adds the input channels of a group, because the value of `group` is not known here. float32 rounds them only above 2^24.
+            magnitudes = self.emit("Abs", [self.cast(w, FLOAT)], FLOAT)
+            zeros = self._reduce("ReduceSum", self.mul(magnitudes, self.constant(0.0, FLOAT)), [1, 2, 3])
+            ones = self._reshape(self.add(zeros, self.constant(1.0, FLOAT)), [1, -1, 1, 1])
+            taps = self.emit("ConvTranspose", [ones, magnitudes], FLOAT, group=transposed_group)
+            totals = self._reduce("ReduceSum", self.wide(taps), [0, 2, 3])
         total = self._reduce("ReduceMax", totals, None)
         reach = self.pow2(self.sub(self.scalar(x_bits), self.scalar(1.0)))
         largest = self.mul(total, reach)
@@ -62,12 +430,7 @@ class OnnxProducts(OnnxNarrow):
             largest = self.add(largest, self._reduce("ReduceMax", self.emit("Abs", [self.wide(b)], DOUBLE), None))
         return replace(largest, is_scalar=True)
 
-    def _product(
-        self,
-        largest: OnnxValue,
-        in_float: Callable[[OnnxValue, OnnxValue], OnnxValue],
-        otherwise: Callable[[], OnnxValue],
-    ) -> OnnxValue:
+    def _product(self, largest: OnnxValue, in_float: _Combine, otherwise: _Make) -> OnnxValue:
         """A product, with its largest sum: in float32 from a factor and an offset, or otherwise.
 
         One is added to the sum, so that weights of zero do not allow every factor.
@@ -118,27 +481,36 @@ class OnnxProducts(OnnxNarrow):
     def conv1d(
         self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
     ) -> OnnxValue:
-        return self._convolution(x, w, b, x_bits, steps, axes=1)
+        return self._convolution(x, w, b, x_bits, steps, [1, -1, 1])
 
     def conv2d(
         self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
     ) -> OnnxValue:
-        return self._convolution(x, w, b, x_bits, steps, axes=2)
+        return self._convolution(x, w, b, x_bits, steps, [1, -1, 1, 1])
 
     def _convolution(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, x_bits: int, steps: Steps, *, axes: int
+        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, x_bits: int, steps: Steps, per_channel: list[int]
     ) -> OnnxValue:
-        """A convolution of any number of axes."""
+        """In float32 where the bound holds; `per_channel` is the shape in which the bias is added.
+
+        Else ConvInteger on unsigned bytes: the one integer product that is exact and fast in every ONNX Runtime. u8×s8 saturates on
+        CPUs without VNNI, s8×s8 is slow or missing, so signed bytes are moved by 128 and the zero point takes it back. Wider integers
+        are split into a signed high and an unsigned low byte.
+        """
+
+        def parts() -> Iterator[tuple[OnnxValue, int]]:
+            for x_byte, x_zero, x_weight in self._bytes(x):
+                for w_byte, w_zero, w_weight in self._bytes(w):
+                    zeros = [self.constant(x_zero, UINT8), self.constant(w_zero, UINT8)]
+                    yield self.emit("ConvInteger", [x_byte, w_byte, *zeros], INT32, **steps), x_weight * w_weight
 
         def in_integers() -> OnnxValue:
-            total = self._byte_products(x, w, steps)
-            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, *[1] * axes]))
+            total = self._weighted_sum(parts())
+            return total if b is None else self.add(total, self._reshape(self.wide(b), per_channel))
 
         return self._product(self._largest_sum(w, b, x_bits), self._in_float("Conv", x, w, b, steps), in_integers)
 
-    def _in_float(
-        self, op_type: str, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, steps: Steps
-    ) -> Callable[[OnnxValue, OnnxValue], OnnxValue]:
+    def _in_float(self, op_type: str, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, steps: Steps) -> _Combine:
         """What writes a convolution in float32, its factor in the weights and its offset in the bias."""
 
         def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
@@ -149,21 +521,10 @@ class OnnxProducts(OnnxNarrow):
 
         return write
 
-    def _byte_products(self, x: OnnxValue, w: OnnxValue, steps: Steps) -> OnnxValue:
-        """ConvInteger on unsigned bytes: the one integer product that is exact and fast in every ONNX Runtime.
-
-        u8×s8 saturates on CPUs without VNNI, s8×s8 is slow or missing, so signed bytes are moved by 128 and the
-        zero point takes it back. Wider integers are split into a signed high and an unsigned low byte.
-        """
-        total: OnnxValue | None = None
-        for x_byte, x_zero, x_weight in self._bytes(x):
-            for w_byte, w_zero, w_weight in self._bytes(w):
-                zeros = [self.constant(x_zero, UINT8), self.constant(w_zero, UINT8)]
-                part = self.wide(self.emit("ConvInteger", [x_byte, w_byte, *zeros], INT32, **steps))
-                part = part if x_weight * w_weight == 1 else self.mul(part, self.scalar(x_weight * w_weight))
-                total = part if total is None else self.add(total, part)
-        assert total is not None  # there is at least one byte
-        return total
+    def _weighted_sum(self, parts: Iterator[tuple[OnnxValue, int]]) -> OnnxValue:
+        """The sum of products of digits, each times the weight of its digits; written in the order of the iterator."""
+        wide = ((self.wide(product), weight) for product, weight in parts)
+        return reduce(self.add, (part if weight == 1 else self.mul(part, self.scalar(weight)) for part, weight in wide))
 
     def _bytes(self, x: OnnxValue) -> list[tuple[OnnxValue, int, int]]:
         """(unsigned byte, zero point, weight) of each byte, highest first."""
@@ -175,18 +536,6 @@ class OnnxProducts(OnnxNarrow):
         low = self.sub(wide, self.mul(high, self.scalar(256.0)))
         high = self.add(high, self.scalar(128.0))
         return [(self.cast(high, UINT8), 128, 256), (self.cast(low, UINT8), 0, 1)]
-
-    def _sums_of_transposed(self, w: OnnxValue, group: int | AttributeRef) -> OnnxValue:
-        """Σ|w| of each output channel: a transposed convolution of |w| with one pixel of ones, its taps added.
-
-        The sums of a group's input channels come from ConvTranspose itself, because the value of `group` is not known
-        here. float32 may round them only above 2^24, and never below it.
-        """
-        magnitudes = self.emit("Abs", [self.cast(w, FLOAT)], FLOAT)
-        zeros = self._reduce("ReduceSum", self.mul(magnitudes, self.constant(0.0, FLOAT)), [1, 2, 3])
-        ones = self._reshape(self.add(zeros, self.constant(1.0, FLOAT)), [1, -1, 1, 1])
-        taps = self.emit("ConvTranspose", [ones, magnitudes], FLOAT, group=group)
-        return self._reduce("ReduceSum", self.wide(taps), [0, 2, 3])
 
     def conv_transpose2d(
         self,
@@ -203,16 +552,14 @@ class OnnxProducts(OnnxNarrow):
         No runtime has a transposed convolution of integers or of float64.
         """
 
-        def in_digits() -> OnnxValue:
-            total: OnnxValue | None = None
+        def parts() -> Iterator[tuple[OnnxValue, int]]:
             for signal, signal_weight in self._digits(x, 4):
                 for taps, tap_weight in self._digits(w, 4):
                     factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
-                    part = self.wide(self.emit("ConvTranspose", factors, FLOAT, **steps))
-                    weight = signal_weight * tap_weight
-                    part = part if weight == 1 else self.mul(part, self.scalar(weight))
-                    total = part if total is None else self.add(total, part)
-            assert total is not None  # there is at least one digit
+                    yield self.emit("ConvTranspose", factors, FLOAT, **steps), signal_weight * tap_weight
+
+        def in_digits() -> OnnxValue:
+            total = self._weighted_sum(parts())
             return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
 
         largest = self._largest_sum(w, b, x_bits, steps["group"])
@@ -230,220 +577,23 @@ class OnnxProducts(OnnxNarrow):
         return [*digits, (rest, weight)]
 
 
-Flag = int | AttributeRef
-Values = tuple[OnnxValue, ...]
-_MATRIX = 2
-_AXES_ARE_AN_INPUT = 13
+def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[Any]:
+    """Weights with one row for each output, of what is added for it: all inputs and taps of its group.
+
+    Weights are [out, in/group, …]; those of a transposed convolution, which has `transposed_groups`, [in, out/group, …].
+    """
+    if transposed_groups is None:
+        return weight.reshape(weight.shape[0], int(np.prod(weight.shape[1:])))  # there may be no outputs
+    inside, outside = weight.shape[0] // transposed_groups, weight.shape[1]
+    split = weight.reshape(transposed_groups, inside, outside, int(np.prod(weight.shape[2:]))).swapaxes(1, 2)
+    return split.reshape(transposed_groups * outside, inside * split.shape[3])
 
 
-def _known_size(x: OnnxValue, axis: int) -> int | None:
-    shape = None if x.value is None else x.value.shape
-    size = None if shape is None else shape[axis]
-    return size if isinstance(size, int) else None
+def is_number(x: OnnxValue, number: float) -> bool:
+    """Whether a scalar is known to be this number."""
+    return x.known is not None and bool(x.known == number)
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """Where each place of a [first, second] grid lies in time and batch, and how large both are."""
-
-    time: OnnxValue
-    batch: OnnxValue
-    steps: OnnxValue
-    rows: OnnxValue
-
-
-class OnnxTime(OnnxProducts):
-    """Recurrent layers. Narrow values are float32, or float64 where the op cannot say that float32 suffices."""
-
-    is_narrow_exact = True
-    """Whether float32 holds every number of the recurrent op being written."""
-
-    batch: int | None = None
-    """How many sequences the recurrent op being written has, where that is known."""
-
-    @property
-    def narrow_type(self) -> ir.DataType:
-        """The type of narrow values."""
-        return FLOAT if self.is_narrow_exact else DOUBLE
-
-    def narrow(self, x: OnnxValue) -> OnnxValue:
-        return self.cast(x, self.narrow_type)
-
-    def table(self, values: Sequence[int]) -> OnnxValue:
-        """Kept as bytes: the file is smaller, and a runtime casts it once."""
-        return self.emit("Cast", [self.constant(values, integer_type(8))], self.narrow_type, to=int(self.narrow_type))
-
-    def entries(self, table: OnnxValue, row: OnnxValue) -> Callable[[OnnxValue], OnnxValue]:
-        """GatherElements on flat indices: Gather copies one element at a time and is five times slower.
-
-        Indices need not be whole: the Cast drops what is behind the point. A single sequence is flat as it is.
-        """
-        if self.batch == 1:
-            line = self._reshape(table, [1, -1])
-            return lambda index: self.emit("GatherElements", [line, self.cast(index, INT32)], table.dtype, axis=1)
-        shape = self.emit("Concat", [self.constant([-1], INT64), self._shape(row)], INT64, axis=0)
-
-        def find(index: OnnxValue) -> OnnxValue:
-            flat = self._reshape(self.cast(index, INT32), [-1])
-            found = self.emit("GatherElements", [table, flat], table.dtype, axis=0)
-            return self.emit("Reshape", [found, shape], table.dtype)
-
-        return find
-
-    def rounded_product(
-        self, w: OnnxValue, b: OnnxValue, factor: OnnxValue, *, axes: int
-    ) -> Callable[[OnnxValue], OnnxValue]:
-        dtype, factor = self.narrow_type, self.narrow(factor)
-        matrix = self.mul(self.narrow(w), factor)  # exact: factor is a power of two
-        matrix = self.emit("Transpose", [matrix], dtype, perm=(1, 0))
-        offset = self.add(self.mul(self.narrow(b), factor), self.constant(0.5, dtype))
-
-        def product(x: OnnxValue) -> OnnxValue:
-            if axes == _MATRIX:
-                return self.floor(self.emit("Gemm", [x, matrix, offset], dtype))
-            return self.floor(self.add(self.emit("MatMul", [x, matrix], dtype), offset))
-
-        return product
-
-    # order
-    def _shape(self, x: OnnxValue) -> OnnxValue:
-        return self.emit("Shape", [x], INT64)
-
-    def _size(self, x: OnnxValue, axis: int) -> OnnxValue:
-        return self.emit("Gather", [self._shape(x), self.constant(axis, INT64)], INT64, axis=0)
-
-    def _flag(self, value: Flag) -> tuple[OnnxValue, OnnxValue]:
-        """An attribute that is 0 or 1, and its opposite, as whole numbers to multiply with."""
-        flag = self.cast(self.scalar(value), INT64)
-        return flag, self.sub(self.constant(1, INT64), flag)
-
-    def _mix(self, flag: tuple[OnnxValue, OnnxValue], then: OnnxValue, other: OnnxValue) -> OnnxValue:
-        return self.add(self.mul(flag[0], then), self.mul(flag[1], other))
-
-    def _range(self, size: OnnxValue, shape: list[int]) -> OnnxValue:
-        zero, one = self.constant(0, INT64), self.constant(1, INT64)
-        return self._reshape(self.emit("Range", [zero, size, one], INT64), shape)
-
-    def _step_grid(self, x: OnnxValue, batch_first: tuple[OnnxValue, OnnxValue]) -> _Grid:
-        """[time, batch] for sequences x."""
-        first, second = self._size(x, 0), self._size(x, 1)
-        steps, rows = self._mix(batch_first, second, first), self._mix(batch_first, first, second)
-        return _Grid(self._range(steps, [-1, 1]), self._range(rows, [1, -1]), steps, rows)
-
-    def _sequence_grid(self, y: OnnxValue, batch_first: tuple[OnnxValue, OnnxValue]) -> _Grid:
-        """[batch, time] or [time, batch] for steps y."""
-        steps, rows = self._size(y, 0), self._size(y, 1)
-        first = self._range(self._mix(batch_first, rows, steps), [-1, 1])
-        second = self._range(self._mix(batch_first, steps, rows), [1, -1])
-        return _Grid(self._mix(batch_first, second, first), self._mix(batch_first, first, second), steps, rows)
-
-    def _turned(self, grid: _Grid, lengths: OnnxValue | None, go_forward: Flag) -> tuple[OnnxValue, OnnxValue | None]:
-        """Time at each place in the order of the pass, and whether it is inside the sequence."""
-        if lengths is None:
-            last, inside = self.sub(grid.steps, self.constant(1, INT64)), None
-            back = self.sub(last, grid.time)
-        else:
-            ends = self.emit("Gather", [self.cast(lengths, INT64), grid.batch], INT64, axis=0)
-            inside = self.emit("Less", [grid.time, ends], BOOL)
-            back = self.sub(self.sub(ends, self.constant(1, INT64)), grid.time)
-            back = self.emit("Where", [inside, back, grid.time], INT64)
-        return self._mix(self._flag(go_forward), grid.time, back), inside
-
-    def _rows_of(self, x: OnnxValue, index: OnnxValue) -> OnnxValue:
-        """Of three axes the first two joined, at whole-number indices."""
-        width = self._reshape(self._size(x, 2), [1])
-        shape = self.emit("Concat", [self.constant([-1], INT64), width], INT64, axis=0)
-        return self.emit("Gather", [self.emit("Reshape", [x, shape], x.dtype), index], x.dtype, axis=0)
-
-    def _is_in_order(self, lengths: OnnxValue | None, batch_first: Flag, go_forward: Flag) -> bool:
-        """Whether it is known that sequences are steps as they are."""
-        return lengths is None and batch_first == 0 and go_forward == 1
-
-    def to_steps(self, x: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
-        self.batch = _known_size(x, 0 if batch_first else 1) if isinstance(batch_first, int) else None
-        if self._is_in_order(lengths, batch_first, go_forward):
-            return x
-        is_batch_first = self._flag(batch_first)
-        grid = self._step_grid(x, is_batch_first)
-        time, _ = self._turned(grid, lengths, go_forward)
-        in_batches = self.add(self.mul(grid.batch, grid.steps), time)
-        in_steps = self.add(self.mul(time, grid.rows), grid.batch)
-        return self._rows_of(x, self._mix(is_batch_first, in_batches, in_steps))
-
-    def from_steps(self, y: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
-        if self._is_in_order(lengths, batch_first, go_forward):
-            return y
-        grid = self._sequence_grid(y, self._flag(batch_first))
-        time, inside = self._turned(grid, lengths, go_forward)
-        index = self.add(self.mul(time, grid.rows), grid.batch)
-        ordered = self._rows_of(y, index)
-        if inside is None:
-            return ordered
-        places = self._unsqueeze(inside)
-        return self.emit("Where", [places, ordered, self.constant(0, y.dtype)], y.dtype)
-
-    def _unsqueeze(self, x: OnnxValue) -> OnnxValue:
-        """[first, second] → [first, second, 1], the same at every opset."""
-        shape = self.emit("Concat", [self._shape(x), self.constant([1], INT64)], INT64, axis=0)
-        return self.emit("Reshape", [x, shape], x.dtype)
-
-    def at_end(self, y: OnnxValue, lengths: OnnxValue) -> OnnxValue:
-        rows = self._size(y, 1)
-        last = self.sub(self.cast(lengths, INT64), self.constant(1, INT64))
-        index = self.add(self.mul(last, rows), self._range(rows, [-1]))
-        return self._rows_of(y, index)
-
-    def zero_state(self, sequence: OnnxValue, w: OnnxValue) -> OnnxValue:
-        sizes = [self._reshape(n, [1]) for n in (self._size(sequence, 1), self._size(w, 1))]
-        zero = ir.tensor(np.zeros(1, self.narrow_type.numpy()))
-        made = self.fresh()
-        shape = self.materialize(self.emit("Concat", sizes, INT64, axis=0))
-        self.nodes.append(
-            ir.Node("", "ConstantOfShape", [shape], attributes=[ir.AttrTensor("value", zero)], outputs=[made])
-        )
-        return OnnxValue(self.narrow_type, made)
-
-    def squeeze_first(self, x: OnnxValue) -> OnnxValue:
-        return self._with_axis("Squeeze", x)
-
-    def unsqueeze_first(self, x: OnnxValue) -> OnnxValue:
-        return self._with_axis("Unsqueeze", x)
-
-    def _with_axis(self, op_type: str, x: OnnxValue) -> OnnxValue:
-        if self.opset >= _AXES_ARE_AN_INPUT:
-            return self.emit(op_type, [x, self.constant([0], INT64)], x.dtype)
-        return self.emit(op_type, [x], x.dtype, axes=(0,))
-
-    # the loop
-    def scan(
-        self, step: Callable[[Values, OnnxValue], Values], states: Values, sequence: OnnxValue, *, stacked: int
-    ) -> tuple[Values, Values]:
-        def copying(carried: Values, items: Values) -> tuple[Values, Values]:
-            after = step(carried, items[0])
-            return after, tuple(self.emit("Identity", [v], v.dtype) for v in after[:stacked])
-
-        return self.loop(copying, states, (sequence,))
-
-    def loop(
-        self, step: Callable[[Values, Values], tuple[Values, Values]], states: Values, sequences: Values
-    ) -> tuple[Values, Values]:
-        """(states, kept) = step(states, items) over the first axis: the last states, and all that was kept.
-
-        States and kept values are narrow matrices; no value is both, or twice the same one.
-        """
-        before, items = [self.fresh() for _ in states], [self.fresh() for _ in sequences]
-        with self._branch() as nodes:
-            carried = tuple(OnnxValue(s.dtype, v) for s, v in zip(states, before, strict=True))
-            given = tuple(OnnxValue(s.dtype, v) for s, v in zip(sequences, items, strict=True))
-            after, kept = step(carried, given)
-            made = [self.materialize(v) for v in (*after, *kept)]
-        for value in made:
-            # a runtime that does not fold constants cannot find out that a state has two axes
-            value.type, value.shape = ir.TensorType(self.narrow_type), ir.Shape([None, None])
-        body = ir.Graph([*before, *items], made, nodes=nodes, name=f"{self._prefix}step")
-        attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sequences))]
-        inputs = [self.materialize(v) for v in (*states, *sequences)]
-        outputs = [self.fresh() for _ in made]
-        self.nodes.append(ir.Node("", "Scan", inputs, attributes=attributes, outputs=outputs))
-        values = tuple(OnnxValue(self.narrow_type, v) for v in outputs)
-        return values[: len(states)], values[len(states) :]
+def _is_constant(x: OnnxValue) -> bool:
+    """Whether a value is in no graph yet."""
+    return x.value is None and x.known is not None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,16 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.numeric.fixed import storage_bits
+from linger.numeric.kernel import Ints
 
-DOUBLE, FLOAT, INT64, INT32, UINT8, BOOL = (
-    ir.DataType.DOUBLE,
-    ir.DataType.FLOAT,
-    ir.DataType.INT64,
-    ir.DataType.INT32,
-    ir.DataType.UINT8,
-    ir.DataType.BOOL,
-)
-INTEGER_TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
+DOUBLE, FLOAT, INT64, INT32 = ir.DataType.DOUBLE, ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
+UINT8, BOOL = ir.DataType.UINT8, ir.DataType.BOOL
+INTEGER_TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: INT32}
 ATTRIBUTE_TYPES = {
     "float": ir.AttributeType.FLOAT,
     "int": ir.AttributeType.INT,
@@ -32,6 +28,8 @@ OUTPUT_TYPE = "o_dtype"
 """Extra attribute of a node in a file with functions: the ONNX type code of its output."""
 
 _EYE_WIDTH = 64
+_ALL = 1 << 30
+"""An end beyond that of any shape."""
 
 _AXES_ARE_AN_INPUT = {"ReduceSum": 13, "ReduceMax": 18}
 """The opset from which a reduction takes its axes as an input, no longer as an attribute."""
@@ -105,17 +103,10 @@ class OnnxWriter:
         return ir.Value(name=f"{self._prefix}v{self._count}")
 
     def emit(
-        self,
-        op_type: str,
-        inputs: Sequence[OnnxValue | None],
-        dtype: ir.DataType,
-        /,
-        *,
-        outputs: int = 1,
-        **attributes: Any,
+        self, op_type: str, inputs: Sequence[OnnxValue | None], dtype: ir.DataType, /, **attributes: Any
     ) -> OnnxValue:
-        """Add one node of the standard domain and return its first output."""
-        return self.emit_many(op_type, inputs, dtype, outputs=outputs, **attributes)[0]
+        """Add one node of the standard domain and return its output."""
+        return self.emit_many(op_type, inputs, dtype, outputs=1, **attributes)[0]
 
     def emit_many(
         self,
@@ -129,10 +120,10 @@ class OnnxWriter:
     ) -> tuple[OnnxValue, ...]:
         """Add one node and return all its outputs."""
         values = [None if v is None else self.materialize(v) for v in inputs]
-        made = [self.fresh() for _ in range(outputs)]
+        results = [self.fresh() for _ in range(outputs)]
         attrs = [make_attribute(name, value) for name, value in attributes.items() if value is not None]
-        self.nodes.append(ir.Node("", op_type, values, attributes=attrs, outputs=made))
-        return tuple(OnnxValue(dtype, v) for v in made)
+        self.nodes.append(ir.Node("", op_type, values, attributes=attrs, outputs=results))
+        return tuple(OnnxValue(dtype, v) for v in results)
 
     def materialize(self, v: OnnxValue) -> ir.Value:
         """The graph value; a constant becomes a Constant node."""
@@ -170,18 +161,17 @@ class OnnxWriter:
     ) -> OnnxValue:
         if condition.known is not None:
             return then() if bool(condition.known) else otherwise()
-        graphs = []
+        attributes = []
         dtype = DOUBLE
         for name, make in (("then_branch", then), ("else_branch", otherwise)):
             with self._branch() as nodes:
                 result = make()
                 out = self.materialize(result)
             dtype = result.dtype
-            graphs.append((name, ir.Graph([], [out], nodes=nodes, name=f"{self._prefix}{name}")))
-        attributes = [ir.AttrGraph(name, graph) for name, graph in graphs]
-        made = self.fresh()
-        self.nodes.append(ir.Node("", "If", [self.materialize(condition)], attributes=attributes, outputs=[made]))
-        return OnnxValue(dtype, made)
+            attributes.append(ir.AttrGraph(name, ir.Graph([], [out], nodes=nodes, name=f"{self._prefix}{name}")))
+        output = self.fresh()
+        self.nodes.append(ir.Node("", "If", [self.materialize(condition)], attributes=attributes, outputs=[output]))
+        return OnnxValue(dtype, output)
 
     # numbers
     def scalar(self, value: float | AttributeRef) -> OnnxValue:
@@ -189,7 +179,13 @@ class OnnxWriter:
             return self.constant(float(value), DOUBLE)
         if value.kind == "float":
             return self.cast(self._float_attribute(value), DOUBLE)
-        return self._int_attribute(value)
+        if self.opset >= 12:
+            return self.cast(_scalar(self.emit("Constant", [], INT64, value_int=value)), DOUBLE)
+        # opset 11: EyeLike puts a one in column `value`, the product with 0, 1, 2 … reads the column's number
+        line = self.constant(np.zeros((1, _EYE_WIDTH)), FLOAT)
+        row = self.emit("EyeLike", [line], DOUBLE, dtype=int(DOUBLE), k=value)
+        numbers = self.constant(np.arange(_EYE_WIDTH).reshape(_EYE_WIDTH, 1), DOUBLE)
+        return _scalar(self._reshape(self.emit("MatMul", [row, numbers], DOUBLE), []))
 
     def single(self, value: float | AttributeRef) -> OnnxValue:
         if not isinstance(value, AttributeRef):
@@ -202,14 +198,6 @@ class OnnxWriter:
         # opset 11 cannot make a constant from an attribute: −LeakyRelu(−1) = alpha
         negative = self.emit("LeakyRelu", [self.constant(-1.0, FLOAT)], FLOAT, alpha=ref)
         return _scalar(self.emit("Neg", [negative], FLOAT))
-
-    def _int_attribute(self, ref: AttributeRef) -> OnnxValue:
-        if self.opset >= 12:
-            return self.cast(_scalar(self.emit("Constant", [], INT64, value_int=ref)), DOUBLE)
-        # opset 11: EyeLike puts a one in column `ref`, the product with 0, 1, 2 … reads the column's number
-        row = self.emit("EyeLike", [self.constant(np.zeros((1, _EYE_WIDTH)), FLOAT)], DOUBLE, dtype=int(DOUBLE), k=ref)
-        numbers = self.constant(np.arange(_EYE_WIDTH).reshape(_EYE_WIDTH, 1), DOUBLE)
-        return _scalar(self._reshape(self.emit("MatMul", [row, numbers], DOUBLE), []))
 
     def like(self, value: float, reference: OnnxValue) -> OnnxValue:
         return self.constant(value, reference.dtype)
@@ -292,27 +280,138 @@ class OnnxWriter:
 
     def _along(self, op_type: str, x: OnnxValue, axis: int | AttributeRef) -> OnnxValue:
         """A reduction takes a list of axes: an axis that is an attribute is also written as a list of one."""
-        axes: tuple[int] | AttributeRef = (
-            (axis,) if isinstance(axis, int) else AttributeRef(f"{axis.name}_axes", "ints")
-        )
-        if isinstance(axes, AttributeRef):
-            self.derived[axes.name] = Derived(lambda value: (value,), (axis,), "ints")
+        if isinstance(axis, int):
+            return self._reduce(op_type, x, [axis], keepdims=1)
+        axes = AttributeRef(f"{axis.name}_axes", "ints")
+        self.derived[axes.name] = Derived(lambda value: (value,), (axis,), "ints")
         if self.opset < _AXES_ARE_AN_INPUT[op_type]:
             return self.emit(op_type, [x], x.dtype, axes=axes, keepdims=1)
-        known = self.constant(axes, INT64) if isinstance(axes, tuple) else None
-        listed = known or self.emit("Constant", [], INT64, value_ints=axes)
-        return self.emit(op_type, [x, listed], x.dtype, keepdims=1)
+        return self.emit(op_type, [x, self.emit("Constant", [], INT64, value_ints=axes)], x.dtype, keepdims=1)
 
     # shapes
     def _reshape(self, x: OnnxValue, shape: list[int]) -> OnnxValue:
         return self.emit("Reshape", [x, self.constant(np.asarray(shape, dtype=np.int64), INT64)], x.dtype)
 
-    def _reduce(self, op_type: str, x: OnnxValue, axes: list[int] | None) -> OnnxValue:
+    def _reduce(self, op_type: str, x: OnnxValue, axes: list[int] | None, *, keepdims: int = 0) -> OnnxValue:
         if axes is None:
-            return self.emit(op_type, [x], x.dtype, keepdims=0)
+            return self.emit(op_type, [x], x.dtype, keepdims=keepdims)
         if self.opset >= _AXES_ARE_AN_INPUT[op_type]:
-            return self.emit(op_type, [x, self.constant(axes, INT64)], x.dtype, keepdims=0)
-        return self.emit(op_type, [x], x.dtype, axes=tuple(axes), keepdims=0)
+            return self.emit(op_type, [x, self.constant(axes, INT64)], x.dtype, keepdims=keepdims)
+        return self.emit(op_type, [x], x.dtype, axes=tuple(axes), keepdims=keepdims)
+
+    def split(self, x: OnnxValue, parts: int, axis: int) -> tuple[OnnxValue, ...]:
+        count = parts if self.opset >= 18 else None
+        return self.emit_many("Split", [x], x.dtype, outputs=parts, axis=axis, num_outputs=count)
+
+    def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
+        return self.emit("Concat", xs, xs[0].dtype, axis=axis)
+
+    def lines(self, x: OnnxValue, w: OnnxValue) -> OnnxValue:
+        return self._lines(x, self.emit("Shape", [w], INT64))
+
+    def group_lines(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
+        beyond = self.constant([_ALL], INT64)
+        item = self.emit("Slice", [self.emit("Shape", [x], INT64), self.constant([1], INT64), beyond], INT64)
+        size = self.emit("ReduceProd", [item], INT64, keepdims=1)
+        return self._lines(x, self.emit("Div", [size, self.cast(self.scalar(groups), INT64)], INT64))
+
+    def _lines(self, x: OnnxValue, length: OnnxValue) -> OnnxValue:
+        shape = self.emit("Concat", [self.constant([-1], INT64), length], INT64, axis=0)
+        return self.emit("Reshape", [x, shape], x.dtype)
+
+    def reshape_like(self, x: OnnxValue, other: OnnxValue) -> OnnxValue:
+        shape = self.emit("Shape", [other], INT64)
+        if self.opset >= 14:
+            return self.emit("Reshape", [x, shape], x.dtype, allowzero=1)
+        # a zero in the shape stands for the size at the same place: on a vector that is right for an empty batch
+        return self.emit("Reshape", [self._reshape(x, [-1]), shape], x.dtype)
+
+    def line_length(self, x: OnnxValue) -> OnnxValue:
+        last = self.emit("Gather", [self.emit("Shape", [x], INT64), self.constant(-1, INT64)], INT64, axis=0)
+        return self.wide(last)
+
+    # windows
+    def window_sum(self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> OnnxValue:
+        """AveragePool · area, rounded: the float32 quotient is within 2^-22 of the sum, so below 2^21 it is exact.
+
+        Wider integers are summed byte by byte to stay below that.
+        """
+        area = self.derive("window_area", lambda shape: float(math.prod(shape)), kernel_shape)
+
+        def pooled(part: OnnxValue) -> OnnxValue:
+            window = {"kernel_shape": kernel_shape, "strides": strides, "pads": pads}
+            mean = self.emit("AveragePool", [self.cast(part, FLOAT)], FLOAT, **window, count_include_pad=1)
+            return self.floor(self.add(self.mul(self.wide(mean), area), self.scalar(0.5)))
+
+        if self.element_bits <= 8:
+            return pooled(x)
+        wide = self.wide(x)
+        high = self.floor(self.div(wide, self.scalar(256.0)))
+        low = self.sub(wide, self.mul(high, self.scalar(256.0)))
+        return self.add(self.mul(pooled(high), self.scalar(256.0)), pooled(low))
+
+    def max_pool2d(
+        self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
+    ) -> OnnxValue:
+        window = {"kernel_shape": kernel_shape, "strides": strides, "pads": pads, "dilations": dilations}
+        return self._in_kept_type(x, lambda v: self.emit("MaxPool", [v], v.dtype, **window, ceil_mode=ceil_mode))
+
+    # integers that stay what they are
+    def _in_kept_type(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
+        """Run `operate` on int8 where runtimes can (opset 12), else on the narrowest float that holds x exactly."""
+        if self.element_bits == 8 and self.opset >= 12:
+            return operate(x)
+        via = FLOAT if self.element_bits <= 16 else DOUBLE
+        return self.cast(operate(self.cast(x, via)), integer_type(self.element_bits))
+
+    def relu(self, x: OnnxValue) -> OnnxValue:
+        return self._in_kept_type(x, lambda v: self.clip_below(v, self.constant(0, v.dtype)))
+
+    def clip_below(self, x: OnnxValue, low: OnnxValue) -> OnnxValue:
+        """max(x, low): Clip, because runtimes lack an int8 Max."""
+        if self.opset >= 12:
+            return self.emit("Clip", [x, low], x.dtype)
+        return self.emit("Max", [x, low], x.dtype)
+
+    def clamp(self, x: OnnxValue, low: OnnxValue, high: OnnxValue) -> OnnxValue:
+        return self._in_kept_type(x, lambda v: self.clip(v, self.cast(low, v.dtype), self.cast(high, v.dtype)))
+
+    def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
+        return self.emit("Gather", [table, index], table.dtype, axis=0)
+
+    def pad(self, x: OnnxValue, pads: OnnxValue, value: OnnxValue) -> OnnxValue:
+        """Runtimes pad int8 from opset 13 on and int16 never."""
+        is_direct = self.element_bits == 8 and self.opset >= 13
+        via = integer_type(8) if is_direct else FLOAT if self.element_bits <= 16 else DOUBLE
+        padded = self.emit("Pad", [self.cast(x, via), self.cast(pads, INT64), self.cast(value, via)], via)
+        return self.cast(padded, integer_type(self.element_bits))
+
+    def shuffle(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
+        """Gather, which takes every type, every rank and no elements at all, along an index made from the shape."""
+        one = self.constant([1], INT64)
+        count = self.emit("Slice", [self.emit("Shape", [x], INT64), one, self.constant([2], INT64)], INT64)
+        several = self.cast(self.derive("group_count", float, groups), INT64)
+        channels = self._reshape(count, [])
+        places = self.emit("Range", [self.constant(0, INT64), channels, self.constant(1, INT64)], INT64)
+        within = self.emit("Div", [places, several], INT64)
+        group = self.emit("Sub", [places, self.emit("Mul", [within, several], INT64)], INT64)
+        size = self.emit("Div", [channels, several], INT64)
+        index = self.emit("Add", [self.emit("Mul", [group, size], INT64), within], INT64)
+        return self.emit("Gather", [x, index], x.dtype, axis=1)
+
+    def turn(self, x: OnnxValue) -> OnnxValue:
+        """The Floor changes nothing: it keeps runtimes from fusing Transpose and MatMul, which fails on empty batches."""
+        return self.floor(self.emit("Transpose", [x], x.dtype, perm=(0, 1, 3, 2)))
+
+    def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
+        """The rank of x is open in a function: its shape says how many ones follow the channels."""
+        rank = self.emit("Shape", [self.emit("Shape", [x], INT64)], INT64)
+        ones = self.emit("Sub", [rank, self.constant([2], INT64)], INT64)
+        # a vector has no channels, and Max takes no int64 at opset 11
+        ones = self.cast(self.clip_below(self.cast(ones, FLOAT), self.constant(0.0, FLOAT)), INT64)
+        tail = self.emit("ConstantOfShape", [ones], INT64, value=np.ones(1, np.int64))
+        shape = self.emit("Concat", [self.constant([-1], INT64), tail], INT64, axis=0)
+        return self.emit("Reshape", [w, shape], w.dtype)
 
 
 def make_attribute(name: str, value: Any) -> ir.Attr:

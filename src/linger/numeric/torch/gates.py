@@ -23,7 +23,7 @@ from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.tables import ONE, SIGMOID, TANH, LongPieces, Pieces, WidePieces
 from linger.numeric.torch.kernel import TorchKernel, carrier
-from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.quantize import Scale
 from linger.numeric.torch.timeline import Steps, Timeline, over_time, steps_for
 
 _Q11 = 2.0**11

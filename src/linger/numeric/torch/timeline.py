@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linger.numeric.torch.quantize import largest_magnitude
-from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.quantize import Scale, largest_magnitude
 
 
 @dataclass(frozen=True)

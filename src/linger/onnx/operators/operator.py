@@ -14,8 +14,7 @@ import torch.onnx
 from torch._ops import OpOverload
 
 from linger.errors import UsageError
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import all_nodes, opset_of
+from linger.graph.core.nodes import Changes, all_nodes, opset_of
 from linger.graph.lowering.bodies import FUNCTION_IR_VERSION
 from linger.onnx.operators.bodies import ArgumentMap, BodyLike, expand_functions
 from linger.onnx.operators.declaration import FIRST_OPSET, Carrier, Declaration, Symbolic, declare, table_entries

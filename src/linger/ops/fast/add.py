@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast twin of iqAdd on real carriers.
+"""Fast path of iqAdd on real carriers.
 
 An operand that is at the output's scale already is a whole number of steps, and adding whole steps commutes with
 rounding: ⌊x + ½⌋ + n = ⌊x + n + ½⌋. So one rounding of the sum does, unless both operands are finer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast twin of GRUInt: the integers of the cell in float tensors, with straight-through gradients.
+"""Fast path of GRUInt: the integers of the cell in float tensors, with straight-through gradients.
 
 Rounding passes gradients on, so does saturation of the output; the curves have the slopes of the real functions at the
 saturated input. All gradients of a step are multiples of the hidden state's, so the factors are found for all steps at
@@ -31,7 +31,7 @@ from linger.numeric.torch.gates import (
     slopes,
     start_state,
 )
-from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.quantize import Scale
 from linger.numeric.torch.timeline import (
     Array,
     Steps,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast twin of LSTMInt: the integers of the cell in float tensors, with straight-through gradients.
+"""Fast path of LSTMInt: the integers of the cell in float tensors, with straight-through gradients.
 
 Rounding passes gradients on, so does saturation of the output; the curves have the slopes of the real functions at the
 saturated input. Only the products with W_hh have to wait for the step before, so everything else is done for all steps
@@ -29,7 +29,7 @@ from linger.numeric.torch.gates import (
     slopes,
     start_state,
 )
-from linger.numeric.torch.scale import Scale
+from linger.numeric.torch.quantize import Scale
 from linger.numeric.torch.timeline import (
     Timeline,
     by_items,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast twin of iqSub on real carriers.
+"""Fast path of iqSub on real carriers.
 
 −⌊y + ½⌋ is not ⌊½ − y⌋ at a tie, so a finer y is rounded by itself; after that it is a whole number n of steps, and
 ⌊x + ½⌋ − n = ⌊x − n + ½⌋: one more rounding does.

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from linger.dialect import Interval, find_op
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import as_float32
-from linger.numeric.torch.scale import scale_for_range
+from linger.numeric.torch.quantize import scale_for_range
 from linger.quantization.core.distributed.exchange import order_functions
 from linger.quantization.core.methods import Followed, bins_of
 from linger.quantization.core.observation import PLACES, Histogram

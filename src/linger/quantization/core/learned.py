@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from linger.errors import UsageError
 from linger.numeric.fixed import as_float32, limits
-from linger.numeric.torch.quantize import Grid, learn_grid
-from linger.numeric.torch.scale import Scale, scale_for_range, smallest
+from linger.numeric.torch.quantize import Grid, Scale, learn_grid, scale_for_range, smallest
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Pass
 from linger.quantization.core.stored import Stored

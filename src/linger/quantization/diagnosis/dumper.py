@@ -36,9 +36,9 @@ from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
 from linger.dialect import Op, ops
 from linger.errors import UsageError, listing
 from linger.files import Writer, file_stem, made_folder, write_atomically, write_together
-from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import Frozen
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
@@ -93,7 +93,7 @@ class Dumper:
 
         A row per call of a layer within a pass, in the order of the calls; further passes widen the same rows. Count, mean
         and maximum are exact. Dynamic is exact for one pass; over several it is at most 2^-8 above the true order
-        statistic and never below it (`linger.analysis.accumulated`).
+        statistic and never below it (`linger.analysis.layer_outputs`).
 
         Args:
             model: A float or a quantized model, in any mode.

@@ -23,11 +23,17 @@ from linger.dialect import Op, Refusal
 from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.quantize import fake_quantize, largest_magnitude, max_abs, round_weight
-from linger.numeric.torch.scale import Scale, scale_for_range
+from linger.numeric.torch.quantize import (
+    Scale,
+    fake_quantize,
+    largest_magnitude,
+    max_abs,
+    round_weight,
+    scale_for_range,
+)
 from linger.quantization.core.distributed.fsdp import is_sharded
-from linger.quantization.core.frozen import kept
 from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.quantized import kept
 from linger.quantization.core.ranges import ZEROS
 from linger.quantization.core.runtime import Frame, Runtime
 from linger.quantization.functions.functional_layer import (

@@ -16,9 +16,8 @@ from linger.dialect import Interval, Op, find_op
 from linger.numeric.tables import Pieces
 from linger.numeric.torch.gates import flat_ends
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.quantize import fake_quantize, may_saturate
-from linger.numeric.torch.scale import Scale, largest_of, limit_of
-from linger.ops.fast.twin import ExactTwin, RealTwin, functional_twin
+from linger.numeric.torch.quantize import Scale, fake_quantize, largest_of, limit_of, may_saturate
+from linger.ops.fast.fast_path import ExactFastPath, RealFastPath, functional_fast_path
 from linger.quantization.core.qtensor import Operand, Origin, QTensor, Real, compute, simulate, to_carrier, unwatched
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
@@ -135,7 +134,7 @@ def _run(
     if parameter is not None:
         stays_there = layer.training or call.now.calibration is not None
         operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=stays_there)]
-    fast = None if call.is_written else functional_twin(op)
+    fast = None if call.is_written else functional_fast_path(op)
     output = _observe_output(call, operands, settings, layer, bits, fast, real)
     attributes = dict(settings) | _format_attributes(op, operands, output.scale, output.bits)
     if fast is None:
@@ -149,13 +148,13 @@ def _run(
 
 def _run_fast(
     call: OpCall,
-    fast: ExactTwin | RealTwin,
+    fast: ExactFastPath | RealFastPath,
     operands: Sequence[QTensor],
     attributes: Mapping[str, Any],
     layer: QuantizedBase,
     output: _Output,
 ) -> QTensor:
-    """The op by its twin; the gradient of a learned range needs the real values."""
+    """The op by its fast path; the gradient of a learned range needs the real values."""
     unrounded = _unrounded(output, layer)
     values = _fast_values(call, fast, operands, {**_defaults(call.op), **attributes}, output)
     if unrounded is not None:
@@ -197,7 +196,7 @@ def _observe_output(
     settings: Mapping[str, Any],
     layer: QuantizedBase,
     bits: int,
-    fast: ExactTwin | RealTwin | None,
+    fast: ExactFastPath | RealFastPath | None,
     given: Real | None,
 ) -> _Output:
     """The format that the device fixes, or that follows from the observed range and the operands' scales."""
@@ -209,7 +208,7 @@ def _observe_output(
         return _Output(op.output_scale, _default_bits(op), real, is_real=is_real)
     seen = None
     if call.is_learning:
-        # without a twin the op only moves its operands: the result's range is the widest of theirs
+        # without a fast path the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
         values = torch.cat([o.content.detach().reshape(-1) for o in operands]) if real is None else _reached(op, real)
         seen = layer.ranges["o"].observe(values, call.name, call.now)
@@ -293,15 +292,17 @@ def _default_bits(op: Op) -> int:
     return next(int(a.default) for a in op.attributes if a.name == op.output_bits)
 
 
-def _real_result(fast: ExactTwin | RealTwin, operands: Sequence[QTensor], settings: Mapping[str, Any]) -> Tensor:
-    """The op on real values: exact where its twin is, else the function that the integers approximate."""
+def _real_result(
+    fast: ExactFastPath | RealFastPath, operands: Sequence[QTensor], settings: Mapping[str, Any]
+) -> Tensor:
+    """The op on real values: exact where its fast path is, else the function that the integers approximate."""
     contents = [o.content for o in operands]
     return fast.real_result(contents, [o.scale for o in operands], [o.bits for o in operands], settings)
 
 
 def _fast_values(
     call: OpCall,
-    fast: ExactTwin | RealTwin,
+    fast: ExactFastPath | RealFastPath,
     operands: Sequence[QTensor],
     attributes: Mapping[str, Any],
     output: _Output,
@@ -310,7 +311,9 @@ def _fast_values(
     contents, bits = [o.content for o in operands], output.bits
     if output.is_real:
         return to_carrier(cast(Tensor, output.real), bits)
-    if isinstance(fast, ExactTwin) and max([o.bits for o in operands]) <= bits:  # else it takes them for narrower ones
+    if (
+        isinstance(fast, ExactFastPath) and max([o.bits for o in operands]) <= bits
+    ):  # else it takes them for narrower ones
         can_saturate = may_saturate(output.seen, output.scale, bits)
         return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
     exact = _exact_values(call, fast, operands, attributes, output)
@@ -322,15 +325,15 @@ def _fast_values(
 
 def _exact_values(
     call: OpCall,
-    fast: ExactTwin | RealTwin,
+    fast: ExactFastPath | RealFastPath,
     operands: Sequence[QTensor],
     attributes: Mapping[str, Any],
     output: _Output,
 ) -> Tensor:
     """What the body gives: looked up in a table, if there is one and no trace would keep it; else computed."""
     with torch.no_grad():
-        has_table = isinstance(fast, RealTwin) and not call.now.is_exporting
-        found = cast(RealTwin, fast).exact_values([o.content for o in operands], attributes) if has_table else None
+        has_table = isinstance(fast, RealFastPath) and not call.now.is_exporting
+        found = cast(RealFastPath, fast).exact_values([o.content for o in operands], attributes) if has_table else None
         if found is not None:
             return found
         return to_carrier(simulate(call.op, operands, attributes, output.scale, is_exact=True), output.bits)

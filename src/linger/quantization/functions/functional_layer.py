@@ -21,7 +21,7 @@ from torch import Tensor
 from linger.constraint.limits import FUNCTION_BITS
 from linger.dialect import Op, ops
 from linger.errors import UsageError
-from linger.ops.fast.twin import functional_twin
+from linger.ops.fast.fast_path import functional_fast_path
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.quantized import QuantizedBase, add_widths
 from linger.quantization.core.runtime import Frame, OpCall, Runtime
@@ -96,8 +96,8 @@ class FunctionalLayer(QuantizedBase):
         if op is not None:
             self.function_op, self.keeps_unseen = op.name, op.keeps_scale_unseen
             self.may_be_finer, self.has_fixed_output = op.finer_limit is not None, op.output_scale is not None
-            # an op without a twin only moves numbers that are rounded already
-            self.can_learn_output = self.can_learn_output or functional_twin(op) is not None
+            # an op without a fast path only moves numbers that are rounded already
+            self.can_learn_output = self.can_learn_output or functional_fast_path(op) is not None
         self.beyond: Beyond | None = None  # what was seen beyond the device's format; no part of a checkpoint
 
     @property

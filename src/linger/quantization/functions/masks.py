@@ -21,8 +21,7 @@ from torch.compiler import is_exporting
 from linger.dialect import Refusal, find_op
 from linger.numeric.fixed import limits, round_half_up
 from linger.numeric.torch.kernel import carrier, integer_type
-from linger.numeric.torch.quantize import fake_quantize
-from linger.numeric.torch.scale import Scale, smallest
+from linger.numeric.torch.quantize import Scale, fake_quantize, smallest
 from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_among
 from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
 from linger.quantization.functions.constants import Kind, kind_of, quantize_floats

@@ -16,12 +16,10 @@ from linger.dialect import Binding, Op
 from linger.errors import UsageError
 from linger.numeric.curves import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
-from linger.numeric.torch.quantize import round_weight, weight_scale
-from linger.numeric.torch.scale import Scale
-from linger.ops.fast.twin import RealTwin
-from linger.quantization.core.frozen import Frozen, kept, make_frozen
+from linger.numeric.torch.quantize import Scale, round_weight, weight_scale
+from linger.ops.fast.fast_path import RealFastPath
 from linger.quantization.core.qtensor import QTensor, to_carrier
-from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.quantized import Frozen, QuantizedBase, kept, make_frozen
 from linger.quantization.core.runtime import OpCall
 from linger.quantization.functions.functional_layer import begin_function, output_bits
 
@@ -109,7 +107,7 @@ def _real_result(call: OpCall, q: QTensor, frozen: Frozen, settings: Mapping[str
     if not call.is_learning and not call.now.is_real and (call.now.is_traced or not has_gradient):
         return None
     contents = [q.content.to(parameters[0].dtype), *parameters]
-    return RealTwin(call.op).real_result(contents, settings=settings)
+    return RealFastPath(call.op).real_result(contents, settings=settings)
 
 
 def affine_of(binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Affine:

@@ -18,12 +18,11 @@ from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats, GatePlan, Weights
 from linger.numeric.torch.kernel import beside, integer_type
-from linger.numeric.torch.quantize import largest_magnitude, max_abs, weight_scale
-from linger.numeric.torch.scale import Scale, largest_of, smallest
+from linger.numeric.torch.quantize import Scale, largest_magnitude, largest_of, max_abs, smallest, weight_scale
 from linger.numeric.torch.timeline import Timeline
-from linger.ops.fast.twin import recurrent_twin
-from linger.quantization.core.frozen import integer_bound, kept
+from linger.ops.fast.fast_path import recurrent_fast_path
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import integer_bound, kept
 
 _USUAL_BITS = 8
 _SEQUENCE_AXES = 3
@@ -212,7 +211,7 @@ class RoundedWeights:
         """What the loop of an op has to know about these parameters; it is found once."""
         if formats not in self._plans:
             with kept():
-                self._plans[formats] = recurrent_twin(op).plan(self.weights, formats)
+                self._plans[formats] = recurrent_fast_path(op).plan(self.weights, formats)
         return self._plans[formats]
 
     def integers(self, direction: int, scale_i: float, scale_h: float, bits: int) -> dict[str, Tensor]:

@@ -17,10 +17,10 @@ from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.limits import AHEAD_RELU, FUSED
 from linger.constraint.tracing import trace_layers
 from linger.errors import LingerError, UsageError, listing, no_module
-from linger.quantization.core.calibrate import choose_ranges, local_calibration
+from linger.quantization.core.calibrate import choose_ranges, local_calibration, real_copy
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
-from linger.quantization.core.runtime import real_copy, runtime_of
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import init, refuse_unquantizable

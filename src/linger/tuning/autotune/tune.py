@@ -19,7 +19,7 @@ from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.layer_comparison import LayerRow, compare_layers
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.quantization.setup.patterns import choose_widths
+from linger.quantization.setup.marking import choose_widths
 from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
 from linger.tuning.autotune.finetuning import TrainStep, finetuned
 from linger.tuning.autotune.plan import ALWAYS, Plan, expected_seconds, usual_plan

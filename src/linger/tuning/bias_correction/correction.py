@@ -15,17 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function
+from linger.analysis.batches import Batch, Function, evaluating
 from linger.analysis.trace import Trace
 from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op
 from linger.numeric.torch.quantize import fake_quantize
-from linger.ops.fast.twin import accumulate, product_twin
+from linger.ops.fast.fast_path import accumulate, product_fast_path
 from linger.progress import progress
-from linger.quantization.core.frozen import Frozen, round_bias
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.quantized import Frozen, QuantizedBase, round_bias
 from linger.quantization.core.runtime import Operands, runtime_of
 from linger.quantization.functions.products import PRODUCTS
 from linger.quantization.layers.layer import QuantLayer
@@ -245,7 +243,7 @@ class _Sweep:
         expected = self._expected.get(key, {}).get(call)
         if expected is None:
             return
-        axis = product_twin(op).channel_axis
+        axis = product_fast_path(op).channel_axis
         product = accumulate(op, attributes, x.content, frozen.weight, None)
         layer = self._modules.get(key)
         own = layer.real_bias if isinstance(layer, QuantLayer) else self._named[key].detach()

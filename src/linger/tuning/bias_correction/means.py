@@ -21,13 +21,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function
+from linger.analysis.batches import Batch, Function, evaluating
 from linger.analysis.trace import Trace
 from linger.constraint.conv_bn import layer_of
 from linger.dialect import find_op
 from linger.numeric.torch.quantize import fake_quantize
-from linger.ops.fast.twin import product_twin
+from linger.ops.fast.fast_path import product_fast_path
 from linger.quantization.core.packing import unpack
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.functions.products import PRODUCTS
@@ -201,7 +200,7 @@ def channel_axis(module: nn.Module) -> int:
     if isinstance(layer, _ConvNd):
         return -1 - len(layer.kernel_size)
     if isinstance(layer, QuantLayer) and not isinstance(layer, BatchNormLayer):
-        return product_twin(find_op(layer.op_name)).channel_axis
+        return product_fast_path(find_op(layer.op_name)).channel_axis
     return -1 if isinstance(layer, (nn.Linear, nn.LayerNorm)) else 1
 
 

@@ -22,7 +22,7 @@ from linger.constraint.conv_bn import ConvBN, fold, per_weight
 from linger.constraint.limits import clamp
 from linger.dialect import Op
 from linger.numeric.fixed import limits
-from linger.quantization.core.frozen import Frozen, integer_bound
+from linger.quantization.core.quantized import Frozen, integer_bound
 from linger.quantization.layers.layer import QuantLayer
 from linger.tuning.learned_rounding.integer_fit import Enough, Fit, Grid, Moments, Pair, change_of, fit_integers
 from linger.tuning.remedy import Change, state_of
@@ -134,7 +134,12 @@ def grid_of(layer: QuantLayer, frozen: Frozen, groups: int) -> Grid:
 
 def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, fit: Fit) -> bool:
     """Write new integers and biases into a layer; where it would not round to these integers, it stays as it was."""
-    device, scale, before, chosen = layer.weight.device, frozen.scale_w, state_of(layer), layer.chosen_range("w")
+    device, scale, before, chosen = (
+        layer.weight.device,
+        frozen.scale_w,
+        state_of(layer),
+        layer.ranges["w"].chosen_range(),
+    )
     is_new, bias = fit.is_new.flatten().to(device), fit.bias.flatten().to(device)
     factor, offset = torch.ones_like(bias), torch.zeros_like(bias)
     if layer.bn is not None:
@@ -153,12 +158,12 @@ def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, fit: Fit) ->
         layer.shift_output(torch.where(is_new, bias, 0.0))  # it gets a bias
     else:
         layer.bias.copy_(torch.where(is_new, bias.to(layer.bias), layer.bias))
-    layer.choose_range("w", limits(layer.widths.parameter)[1] / scale)
+    layer.ranges["w"].choose_range(limits(layer.widths.parameter)[1] / scale)
     again = layer.freeze(scale_x)
     is_kept = again.scale_w == scale and bool((again.weight_integers.reshape(integers.shape) == integers).all())
     if not is_kept:
         layer.load_state_dict(before)
-        layer.choose_range("w", chosen)
+        layer.ranges["w"].choose_range(chosen)
     return is_kept
 
 

@@ -23,8 +23,8 @@ from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op, find_op
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
 from linger.numeric.torch.quantize import fake_quantize, max_abs
-from linger.quantization.core.frozen import integer_bound
 from linger.quantization.core.qtensor import unwrap
+from linger.quantization.core.quantized import integer_bound
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.layers.recurrent_operands import range_suffix
 from linger.tuning.learned_rounding.integer_fit import (
@@ -284,5 +284,5 @@ def _put(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], found: 
         column += weight.shape[1]
         weight.copy_(torch.where(is_new[:, None], (integers / scales[key]).to(weight), weight))
         end = range_suffix(place.number, place.back)
-        layer.choose_range(f"{name}{end}", limits(layer.widths.parameter)[1] / scales[key])
+        layer.ranges[f"{name}{end}"].choose_range(limits(layer.widths.parameter)[1] / scales[key])
     return True

@@ -10,8 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from linger.checks.limits.packing import PackingLimits
-from linger.checks.limits.products import OperandLimits, ProductLimits
+from linger.checks.limits.products import OperandLimits, PackingLimits, ProductLimits
 from linger.checks.limits.windows import WindowLimits
 from linger.constraint.conv_bn import layer_of
 from linger.constraint.limits import Widths

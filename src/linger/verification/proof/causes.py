@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import GraphError, LingerError
-from linger.graph.core.dialects import is_quantizing
+from linger.graph.core.dialects import SAFE_WEIGHT, is_quantizing
 from linger.graph.core.nodes import (
     attributes_of,
     defined_in,
@@ -25,7 +25,6 @@ from linger.graph.core.nodes import (
     is_dialect,
     op_of,
 )
-from linger.graph.core.unsigned_bytes import SAFE_WEIGHT
 from linger.graph.files.model_io import copied, exchanged, in_memory, load
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime import session

@@ -16,10 +16,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.errors import UsageError, listing
-from linger.graph.core.dialects import is_quantizing
+from linger.graph.core.dialects import POSITIVE, carried, is_quantizing, positive_part, stands_for
 from linger.graph.core.nodes import describe, inputs_within, required_inputs
 from linger.graph.core.rewiring import needed_nodes
-from linger.graph.core.unsigned_bytes import POSITIVE, carried, positive_part, stands_for
 from linger.graph.network import Network
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, as_expected, fastest, make_session_options
