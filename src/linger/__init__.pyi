@@ -135,7 +135,7 @@ from linger.settings import SetIQTensorTanh as SetIQTensorTanh
 from linger.settings import SetIQTensorVar as SetIQTensorVar
 from linger.settings import SetPlatFormQuant as SetPlatFormQuant
 from linger.settings import Switches as Switches
-from linger.simulation.recorder import record as record
+from linger.simulation import record as record
 from linger.tuning.autotune.result import TuneResult as TuneResult
 from linger.tuning.autotune.tune import tune as tune
 from linger.tuning.bias_correction.correction import correct_biases as correct_biases

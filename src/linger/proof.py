@@ -131,7 +131,7 @@ def _seeds(model: object, inputs: object, seed: int, batches: int) -> range:
 def _recorded(
     model: Any, inputs: object, kwargs: Mapping[str, Any] | None, file: ir.Model, trials: SizeTrials
 ) -> Iterator[Recording]:
-    from linger.simulation.recorder import record  # needs torch, which the other ways do without
+    from linger.simulation import record  # needs torch, which the other ways do without
 
     if inputs is None and kwargs is None:
         raise UsageError("verify: a model needs inputs to run on. Give them as for the export.")

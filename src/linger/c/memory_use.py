@@ -20,8 +20,7 @@ from linger.errors import GraphError, LingerError, UnsupportedError, counted, pr
 from linger.graph.core.nodes import describe
 from linger.graph.network import Lifetimes, Network, NetworkLike, multiplications_of
 from linger.numeric.c.scope import PROOF
-from linger.records.html import Strip, strips_html
-from linger.records.table import Column, Summed, picked, to_json
+from linger.records.table import Column, Summed, blocks_html, picked, to_json
 from linger.version import __version__
 
 INPUT, TENSOR, OUTPUT, SCRATCH = "input", "tensor", "output", "scratch"
@@ -230,8 +229,7 @@ class ArenaUse(Summed):
         return "as C"
 
     def _image(self) -> str:
-        strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
-        return strips_html(strips, len(self.steps), self.arena_bytes)
+        return blocks_html(self.blocks, len(self.steps), self.arena_bytes)
 
     def _shown_columns(self) -> tuple[Column, ...]:
         """Without columns that would be empty."""

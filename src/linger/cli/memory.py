@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from linger.cli import UNBROKEN, console, say_json
 from linger.cli.arguments.options import Chip, Json
-from linger.cli.terminal import UNBROKEN, console, say_json
 from linger.errors import LingerError, UsageError, printable
 from linger.files import Writer, write_together
 from linger.targets import find_target

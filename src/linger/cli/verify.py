@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import HELP, Batches, Inputs, Json, Machine, Seed, read_shapes
-from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:

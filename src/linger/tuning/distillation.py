@@ -11,8 +11,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, evaluating, float_tensors, fresh, run_batch
 from linger.constraint.conv_bn import per_weight
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
@@ -21,7 +20,7 @@ from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.stored import Kind
-from linger.quantization.diagnosis.noise_bench import mismatch
+from linger.quantization.diagnosis.call_watch import mismatch
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent

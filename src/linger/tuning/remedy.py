@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, as_batches, evaluating, float_tensors, fresh, run_batch
 from linger.constraint.limits import QUANTIZED
 from linger.errors import LingerError, UsageError, listing, no_module
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.noise_bench import SignalNoise, decibels, mismatch
+from linger.quantization.diagnosis.call_watch import SignalNoise, decibels, mismatch
 from linger.records.table import Column, Result
 
 

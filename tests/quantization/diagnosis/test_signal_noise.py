@@ -9,7 +9,7 @@ import torch
 from linger import QTensor
 from linger.errors import UsageError
 from linger.quantization.core.runtime import Runtime
-from linger.quantization.diagnosis.noise_bench import (
+from linger.quantization.diagnosis.call_watch import (
     SignalNoise,
     as_real,
     decibels,

@@ -93,7 +93,7 @@ class Dumper:
 
         A row per call of a layer within a pass, in the order of the calls; further passes widen the same rows. Count, mean
         and maximum are exact. Dynamic is exact for one pass; over several it is at most 2^-8 above the true order
-        statistic and never below it (`linger.analysis.accumulated`).
+        statistic and never below it (`linger.analysis.layer_outputs`).
 
         Args:
             model: A float or a quantized model, in any mode.

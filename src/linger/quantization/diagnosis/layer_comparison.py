@@ -23,8 +23,12 @@ from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.stored import EVERYTHING
-from linger.quantization.diagnosis.call_watch import Call, CallWatch, FunctionKey, Given, Key
-from linger.quantization.diagnosis.noise_bench import (
+from linger.quantization.diagnosis.call_watch import (
+    Call,
+    CallWatch,
+    FunctionKey,
+    Given,
+    Key,
     SignalNoise,
     as_real,
     decibels,
@@ -37,8 +41,7 @@ from linger.quantization.diagnosis.noise_bench import (
 )
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
-from linger.records.html import bars_html
-from linger.records.table import Column, Result
+from linger.records.table import Column, Result, bars_html
 
 _FACTOR = 2.0
 """One error counts alone where its power exceeds the other's by more than this."""

@@ -19,7 +19,7 @@ from linger.notation import MIXED, as_width, read_bits
 from linger.progress import progress
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.quantized import QuantizedBase
-from linger.quantization.diagnosis.measurements import Measurements, fingerprint, open_measurements
+from linger.quantization.diagnosis.call_watch import SignalNoise, decibels
 from linger.quantization.diagnosis.noise_bench import (
     ACTIVATIONS,
     BOTH,
@@ -27,14 +27,14 @@ from linger.quantization.diagnosis.noise_bench import (
     WIDE_BITS,
     FunctionFacts,
     LayerFacts,
+    Measurements,
     NoiseBench,
-    SignalNoise,
     Trial,
-    decibels,
+    fingerprint,
+    open_measurements,
 )
 from linger.quantization.setup.marking import checked_widths
-from linger.records.html import bars_html
-from linger.records.table import Column, Result
+from linger.records.table import Column, Result, bars_html
 
 _MOST = 3.0
 """Weights or activations are named alone where their noise is so many times the other's."""

@@ -31,7 +31,7 @@ from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
 from linger.quantization.core.quantized import HasWidths, Watchman, add_widths, integer_bound, kept
 from linger.quantization.core.ranges import NOMINAL, Range
 from linger.quantization.core.runtime import OpCall, OpRecord, Pass, Runtime
-from linger.quantization.functions import passthrough
+from linger.quantization.functions.dispatch import drop
 from linger.quantization.layers.recurrent_operands import (
     ROLES,
     Direction,
@@ -154,7 +154,7 @@ class QuantRecurrent(HasWidths):
             found.append(self._run_layer(layer, sequences, self._states_of(layer, given)))
             x = found[-1].out
             if self.training and self.dropout and layer + 1 < self.num_layers:
-                x = passthrough.drop(F.dropout, found[-1].out, (self.dropout, True), {})
+                x = drop(F.dropout, found[-1].out, (self.dropout, True), {})
         return found[-1].out, self._joined_states(found)
 
     def _states_of(self, layer: int, given: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from linger.records.html import bars_html
-from linger.records.table import Column, Result, to_rich, to_text
+from linger.records.table import Column, Result, bars_html, to_rich, to_text
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -15,8 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function
+from linger.analysis.batches import Batch, Function, evaluating
 from linger.analysis.trace import Trace
 from linger.constraint.conv_bn import layer_of
 from linger.dialect import find_op

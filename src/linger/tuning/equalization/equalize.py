@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, evaluating, float_tensors, fresh, run_batch
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.progress import progress

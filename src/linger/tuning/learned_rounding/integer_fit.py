@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from linger.analysis.batches import Batch
 from linger.analysis.trace import Trace
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.noise_bench import decibels
+from linger.quantization.diagnosis.call_watch import decibels
 from linger.tuning.remedy import Change
 
 
