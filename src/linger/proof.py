@@ -16,9 +16,8 @@ from linger.graph.network import Network, NetworkLike
 from linger.progress import progress
 from linger.runtime.session import Options, Session, checked_levels, make_session_options
 from linger.verification.feeds import Shapes, Sizes, SizeTrials, generated_feeds, generated_shapes, given_feeds
-from linger.verification.proof.comparison import Way
+from linger.verification.proof.comparison import KEPT_BYTES, Way, verify_file
 from linger.verification.proof.result import Verification
-from linger.verification.proof.verify import KEPT_BYTES, verify_file
 from linger.verification.proof.witness import Witnesses, as_witnesses
 from linger.verification.recording import FileInterface, Recording, as_recordings
 
