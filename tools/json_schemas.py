@@ -19,8 +19,8 @@ from typing import Any
 
 from linger.analysis.advice import Item
 from linger.analysis.result import Row
-from linger.c.arena import PlacedBlock, StepMemory
 from linger.c.exported_folder import Cut
+from linger.c.memory_use import PlacedBlock, StepMemory
 from linger.c.proof import TensorProof
 from linger.checks.memory_use import LayerMemory
 from linger.cli import __name__ as package

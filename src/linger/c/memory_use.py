@@ -7,26 +7,26 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
-from linger.c.arena import ALIGNMENT, INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
 from linger.c.network import load_network
 from linger.c.steps import Edge, make_plan
-from linger.c.writer import Source, WrittenStep, write_source
+from linger.c.writer import ALIGNMENT, Source, WrittenStep, write_source
 from linger.checks.memory_use import amount
 from linger.checks.memory_use import use_of as memory_of
 from linger.errors import GraphError, LingerError, UnsupportedError, counted, printable
 from linger.graph.core.nodes import describe
 from linger.graph.network import Lifetimes, Network, NetworkLike, multiplications_of
 from linger.numeric.c.scope import PROOF
-from linger.records.html import Strip, strips_html
-from linger.records.table import Column, Summed, picked, to_json
+from linger.records.table import Column, Summed, blocks_html, picked, to_json
 from linger.version import __version__
 
-if TYPE_CHECKING:
-    pass
+INPUT, TENSOR, OUTPUT, SCRATCH = "input", "tensor", "output", "scratch"
+"""The kinds of blocks."""
+
+_KB = 1024
 
 FORMAT_VERSION = 1
 """Version of the JSON form. Keys may be added; one that is removed or changes its meaning raises it."""
@@ -50,6 +50,83 @@ _COLUMNS = (
     Column("weight_kb", "weights KB", "{:,.1f}"),
     Column("macs", "MACs", "{:,d}"),
 )
+
+
+@dataclass(frozen=True)
+class PlacedBlock:
+    """A piece of the arena.
+
+    Attributes:
+        name: The tensor that begins it; for scratch the step's number and the name in C.
+        kind: "input", "tensor", "output" or "scratch". What comes in and goes out in one place is an output.
+        offset: Its first byte.
+        bytes: Its size, without what alignment adds.
+        first: The step that fills it; 0 is what comes in.
+        last: The last step that reads it; the one after all others is what goes out.
+        tensors: The tensors that lie in it one after the other, results that replace an operand included.
+    """
+
+    name: str
+    kind: str
+    offset: int
+    bytes: int
+    first: int
+    last: int
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """One step of the program.
+
+    Attributes:
+        number: Its place in time; 0 is what comes in, the last one what goes out.
+        function: Its function in C; empty for what comes in and goes out.
+        nodes: Names and types of the nodes that it computes; of what comes in or goes out as it is, its name.
+        op_types: The types of these nodes alone.
+        outputs: The tensors that it makes.
+        shapes: Their shapes.
+        live_bytes: What the arena must hold while it runs: tensors and scratch, with what alignment adds.
+        scratch_bytes: Memory that only this step needs.
+        in_place: The operands whose memory its results take over.
+        weight_bytes: The constant arrays that it reads; one that several steps read is counted for each of them.
+        macs: Its multiply-accumulates.
+    """
+
+    number: int
+    function: str
+    nodes: tuple[str, ...]
+    op_types: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    live_bytes: int
+    scratch_bytes: int = 0
+    in_place: tuple[str, ...] = ()
+    weight_bytes: int = 0
+    macs: int = 0
+
+    @property
+    def title(self) -> str:
+        """Its number and what it computes, as text; of nodes that are joined with the first one only the type."""
+        if self.function:
+            return f"{self.number}: {' + '.join([*self.nodes[:1], *self.op_types[1:]])}"
+        return f"{self.number}: {'output' if self.number else 'input'} {', '.join(self.nodes)}"
+
+    @property
+    def made(self) -> str:
+        """The tensors that it makes with their shapes, as text."""
+        sizes = ("×".join(map(str, shape)) or "1" for shape in self.shapes)
+        return ", ".join(f"{printable(name)} {size}" for name, size in zip(self.outputs, sizes, strict=True))
+
+    @property
+    def place(self) -> str:
+        """Whether its results lie in the memory of an operand, as text."""
+        return "in place" if self.in_place else ""
+
+    @property
+    def weight_kb(self) -> float:
+        """The weights, in KB."""
+        return self.weight_bytes / _KB
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,7 +215,7 @@ class ArenaUse(Summed):
         Raises:
             UsageError: matplotlib is missing, or the file has another ending.
         """
-        from linger.c.arena import draw_arena  # a library that draws is loaded when something is drawn
+        from linger.c.arena_image import draw_arena  # a library that draws is loaded when something is drawn
 
         draw_arena(self, Path(path))
 
@@ -152,8 +229,7 @@ class ArenaUse(Summed):
         return "as C"
 
     def _image(self) -> str:
-        strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
-        return strips_html(strips, len(self.steps), self.arena_bytes)
+        return blocks_html(self.blocks, len(self.steps), self.arena_bytes)
 
     def _shown_columns(self) -> tuple[Column, ...]:
         """Without columns that would be empty."""

@@ -305,7 +305,7 @@ def _checked(model: ir.Model) -> Verification:
     # a runtime is started only where one is asked for
     from linger.runtime.session import Session
     from linger.verification.feeds import generated_feeds
-    from linger.verification.proof.verify import verify_file
+    from linger.verification.proof.comparison import verify_file
     from linger.verification.recording import Recording
 
     network = Network(model, is_checked=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import Json, Machine, Seed, one_of
-from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError, VerificationError, listing, printable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from linger.cli import UNBROKEN, console, say_json
 from linger.cli.arguments.options import Chip, Json, one_of
-from linger.cli.terminal import UNBROKEN, console, say_json
 from linger.errors import LingerError, UsageError
 from linger.files import write_atomically
 from linger.progress import progress
@@ -119,7 +119,7 @@ def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all:
 
 
 def _print(page: Console, results: list[CheckResult], *, show_all: bool) -> None:
-    from linger.reporting.result_tables import SHOWN, finding_tables
+    from linger.reporting.printed import SHOWN, finding_tables
 
     for result in results:
         for shown in finding_tables(result, shown=None if show_all else SHOWN):

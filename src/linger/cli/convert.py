@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import Json
-from linger.cli.terminal import console, say, say_result
 
 
 def convert(

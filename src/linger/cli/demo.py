@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import Json
-from linger.cli.terminal import console, say, say_result
 from linger.errors import VerificationError, counted
 from linger.files import require_free_folder, write_folder
 

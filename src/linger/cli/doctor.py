@@ -6,8 +6,8 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import Json
-from linger.cli.terminal import console, say, say_result
 from linger.errors import LingerError
 from linger.version import __version__
 

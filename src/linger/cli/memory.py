@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from linger.cli import UNBROKEN, console, say_json
 from linger.cli.arguments.options import Chip, Json
-from linger.cli.terminal import UNBROKEN, console, say_json
 from linger.errors import LingerError, UsageError, printable
 from linger.files import Writer, write_together
 from linger.targets import find_target
@@ -160,7 +160,7 @@ def _drawn(report: _Report, suffix: str) -> bytes:
     """The arena over time; for a chip, or where there is no C, the tensors alive over the layers."""
     if report.arena is None or report.use.target is not None:
         return _image(report.use, suffix)
-    from linger.c.arena import arena_image
+    from linger.c.arena_image import arena_image
 
     return arena_image(report.arena, suffix)
 

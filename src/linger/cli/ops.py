@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import inspect
 
+from linger.cli import console, say_result
 from linger.cli.arguments.options import Json
-from linger.cli.terminal import console, say_result
 
 
 def ops(*, as_json: Json = False) -> None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import Chip, Json, Seed
-from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError, counted, listing, refuse_together
 from linger.lazy_exports import importing
 
 if TYPE_CHECKING:
     from linger.cli.arguments.data import DataOptions
-    from linger.cli.arguments.paths import ImageOptions, SoundOptions
+    from linger.cli.arguments.options import ImageOptions, SoundOptions
     from linger.reporting.facts import Quality
     from linger.workflow.delivery import Tell
     from linger.workflow.quantized import Quantized, QuantizeSettings
@@ -194,7 +194,7 @@ def _refuse_early(
     Raises:
         UsageError: Settings, names of files and of code, folders; all of them are named.
     """
-    from linger.cli.arguments.paths import METRIC, require_code, require_data, require_file
+    from linger.cli.arguments.options import METRIC, require_code, require_data, require_file
     from linger.workflow.quantized import require_free
 
     checks = settings.checks(has_metric=metric is not None)
@@ -228,7 +228,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
     Raises:
         UsageError: There are such options; all of them are named.
     """
-    from linger.cli.arguments.paths import SOUNDS, files_in
+    from linger.cli.arguments.options import SOUNDS, files_in
 
     folders = [Path(source) for source in sources if Path(source).is_dir()]
     are_sounds = [any(f.suffix.lower() in SOUNDS for f in files_in(folder)) for folder in folders]
@@ -248,7 +248,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
 def _images(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
 ) -> ImageOptions:
-    from linger.cli.arguments.paths import ImageOptions, Scale, read_numbers, read_sizes
+    from linger.cli.arguments.options import ImageOptions, Scale, read_numbers, read_sizes
 
     if scale not in list(Scale):
         raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
@@ -269,7 +269,7 @@ def _images(
 
 
 def _sounds(shape: str, rate: int | None, length: int | None, limit: int | None) -> SoundOptions:
-    from linger.cli.arguments.paths import SoundOptions, read_sizes
+    from linger.cli.arguments.options import SoundOptions, read_sizes
 
     sizes = read_sizes(shape, "--shape") if shape else ()
     return SoundOptions(

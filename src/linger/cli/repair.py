@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import Chip, Json
-from linger.cli.terminal import console, say, say_result
 from linger.errors import GraphError
 
 if TYPE_CHECKING:

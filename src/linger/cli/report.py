@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from linger.cli import say, say_json
 from linger.cli.arguments.options import Chip, Json
-from linger.cli.terminal import say, say_json
 from linger.errors import UsageError, listing, printable
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linger.cli import console, say_result
 from linger.cli.arguments.options import HELP, Inputs, Json, Seed, one_of, read_shapes
-from linger.cli.terminal import console, say_result
 from linger.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from linger.cli import console, say_result
 from linger.cli.arguments.options import Json, complete_chips
-from linger.cli.terminal import console, say_result
 from linger.targets import TARGETS, Status, Target, find_target
 
 _SHOWN = (("windows", "kernel"), ("windows", "strides"), ("memory", "tensor_bytes"))

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from linger.cli import say, say_result
 from linger.cli.arguments.options import Batches, Inputs, Json, Seed
-from linger.cli.terminal import say, say_result
 from linger.errors import UsageError, listing
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import HELP, Batches, Inputs, Json, Machine, Seed, read_shapes
-from linger.cli.terminal import console, say, say_result
 from linger.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def verify(
     """
     from linger.proof import verify as prove
     from linger.verification.feeds import OWN_TRIALS
-    from linger.verification.proof.verify import check_certificate
+    from linger.verification.proof.recheck import check_certificate
 
     if certificate is not None:
         _refuse_with_certificate(inputs=inputs, recordings=recordings, write_certificate=write_certificate)

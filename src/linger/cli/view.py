@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
+from linger.cli import say, say_result
 from linger.cli.arguments.options import Json
-from linger.cli.terminal import say, say_result
 from linger.errors import UsageError
 
 HOST = "127.0.0.1"

@@ -21,7 +21,7 @@ from linger.constraint.limits import LIMITS, Limits, Normalized, checked_limits,
 from linger.constraint.normalize import DEFAULT_TYPES, NORMALIZED, normalize_layers
 from linger.errors import UsageError, listing
 from linger.quantization.core.supported import SETTERS, SWITCHES, supported_types
-from linger.quantization.setup.config import save_config
+from linger.quantization.setup.config import last_fitting, patterns_in, save_config, unfitting
 from linger.quantization.setup.config_file import Config, Constraint, joined, unknown, write_config
 from linger.quantization.setup.config_reader import (
     DEFAULT_CLAMP,
@@ -32,7 +32,6 @@ from linger.quantization.setup.config_reader import (
     unsaid_method,
 )
 from linger.quantization.setup.marking import checked_exceptions
-from linger.quantization.setup.patterns import last_fitting, patterns_in, unfitting
 from linger.settings import choose, choose_newer, keep_float, newer_settings
 
 _SECTIONS: Mapping[str, Mapping[str, Any]] = {"clamp_info": DEFAULT_CLAMP, "quant_info": DEFAULT_QUANT}

@@ -8,12 +8,11 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.analysis.blocks import Histogram
 from linger.errors import UsageError, install_line, listing
 from linger.files import write_atomically
 
@@ -35,16 +34,16 @@ _LINEAR_TO = 16.0
 """The axis is linear up to so many LSB, so that 1 and 2 can be told apart."""
 
 
-def draw_tensor(item: Item, values: Histogram, path: Path) -> None:
-    """The histogram of a tensor with the 8-bit grid of linger's rule, the points where it clips and the limit advised.
+def draw_tensor(item: Item, values: tuple[NDArray[Any], NDArray[Any]], path: Path) -> None:
+    """The histogram (edges, counts) of a tensor with the 8-bit grid of linger's rule, the points where it clips and the limit advised.
 
     Raises:
         UsageError: matplotlib is missing, or the file is neither .png nor .svg.
     """
     figure = _figure(path, 8, 4)
     axes = figure.add_subplot()
-    widths = np.diff(values.edges)
-    axes.bar(values.edges[:-1], np.maximum(values.counts, 0), widths, align="edge", color=_BLUE, linewidth=0)
+    edges, counts = values
+    axes.bar(edges[:-1], np.maximum(counts, 0), np.diff(edges), align="edge", color=_BLUE, linewidth=0)
     axes.set_yscale("symlog", linthresh=1)
     axes.set_xlabel("value")
     axes.set_ylabel("count")

@@ -7,7 +7,7 @@ import pytest
 
 from linger.errors import UsageError
 from linger.verification.proof.certificate import file_sha256
-from linger.verification.proof.result import Fingerprint, fingerprint
+from linger.verification.proof.comparison import TensorRow, fingerprint
 
 
 def test_a_fingerprint_is_of_type_shape_and_little_endian_content():
@@ -32,11 +32,11 @@ def test_everything_counts(other):
 
 
 def test_arrays_one_after_the_other():
-    one, two = Fingerprint(), Fingerprint()
+    one, two = TensorRow("one"), TensorRow("two")
     one.add(np.array([1, 2], np.int8))
     two.add(np.array([1], np.int8))
     two.add(np.array([2], np.int8))
-    assert one.hexdigest() != two.hexdigest()
+    assert one.sha256 != two.sha256
 
 
 def test_scalars_empty_arrays_truth_values_and_text():

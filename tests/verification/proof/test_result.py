@@ -3,7 +3,8 @@
 import numpy as np
 
 from linger import Verification
-from linger.verification.proof.result import Cause, Divergence, FloatRow, TensorRow
+from linger.verification.proof.comparison import FloatRow, TensorRow
+from linger.verification.proof.result import Cause, Divergence
 
 
 def verification(**changes):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from linger.analysis.batches import Forward, joined_rows
 from linger.cli.arguments.model import as_tensor, call_named, load_named
-from linger.cli.arguments.paths import (
+from linger.cli.arguments.options import (
     ARRAYS,
     DATA_FORMS,
     IMAGES,

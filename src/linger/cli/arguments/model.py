@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from linger.cli.arguments.paths import HOW, METRIC, named_in, require_code, require_file
+from linger.cli.arguments.options import HOW, METRIC, named_in, require_code, require_file
 from linger.errors import LingerError, UsageError, in_one_line, listing
 from linger.lazy_exports import importing
 

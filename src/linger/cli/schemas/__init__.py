@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from linger.cli import say, say_json, say_result
 from linger.cli.arguments.options import Json, complete_commands
-from linger.cli.terminal import say, say_json, say_result
 from linger.errors import UsageError
 
 _FOLDER = Path(__file__).parent

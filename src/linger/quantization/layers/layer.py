@@ -31,10 +31,15 @@ from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import Scale
 from linger.ops.fast.fast_path import accumulate
-from linger.quantization.core.frozen import (
+from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.quantized import (
+    OWN_INPUT,
+    Batch,
     Frozen,
+    HasWidths,
     Ready,
     Watchman,
+    add_widths,
     fold_by_batch,
     integer_bound,
     kept,
@@ -43,8 +48,6 @@ from linger.quantization.core.frozen import (
     make_ready,
     round_bias,
 )
-from linger.quantization.core.qtensor import QTensor, unwrap
-from linger.quantization.core.quantized import OWN_INPUT, Batch, HasWidths, add_widths
 from linger.quantization.core.runtime import RUN_FIRST, OpCall, OpRecord, Pass, Runtime, TorchFunction
 from linger.quantization.functions.dispatch import bindings_by_path, pool_slices
 from linger.quantization.functions.functional import constants_of, run_functional

@@ -20,8 +20,8 @@ from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.curves import NORMAL_BITS
 from linger.numeric.torch.quantize import Scale
-from linger.quantization.core.frozen import Frozen, integer_bound, limit_parameters
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import Frozen, integer_bound, limit_parameters
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
 from linger.quantization.functions.norms import PARAMETER_BITS, SCALE, Affine, run_norm

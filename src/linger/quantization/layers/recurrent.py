@@ -26,13 +26,12 @@ from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats
 from linger.numeric.torch.quantize import Scale, fake_quantize, largest_magnitude, largest_of, scale_for_range, smallest
 from linger.ops.fast.fast_path import recurrent_fast_path
-from linger.quantization.core.frozen import Watchman, integer_bound, kept
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
-from linger.quantization.core.quantized import HasWidths, add_widths
+from linger.quantization.core.quantized import HasWidths, Watchman, add_widths, integer_bound, kept
 from linger.quantization.core.ranges import NOMINAL, Range
 from linger.quantization.core.runtime import OpCall, OpRecord, Pass, Runtime
-from linger.quantization.functions import passthrough
+from linger.quantization.functions.dispatch import drop
 from linger.quantization.layers.recurrent_operands import (
     ROLES,
     Direction,
@@ -155,7 +154,7 @@ class QuantRecurrent(HasWidths):
             found.append(self._run_layer(layer, sequences, self._states_of(layer, given)))
             x = found[-1].out
             if self.training and self.dropout and layer + 1 < self.num_layers:
-                x = passthrough.drop(F.dropout, found[-1].out, (self.dropout, True), {})
+                x = drop(F.dropout, found[-1].out, (self.dropout, True), {})
         return found[-1].out, self._joined_states(found)
 
     def _states_of(self, layer: int, given: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
@@ -513,7 +512,8 @@ class QuantRecurrent(HasWidths):
         lengths = [] if sequences.lengths is None else [sequences.lengths]
         keys = {role: role.replace("w_", "weight_").replace("b_", "bias_") + suffixes[back] for role in ROLES}
         data = [sequences.x.content, *lengths, *starts]
-        return emitter.call(self._op, [*data, *weights.values()], attributes, call.name, keys)
+        outputs = emitter.call(self._op, [*data, *weights.values()], attributes, call.name, keys)
+        return cast(tuple[Tensor, ...], outputs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._rounded.clear()

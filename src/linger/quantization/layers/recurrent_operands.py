@@ -21,8 +21,8 @@ from linger.numeric.torch.kernel import beside, integer_type
 from linger.numeric.torch.quantize import Scale, largest_magnitude, largest_of, max_abs, smallest, weight_scale
 from linger.numeric.torch.timeline import Timeline
 from linger.ops.fast.fast_path import recurrent_fast_path
-from linger.quantization.core.frozen import integer_bound, kept
 from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.quantized import integer_bound, kept
 
 _USUAL_BITS = 8
 _SEQUENCE_AXES = 3

@@ -26,7 +26,7 @@ from linger.runtime.session import Session
 from linger.verification.array_files import Array, write_npz
 from linger.verification.devices.file_runner import TensorFact, constants_of, label_of, tensor_facts
 from linger.verification.feeds import Feed, given_feeds, spread_feeds
-from linger.verification.proof.verify import verify_file
+from linger.verification.proof.comparison import verify_file
 from linger.verification.recording import Recording
 from linger.version import __version__
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -31,21 +31,21 @@ from linger.runtime import session
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.verification.array_files import Array
-from linger.verification.proof.comparison import (
-    PLAIN,
-    Arrays,
-    Batch,
-    RecordingComparison,
-    Way,
-    far_apart,
-    first_index,
-    unequal,
-)
-from linger.verification.proof.result import Cause, Divergence, Flip, FloatRow, TensorRow
+from linger.verification.proof.result import PLAIN, Cause, Divergence, Flip
 from linger.verification.recording import Recording
+
+if TYPE_CHECKING:
+    from linger.verification.proof.comparison import Arrays, Batch, FloatRow, RecordingComparison, TensorRow, Way
 
 MOST_ITERATIONS = 256
 """How far a loop is followed."""
+
+
+def explain(model: ir.Model, comparison: RecordingComparison) -> Cause | None:
+    """Follow the first difference to its origin; the result is its cause, where that was found."""
+    comparison.first = narrow_down(comparison)
+    comparison.first = look_inside(comparison)
+    return find_cause(model, comparison)
 
 
 def narrow_down(comparison: RecordingComparison) -> Divergence | None:
@@ -60,7 +60,7 @@ def narrow_down(comparison: RecordingComparison) -> Divergence | None:
     session = comparison.sessions.get(first.found_by.removesuffix(PLAIN))
     if session is None:  # a witness, which cannot be cut
         return first
-    cut = _CutFile(session, batch)
+    cut = _CutFile(comparison, session, batch)
     before = ancestors(comparison.model.graph, first.tensor)
     ends = _layer_ends([node for node in comparison.model.graph if node in before], first.tensor)
     low, high = -1, len(ends) - 1  # the last one is known to differ
@@ -86,6 +86,7 @@ def _quantizer(node: ir.Node) -> ir.Node | None:
 class _CutFile:
     """The file, cut off behind one tensor or another, on one batch."""
 
+    comparison: RecordingComparison
     session: Session
     batch: Batch
 
@@ -97,14 +98,14 @@ class _CutFile:
         want, have = self.batch.reference[name], self.session.run_up_to(name, self.batch.feeds)
         producer = _producer(self.session.model.graph, name)
         is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_quantizing(producer)
-        return (unequal if is_exact else far_apart)(want, have), have
+        return self.comparison.places(want, have, is_exact=is_exact), have
 
     def divergence(self, name: str, first: Divergence) -> Divergence:
         """The difference in a tensor, which is that of `first` or comes before it."""
         made = first
         if name != first.tensor:
             differs, have = self._run_up_to(name)
-            index, expected, found = first_index(differs, self.batch.reference[name], have)
+            index, expected, found = self.comparison.first_index(differs, self.batch.reference[name], have)
             made = replace(first, tensor=name, index=index, expected_by="numpy", expected=expected, found=found)
         node = _layer(_producer(self.session.model.graph, name))
         varying = [v.name for v in node.inputs if v is not None and v.name and _varies(v)]
@@ -168,13 +169,13 @@ def look_inside(comparison: RecordingComparison) -> Divergence | None:
         return first
     way = replace(comparison.way, levels=(levels[first.found_by],))
     try:
-        inside = _run_body(node, comparison.model, batch, way)
+        inside = _run_body(node, comparison, batch, way)
     except (LingerError, StopIteration):
         return first
     return replace(first, inside=inside)
 
 
-def _run_body(node: ir.Node, model: ir.Model, batch: Batch, way: Way) -> Divergence | None:
+def _run_body(node: ir.Node, comparison: RecordingComparison, batch: Batch, way: Way) -> Divergence | None:
     values = {**batch.reference, **batch.feeds}
     runs = _runs(node, values)
     if runs is None:
@@ -184,7 +185,7 @@ def _run_body(node: ir.Node, model: ir.Model, batch: Batch, way: Way) -> Diverge
     outcome: dict[str, Array] = {}
     for feeds in islice(runs.feeds(outcome), MOST_ITERATIONS):
         given = {**feeds, **captured}
-        inner = inner or RecordingComparison(_as_model(runs.body, model, given), way)
+        inner = inner or comparison.of(_as_model(runs.body, comparison.model, given), way)
         outcome.update(inner.add(Recording(list(given.values()), input_names=tuple(given))).reference)
         if inner.first is not None:
             found = look_inside(inner)
@@ -310,13 +311,14 @@ def find_cause(model: ir.Model, comparison: RecordingComparison) -> Cause | None
     if not nodes or not session.has_saturating_products():
         return None
     tried = [switch for switch in SWITCHES if switch not in comparison.way.options]
-    vanishes = (switch for switch in tried if _agrees_with(switch, model, comparison.way, batch.recording))
+    vanishes = (switch for switch in tried if _agrees_with(switch, model, comparison, batch.recording))
     return Cause(tuple(nodes), next(vanishes, ""))
 
 
-def _agrees_with(switch: str, model: ir.Model, way: Way, recording: Recording) -> bool:
+def _agrees_with(switch: str, model: ir.Model, comparison: RecordingComparison, recording: Recording) -> bool:
+    way = comparison.way
     try:
-        again = RecordingComparison(model, replace(way, options={**way.options, switch: "1"}))
+        again = comparison.of(model, replace(way, options={**way.options, switch: "1"}))
         again.add(recording)
     except GraphError:  # ONNX Runtime 1.31 cannot load every file with the last of the switches
         return False
@@ -360,12 +362,21 @@ def _is_safe(value: ir.Value | None) -> bool:
     return bool((np.abs(value.const_value.numpy().astype(np.int16)) <= SAFE_WEIGHT).all())
 
 
+def added_flips(flips: dict[str, Flip], comparison: RecordingComparison, batch: Batch) -> dict[str, Flip] | None:
+    """The flips by tensor with those of one more batch, which differs; None where flips do not explain that."""
+    found = find_flips(comparison, batch)
+    added = {flip.tensor: flip for flip in found}
+    for name in flips.keys() & added.keys():
+        added[name] = replace(added[name], values=added[name].values + flips[name].values)
+    return {**flips, **added} if found else None
+
+
 def find_flips(comparison: RecordingComparison, batch: Batch) -> list[Flip]:
     """The values that flip in a batch that differs; none where flips do not explain every difference in it."""
     quants = {_name(node): node for node in comparison.model.graph if _follows_floats(node)}
     expected = {name: batch.expected(name) for name in quants}
     forced = {name: array for name, array in expected.items() if array is not None}
-    if not forced or _has_other_witness(batch):
+    if not forced or batch.has_other_witness:
         return []
     try:
         with np.errstate(all="ignore"):  # comparisons with infinities and NaN are false, without a warning
@@ -376,7 +387,7 @@ def find_flips(comparison: RecordingComparison, batch: Batch) -> list[Flip]:
 
 def _flips(comparison: RecordingComparison, batch: Batch, quants: list[ir.Node], forced: Arrays) -> list[Flip]:
     model = _with_forced(comparison.model, forced)
-    again = RecordingComparison(model, comparison.way)
+    again = comparison.of(model, comparison.way)
     feeds, given = {**batch.feeds, **forced}, batch.recording
     integers = {_OWN + name if name in forced else name: array for name, array in given.integers.items()}
     made = again.add(
@@ -393,12 +404,6 @@ def _flips(comparison: RecordingComparison, batch: Batch, quants: list[ir.Node],
                 return []
             flips.append(flip)
     return flips
-
-
-def _has_other_witness(batch: Batch) -> bool:
-    """Whether a witness computes another number than the file does, which flips between model and file cannot explain."""
-    said = [(name, array) for statement in batch.witnessed.values() for name, array in statement.tensors.items()]
-    return any(unequal(batch.reference[name], array).any() for name, array in said)
 
 
 def _differs_elsewhere(again: RecordingComparison) -> bool:
@@ -421,7 +426,7 @@ def _flip(node: ir.Node, made: Batch, expected: Array, exact: Arrays, recorded: 
         is_near = floats is None or (np.abs(floats - truth) <= bound)[np.isfinite(truth)].all()
         if not is_near or not _are_neighbors(node, expected, found, truth, bound):
             return None
-        count = max(count, int(np.count_nonzero(unequal(expected, found))))
+        count = max(count, int(np.count_nonzero(expected != found)))
     return Flip(_name(node), describe(node), tuple(describe(n) for n in float_ops_before(node)), count)
 
 
