@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,19 +204,16 @@ def weights_file(source: Source) -> bytes:
 
 def rendered(template: str, **values: Any) -> str:
     """A whole file from its template in the folder `templates`."""
-    return _environment().get_template(f"{template}.j2").render(values)
+    text = (files("linger.c") / "templates" / f"{template}.j2").read_text(encoding="utf-8")
+    return _environment().from_string(text).render(values)
 
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # only exports and builds need it
+    from jinja2 import Environment, StrictUndefined  # only exports and builds need it
 
     environment = Environment(
-        loader=PackageLoader("linger.c"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
     environment.filters |= {
         "comment": _comment,

@@ -57,7 +57,7 @@ def verify(
     """
     from linger.proof import verify as prove
     from linger.verification.feeds import OWN_TRIALS
-    from linger.verification.proof.verify import check_certificate
+    from linger.verification.proof.recheck import check_certificate
 
     if certificate is not None:
         others = {"--inputs": inputs, "--recordings": recordings, "--write-certificate": write_certificate}

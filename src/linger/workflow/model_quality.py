@@ -31,7 +31,7 @@ from linger.errors import UsageError, counted
 from linger.notation import PERCENT, value_and_unit
 from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.diagnosis.noise_bench import SignalNoise, as_real, mismatch
+from linger.quantization.diagnosis.call_watch import SignalNoise, as_real, mismatch
 from linger.reporting.facts import Quality
 from linger.reporting.verdict import FEW_SAMPLES
 from linger.workflow.samples import Samples, limited, output_name, without_labels
