@@ -13,7 +13,7 @@ import pytest
 
 import linger
 from linger.graph import load
-from linger.graph.core.unsigned_bytes import POSITIVE, stands_for
+from linger.graph.core.dialects import POSITIVE, stands_for
 from tests.conftest import REPOSITORY
 from tests.support.command import run
 
@@ -135,6 +135,8 @@ def test_vectors_are_written_again_with_the_same_content(name, tmp_path):
     old, new = all_files(DATA / f"{name}_vectors"), all_files(tmp_path / "again")
     assert without(new.pop("manifest.json"), "linger") == without(old.pop("manifest.json"), "linger")
     assert len(new) > 8
+    version = linger.__version__.encode()
+    assert new.pop("README.txt").replace(version, b"0.1.0") == old.pop("README.txt")
     assert new == old
 
 

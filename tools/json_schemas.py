@@ -19,15 +19,15 @@ from typing import Any
 
 from linger.analysis.advice import Item
 from linger.analysis.result import Row
-from linger.c.arena import PlacedBlock, StepMemory
 from linger.c.exported_folder import Cut
 from linger.c.proof import TensorProof
+from linger.c.steps import PlacedBlock, StepMemory
 from linger.checks.memory_use import LayerMemory
 from linger.cli import __name__ as package
 from linger.cli.c import _Measured
-from linger.graph.core.finding import Finding
-from linger.graph.costs import Lifetime
+from linger.graph.core.nodes import Finding
 from linger.graph.files import summary
+from linger.graph.network import Lifetime
 from linger.reporting.facts import Quality, Run
 from linger.reporting.verdict import Part, Verdict
 from linger.verification.proof.result import Flip

@@ -66,9 +66,9 @@ FAULTS = (
     ),
     Fault(
         "frozen biases",
-        "quantization/core/frozen.py",
-        "rounded_bias = round_bias(bias, scale_x * scale_w)",
-        "rounded_bias = round_bias(bias, scale_w)",
+        "quantization/core/quantized.py",
+        "rounded = round_bias(bias, scale_x * scale_w)",
+        "rounded = round_bias(bias, scale_w)",
     ),
     Fault(
         "comparison of integers",
@@ -132,7 +132,7 @@ FAULTS = (
     Fault(
         "tuning: a step kept that hurts",
         "tuning/autotune/search.py",
-        "    return found.error < best.error\n",
+        "    return score.error < best.error\n",
         "    return True\n",
     ),
     Fault(

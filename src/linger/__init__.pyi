@@ -94,8 +94,8 @@ from linger.pipeline import plot_tensors as plot_tensors
 from linger.proof import verify as verify
 from linger.quantization.core.calibrate import calibration as calibration
 from linger.quantization.core.calibrate import choose_ranges as choose_ranges
-from linger.quantization.core.calibration_exchange import merge_statistics as merge_statistics
-from linger.quantization.core.calibration_exchange import save_statistics as save_statistics
+from linger.quantization.core.calibrate import merge_statistics as merge_statistics
+from linger.quantization.core.calibrate import save_statistics as save_statistics
 from linger.quantization.core.methods import calibration_method as calibration_method
 from linger.quantization.core.qtensor import IQTensor as IQTensor
 from linger.quantization.core.qtensor import QTensor as QTensor
@@ -111,9 +111,9 @@ from linger.quantization.setup.float_tensors import quant_tensor as quant_tensor
 from linger.quantization.setup.learned_scales import learn_scales as learn_scales
 from linger.quantization.setup.marking import QuantMode as QuantMode
 from linger.quantization.setup.marking import disable_quant as disable_quant
+from linger.quantization.setup.marking import quant_function as quant_function
 from linger.quantization.setup.marking import quant_module as quant_module
 from linger.quantization.setup.marking import quant_module_by_type as quant_module_by_type
-from linger.quantization.setup.patterns import quant_function as quant_function
 from linger.runtime.session import Session as Session
 from linger.settings import PlatFormQuant as PlatFormQuant
 from linger.settings import SetBnMomentumUpdate as SetBnMomentumUpdate
@@ -135,7 +135,7 @@ from linger.settings import SetIQTensorTanh as SetIQTensorTanh
 from linger.settings import SetIQTensorVar as SetIQTensorVar
 from linger.settings import SetPlatFormQuant as SetPlatFormQuant
 from linger.settings import Switches as Switches
-from linger.simulation.recorder import record as record
+from linger.simulation import record as record
 from linger.tuning.autotune.result import TuneResult as TuneResult
 from linger.tuning.autotune.tune import tune as tune
 from linger.tuning.bias_correction.correction import correct_biases as correct_biases
@@ -151,8 +151,8 @@ from linger.tuning.schedule import Schedule as Schedule
 from linger.verification.devices.compare import compare as compare
 from linger.verification.devices.comparison_result import FileComparison as FileComparison
 from linger.verification.devices.vectors import write_vectors as write_vectors
+from linger.verification.proof.recheck import check_certificate as check_certificate
 from linger.verification.proof.result import Verification as Verification
-from linger.verification.proof.verify import check_certificate as check_certificate
 from linger.verification.recording import Recording as Recording
 from linger.verification.recording import load_recordings as load_recordings
 from linger.verification.recording import save_recordings as save_recordings

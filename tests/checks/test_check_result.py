@@ -7,7 +7,7 @@ import pytest
 
 from linger import CheckResult
 from linger.checks.check import json_report, relative_location, worst
-from linger.graph.core.finding import Finding
+from linger.graph.core.nodes import Finding
 
 ERROR = Finding("error", "a (Relu)", "it is wrong", "Repair it.", "LGR402", "t")
 WARNING = Finding("warning", "", "it is dead", "Remove it.", "LGR206", "w")

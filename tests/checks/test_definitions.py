@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 from linger.checks.proto_repair import proto_scopes, separate_definitions, taken_names
-from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import Changes
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, bool c) => (float[n] y)'
 

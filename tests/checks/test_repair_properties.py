@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import linger
 from linger import Repair, Session
-from linger.graph.core.finding import NOTE
+from linger.graph.core.nodes import NOTE
 from linger.runtime.reference import Reference
 from tests.support.comparison import assert_same
 from tests.support.damages import KINDS, Damaged, injure

@@ -9,7 +9,7 @@ import pytest
 import linger
 from linger import CheckResult
 from linger.checks.check import RULES, sarif_report
-from linger.graph.core.finding import Finding
+from linger.graph.core.nodes import Finding
 from tests.support.check_cases import CHIPS, GENERAL
 
 TEXT = {"required": {"text"}, "optional": {"markdown", "id", "arguments"}}

@@ -12,8 +12,7 @@ from linger.checks import repair_proto
 from linger.checks.repair_rules import RULES
 from linger.errors import LingerError
 from linger.graph import load
-from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
-from linger.graph.files.soundness import REPORTABLE, flaws
+from linger.graph.files.soundness import REPORTABLE, UNREADABLE, flaws, proto_flaws
 from linger.graph.formats.propagation import propagate
 from linger.graph.passes.well_formed import sort_nodes
 

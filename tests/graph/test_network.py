@@ -12,8 +12,8 @@ from linger import Session
 from linger.checks.memory_use import use_of
 from linger.errors import GraphError, UsageError
 from linger.graph import Network
-from linger.graph.costs import Lifetime, Lifetimes
 from linger.graph.files import model_io
+from linger.graph.network import Lifetime, Lifetimes
 
 TEXT = """<ir_version: 8, opset_import: ["": 13, "thinker": 1]>
 net (float[n, 4] x) => (float[n, 4] y) {

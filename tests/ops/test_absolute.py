@@ -4,9 +4,11 @@ import pytest
 import torch
 
 import linger
-from linger.ops.absolute import iq_abs
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import find_op
 from tests.support.wired import Wired, image, quantize
+
+iq_abs = find_op("iqAbs")
 
 
 def attributes(bits=8, scale_o=16.0):

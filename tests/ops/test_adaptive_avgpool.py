@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from linger.ops.adaptive_avgpool import iq_adaptive_avgpool
 from tests.support.hand_worked import assert_gives, image, int16
+from tests.support.ops import find_op
+
+iq_adaptive_avgpool = find_op("iqAdaptiveAvgPool")
 
 
 def attributes(o_shift=0, bits=8):

@@ -3,9 +3,12 @@
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.add import from_add, from_add_in_place, iq_add
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import Refusal, find_op
+
+iq_add = find_op("iqAdd")
+from_add = iq_add.functions["torch.add"]
+from_add_in_place = iq_add.functions["torch.Tensor.add_"]
 
 
 @pytest.mark.parametrize(

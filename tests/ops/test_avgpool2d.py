@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.avgpool2d import (
-    avgpool2d_int,
-    from_adaptive_avg_pool2d,
-    from_adaptive_layer,
-    from_avg_pool2d,
-    from_avgpool_layer,
-)
 from tests.support.hand_worked import assert_gives, image, torch_object
+from tests.support.ops import Refusal, find_op, reference_kernel
+
+avgpool2d_int = find_op("AvgPool2dInt")
+from_adaptive_avg_pool2d = avgpool2d_int.functions["torch.nn.functional.adaptive_avg_pool2d"]
+from_adaptive_layer = avgpool2d_int.layers["torch.nn.AdaptiveAvgPool2d"]
+from_avg_pool2d = avgpool2d_int.functions["torch.nn.functional.avg_pool2d"]
+from_avgpool_layer = avgpool2d_int.layers["torch.nn.AvgPool2d"]
 
 
 def attributes(kernel, *, o_shift=0, bits=8, **geometry):
@@ -100,7 +98,7 @@ def test_sixteen_bits():
 def assert_same_windows(bound, x, expected):
     """The bound window's sums over its area are torch's averages; x holds small whole numbers, so both are exact."""
     geometry = {name: bound[name] for name in ("kernel_shape", "strides", "pads")}
-    sums = NumpyKernel().window_sum(x.numpy(), **geometry)
+    sums = reference_kernel().window_sum(x.numpy(), **geometry)
     area = np.prod(bound["kernel_shape"])
     np.testing.assert_array_equal(sums, np.rint(expected.numpy() * area))
     assert bound["ceil_mode"] == 0

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from torch import nn
 
-from linger.dialect import Refusal
-from linger.ops.batchnorm2d import batchnorm2d_int
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.ops import Refusal, find_op
+
+batchnorm2d_int = find_op("BatchNorm2dInt")
 
 STATISTICS = [np.array([9.0, -9.0], np.float32), np.array([0.5, 7.0], np.float32)]
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from linger.ops.bmm import bmm_int
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import find_op
 from tests.support.wired import Wired, image, quantize
+
+bmm_int = find_op("BmmInt")
 
 
 def test_two_by_two():

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from linger.ops.cat import from_cat, iq_cat
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import find_op
+
+iq_cat = find_op("iqCat")
+from_cat = iq_cat.functions["torch.cat"]
 
 
 @pytest.mark.parametrize(

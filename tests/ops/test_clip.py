@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.clip import clip, from_clamp, from_hardtanh, from_relu6, from_relu6_layer, thresholds
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.ops import Refusal, find_op
+
+clip = find_op("Clip")
+from_clamp = clip.functions["torch.clamp"]
+from_hardtanh = clip.functions["torch.nn.functional.hardtanh"]
+from_relu6 = clip.functions["torch.nn.functional.relu6"]
+from_relu6_layer = clip.layers["torch.nn.ReLU6"]
+thresholds = clip.make_constants
 
 
 @pytest.mark.parametrize(

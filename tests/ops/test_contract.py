@@ -11,12 +11,13 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from linger.dialect import DOMAIN
-from linger.numeric.torch.kernel import TorchKernel
 from tests.support.comparison import assert_same
+from tests.support.ops import run_in_training
 from tests.support.samples import (
+    DOMAIN,
     OPSETS,
     arrays,
+    attach_functions,
     check,
     every_op,
     every_sample,
@@ -49,8 +50,6 @@ def test_onnx_runtime_equals_numpy(op, sample):
 @pytest.mark.parametrize("op", every_op(), ids=title)
 @pytest.mark.thin(every=2)
 def test_function_passes_the_checker_at_every_opset(op, opset):
-    from linger.graph.lowering.bodies import attach_functions
-
     sample = op.samples[0]
     inputs = arrays(sample)
     model = single_node_model(op, inputs, sample.attributes, opset=opset)
@@ -82,7 +81,7 @@ def test_gradients_are_finite(op, sample):
     inputs = [
         None if x is None else torch.from_numpy(np.array(x, dtype=np.float32)).requires_grad_() for x in arrays(sample)
     ]
-    result = op.body(TorchKernel(is_exact=False), *inputs, **op.complete(sample.attributes))
+    result = run_in_training(op, inputs, sample.attributes)
     result.sum().backward()
     for x in inputs:
         assert x is None or x.grad is None or torch.isfinite(x.grad).all()

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.conv1d import conv1d_int, from_conv1d
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.ops import find_op, reference_kernel
+
+conv1d_int = find_op("Conv1dInt")
+from_conv1d = conv1d_int.layers["torch.nn.Conv1d"]
 
 
 def signal(*values, dtype=np.int8):
@@ -127,7 +129,7 @@ def test_binding_gives_the_windows_of_the_layer(settings, draw):
     bound = dict(from_conv1d(layer))
     assert bound.pop("kernel_shape") == tuple(layer.weight.shape[2:])
     # small whole numbers: float32 in torch is exact
-    np.testing.assert_array_equal(NumpyKernel().conv1d(x, w, b, x_bits=8, w_bits=8, **bound), expected)
+    np.testing.assert_array_equal(reference_kernel().conv1d(x, w, b, x_bits=8, w_bits=8, **bound), expected)
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])

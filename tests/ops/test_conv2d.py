@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.conv2d import conv2d_int, from_conv2d
 from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object
+from tests.support.ops import find_op, reference_kernel
+
+conv2d_int = find_op("Conv2dInt")
+from_conv2d = conv2d_int.layers["torch.nn.Conv2d"]
 
 
 def attributes(weight, *, shift, o_bits=8, **geometry):
@@ -143,7 +145,7 @@ def test_binding_gives_the_windows_of_the_layer(settings, draw):
     bound = dict(from_conv2d(layer))
     assert bound.pop("kernel_shape") == tuple(layer.weight.shape[2:])
     # small whole numbers: float32 in torch is exact
-    np.testing.assert_array_equal(NumpyKernel().conv2d(x, w, b, x_bits=8, w_bits=8, **bound), expected)
+    np.testing.assert_array_equal(reference_kernel().conv2d(x, w, b, x_bits=8, w_bits=8, **bound), expected)
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])

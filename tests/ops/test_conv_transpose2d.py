@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.numeric.fixed import MOST_TRANSPOSED_TAPS
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.conv_transpose2d import (
-    conv_transpose2d_int,
-    from_conv_transpose1d,
-    from_conv_transpose2d,
-    refuse_long_sums,
-)
 from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object
+from tests.support.ops import Refusal, find_op, reference_kernel
+
+conv_transpose2d_int = find_op("ConvTranspose2dInt")
+from_conv_transpose1d = conv_transpose2d_int.layers["torch.nn.ConvTranspose1d"]
+from_conv_transpose2d = conv_transpose2d_int.layers["torch.nn.ConvTranspose2d"]
+refuse_long_sums = conv_transpose2d_int.refusal
 
 
 def attributes(weight, *, shift, o_bits=8, **geometry):
@@ -161,7 +158,7 @@ def test_binding_gives_the_windows_of_the_layer(settings, draw):
     bound = dict(from_conv_transpose2d(layer))
     assert bound.pop("kernel_shape") == tuple(layer.weight.shape[2:])
     # small whole numbers: float32 in torch is exact
-    np.testing.assert_array_equal(NumpyKernel().conv_transpose2d(x, w, b, x_bits=8, w_bits=8, **bound), expected)
+    np.testing.assert_array_equal(reference_kernel().conv_transpose2d(x, w, b, x_bits=8, w_bits=8, **bound), expected)
 
 
 def test_padding_with_anything_but_zeros_is_refused():
@@ -201,6 +198,6 @@ def test_as_many_products_as_can_be_added_exactly_are_taken(more, is_taken):
 
         def size(self, name, axis):
             assert (name, axis) == ("w", 0)
-            return 2 * (MOST_TRANSPOSED_TAPS + more)
+            return 2 * (2**24 // (15 * 15) + more)
 
     assert (refuse_long_sums(Facts()) is None) == is_taken

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from linger.ops.dequant import dequant
 from tests.support.hand_worked import assert_gives, int8, int16, int32
+from tests.support.ops import find_op
+
+dequant = find_op("Dequant")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.numeric.fixed import limits, round_half_up
-from linger.ops.div import iq_div
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import Refusal, find_op, limits, round_half_up
 from tests.support.samples import run_numpy
+
+iq_div = find_op("iqDiv")
 
 
 def attributes(scale_x=1.0, scale_y=1.0, scale_o=1.0, **more):

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.gather import from_embedding, gather
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.ops import Refusal, find_op
+
+gather = find_op("Gather")
+from_embedding = gather.layers["torch.nn.Embedding"]
 
 SCALES = {"scale_w": 32.0, "scale_o": 32.0, "parameter_bits": 8, "o_bits": 8}
 

@@ -5,11 +5,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.numeric.tables import GELU
-from linger.ops.gelu import from_gelu, iq_gelu
 from tests.support.hand_worked import assert_gives, int8, int16, int32
+from tests.support.ops import find_op
 from tests.support.paper_bodies import long_curve_at
 from tests.support.samples import run_numpy
+
+iq_gelu = find_op("iqGelu")
+GELU = iq_gelu.pieces
+from_gelu = iq_gelu.functions["torch.nn.functional.gelu"]
 
 EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
 

@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from linger.dialect import Refusal
-from linger.ops.groupnorm import groupnorm_int
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
 from tests.support.integer_norm import group_norm
+from tests.support.ops import Refusal, find_op
 from tests.support.samples import arrays, run_numpy
+
+groupnorm_int = find_op("GroupNormInt")
 
 
 def attributes(groups, scale_o=8.0, **more):

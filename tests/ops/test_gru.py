@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from linger.dialect import find_op
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.gru import float32_suffices, gru_int
 from tests.ops.test_lstm import ONE, numpy_results
+from tests.support.ops import find_op, run_body
 from tests.support.recurrent import gru_step, random_case, run_exactly
 from tests.support.samples import arrays
+
+gru_int = find_op("GRUInt")
+float32_suffices = gru_int.is_narrow_exact
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -31,7 +32,7 @@ def test_one_step_by_hand():
     w_ih, w_hh = (np.array(v, np.int8).reshape(3, 1) for v in ((32, 64, 96), (16, -16, 100)))
     b_ih, b_hh = np.zeros(3, np.int32), np.full(3, 4, np.int32)
     state = np.full((1, 1, 1), 0.5, np.float32)
-    y, h = gru_int.body(NumpyKernel(), x, np.array([1]), state, w_ih, w_hh, b_ih, b_hh, **gru_int.complete(ONE))
+    y, h = run_body(gru_int, [x, np.array([1]), state, w_ih, w_hh, b_ih, b_hh], ONE)
     assert (y.item(), h.item()) == (77, 77 / 128)
 
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.hardswish import from_hardswish, iq_hardswish
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import Refusal, find_op
 from tests.support.samples import run_numpy
+
+iq_hardswish = find_op("iqHardswish")
+from_hardswish = iq_hardswish.functions["torch.nn.functional.hardswish"]
 
 EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
 

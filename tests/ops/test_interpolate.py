@@ -5,10 +5,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.dialect import Refusal
-from linger.ops.interpolate import from_interpolate, iq_interpolate, matrices
 from tests.support.hand_worked import assert_gives, image
+from tests.support.ops import Refusal, find_op
 from tests.support.samples import run_numpy
+
+iq_interpolate = find_op("iqInterpolate")
+from_interpolate = iq_interpolate.functions["torch.nn.functional.interpolate"]
+matrices = iq_interpolate.make_constants
 
 
 def bound(x, **settings):

@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from linger.dialect import Refusal
-from linger.ops.layernorm import layernorm_int
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
 from tests.support.integer_norm import layer_norm
+from tests.support.ops import Refusal, find_op
 from tests.support.samples import arrays, run_numpy
+
+layernorm_int = find_op("LayerNormInt")
 
 
 def attributes(scale_o=8.0, o_bits=8, **more):

@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.numeric.torch.kernel import TorchKernel
-from linger.ops.leaky_relu import from_leaky_relu, iq_leaky_relu, rounded_slope
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import Refusal, find_op, run_in_training
 from tests.support.samples import run_numpy
+
+iq_leaky_relu = find_op("iqLeakyRelu")
+from_leaky_relu = iq_leaky_relu.functions["torch.nn.functional.leaky_relu"]
+
+
+def rounded_slope(slope):
+    """The slope as files store it."""
+    return from_leaky_relu(None, slope)["alpha"]
 
 
 def attributes(alpha, bits=8, scale_o=16.0):
@@ -57,7 +63,7 @@ def test_slope_of_sixteen_bits():
 
 def test_gradient_is_that_of_torch_also_at_zero():
     x = torch.arange(-20.0, 21.0).requires_grad_()
-    iq_leaky_relu.body(TorchKernel(is_exact=False), x, **attributes(0.25)).sum().backward()
+    run_in_training(iq_leaky_relu, [x], attributes(0.25)).sum().backward()
     real = torch.arange(-20.0, 21.0).requires_grad_()
     torch.nn.functional.leaky_relu(real, 0.25).sum().backward()
     assert torch.equal(x.grad, real.grad)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.linear import from_linear, linear_int
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.ops import find_op, reference_kernel
+
+linear_int = find_op("LinearInt")
+from_linear = linear_int.layers["torch.nn.Linear"]
 
 
 def attributes(*, shift, bits=(8, 8, 8)):
@@ -79,7 +81,7 @@ def test_binding_is_the_layer(has_bias, draw):
             layer.bias.copy_(torch.from_numpy(b))
         expected = layer(torch.from_numpy(x).float()).numpy()
     assert from_linear(layer) == {}
-    found = NumpyKernel().linear(x, w, b if has_bias else None, x_bits=8, w_bits=8)
+    found = reference_kernel().linear(x, w, b if has_bias else None, x_bits=8, w_bits=8)
     np.testing.assert_array_equal(found, expected)
 
 

@@ -6,13 +6,13 @@ import onnx_ir as ir
 import pytest
 
 from linger import Session
-from linger.dialect import find_op
 from linger.errors import GraphError
-from linger.graph.lowering.bodies import attach_functions
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.ops.lstm import float32_suffices, lstm_int
+from tests.support.ops import find_op, run_body
 from tests.support.recurrent import lstm_step, random_case, run_exactly
-from tests.support.samples import arrays, single_node_model
+from tests.support.samples import arrays, attach_functions, single_node_model
+
+lstm_int = find_op("LSTMInt")
+float32_suffices = lstm_int.is_narrow_exact
 
 
 def numpy_results(layer, op):
@@ -38,7 +38,7 @@ def numpy_results(layer, op):
             "scale_o": f.scale_h, "data_bits": f.data_bits, "parameter_bits": f.parameter_bits, "o_bits": f.o_bits,
         }  # fmt: skip
         inputs = [x, lengths.astype(np.int64), *states, *weights, *biases]
-        made.append(op.body(NumpyKernel(), *op.arrange(inputs), **op.complete(attributes)))
+        made.append(run_body(op, inputs, attributes))
     return made
 
 
@@ -78,7 +78,7 @@ def test_one_step_by_hand():
     w_ih, w_hh = (np.array(v, np.int8).reshape(4, 1) for v in ((32, 64, 96, -64), (16, -16, 5, 0)))
     b_ih, b_hh = np.zeros(4, np.int32), np.full(4, 4, np.int32)
     state = [np.full((1, 1, 1), 0.5, np.float32)] * 2
-    y, h, c = lstm_int.body(NumpyKernel(), x, np.array([1]), *state, w_ih, w_hh, b_ih, b_hh, **lstm_int.complete(ONE))
+    y, h, c = run_body(lstm_int, [x, np.array([1]), *state, w_ih, w_hh, b_ih, b_hh], ONE)
     assert (y.item(), h.item(), c.item()) == (29, 29 / 128, 87 / 128)
 
 

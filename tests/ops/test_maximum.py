@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.maximum import from_max, iq_max
 from tests.support.hand_worked import assert_gives, int8, torch_object
+from tests.support.ops import Refusal, find_op
 from tests.support.wired import Wired, image, quantize
+
+iq_max = find_op("iqMax")
+from_max = iq_max.functions["torch.max"]
 
 
 @pytest.mark.parametrize(

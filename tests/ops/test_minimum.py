@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.minimum import from_min, iq_min
 from tests.support.hand_worked import assert_gives, int8, torch_object
+from tests.support.ops import Refusal, find_op
 from tests.support.wired import Wired, image, quantize
+
+iq_min = find_op("iqMin")
+from_min = iq_min.functions["torch.min"]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from linger.ops.mul import iq_mul
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import find_op
+
+iq_mul = find_op("iqMul")
 
 
 @pytest.mark.parametrize(

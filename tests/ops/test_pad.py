@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.pad import border, from_pad, iq_pad
 from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object
+from tests.support.ops import Refusal, find_op, run_in_training
+
+iq_pad = find_op("iqPad")
+border = iq_pad.make_constants
+from_pad = iq_pad.functions["torch.nn.functional.pad"]
 
 
 def pads(*numbers):
@@ -74,10 +77,8 @@ def test_other_modes_are_refused():
 
 
 def test_gradient_passes_to_what_is_kept():
-    from linger.numeric.torch.kernel import TorchKernel
-
     x = torch.tensor([1.0, 2.0, 3.0]).requires_grad_()
-    y = iq_pad.body(TorchKernel(), x, torch.tensor([1, -1]), torch.tensor(5.0))
+    y = run_in_training(iq_pad, [x, torch.tensor([1, -1]), torch.tensor(5.0)], {})
     assert y.tolist() == [5.0, 1.0, 2.0]
     (y * torch.tensor([10.0, 20.0, 30.0])).sum().backward()
     assert x.grad.tolist() == [20.0, 30.0, 0.0]

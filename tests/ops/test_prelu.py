@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from linger.numeric.torch.kernel import TorchKernel
-from linger.ops.prelu import iq_prelu
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import find_op, run_in_training
+
+iq_prelu = find_op("iqPRelu")
 
 EQUAL = {"scale_x": 16.0, "scale_w": 256.0, "scale_o": 16.0}
 
@@ -73,7 +74,7 @@ def test_gradients_of_the_body_are_those_of_torch():
         torch.randint(-20, 20, (2, 3, 5)).float().requires_grad_(),
         torch.tensor([64.0, -32.0, 512.0]).requires_grad_(),
     )
-    iq_prelu.body(TorchKernel(is_exact=False), x, w, **iq_prelu.complete(EQUAL)).sum().backward()
+    run_in_training(iq_prelu, [x, w], EQUAL).sum().backward()
     real_x, real_w = x.detach().clone().requires_grad_(), (w.detach() / 256).requires_grad_()
     torch.prelu(real_x, real_w).sum().backward()
     assert torch.equal(x.grad, real_x.grad)

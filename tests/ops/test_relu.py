@@ -3,9 +3,13 @@
 import pytest
 import torch
 
-from linger.ops.relu import from_functional_relu, from_relu, relu
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.ops import find_op
 from tests.support.wired import Wired, image, quantize
+
+relu = find_op("Relu")
+from_functional_relu = relu.functions["torch.nn.functional.relu"]
+from_relu = relu.functions["torch.relu"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 import pytest
 
-from linger.ops.requant import requant
 from tests.support.hand_worked import assert_gives, int8, int16, int32
+from tests.support.ops import find_op
+
+requant = find_op("Requant")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.shufflechannel import from_channel_shuffle, shuffle_channel
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import Refusal, find_op
 from tests.support.samples import run_numpy
 from tests.support.wired import Wired, image, quantize
+
+shuffle_channel = find_op("ShuffleChannel")
+from_channel_shuffle = shuffle_channel.functions["torch.channel_shuffle"]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.softmax import softmax_int
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
 from tests.support.integer_softmax import softmax_q15, to_q25
+from tests.support.ops import Refusal, find_op
 from tests.support.samples import run_numpy
+
+softmax_int = find_op("SoftmaxInt")
 
 
 def attributes(scale_x=8.0, scale_o=128.0, o_bits=8, dim=-1):

@@ -3,9 +3,12 @@
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.sub import from_reversed, from_sub, iq_sub
 from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.ops import Refusal, find_op
+
+iq_sub = find_op("iqSub")
+from_reversed = iq_sub.functions["torch.rsub"]
+from_sub = iq_sub.functions["torch.sub"]
 
 
 @pytest.mark.parametrize(

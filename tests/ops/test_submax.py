@@ -2,8 +2,10 @@
 
 import pytest
 
-from linger.ops.submax import iq_sub_max
 from tests.support.hand_worked import assert_gives, int8, int16
+from tests.support.ops import find_op
+
+iq_sub_max = find_op("iqSubMax")
 
 
 def attributes(bits=8, scale_o=1.0):

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.ops.sum import iq_sum
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.ops import Refusal, find_op
+
+iq_sum = find_op("iqSum")
 
 
 def attributes(dims, scale_o=4.0, **more):

@@ -5,11 +5,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.numeric.tables import SILU
-from linger.ops.swish import from_silu, iq_swish
 from tests.support.hand_worked import assert_gives, int8, int16, int32
+from tests.support.ops import find_op
 from tests.support.paper_bodies import long_curve_at
 from tests.support.samples import run_numpy
+
+iq_swish = find_op("iqSwish")
+SILU = iq_swish.pieces
+from_silu = iq_swish.functions["torch.nn.functional.silu"]
 
 EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
 

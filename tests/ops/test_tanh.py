@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from linger.ops.tanh import iq_tanh
 from tests.support.comparison import assert_same
 from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
 from tests.support.integer_softmax import shifted
+from tests.support.ops import find_op
 from tests.support.paper_bodies import tanh_q7
 from tests.support.samples import run_numpy
 from tests.support.wide_curves import CURVES, curve_value
+
+iq_tanh = find_op("iqTanh")
 
 EVERY_INT16 = np.arange(-32768, 32768).astype(np.int16)
 Q11 = {"scale_x": 2048.0, "scale_o": 128.0}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from linger.dialect import Refusal
-from linger.numeric.fixed import limits, round_half_up
-from linger.ops.var import iq_var
 from tests.support.hand_worked import assert_gives, int8, torch_object
+from tests.support.ops import Refusal, find_op, limits, round_half_up
 from tests.support.samples import arrays, run_numpy
+
+iq_var = find_op("iqVar")
 
 
 def attributes(scale_o, *, dim=1, unbiased=1, **more):

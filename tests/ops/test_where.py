@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from linger.ops.where import iq_where
 from tests.support.hand_worked import assert_gives, int8, int16
+from tests.support.ops import find_op
+
+iq_where = find_op("iqWhere")
 
 MASKS = {"booleans": np.array([True, False, True]), "zeros and ones": int8(1, 0, 1)}
 

@@ -4,11 +4,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linger.dialect import Op, Sample
+from linger.dialect import Op
 from linger.numeric.fixed import limits
-from linger.numeric.torch.kernel import carrier, plan_product, run_product
+from linger.numeric.kernel import Sample
+from linger.numeric.torch.kernel import SplitPlan, carrier, plan_product, run_product
 from linger.numeric.torch.quantize import fake_quantize
+from linger.ops.fast.fast_path import (
+    ExactFastPath,
+    RealFastPath,
+    functional_fast_path,
+    product_fast_path,
+    recurrent_fast_path,
+)
 from tests.support.samples import arrays, run_numpy
+
+__all__ = ["ExactFastPath", "RealFastPath", "functional_fast_path", "product_fast_path", "recurrent_fast_path"]
 
 
 def by_name(op: Op) -> dict:
@@ -54,6 +64,18 @@ def product(fast, inputs, attributes, *, is_transposed=False) -> np.ndarray:
     )
     result = fake_quantize(accumulator.double(), attributes["scale_o"], attributes["o_bits"])
     return (result * attributes["scale_o"]).numpy()
+
+
+def run_split(fast, operands, geometry, *, parts, is_bias_apart, is_transposed=False) -> Tensor:
+    """The sums of a fast path with its weights split into so many parts; 0: in float64."""
+    return run_product(
+        lambda x, w, b: fast.accumulate(x, w, b, geometry),
+        *operands,
+        SplitPlan(parts, is_bias_apart=is_bias_apart),
+        group=geometry.get("group", 1),
+        axis=fast.channel_axis,
+        is_transposed=is_transposed,
+    )
 
 
 def reference(op: Op, sample: Sample) -> tuple[list, np.ndarray]:

@@ -58,7 +58,7 @@ def test_what_fails_leaves_the_model_as_it_was(pair: tuple[nn.Module, nn.Module]
     def break_off() -> None:
         with undone_on_error("distill", model.train()):
             model[0].weight.data.zero_()
-            model[2].choose_range("w", 0.5)
+            model[2].ranges["w"].choose_range(0.5)
             model.eval()
             raise ZeroDivisionError("by zero")
 

@@ -194,11 +194,11 @@ def test_frozen_weights_saturate_at_their_range():
     with torch.no_grad():
         model.inner.weight *= 4
     model.train()(batches(1)[0][0])
-    assert model.inner.chosen_range("w") == pytest.approx(largest)
+    assert model.inner.ranges["w"].chosen_range() == pytest.approx(largest)
     assert model.inner.read("running_w") == pytest.approx(4 * largest)
     assert model.inner.read("scale_w") == 2.0 ** torch.tensor(127 / largest).log2().floor().item()
     schedule.load_state_dict({**schedule.state_dict(), "step": 0})
-    assert model.inner.chosen_range("w") is None
+    assert model.inner.ranges["w"].chosen_range() is None
 
 
 def test_a_frozen_recurrent_layer_keeps_its_output_range():
@@ -277,11 +277,11 @@ def test_learned_ranges_are_independent_of_the_width_and_freeze(method, tmp_path
     thresholds = [model.inner.ranges[name].learned.parameter for name in ("w", "o")]
     schedule = linger.Schedule(model, widths={0: 16, 1: 4}, freeze_ranges=3)
     model.train()(batches(1)[0][0])
-    before = model.inner.chosen_range("w"), float(thresholds[0].detach())
+    before = model.inner.ranges["w"].chosen_range(), float(thresholds[0].detach())
     schedule.step()
     model(batches(1)[0][0])
     # a range stays; 32767 steps of 16 bits are 7 of 4 bits. Both numbers of the range are rounded to float32, twice for a step
-    assert model.inner.chosen_range("w") == pytest.approx(before[0], rel=2.0**-22)
+    assert model.inner.ranges["w"].chosen_range() == pytest.approx(before[0], rel=2.0**-22)
     factor = 1.0 if method == "tqt" else 32767 / 7
     assert float(thresholds[0].detach()) == pytest.approx(before[1] * factor, rel=2.0**-22)
     assert model.inner.read("scale_w") == 2.0 ** torch.tensor(7 / before[0]).log2().floor().item()
@@ -318,9 +318,9 @@ def test_another_schedule_undoes_the_first():
         model(batches(1)[0][0])
     learned = linger.learn_scales(model, layers=["head"])
     first = linger.Schedule(model, freeze_ranges=0, freeze_weights=True, freeze_batch_norms=0)
-    assert model.inner.chosen_range("w") is not None
+    assert model.inner.ranges["w"].chosen_range() is not None
     second = linger.Schedule(model, freeze_ranges=9)
-    assert model.inner.chosen_range("w") is None
+    assert model.inner.ranges["w"].chosen_range() is None
     assert all(parameter.requires_grad for parameter in learned)
     before = model.alone.running_mean.clone()
     model.train()(batches(1)[0][0])

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.graph.core.finding import ERROR, WARNING
+from linger.graph.core.nodes import ERROR, WARNING
 from tests.support.graph_text import edits, parsed, shown
 from tests.support.repairs import SPARING
 

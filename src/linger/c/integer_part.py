@@ -12,10 +12,9 @@ from linger.c.network import brought_to_order, depending, has_c, initializers, v
 from linger.errors import UnsupportedError, printable
 from linger.graph.core.nodes import describe, is_dialect, required_inputs
 from linger.graph.core.rewiring import needed_nodes
-from linger.graph.costs import multiplications_of
 from linger.graph.editing.extraction import extract
 from linger.graph.lowering.bodies import known_tensors
-from linger.graph.network import Network, NetworkLike
+from linger.graph.network import Network, NetworkLike, multiplications_of
 from linger.runtime.reference import Reference
 from linger.verification.feeds import spread_feeds
 

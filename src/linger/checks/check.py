@@ -49,7 +49,7 @@ from linger.graph.core.check_rules import (
     PARAMETER_TYPE,
     CheckRule,
 )
-from linger.graph.core.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
+from linger.graph.core.nodes import ERROR, NOTE, SEVERITIES, WARNING, Finding
 from linger.graph.network import Network, NetworkLike
 from linger.records.table import Column, Shown, picked
 from linger.targets import Target, find_target

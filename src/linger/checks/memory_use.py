@@ -18,24 +18,25 @@ from linger.analysis.multiplications import product_of
 from linger.errors import counted, listing, printable
 from linger.graph.core.check_rules import NO_EXACT_FORM, OPEN_SIZE, limit_rule
 from linger.graph.core.dialects import packed_name
-from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.nodes import all_nodes, describe
-from linger.graph.costs import (
+from linger.graph.core.nodes import ERROR, NOTE, WARNING, Finding, all_nodes, describe
+from linger.graph.lowering.bodies import Shape, Tensors
+from linger.graph.network import (
     Lifetime,
     Lifetimes,
     Liveness,
+    Network,
+    NetworkLike,
     computing_nodes,
     constant_bytes,
     is_view,
     made_by,
     multiplications_of,
+    open_batch_axes,
+    with_sizes,
     with_states,
 )
-from linger.graph.lowering.bodies import Shape, Tensors
-from linger.graph.network import Network, NetworkLike, open_batch_axes, with_sizes
 from linger.graph.passes.constants import parameters_of
-from linger.records.html import bars_html
-from linger.records.table import Column, Summed, picked, to_json, to_text
+from linger.records.table import Column, Summed, bars_html, picked, to_json, to_text
 from linger.targets import Target, find_target
 from linger.version import __version__
 

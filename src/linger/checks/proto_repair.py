@@ -19,8 +19,7 @@ from functools import partial
 import onnx
 
 from linger.errors import GraphError, listing, printable
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import Names, proto_graphs
+from linger.graph.core.nodes import Changes, Names, proto_graphs
 
 _UNKNOWN_VERSION = 0
 _ALIASES = {"ai.onnx": ""}

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from linger.errors import UsageError, listing
 from linger.graph.core.dialects import is_quantizing_domain
-from linger.graph.core.finding import Changes, Finding
+from linger.graph.core.nodes import Changes, Finding
 from linger.graph.lowering.bodies import attach_functions
 from linger.graph.lowering.inline_functions import inline_functions
 from linger.graph.passes.constants import merge_duplicates, merge_initializers, own_parameters

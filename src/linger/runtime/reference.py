@@ -15,6 +15,7 @@ from onnx.reference.op_run import OpRun
 
 from linger.dialect import DOMAIN, Op, ops
 from linger.errors import as_graph_error
+from linger.graph.core.dialects import with_carried
 from linger.graph.core.nodes import (
     all_nodes,
     attributes_of,
@@ -25,7 +26,6 @@ from linger.graph.core.nodes import (
     is_dialect_domain,
     op_of,
 )
-from linger.graph.core.unsigned_bytes import with_carried
 from linger.graph.files.model_io import copied, exchange, in_memory
 from linger.graph.files.soundness import require_bounded
 from linger.graph.network import Network, NetworkLike

@@ -25,8 +25,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.dialect import is_known
 from linger.errors import GraphError, UsageError, in_one_line, listing, refuse_unknown
+from linger.graph.core.dialects import with_carried
 from linger.graph.core.nodes import all_nodes, is_dialect, op_of
-from linger.graph.core.unsigned_bytes import with_carried
 from linger.graph.files.model_io import copied, exchange, external_tensors, in_memory
 from linger.graph.files.soundness import require_bounded
 from linger.graph.lowering.bodies import attach_functions, expand_dialect, state_recurrent_shapes

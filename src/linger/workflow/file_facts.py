@@ -25,8 +25,7 @@ from linger.errors import LingerError, UsageError, counted, printable
 from linger.files import is_unchanged
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of
 from linger.graph.core.nodes import describe, required_inputs
-from linger.graph.costs import Lifetime
-from linger.graph.network import Network, data_files
+from linger.graph.network import Lifetime, Network, data_files
 from linger.progress import progress
 from linger.proof import verify
 from linger.reporting.facts import Block, FindingFacts, LayerFacts, MemoryFacts, Proof, Run, TensorFacts, encodable

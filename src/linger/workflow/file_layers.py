@@ -17,10 +17,18 @@ from numpy.typing import NDArray
 from linger.checks.memory_use import LayerMemory, MemoryUse
 from linger.dialect import is_known
 from linger.errors import LingerError
-from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_quantizing, stated_formats
+from linger.graph.core.dialects import (
+    NEWER,
+    NEWER_OPS,
+    OLDER,
+    carried,
+    has_nodes_of,
+    is_quantizing,
+    stands_for,
+    stated_formats,
+)
 from linger.graph.core.nodes import inputs_within, required_inputs
 from linger.graph.core.tensor_types import REALS, constant_tensor, integer_bits
-from linger.graph.core.unsigned_bytes import carried, stands_for
 from linger.graph.formats.tensor_formats import UNKNOWN, TensorFormat
 from linger.graph.network import Network
 from linger.graph.qdq.qdq_node import MOVE, MOVE_BYTES, is_qdq, quantization_of, scale_of, zero_of

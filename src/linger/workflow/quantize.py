@@ -15,7 +15,7 @@ from linger.analysis.batches import Batch, Forward, values_of
 from linger.errors import VerificationError, counted
 from linger.pipeline import init
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.patterns import choose_widths
+from linger.quantization.setup.marking import choose_widths
 from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
 from linger.tuning.autotune.budget import fitting_threads, on_threads
 from linger.tuning.autotune.steps import refuse_not_finite, start_of

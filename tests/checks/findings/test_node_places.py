@@ -3,7 +3,7 @@
 from linger.checks.findings.structure import CheckedModel, function_places, model_finding, places_of
 from linger.graph import load
 from linger.graph.core.check_rules import DEAD_NODE
-from linger.graph.core.finding import Finding
+from linger.graph.core.nodes import Finding
 from tests.support.check_cases import FUNCTION, text_model
 from tests.support.onnx_text import parse
 

@@ -5,13 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.conversion.node_rewriter import (
-    NodeRewriter,
-    content_of,
-    replace_inputs,
-    rewrite,
-    sizes_of,
-)
+from linger.graph.conversion.node_rewriter import NodeRewriter, content_of, replace_inputs, rewrite, sizes_of
 from linger.graph.core.nodes import Names
 from tests.support.onnx_text import parse, printed
 

@@ -1,6 +1,6 @@
 """What a pass did."""
 
-from linger.graph.core.finding import Changes
+from linger.graph.core.nodes import Changes
 
 
 def test_changes_keep_their_order():

@@ -4,7 +4,7 @@ import re
 
 from linger.checks.check import RULES
 from linger.graph.core.check_rules import GENERAL_RULES
-from linger.graph.core.finding import SEVERITIES
+from linger.graph.core.nodes import SEVERITIES
 from tests.conftest import REPOSITORY
 
 

@@ -8,15 +8,7 @@ import pytest
 
 from linger.dialect import find_op
 from linger.errors import GraphError
-from linger.graph.core.nodes import (
-    all_nodes,
-    attributes_of,
-    describe,
-    is_dialect,
-    op_of,
-    opset_of,
-    platform_of,
-)
+from linger.graph.core.nodes import all_nodes, attributes_of, describe, is_dialect, op_of, opset_of, platform_of
 from tests.support.hostile import dialect
 
 

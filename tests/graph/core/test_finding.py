@@ -1,6 +1,6 @@
 """Findings read as sentences."""
 
-from linger.graph.core.finding import Finding
+from linger.graph.core.nodes import Finding
 
 
 def test_a_finding_is_two_sentences():

@@ -6,13 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.core.tensor_types import (
-    infer_element_types,
-    infer_outputs,
-    output_types,
-    type_of,
-    type_source,
-)
+from linger.graph.core.tensor_types import infer_element_types, infer_outputs, output_types, type_of, type_source
 from tests.support.onnx_text import parse
 from tests.support.schema_nodes import node, value
 

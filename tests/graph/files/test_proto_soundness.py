@@ -7,7 +7,7 @@ import pytest
 from linger.errors import GraphError
 from linger.graph import load
 from linger.graph.files.model_io import read_proto
-from linger.graph.files.proto_soundness import proto_flaws
+from linger.graph.files.soundness import proto_flaws
 from tests.support.hostile import dialect, nested, plain
 from tests.support.onnx_text import BRANCH
 

@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.files.proto_soundness import shape_problem, tensor_problem
+from linger.graph.files.soundness import shape_problem, tensor_problem
 
 TYPES = [t for t in ir.DataType if t not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
 

@@ -1,7 +1,7 @@
 """Uses and the state of a propagation: what inputs of a model stand for."""
 
-from linger.graph.formats.propagation import Use, propagate
-from linger.graph.formats.tensor_formats import UNKNOWN
+from linger.graph.formats.propagation import propagate
+from linger.graph.formats.tensor_formats import UNKNOWN, Use
 from tests.support.dialect_text import quantizing
 
 

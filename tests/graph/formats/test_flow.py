@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.graph.formats.flow import Flow, home_of, scan_states
+from linger.graph.formats.tensor_formats import Flow, home_of, scan_states
 from tests.support.dialect_text import quantizing
 
 

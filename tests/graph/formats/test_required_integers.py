@@ -1,6 +1,6 @@
 """What must be integers, because an op further on says so."""
 
-from linger.graph.formats.flow import Flow, required_integers
+from linger.graph.formats.tensor_formats import Flow, required_integers
 from tests.support.dialect_text import quantizing
 
 
@@ -20,7 +20,7 @@ def test_integers_are_wanted_back_to_where_they_are_made():
 
 def test_readers_may_contradict_each_other():
     found, values = required("r = Relu(x) a = ADD16(r, r) y = ADD32(r, r)", inputs="int8[n] x")
-    assert sorted(found.different_scales(values["x"])) == [16.0, 32.0]
+    assert sorted(found.scales_of(values["x"])) == [16.0, 32.0]
     assert found.scale_of(values["x"]) is None
 
 
@@ -29,7 +29,7 @@ def test_a_dequant_is_heard_only_where_nobody_else_speaks():
     assert found.scale_of(values["x"]) == 8.0
     found, values = required("d = DQ8(x) y = ADD16(x, x)", inputs="int8[n] x")
     assert found.scale_of(values["x"]) == 16.0
-    assert found.different_scales(values["x"]) == []
+    assert found.scales_of(values["x"]) == [16.0]
 
 
 def test_dequants_are_looked_through():

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from linger.graph.formats.flow import can_run, moved_inputs
+from linger.graph.formats.tensor_formats import can_run, moved_inputs
 from linger.graph.qdq.qdq_node import bounds_of
 from tests.support.onnx_text import parse
 

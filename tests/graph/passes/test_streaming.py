@@ -11,17 +11,7 @@ from linger.errors import GraphError, UnsupportedError, UsageError
 from linger.graph.passes.streaming import streamed
 from linger.runtime.reference import Reference
 from tests.support.onnx_text import content
-from tests.support.streams import (
-    add,
-    assert_streams,
-    conv,
-    dialect,
-    differing,
-    in_steps,
-    network,
-    numbers,
-    recurrent,
-)
+from tests.support.streams import add, assert_streams, conv, dialect, differing, in_steps, network, numbers, recurrent
 
 FRAMES = pytest.mark.parametrize("frames", [1, 2, 4])
 

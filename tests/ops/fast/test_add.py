@@ -4,13 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.fixed import limits
-from linger.ops.add import iq_add
-from linger.ops.fast.fast_path import functional_fast_path
 from tests.support import naive
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import SUM_SCALES, all_pairs, by_name, elementwise, real_carrier, reference
+from tests.support.fast_paths import (
+    SUM_SCALES,
+    all_pairs,
+    by_name,
+    elementwise,
+    functional_fast_path,
+    real_carrier,
+    reference,
+)
+from tests.support.ops import find_op, limits
 from tests.support.samples import run_numpy
+
+iq_add = find_op("iqAdd")
 
 add_torch = functional_fast_path(iq_add)
 

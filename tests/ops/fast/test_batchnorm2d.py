@@ -2,10 +2,11 @@
 
 import pytest
 
-from linger.ops.batchnorm2d import batchnorm2d_int
-from linger.ops.fast.fast_path import product_fast_path
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, product, reference
+from tests.support.fast_paths import by_name, product, product_fast_path, reference
+from tests.support.ops import find_op
+
+batchnorm2d_int = find_op("BatchNorm2dInt")
 
 batchnorm2d_torch = product_fast_path(batchnorm2d_int)
 

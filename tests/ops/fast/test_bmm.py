@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from linger.ops.bmm import bmm_int
-from linger.ops.fast.fast_path import functional_fast_path
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, elementwise, reference
+from tests.support.fast_paths import by_name, elementwise, functional_fast_path, reference
+from tests.support.ops import find_op
 from tests.support.samples import run_numpy
+
+bmm_int = find_op("BmmInt")
 
 bmm_torch = functional_fast_path(bmm_int)
 

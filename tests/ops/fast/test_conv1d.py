@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from linger.numeric.torch.kernel import SplitPlan, run_product
-from linger.ops.conv1d import conv1d_int
-from linger.ops.fast.fast_path import product_fast_path
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, product, reference
+from tests.support.fast_paths import by_name, product, product_fast_path, reference, run_split
+from tests.support.ops import find_op
+
+conv1d_int = find_op("Conv1dInt")
 
 conv1d_torch = product_fast_path(conv1d_int)
 
@@ -25,18 +25,9 @@ def test_signal_without_a_batch_axis_is_split_along_its_channels(parts, group, d
     x = torch.from_numpy(draw.integers(-9, 10, (1, 8, 6))).float()
     w = torch.from_numpy(draw.integers(-9, 10, (4, 8 // group, 2))).float()
     b = torch.from_numpy(draw.integers(-9, 10, 4)).float()
-    plan = SplitPlan(parts, is_bias_apart=parts != 1)
 
     def run(x):
-        return run_product(
-            lambda x, w, b: conv1d_torch.accumulate(x, w, b, geometry),
-            x,
-            w,
-            b,
-            plan,
-            group=group,
-            axis=conv1d_torch.channel_axis,
-        )
+        return run_split(conv1d_torch, (x, w, b), geometry, parts=parts, is_bias_apart=parts != 1)
 
     assert torch.equal(run(x[0]), run(x)[0])
     assert torch.equal(run(x), conv1d_torch.accumulate(x, w, b, geometry).to(run(x).dtype))

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from linger.numeric.torch.kernel import SplitPlan, run_product
-from linger.ops.conv_transpose2d import conv_transpose2d_int
-from linger.ops.fast.fast_path import product_fast_path
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, product, reference
+from tests.support.fast_paths import by_name, product, product_fast_path, reference, run_split
+from tests.support.ops import find_op
+
+conv_transpose2d_int = find_op("ConvTranspose2dInt")
 
 conv_transpose2d_torch = product_fast_path(conv_transpose2d_int)
 
@@ -25,18 +25,10 @@ def test_image_without_a_batch_axis_is_split_along_its_channels(parts, group, dr
     x = torch.from_numpy(draw.integers(-9, 10, (1, 8, 5, 6))).float()
     w = torch.from_numpy(draw.integers(-9, 10, (8, 4 // group, 2, 2))).float()
     b = torch.from_numpy(draw.integers(-9, 10, 4)).float()
-    plan = SplitPlan(parts, is_bias_apart=parts != 1)
 
     def run(x):
-        return run_product(
-            lambda x, w, b: conv_transpose2d_torch.accumulate(x, w, b, geometry),
-            x,
-            w,
-            b,
-            plan,
-            group=group,
-            axis=conv_transpose2d_torch.channel_axis,
-            is_transposed=True,
+        return run_split(
+            conv_transpose2d_torch, (x, w, b), geometry, parts=parts, is_bias_apart=parts != 1, is_transposed=True
         )
 
     assert torch.equal(run(x[0]), run(x)[0])

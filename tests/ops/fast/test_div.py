@@ -2,8 +2,10 @@
 
 import torch
 
-from linger.ops.div import iq_div
-from linger.ops.fast.fast_path import functional_fast_path
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+iq_div = find_op("iqDiv")
 
 div_torch = functional_fast_path(iq_div)
 

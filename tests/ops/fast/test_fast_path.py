@@ -1,13 +1,13 @@
 """Which fast path an op has."""
 
-from linger.dialect import find_op, ops
-from linger.ops.fast.fast_path import (
+from tests.support.fast_paths import (
     ExactFastPath,
     RealFastPath,
     functional_fast_path,
     product_fast_path,
     recurrent_fast_path,
 )
+from tests.support.ops import find_op, ops
 
 
 def test_ops_that_compute_have_a_fast_path_and_those_that_move_numbers_have_none():

@@ -3,9 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from linger.numeric.curves import DEFAULT_EPS
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.groupnorm import groupnorm_int
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+groupnorm_int = find_op("GroupNormInt")
 
 groupnorm_torch = functional_fast_path(groupnorm_int)
 
@@ -23,5 +24,5 @@ def test_groups_of_one_number_leave_the_offset():
     found = groupnorm_torch.real_result([x, w, b], settings={"groups": 6})
     # the variance is 0, so x·w/√eps + (b − x·w/√eps) is left of it: two products and two sums, each within 2^-24 of its result;
     # some CPUs fuse them and lose nothing
-    bound = 2.0**-22 * ((x * w).abs() / DEFAULT_EPS**0.5 + b.abs())
+    bound = 2.0**-22 * ((x * w).abs() / groupnorm_int.default("eps") ** 0.5 + b.abs())
     assert ((found - b).abs() <= bound).all()

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.torch.gates import Formats
-from linger.ops.fast import gru as gru_torch
-from tests.support.recurrent import assert_exact, gru_step, random_case, random_layer, tensors, there
+from tests.support.fast_paths import recurrent_fast_path
+from tests.support.ops import find_op
+from tests.support.recurrent import Formats, assert_exact, gru_step, random_case, random_layer, tensors, there
 from tests.support.recurrent_gradients import assert_gradients_agree, gru_cell
+
+gru_torch = recurrent_fast_path(find_op("GRUInt"))
 
 USUAL = Formats(32.0, 128.0, (256.0, 128.0), (256.0, 512.0))
 

@@ -3,8 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.hardsigmoid import iq_hardsigmoid
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+iq_hardsigmoid = find_op("iqHardsigmoid")
 
 hardsigmoid_torch = functional_fast_path(iq_hardsigmoid)
 

@@ -3,8 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.hardswish import iq_hardswish
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+iq_hardswish = find_op("iqHardswish")
 
 hardswish_torch = functional_fast_path(iq_hardswish)
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.layernorm import layernorm_int
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+layernorm_int = find_op("LayerNormInt")
 
 layernorm_torch = functional_fast_path(layernorm_int)
 

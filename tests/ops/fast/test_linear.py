@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from linger.numeric.torch.kernel import SplitPlan, run_product
-from linger.ops.fast.fast_path import product_fast_path
-from linger.ops.linear import linear_int
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, product, reference
+from tests.support.fast_paths import by_name, product, product_fast_path, reference, run_split
+from tests.support.ops import find_op
+
+linear_int = find_op("LinearInt")
 
 linear_torch = product_fast_path(linear_int)
 
@@ -22,13 +22,5 @@ def test_integers_are_those_of_the_body(sample):
 def test_last_axis_is_split_whatever_stands_before_it(shape, draw):
     x = torch.from_numpy(draw.integers(-9, 10, shape)).float()
     w, b = (torch.from_numpy(draw.integers(-9, 10, size)).float() for size in ((4, 7), (4,)))
-    found = run_product(
-        lambda x, w, b: linear_torch.accumulate(x, w, b, {}),
-        x,
-        w,
-        b,
-        SplitPlan(3, is_bias_apart=True),
-        group=1,
-        axis=linear_torch.channel_axis,
-    )
+    found = run_split(linear_torch, (x, w, b), {}, parts=3, is_bias_apart=True)
     assert torch.equal(found.long(), x.long() @ w.long().T + b.long())

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.logsoftmax import log_softmax_int
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+log_softmax_int = find_op("LogSoftmaxInt")
 
 logsoftmax_torch = functional_fast_path(log_softmax_int)
 

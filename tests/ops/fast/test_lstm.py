@@ -5,11 +5,13 @@ import pytest
 import torch
 
 from linger.graph import load
-from linger.numeric.torch.gates import Formats
-from linger.ops.fast import lstm as lstm_torch
+from tests.support.fast_paths import recurrent_fast_path
 from tests.support.golden import GOLDEN
-from tests.support.recurrent import assert_exact, lstm_step, random_case, random_layer, tensors, there
+from tests.support.ops import find_op
+from tests.support.recurrent import Formats, assert_exact, lstm_step, random_case, random_layer, tensors, there
 from tests.support.recurrent_gradients import assert_gradients_agree, lstm_cell
+
+lstm_torch = recurrent_fast_path(find_op("LSTMInt"))
 
 USUAL = Formats(32.0, 128.0, (256.0, 128.0), (256.0, 512.0))
 

@@ -2,8 +2,10 @@
 
 import torch
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.mean import iq_mean
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+iq_mean = find_op("iqMean")
 
 mean_torch = functional_fast_path(iq_mean)
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.minimum import iq_min
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, elementwise, reference
+from tests.support.fast_paths import by_name, elementwise, functional_fast_path, reference
+from tests.support.ops import find_op
 from tests.support.samples import run_numpy
+
+iq_min = find_op("iqMin")
 
 minimum_torch = functional_fast_path(iq_min)
 

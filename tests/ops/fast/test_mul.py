@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.fixed import limits
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.mul import iq_mul
 from tests.support import naive
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, elementwise, real_carrier, reference
+from tests.support.fast_paths import by_name, elementwise, functional_fast_path, real_carrier, reference
+from tests.support.ops import find_op, limits
 from tests.support.samples import run_numpy
+
+iq_mul = find_op("iqMul")
 
 mul_torch = functional_fast_path(iq_mul)
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.prelu import iq_prelu
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, real_carrier, reference
+from tests.support.fast_paths import by_name, functional_fast_path, real_carrier, reference
+from tests.support.ops import find_op
+
+iq_prelu = find_op("iqPRelu")
 
 prelu_torch = functional_fast_path(iq_prelu)
 

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.softmax import softmax_int
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+softmax_int = find_op("SoftmaxInt")
 
 softmax_torch = functional_fast_path(softmax_int)
 

@@ -4,13 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.fixed import limits
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.sub import iq_sub
 from tests.support import naive
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import SUM_SCALES, all_pairs, by_name, elementwise, real_carrier, reference
+from tests.support.fast_paths import (
+    SUM_SCALES,
+    all_pairs,
+    by_name,
+    elementwise,
+    functional_fast_path,
+    real_carrier,
+    reference,
+)
+from tests.support.ops import find_op, limits
 from tests.support.samples import run_numpy
+
+iq_sub = find_op("iqSub")
 
 sub_torch = functional_fast_path(iq_sub)
 

@@ -2,8 +2,10 @@
 
 import torch
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.sum import iq_sum
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+iq_sum = find_op("iqSum")
 
 sum_torch = functional_fast_path(iq_sum)
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.swish import iq_swish
 from tests.support.comparison import assert_same
-from tests.support.fast_paths import by_name, real_carrier, reference
+from tests.support.fast_paths import by_name, functional_fast_path, real_carrier, reference
+from tests.support.ops import find_op
+
+iq_swish = find_op("iqSwish")
 
 swish_torch = functional_fast_path(iq_swish)
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.tanh import iq_tanh
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
 from tests.support.samples import run_numpy
+
+iq_tanh = find_op("iqTanh")
 
 tanh_torch = functional_fast_path(iq_tanh)
 

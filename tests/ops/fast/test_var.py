@@ -2,8 +2,10 @@
 
 import torch
 
-from linger.ops.fast.fast_path import functional_fast_path
-from linger.ops.var import iq_var
+from tests.support.fast_paths import functional_fast_path
+from tests.support.ops import find_op
+
+iq_var = find_op("iqVar")
 
 var_torch = functional_fast_path(iq_var)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.core.calibration_exchange import _read
+from linger.quantization.core.calibrate import _read
 from linger.quantization.core.calibration_parts import Parts, encode
 from linger.quantization.core.quantized import ranges_of
 

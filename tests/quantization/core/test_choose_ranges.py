@@ -11,8 +11,8 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
+from linger.quantization.core.calibrate import real_copy
 from linger.quantization.core.quantized import ranges_of
-from linger.quantization.core.runtime import real_copy
 
 
 class Net(nn.Module):
@@ -156,8 +156,8 @@ def test_methods_by_kind_and_by_layer():
     changed = {key for key in first if first[key] != second[key]}
     assert {"first.x", "first.w", "second.w", "second.o", "head.w", "head.o"} == changed
     assert second["first.x"] < first["first.x"]
-    assert mixed.first.chosen_range("w") is not None
-    assert plain.first.chosen_range("w") is None
+    assert mixed.first.ranges["w"].chosen_range() is not None
+    assert plain.first.ranges["w"].chosen_range() is None
     only_one = copy.deepcopy(plain)
     linger.choose_ranges(only_one, layers={"*.o": "percentile:70"})
     third = values(only_one)
@@ -170,18 +170,18 @@ def test_weights_are_found_by_their_own_numbers_with_the_batch_norm_folded_in():
     linger.choose_ranges(model, weights="topk:1")
     factor = model.first.bn.weight / (model.first.bn.running_var + model.first.bn.eps).sqrt()
     expected = (model.first.weight * factor.reshape(-1, 1, 1, 1)).abs().max().item()
-    assert model.first.chosen_range("w") == pytest.approx(expected, rel=1e-6)
+    assert model.first.ranges["w"].chosen_range() == pytest.approx(expected, rel=1e-6)
     linger.choose_ranges(model, weights="max")
-    assert model.first.chosen_range("w") is None
+    assert model.first.ranges["w"].chosen_range() is None
     assert "first.chosen_w" not in model.state_dict()
 
 
 def test_default_leaves_choices_of_weights_alone():
     model = calibrated(data(), weights="percentile:90")
-    chosen = model.first.chosen_range("w")
+    chosen = model.first.ranges["w"].chosen_range()
     with linger.calibration():
         model(data()[0])
-    assert model.first.chosen_range("w") == chosen
+    assert model.first.ranges["w"].chosen_range() == chosen
 
 
 def test_what_a_relu_drops_does_not_count():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.quantization.core.frozen import (
+from linger.quantization.core.quantized import (
     PARTS,
     Watchman,
     checksum,

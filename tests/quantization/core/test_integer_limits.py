@@ -11,7 +11,7 @@ from torch import nn
 
 from linger.constraint.limits import Limits
 from linger.numeric.fixed import limits, scale_for
-from linger.quantization.core.frozen import fold_by_batch, integer_bound, limit_parameters, limits_of_rows
+from linger.quantization.core.quantized import fold_by_batch, integer_bound, limit_parameters, limits_of_rows
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import linger
 from linger.errors import UsageError
 from linger.numeric.torch.quantize import round_weight
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.torch_state import full_precision, put_autocast_aside, take_autocast_up
+from linger.quantization.core.runtime import full_precision, put_autocast_aside, take_autocast_up
 from tests.support.device_models import image, make_model
 
 

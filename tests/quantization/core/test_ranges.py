@@ -51,7 +51,7 @@ def test_a_finer_scale_of_weights_saturates_the_largest(net: nn.Module) -> None:
     assert integers.tolist() == wanted.long().tolist()
     assert integers.abs().max() >= 127
     assert weights.scale == scale * 4
-    made[3].choose_range("w", None)
+    made[3].ranges["w"].choose_range(None)
     assert torch.equal(made(x).dequantize(), before)
 
 

@@ -21,7 +21,7 @@ def linear():
 def told():
     """A layer whose optional buffers all say something."""
     layer = linear()
-    layer.choose_range("w", 0.5)
+    layer.ranges["w"].choose_range(0.5)
     layer.ranges["o"].users.set((-math.inf, 6.0))
     layer.ranges["x"].users.set(EVERYTHING)
     layer.write("own_x", 1.0)
@@ -44,7 +44,7 @@ def test_what_a_checkpoint_does_not_have_is_absent_afterwards():
     layer = told()
     layer.load_state_dict(linear().state_dict())
     assert layer.state_dict().keys() == linear().state_dict().keys()
-    assert layer.chosen_range("w") is None
+    assert layer.ranges["w"].chosen_range() is None
     assert layer.ranges["o"].known_use is None
 
 
@@ -58,7 +58,7 @@ def test_model_without_storage_gets_what_a_checkpoint_has(assign):
     layer.load_state_dict(told().state_dict(), assign=assign)
     assert not any(buffer.is_meta for buffer in layer.buffers())
     assert layer.state_dict().keys() == told().state_dict().keys()
-    assert (layer.chosen_range("w"), layer.ranges["o"].known_use, layer.ranges["x"].known_use) == (
+    assert (layer.ranges["w"].chosen_range(), layer.ranges["o"].known_use, layer.ranges["x"].known_use) == (
         0.5,
         (-math.inf, 6.0),
         None,

@@ -7,7 +7,7 @@ import torch
 from linger import QTensor
 from linger.dialect import find_op
 from linger.errors import UsageError
-from linger.quantization.core.frozen import Frozen
+from linger.quantization.core.quantized import Frozen
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.diagnosis.dumper import (
     as_array,

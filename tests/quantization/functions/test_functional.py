@@ -8,7 +8,8 @@ from torch import nn
 import linger
 from linger import QTensor, trace_layers
 from linger.errors import UsageError
-from linger.quantization.core.runtime import Runtime, real_copy
+from linger.quantization.core.calibrate import real_copy
+from linger.quantization.core.runtime import Runtime
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional import as_operand
 from linger.quantization.functions.functional_layer import KEY_PREFIX

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import linger
 from linger.constraint.limits import Limits, limits_of
-from linger.quantization.setup.patterns import fits, last_fitting
+from linger.quantization.setup.config import fits, last_fitting
 
 
 class Net(nn.Module):

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
+from linger.quantization.core.calibrate import real_copy
 from linger.quantization.core.quantized import ranges_of
-from linger.quantization.core.runtime import real_copy
 from linger.quantization.core.stored import Kind
 from linger.quantization.layers.layer import QuantLayer
 
@@ -225,7 +225,7 @@ class Functional(nn.Module):
 def test_a_product_in_a_users_own_forward() -> None:
     x = torch.rand(16, 4)
     model, reference = quantized(Functional(), x)
-    model._modules["_linger_round_tensor_function_linear_0"].choose_range("w", 8.0)
+    model._modules["_linger_round_tensor_function_linear_0"].ranges["w"].choose_range(8.0)
     model(x)
     result = linger.correct_biases(model, reference, x)
     assert [change.name for change in result.changes] == ["first", "bias"]
@@ -237,7 +237,7 @@ def test_a_product_in_a_users_own_forward() -> None:
 def test_the_sign_of_the_correction_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(64, 8)
     model, reference = quantized(nn.Linear(8, 4), x)
-    model.choose_range("w", 2.0)
+    model.ranges["w"].choose_range(2.0)
     model(x)
     other = copy.deepcopy(model)
     assert (
@@ -246,7 +246,7 @@ def test_the_sign_of_the_correction_matters(monkeypatch: pytest.MonkeyPatch) -> 
     right = QuantLayer.shift_output
     monkeypatch.setattr(QuantLayer, "shift_output", lambda layer, shift: right(layer, -shift))
     faulty, _ = quantized(reference, x)
-    faulty.choose_range("w", 2.0)
+    faulty.ranges["w"].choose_range(2.0)
     result = linger.correct_biases(faulty, reference, x)
     assert result.after_db == result.before_db
     assert result.changes[0].what.startswith("undone")

@@ -49,7 +49,7 @@ def test_two_weights_that_always_work_together() -> None:
     result = linger.round_weights(model, reference, TOGETHER)
     assert sorted(integers(model).flatten().tolist()) == [64, 65]
     assert sorted((model.weight * 64).flatten().tolist()) == [64, 65]
-    assert model.chosen_range("w") == 127 / 64
+    assert model.ranges["w"].chosen_range() == 127 / 64
     assert result.after_db > result.before_db
     assert [change.name for change in result.changes] == [""]
 
@@ -71,7 +71,7 @@ def test_the_held_out_part_decides() -> None:
     assert integers(model).flatten().tolist() == [64, 64]
     assert result.changes == ()
     assert result.after_db == result.before_db
-    assert model.chosen_range("w") is None
+    assert model.ranges["w"].chosen_range() is None
 
 
 def test_every_fourth_batch_is_held_out() -> None:

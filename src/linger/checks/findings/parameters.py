@@ -18,8 +18,7 @@ from linger.checks.findings.structure import CheckedModel, NodePlace
 from linger.dialect import Op, find_op, is_known
 from linger.graph.core import check_rules as rules
 from linger.graph.core.dialects import NEWER_OPS, is_newer, is_quantizing
-from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.nodes import is_dialect, op_of
+from linger.graph.core.nodes import NOTE, Finding, is_dialect, op_of
 from linger.graph.core.tensor_types import INTEGERS, constant_tensor, integer_bits
 from linger.numeric.fixed import is_power_of_two, limits
 from linger.numeric.onnx.writer import integer_type

@@ -24,11 +24,9 @@ from linger.checks.findings.structure import CheckedModel, NodePlace, function_p
 from linger.dialect import Op, is_known, ops
 from linger.errors import GraphError, LingerError, UsageError, listing
 from linger.graph.core import check_rules as rules
-from linger.graph.core.dialects import NEWER_OPS, is_dequant, is_newer, read_scale
-from linger.graph.core.finding import WARNING, Finding
-from linger.graph.core.nodes import describe, is_dialect, op_of
+from linger.graph.core.dialects import LARGEST, NEWER_OPS, SAFE_WEIGHT, is_dequant, is_newer, read_scale, stands_for
+from linger.graph.core.nodes import WARNING, Finding, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import constant_tensor, infer_element_types
-from linger.graph.core.unsigned_bytes import LARGEST, SAFE_WEIGHT, stands_for
 from linger.graph.files.model_io import INLINE_BYTES
 from linger.graph.formats.propagation import Propagation, Use, propagate
 from linger.graph.lowering.bodies import bring_to_normal_form, require_settings

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from linger.dialect import Op, find_op
 from linger.graph.core.check_rules import OPEN_SIZE, CheckRule, limit_rule
 from linger.graph.core.dialects import is_newer
-from linger.graph.core.finding import ERROR, NOTE, WARNING, Finding
-from linger.graph.core.nodes import describe, is_dialect
+from linger.graph.core.nodes import ERROR, NOTE, WARNING, Finding, describe, is_dialect
 from linger.graph.core.tensor_types import REALS, integer_bits
 from linger.graph.lowering.bodies import Shape
 from linger.targets import Target

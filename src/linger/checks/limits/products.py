@@ -19,7 +19,7 @@ from linger.checks.limits.limit import BY_EXPORT, KB, QUANTIZE_FOR, Site, aligne
 from linger.dialect import ops
 from linger.errors import listing
 from linger.graph.core.check_rules import NO_EXACT_FORM
-from linger.graph.core.finding import WARNING, Finding
+from linger.graph.core.nodes import WARNING, Finding
 from linger.graph.lowering.bodies import Shape
 from linger.numeric.fixed import is_power_of_two
 from linger.targets import Status

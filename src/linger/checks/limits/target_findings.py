@@ -34,8 +34,17 @@ from linger.errors import UsageError, listing, printable
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.check_rules import NO_EXACT_FORM, CheckRule, limit_rule
 from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer
-from linger.graph.core.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
-from linger.graph.core.nodes import all_nodes, describe, is_dialect, platform_of
+from linger.graph.core.nodes import (
+    ERROR,
+    NOTE,
+    SEVERITIES,
+    WARNING,
+    Finding,
+    all_nodes,
+    describe,
+    is_dialect,
+    platform_of,
+)
 from linger.graph.files.model_io import copied
 from linger.graph.lowering.bodies import Shape, Tensors, declared_tensors, known_tensors
 from linger.graph.passes.constants import fix_shapes

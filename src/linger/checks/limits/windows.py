@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from linger.checks.limits.limit import BY_EXPORT, KB, Site, aligned, limit, one_of
 from linger.graph.core.check_rules import NO_EXACT_FORM
-from linger.graph.core.finding import Finding
+from linger.graph.core.nodes import Finding
 
 Numbers = tuple[int, ...]
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes and graphs of a model: what a dialect node says, the one way to walk, the order of computation, free names."""
+"""Nodes and graphs of a model: attributes of dialect nodes, walking, topological order, free names; findings and changes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -367,3 +367,66 @@ class Names:
 def tensor_names(model: ir.Model) -> Names:
     """The names of all tensors of a model, in every graph and function."""
     return Names(value.name for place in all_graphs(model) for value in defined_in(place.graph) if value.name)
+
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = (ERROR, WARNING, NOTE)
+"""It is wrong; it may go wrong, depending on the data; it is worth knowing, or could not be checked."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a model, may go wrong, or could not be checked.
+
+    Attributes:
+        severity: "error", "warning" or "note".
+        node: Name and type of the node; empty for the model as a whole.
+        reason: What is wrong, and what the limit is.
+        remedy: What to do about it.
+        rule: Id of the rule that was broken (`linger.graph.core.check_rules`); empty for a finding without a rule.
+        tensor: The tensor that it is about; empty where it is about the node.
+    """
+
+    severity: str
+    node: str
+    reason: str
+    remedy: str
+    rule: str = ""
+    tensor: str = ""
+
+    @property
+    def place(self) -> str:
+        """The node, else the tensor."""
+        return self.node or self.tensor
+
+    def __str__(self) -> str:
+        where = f"{self.node}: " if self.node else ""
+        return f"{where}{self.reason}. {self.remedy}"
+
+
+class _Change(NamedTuple):
+    """One edit: where and what."""
+
+    where: str
+    what: str
+
+
+@dataclass
+class Changes:
+    """Edits in the order they were made; empty means that nothing changed."""
+
+    entries: list[_Change] = field(default_factory=list)
+
+    def note(self, where: str, what: str) -> None:
+        """Add one edit."""
+        self.entries.append(_Change(where, what))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The edits as (where, what)."""
+        return [(c.where, c.what) for c in self.entries]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[_Change]:
+        return iter(self.entries)

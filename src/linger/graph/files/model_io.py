@@ -19,8 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from linger.errors import GraphError, UsageError, listing, printable
 from linger.files import places_beside, write_atomically, write_together
 from linger.graph.core.nodes import GraphPlace, all_graphs, defined_in
-from linger.graph.files.proto_soundness import UNREADABLE, proto_flaws
-from linger.graph.files.soundness import DEEPEST, Flaw, flaws, node_flaws, refuse
+from linger.graph.files.soundness import DEEPEST, UNREADABLE, Flaw, flaws, node_flaws, proto_flaws, refuse
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 

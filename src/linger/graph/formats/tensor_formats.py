@@ -1,50 +1,365 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element type, scale and width of a tensor, and what each kind of node makes of those of its inputs."""
+"""Element type, scale and width of a tensor; where its numbers come from unchanged; which tensors must hold integers.
+
+The first part says what standard ops do: which move, select, join or compare numbers, and so may do it with integers. The last
+part is the state of the walk in `propagation.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 import onnx_ir as ir
 
-from linger.graph.core.check_rules import (
-    CONTRADICTION,
-    MISSING_ATTRIBUTE,
-    MISSING_DEQUANT,
-    OPERAND_TYPE,
-    SCALE_MISMATCH,
-    CheckRule,
+from linger.graph.core.check_rules import CONTRADICTION, MISSING_DEQUANT, SCALE_MISMATCH, CheckRule
+from linger.graph.core.dialects import (
+    StatedFormats,
+    is_dequant,
+    is_quantizing,
+    is_quantizing_domain,
+    read_scale,
+    stated_formats,
 )
-from linger.graph.core.dialects import StatedFormat, is_dequant, read_scale
-from linger.graph.core.finding import ERROR, WARNING, Finding
-from linger.graph.core.nodes import describe
-from linger.graph.core.tensor_types import (
-    INTEGERS,
-    OLDEST_OPSET,
-    REALS,
-    cast_type,
-    integer_bits,
-    output_types,
-    type_variable,
-)
-from linger.graph.formats.flow import (
-    INTEGER_OPS,
-    SHAPE_OPS,
-    WHOLE_NUMBERS,
-    Flow,
-    RequiredIntegers,
-    can_run,
-    can_take,
-    data_of,
-    integer_inputs,
-    moved_inputs,
-    moved_outputs,
-    takes_reals,
-)
-from linger.graph.qdq.qdq_node import bounds_of
+from linger.graph.core.nodes import Finding, all_nodes, describe, inner_graphs, is_in_order
+from linger.graph.core.tensor_types import INTEGERS, OLDEST_OPSET, REALS, constant_type, integer_bits, takes
+from linger.graph.qdq.qdq_node import COMPARE, MOVE, MOVE_BYTES, bounds_of
 from linger.numeric.onnx.writer import integer_type
+
+LOOP_FORMALS = 2
+"""How many inputs of a Loop's body come before the carried tensors: the iteration and the condition."""
+
+CONTAINERS = ("If", "Loop", "Scan")
+_ENOUGH = 2
+"""How many scales of one tensor are kept: two are a contradiction already."""
+
+WHOLE_NUMBERS = INTEGERS | {ir.DataType.INT64}
+
+_MOVED = {
+    **dict.fromkeys((*MOVE, *MOVE_BYTES, *COMPARE, "Compress", "Resize", "TopK"), (0,)),
+    "Where": (1, 2),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), (0, 2)),
+}
+_JOINED_ALL = frozenset({"Concat", "Max", "Min"})
+_COMPARED = {
+    **dict.fromkeys(("ArgMax", "ArgMin"), (0,)),
+    **dict.fromkeys(("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"), (0, 1)),
+}
+
+_ON_DATA = frozenset({*_MOVED, *_JOINED_ALL, *_COMPARED})
+"""Ops of which `data_of` may give something."""
+
+SHAPE_OPS = frozenset({"Shape", "Size"})
+"""Ops that read the shape of a tensor and never its numbers."""
+
+INTEGER_OPS = frozenset(
+    {"Cast", "CastLike", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "DequantizeLinear", "BitShift",
+     "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}
+)  # fmt: skip
+"""Ops that read integers as they are; what these stand for is stated elsewhere, or nowhere."""
+
+_ONLY_INTEGERS = INTEGER_OPS - {"Cast", "CastLike"}
+_EXACT_COMPARISON_BITS = 16
+"""Wider integers may become equal as float32, so that comparing the integers gives another answer."""
+
+_WITHOUT_KERNEL = {
+    ir.DataType.INT8: frozenset[str](),
+    ir.DataType.INT16: frozenset(
+        {"Pad", "Max", "Min", "Where", "DepthToSpace", "SpaceToDepth", "Resize", "ReduceMax", "ReduceMin", "ArgMax",
+         "ArgMin"}
+    ),
+    ir.DataType.INT32: frozenset({"DepthToSpace", "SpaceToDepth"}),
+}  # fmt: skip
+"""By element type, ops that ONNX Runtime 1.31.1 cannot run, as measured."""
+
+_ADOPTED = frozenset({"Relu", "MaxPool", "Clip"})
+"""Ops that become dialect ops on integers, so that no kernel of ONNX Runtime is needed."""
+
+_RESIZE_KERNEL_OPSET = 13
+"""The first opset for which ONNX Runtime has a Resize of integers."""
+
+
+def moved_inputs(node: ir.Node) -> tuple[int, ...]:
+    """Inputs of a standard node whose numbers come out unchanged; where there are several, they must have one scale."""
+    op_type = node.op_type
+    if op_type in _JOINED_ALL:
+        return tuple(range(len(node.inputs)))
+    if op_type == "Resize" and _text(node, "mode", "nearest") != "nearest":
+        return ()
+    if op_type == "Clip" and ("min" in node.attributes or "max" in node.attributes):
+        return ()  # before opset 11: bounds are real numbers
+    return _MOVED.get(op_type, ())
+
+
+def moved_outputs(node: ir.Node) -> int:
+    """How many outputs carry the numbers on; the others are indices."""
+    return len(node.outputs) if node.op_type == "Split" else 1
+
+
+def data_of(node: ir.Node) -> tuple[int, ...]:
+    """Inputs of a standard node that are moved, selected or compared: at one scale, integers give what real numbers give."""
+    return moved_inputs(node) or _COMPARED.get(node.op_type, ())
+
+
+def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
+    """Inputs of a standard node that must be integers: the op takes only integers, or meets a constant of integers."""
+    op_type = node.op_type
+    if op_type in _ONLY_INTEGERS:
+        return tuple(i for i in range(len(node.inputs)) if not takes_reals(node, i, opset))
+    if op_type not in _ON_DATA:
+        return ()
+    together = [i for i in (*data_of(node), *bounds_of(node)) if i < len(node.inputs)]
+    others = tuple(i for i in together if _constant_element(node.inputs[i]) not in INTEGERS)
+    return others if len(others) < len(together) else ()
+
+
+def _constant_element(value: ir.Value | None) -> ir.DataType | None:
+    """The element type of an initializer that cannot be overridden, or of a Constant."""
+    if value is None or value.is_graph_input():
+        return None
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant":
+        return constant_type(producer)
+    return None if value.const_value is None else value.const_value.dtype
+
+
+def can_run(node: ir.Node, element: ir.DataType | None, bits: int | None, opset: int) -> bool:
+    """Whether ONNX and ONNX Runtime have a node of this type for integers of an element type."""
+    if node.op_type in _COMPARED and (bits is None or bits > _EXACT_COMPARISON_BITS):
+        return False
+    if node.op_type in _ADOPTED:
+        return len(node.outputs) == 1
+    if element is None or element not in INTEGERS or node.op_type in _WITHOUT_KERNEL[element]:
+        return False
+    if node.op_type == "Resize" and opset < _RESIZE_KERNEL_OPSET:
+        return False
+    return takes(node.op_type, min(data_of(node), default=0), element, opset)
+
+
+def can_take(node: ir.Node, index: int, element: ir.DataType | None, opset: int) -> bool:
+    """Whether an input of a standard node may have an element type; True also where floats are not allowed either."""
+    if element is None or node.op_type in _ADOPTED or not takes_reals(node, index, opset):
+        return True
+    return takes(node.op_type, index, element, opset)
+
+
+def takes_reals(node: ir.Node, index: int, opset: int) -> bool:
+    """Whether an input of a standard node may hold floats."""
+    return takes(node.op_type, index, ir.DataType.FLOAT, opset)
+
+
+def _text(node: ir.Node, name: str, default: str) -> str:
+    found = node.attributes.get(name)
+    if found is None or found.type != ir.AttributeType.STRING:
+        return default
+    return "" if found.is_ref() else found.as_string()  # what the caller of a function gives is not known
+
+
+def is_default_domain(node: ir.Node) -> bool:
+    """Whether a node is of standard ONNX."""
+    return node.domain in ("", "ai.onnx")
+
+
+def home_of(value: ir.Value) -> ir.Graph | None:
+    """The graph that defines a tensor; a branch may list a tensor of the graph around it as its output."""
+    producer = value.producer()
+    return value.graph if producer is None else producer.graph
+
+
+def scan_states(node: ir.Node) -> int | None:
+    """How many states a Scan carries; None where its attribute is missing or does not fit its inputs."""
+    count = node.attributes.get("num_scan_inputs")
+    if count is None or count.type != ir.AttributeType.INT or count.is_ref():
+        return None
+    states = len(node.inputs) - count.as_int()
+    return states if states >= 0 else None
+
+
+@dataclass
+class Flow:
+    """How numbers move through a model: which node holds which graph, and which nodes call which function."""
+
+    model: ir.Model
+    owners: dict[ir.Graph, ir.Node] = field(default_factory=dict)
+    functions: dict[ir.Graph, ir.Function] = field(default_factory=dict)
+    calls: dict[ir.OperatorIdentifier, list[ir.Node]] = field(default_factory=dict)
+    _listed: list[ir.Node] = field(default_factory=list)
+    _formats: dict[ir.Node, StatedFormats] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Flow:
+        """The flow of a model as it is now."""
+        flow = cls(model)
+        # functions of a dialect's domain are bodies of its ops, whose nodes state all that matters
+        own = [f for f in model.functions.values() if not is_quantizing_domain(f.domain)]
+        flow.functions.update((function.graph, function) for function in own)
+        for graph in (model.graph, *flow.functions):
+            flow._listed += all_nodes(graph, flow.owners)
+        for node in flow._listed if flow.functions else ():
+            if flow.function_of(node) is not None:
+                flow.calls.setdefault(node.op_identifier(), []).append(node)
+        return flow
+
+    def formats(self, node: ir.Node) -> StatedFormats:
+        """What a dialect node states about its tensors, read once."""
+        if node not in self._formats:
+            self._formats[node] = stated_formats(node)
+        return self._formats[node]
+
+    def function_of(self, node: ir.Node) -> ir.Function | None:
+        """The user's function that a node calls."""
+        if not self.functions or is_quantizing(node):
+            return None
+        return self.model.functions.get(node.op_identifier())
+
+    def nodes(self) -> Iterator[ir.Node]:
+        """Every node of the main graph, of the graphs inside it and of users' functions; not what was added since."""
+        return (node for node in self._listed if node.graph is not None)
+
+    def graphs(self) -> Iterator[ir.Graph]:
+        """Every graph, outer ones first."""
+        yield self.model.graph
+        yield from self.functions
+        yield from self.owners
+
+    def sort(self) -> None:
+        """Bring the nodes of every graph into an order in which they can run; what can stay, stays."""
+        if all(map(is_in_order, self.graphs())):
+            return  # sorting takes five times as long
+        for graph in (self.model.graph, *self.functions):
+            graph.sort()
+
+    def sources(self, value: ir.Value) -> list[ir.Value]:
+        """The tensors whose numbers come out as `value`; a Dequant counts as if it were not there."""
+        node = value.producer()
+        sources = self._sources_of_formal(value) if node is None else self._sources_of_result(node, value.index() or 0)
+        return [source for source in sources if source is not None]
+
+    def _sources_of_result(self, node: ir.Node, index: int) -> list[ir.Value | None]:
+        if is_dequant(node):
+            return list(node.inputs[:1])
+        if is_quantizing(node):
+            kept = self.formats(node).kept
+            return [] if kept is None or index else list(node.inputs[kept : kept + 1])
+        function = self.function_of(node)
+        if function is not None:
+            return list(function.outputs[index : index + 1])
+        if is_default_domain(node) and node.op_type in CONTAINERS:
+            return _of_container(node, index)
+        is_moved = is_default_domain(node) and index < moved_outputs(node)
+        return [node.inputs[i] for i in moved_inputs(node) if i < len(node.inputs)] if is_moved else []
+
+    def _sources_of_formal(self, value: ir.Value) -> list[ir.Value | None]:
+        """Of an input of a body or a function: what its node or its callers give, and what a loop hands back."""
+        graph = value.graph
+        if graph is None or not value.is_graph_input():
+            return []
+        position = next(i for i, formal in enumerate(graph.inputs) if formal is value)
+        if graph in self.functions:
+            calls = self.calls.get(self.functions[graph].identifier(), [])
+            return [call.inputs[position] for call in calls if position < len(call.inputs)]
+        owner = self.owners.get(graph)
+        return [] if owner is None else _of_body_formal(owner, graph, position)
+
+
+def _of_container(node: ir.Node, index: int) -> list[ir.Value | None]:
+    offset = 1 if node.op_type == "Loop" else 0
+    ends = slice(index + offset, index + offset + 1)
+    sources: list[ir.Value | None] = [v for body in inner_graphs(node) for v in body.outputs[ends]]
+    if node.op_type == "Loop":
+        sources += node.inputs[index + LOOP_FORMALS : index + LOOP_FORMALS + 1]
+    if node.op_type == "Scan" and index < (scan_states(node) or 0):
+        sources += node.inputs[index : index + 1]
+    return sources
+
+
+def _of_body_formal(owner: ir.Node, graph: ir.Graph, position: int) -> list[ir.Value | None]:
+    if position >= len(owner.inputs):
+        return []
+    if owner.op_type == "Loop" and position >= LOOP_FORMALS:
+        return [owner.inputs[position], *graph.outputs[position - 1 : position]]
+    if owner.op_type == "Scan":
+        back = graph.outputs[position : position + 1] if position < (scan_states(owner) or 0) else []
+        return [owner.inputs[position], *back]
+    return []
+
+
+_DIALECT, _DEQUANT, _PLAIN = "dialect", "dequant", "plain"
+"""What reads integers: a dialect op, a Dequant, or a standard op that only takes integers."""
+
+_Reading = tuple[ir.Value, str, float | None]
+"""A tensor that must hold integers, what reads it, and the scale at which that reads it."""
+
+
+@dataclass
+class RequiredIntegers:
+    """The tensors that must hold integers because of what reads them further on.
+
+    Attributes:
+        tensors: Tensors that reach an input which must hold integers, directly or through data movement.
+        quantized: Those of them that a dialect op or a Dequant reads.
+        scales: The scales at which dialect ops read them, in the order found; at most two.
+        dequant_scales: The scales at which Dequants read them; they count only where no dialect op states a scale.
+    """
+
+    tensors: set[ir.Value] = field(default_factory=set)
+    quantized: set[ir.Value] = field(default_factory=set)
+    scales: dict[ir.Value, list[float]] = field(default_factory=dict)
+    dequant_scales: dict[ir.Value, list[float]] = field(default_factory=dict)
+
+    def __contains__(self, value: ir.Value) -> bool:
+        return value in self.tensors
+
+    def scales_of(self, value: ir.Value) -> list[float]:
+        """The scales at which a tensor is read; several contradict each other."""
+        return self.scales.get(value) or self.dequant_scales.get(value, [])
+
+    def scale_of(self, value: ir.Value) -> float | None:
+        """The one scale at which a tensor is read; None where there is none, or more than one."""
+        scales = self.scales_of(value)
+        return scales[0] if len(scales) == 1 else None
+
+    def add(self, value: ir.Value, reader: str, scale: float | None) -> bool:
+        """Note that something reads the integers of a tensor; returns whether the scale was new."""
+        self.tensors.add(value)
+        if reader != _PLAIN:
+            self.quantized.add(value)
+        if scale is None:
+            return False
+        known = (self.dequant_scales if reader == _DEQUANT else self.scales).setdefault(value, [])
+        is_new = scale not in known and len(known) < _ENOUGH
+        known += [scale] if is_new else []
+        return is_new
+
+
+def required_integers(flow: Flow) -> RequiredIntegers:
+    """Walk back from every input that must hold integers, through all that only moves numbers."""
+    required = RequiredIntegers()
+    opset = flow.model.graph.opset_imports.get("", OLDEST_OPSET)
+    waiting = [reading for node in flow.nodes() for reading in _readings(flow, node, opset)]
+    visited: set[tuple[ir.Value, str]] = set()
+    while waiting:
+        value, reader, scale = waiting.pop()
+        if reader == _DEQUANT and is_dequant(value.producer()):
+            continue  # a Dequant of a Dequant's result is one too many; it says nothing of the integers
+        if required.add(value, reader, scale) or (value, reader) not in visited:
+            visited.add((value, reader))
+            waiting += [(source, reader, scale) for source in flow.sources(value)]
+    return required
+
+
+def _readings(flow: Flow, node: ir.Node, opset: int) -> list[_Reading]:
+    """The inputs of a node that must hold integers."""
+    scales: dict[int, float | None]
+    if is_dequant(node):
+        scales, reader = {0: read_scale(node, "scale_o")}, _DEQUANT
+    elif is_quantizing(node):
+        scales, reader = {i: stated.scale for i, stated in flow.formats(node).integers.items()}, _DIALECT
+    else:
+        scales, reader = dict.fromkeys(integer_inputs(node, opset) if is_default_domain(node) else ()), _PLAIN
+    inputs = enumerate(node.inputs if scales else ())
+    return [(value, reader, scales[i]) for i, value in inputs if i in scales and value is not None]
 
 
 @dataclass(frozen=True)
@@ -69,10 +384,6 @@ class TensorFormat:
     def is_real(self) -> bool:
         """Whether the tensor is known to hold floating-point numbers."""
         return self.element in REALS
-
-    def once_real(self) -> TensorFormat:
-        """The same with `was_real`."""
-        return self if self.was_real else replace(self, was_real=True)
 
     def __str__(self) -> str:
         """Short, for messages.
@@ -119,9 +430,9 @@ class Use:
     @property
     def value(self) -> ir.Value:
         """The tensor that stands there now."""
-        found = self.owner.inputs[self.index] if isinstance(self.owner, ir.Node) else self.owner.outputs[self.index]
-        assert found is not None  # a use is of something
-        return found
+        value = self.owner.inputs[self.index] if isinstance(self.owner, ir.Node) else self.owner.outputs[self.index]
+        assert value is not None  # a use is of something
+        return value
 
     def __str__(self) -> str:
         return describe(self.owner) if isinstance(self.owner, ir.Node) else f"output {self.value.name!r}"
@@ -180,6 +491,8 @@ class Propagation:
 FunctionFormats = dict[ir.OperatorIdentifier, list[TensorFormat]]
 """What functions are called with."""
 
+_Trial = tuple[list[TensorFormat] | None, Propagation, FunctionFormats]
+
 
 @dataclass
 class FormatBook:
@@ -192,8 +505,8 @@ class FormatBook:
         real_formals: Inputs of loop bodies that turned out to carry real numbers.
         is_settled: Whether this round found no more of them.
         function_formats: By function whose body has to change, what its first call gave it.
-        trials: By function and inputs, the facts of its outputs; None where the body has to change for such inputs.
-        tried: By function and inputs, what was found in the body, and what the functions that it calls got.
+        trials: By function and inputs, the facts of its outputs (None where the body has to change for such inputs), what was
+            found in the body, and what the functions that it calls got.
         calling: The functions that are being followed.
         reported: Tensors of which a finding says that their scale is not known.
     """
@@ -204,12 +517,7 @@ class FormatBook:
     real_formals: set[ir.Value] = field(default_factory=set)
     is_settled: bool = True
     function_formats: FunctionFormats = field(default_factory=dict)
-    trials: dict[tuple[ir.OperatorIdentifier, tuple[TensorFormat, ...]], list[TensorFormat] | None] = field(
-        default_factory=dict
-    )
-    tried: dict[tuple[ir.OperatorIdentifier, tuple[TensorFormat, ...]], tuple[Propagation, FunctionFormats]] = field(
-        default_factory=dict
-    )
+    trials: dict[tuple[ir.OperatorIdentifier, tuple[TensorFormat, ...]], _Trial] = field(default_factory=dict)
     calling: list[ir.OperatorIdentifier] = field(default_factory=list)
     reported: set[ir.Value] = field(default_factory=set)
 
@@ -219,7 +527,6 @@ class FormatBook:
         self.result = Propagation()
         self.function_formats.clear()
         self.trials.clear()
-        self.tried.clear()
         self.reported.clear()
 
     @cached_property
@@ -238,9 +545,17 @@ class FormatBook:
             found = self.result.facts[value] = self._format_of_source(value)
         return found
 
-    def find(self, severity: str, where: str, reason: str, remedy: str, *, rule: CheckRule = CONTRADICTION) -> None:
-        """Add a finding."""
-        self.result.findings.append(Finding(severity, where, reason, remedy, rule.id))
+    def find(
+        self,
+        where: ir.Node | str,
+        reason: str,
+        remedy: str,
+        rule: CheckRule = CONTRADICTION,
+        severity: str | None = None,
+    ) -> None:
+        """Add a finding, of the severity of its rule unless another one is given."""
+        place = where if isinstance(where, str) else describe(where)
+        self.result.findings.append(Finding(severity or rule.severity, place, reason, remedy, rule.id))
 
     def need_reals(self, use: Use) -> None:
         """Note that a use needs real numbers: it gets a Dequant, or a finding where the scale is not known."""
@@ -256,13 +571,9 @@ class FormatBook:
         value = use.value
         if value not in self.reported:
             self.reported.add(value)
-            self.find(
-                ERROR,
-                str(use),
-                f"it needs real numbers, and the scale of {value.name!r} ({self.fact(value)}) is not known",
-                "Give the node that makes it a scale_o, or put a Dequant with the right scale behind it.",
-                rule=MISSING_DEQUANT,
-            )
+            reason = f"it needs real numbers, and the scale of {value.name!r} ({self.fact(value)}) is not known"
+            remedy = "Give the node that makes it a scale_o, or put a Dequant with the right scale behind it."
+            self.find(str(use), reason, remedy, MISSING_DEQUANT)
 
     def take_integers(self, use: Use) -> None:
         """Note that a use takes integers; if it reads the result of a Dequant, it has to be moved before that."""
@@ -276,302 +587,11 @@ class FormatBook:
         if element not in INTEGERS or value not in self.required.quantized:
             return plain(element)
         is_constant = value.const_value is not None and not value.is_graph_input()
-        different = self.required.different_scales(value)
-        if different and is_constant:
+        scales = self.required.scales_of(value)
+        if len(scales) > 1 and is_constant:
             return plain(element)  # numbers of a file may stand for several things
-        if different:
-            self.find(
-                ERROR,
-                f"input {value.name!r}",
-                f"its readers take it at the scales {' and '.join(f'{s:g}' for s in different)}",
-                "Give all of them the scale that the input has.",
-                rule=SCALE_MISMATCH,
-            )
+        if len(scales) > 1:
+            reason = f"its readers take it at the scales {' and '.join(f'{s:g}' for s in scales)}"
+            remedy = "Give all of them the scale that the input has."
+            self.find(f"input {value.name!r}", reason, remedy, SCALE_MISMATCH)
         return quantized(self.required.scale_of(value), integer_bits(element), element)
-
-
-CONSTANTS = ("Constant", "ConstantOfShape")
-
-
-def formats_of_dequant(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
-    """A Dequant: its tensor must hold integers at its scale. It is ignored where its result must be integers."""
-    fact = book.fact(node.inputs[0])
-    if fact.is_real:
-        book.result.of_reals.append(node)
-        return [fact]
-    own = read_scale(node, "scale_o")
-    if fact.scale is not None:
-        book.result.dequant_scales.setdefault(node, set()).add(fact.scale)
-    if fact.scale is not None and own != fact.scale:
-        book.result.wrong_scales.append((node, fact.scale))
-    elif own is None:
-        reason = "it has no scale_o, and its tensor's scale is not known"
-        book.find(ERROR, describe(node), reason, "Set scale_o.", rule=MISSING_ATTRIBUTE)
-    book.take_integers(Use(node, 0))
-    is_ignored = fact.is_quantized and node.outputs[0] in book.required
-    return [fact.once_real() if is_ignored else REAL]
-
-
-def formats_of_dialect(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
-    """Any other dialect node: what it states about its inputs is compared with their facts."""
-    stated = book.flow.formats(node)
-    for index in _present(node, stated.integers):
-        _expect_integers(book, node, index, stated.integers[index])
-    for index in _present(node, stated.reals):
-        book.need_reals(Use(node, index))
-    if stated.kept is None:
-        return [REAL if s is None else quantized(s.scale, s.bits) for s in stated.outputs]
-    kept = node.inputs[stated.kept] if stated.kept < len(node.inputs) else None
-    if book.fact(kept).is_quantized:
-        book.take_integers(Use(node, stated.kept))
-    return [book.fact(kept)]
-
-
-def _present(node: ir.Node, indices: Iterable[int]) -> list[int]:
-    """Those of some inputs that a node has."""
-    return [index for index in indices if index < len(node.inputs) and node.inputs[index] is not None]
-
-
-def _expect_integers(book: FormatBook, node: ir.Node, index: int, stated: StatedFormat) -> None:
-    """An input must hold integers of the scale and width that the node states."""
-    use = Use(node, index)
-    value = use.value
-    fact, name = book.fact(value), value.name
-    if fact.is_real:
-        if index == 0 or _constant_size(value) != 1:  # a second operand may be one real number
-            book.find(
-                ERROR,
-                describe(node),
-                f"it takes integers, and {name!r} holds real numbers",
-                "Put a Quant with the scale that this node states before it.",
-                rule=OPERAND_TYPE,
-            )
-        return
-    book.take_integers(use)
-    if stated.scale is not None and fact.scale is not None and stated.scale != fact.scale:
-        book.find(
-            ERROR,
-            describe(node),
-            f"{stated.attribute} is {stated.scale:g}, and {name!r} has the scale {fact.scale:g}",
-            "Give this node the scale of its tensor, or requantize the tensor.",
-            rule=SCALE_MISMATCH,
-        )
-    if stated.bits is not None and fact.bits is not None and not _fits(stated.bits, fact, value):
-        book.find(
-            ERROR,
-            describe(node),
-            f"it reads {name!r} as {stated.bits} bits, and that has {fact.bits} ({fact})",
-            "State the width that the tensor has, or requantize it.",
-            rule=OPERAND_TYPE,
-        )
-
-
-def _constant_size(value: ir.Value) -> int | None:
-    """How many numbers a constant tensor holds; None for a tensor that is computed."""
-    if value.const_value is not None:
-        return value.const_value.size
-    producer = value.producer()
-    if producer is None or producer.op_type != "Constant":
-        return None
-    if "value_float" in producer.attributes:
-        return 1
-    held = producer.attributes.get("value")
-    is_tensor = held is not None and held.type == ir.AttributeType.TENSOR and not held.is_ref()
-    return held.as_tensor().size if held is not None and is_tensor else None
-
-
-def _fits(bits: int, fact: TensorFormat, value: ir.Value) -> bool:
-    """Whether a tensor can be read with a width: in the same storage, and not with fewer bits than it has."""
-    producer = value.producer()
-    if producer is None or producer.op_type == "Constant":
-        return integer_type(bits) == fact.element  # nothing but its storage says how wide a given tensor is
-    storage = integer_bits(fact.element)
-    return fact.bits is not None and bits >= fact.bits and (storage is None or bits <= storage)
-
-
-def formats_of_standard(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
-    """A standard node: integers stay integers where they are moved, selected or compared, and a runtime can do so."""
-    facts = [book.fact(v) for v in node.inputs]
-    if not any(fact.is_quantized for fact in facts):
-        return _plain_outputs(book, node, _without_misfits(book, node, facts))
-    if node.op_type in SHAPE_OPS:
-        _take_all(book, node, facts)
-        return [plain(ir.DataType.INT64)]
-    if node.op_type in INTEGER_OPS:
-        if not _keeps_reals(node, facts[0]):
-            _take_all(book, node, facts)
-        return _formats_of_integer_op(book, node, facts)
-    data = _present(node, data_of(node))
-    if any(facts[i].element is None for i in data):
-        return formats_of_unknown(book, node)  # the quantized tensor may meet integers or real numbers
-    common = _common_format(node, facts, data)
-    return _on_reals(book, node, facts) if common is None else _on_integers(book, node, facts, common)
-
-
-def _without_misfits(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> list[TensorFormat]:
-    """Report integers without a scale where the op takes only real numbers, and go on as if they were real."""
-    if not any(fact.element in WHOLE_NUMBERS for fact in facts):
-        return facts
-    seen = list(facts)
-    groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
-    of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}
-    for index, fact in enumerate(facts):
-        if fact.element not in WHOLE_NUMBERS:
-            continue
-        if groups[index] in of_reals or not can_take(node, index, fact.element, book.opset):
-            book.report_unknown_scale(Use(node, index))
-            seen[index] = REAL
-    return seen
-
-
-def _take_all(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> None:
-    for index, fact in enumerate(facts):
-        if fact.is_quantized:
-            book.take_integers(Use(node, index))
-
-
-def _on_integers(
-    book: FormatBook, node: ir.Node, facts: list[TensorFormat], common: TensorFormat
-) -> list[TensorFormat]:
-    """The node runs on the integers where it can; otherwise on real numbers."""
-    is_wanted = any(output in book.required for output in node.outputs) or bool(integer_inputs(node, book.opset))
-    if not is_wanted and not can_run(node, common.element, common.bits, book.opset):
-        return _on_reals(book, node, facts)
-    _take_all(book, node, facts)
-    if not moved_inputs(node):
-        return _plain_outputs(book, node, facts)
-    return [common] * moved_outputs(node) + [plain(ir.DataType.INT64)] * len(node.outputs)
-
-
-def _on_reals(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> list[TensorFormat]:
-    """The node runs on real numbers, so every quantized input needs a Dequant."""
-    seen = list(facts)
-    for index, fact in enumerate(facts):
-        if not fact.is_quantized:
-            continue
-        if takes_reals(node, index, book.opset):
-            book.need_reals(Use(node, index))
-            seen[index] = REAL
-        else:
-            book.find(
-                ERROR,
-                describe(node),
-                f"input {index} cannot be quantized numbers, and {Use(node, index).value.name!r} is {fact}",
-                "Connect the tensor that is meant.",
-                rule=OPERAND_TYPE,
-            )
-    return _plain_outputs(book, node, seen)
-
-
-def _formats_of_integer_op(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> list[TensorFormat]:
-    """An op that reads integers as they are. A Cast to a type as wide keeps the scale; others lose it."""
-    if node.op_type == "DequantizeLinear":
-        return [REAL]
-    if node.op_type != "Cast" or node.inputs[0] is None:
-        return _plain_outputs(book, node, facts)
-    target, fact = cast_type(node), facts[0]
-    if _keeps_reals(node, fact):
-        book.result.kept_real.append(Use(node, 0))
-        return [plain(target)]
-    bits, width = integer_bits(target), integer_bits(fact.element)
-    if bits is not None and width is not None and bits >= width:
-        return [quantized(fact.scale, fact.bits, target)]
-    if target != ir.DataType.INT64 or not _is_cast_back(node):
-        book.find(
-            WARNING,
-            describe(node),
-            f"it takes the integers of {Use(node, 0).value.name!r} ({fact}) as they are, without their scale",
-            "If real numbers are meant, put a Dequant before it.",
-            rule=MISSING_DEQUANT,
-        )
-    return [plain(target)]
-
-
-def _keeps_reals(node: ir.Node, fact: TensorFormat) -> bool:
-    """Whether a Cast reads real numbers that a Dequant gives, whoever else takes the integers before it."""
-    return node.op_type == "Cast" and fact.was_real and fact.scale is not None
-
-
-def _is_cast_back(node: ir.Node) -> bool:
-    """Whether the result of a Cast to 64 bits is only moved, compared and cast back, as torch writes cat, roll and `x > 0`."""
-    waiting = list(node.outputs[:1])
-    seen = set(waiting)
-    while waiting:
-        value = waiting.pop()
-        if value.is_graph_output() or not all(_keeps_integers(user, index) for user, index in value.uses()):
-            return False
-        users = [user for user, _ in value.uses() if moved_inputs(user)]
-        waiting += [o for user in users for o in user.outputs[: moved_outputs(user)] if o not in seen]
-        seen.update(waiting)
-    return True
-
-
-def _keeps_integers(node: ir.Node, index: int) -> bool:
-    """Whether a node moves or compares an input, or casts it to integers."""
-    if node.domain:
-        return False
-    return index in data_of(node) or (node.op_type == "Cast" and cast_type(node) in WHOLE_NUMBERS)
-
-
-def _plain_outputs(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> list[TensorFormat]:
-    """Outputs that are not quantized: of the types that ONNX gives them, else of those that the file declares."""
-    elements = output_types(node, [fact.element for fact in facts], book.opset)
-    if node.op_type in CONSTANTS:
-        return [_constant(book, node, elements[0])]
-    return [plain(element or output.dtype) for element, output in zip(elements, node.outputs, strict=False)]
-
-
-def _constant(book: FormatBook, node: ir.Node, element: ir.DataType | None) -> TensorFormat:
-    """A constant of integers is quantized where all that read it agree on a scale."""
-    scale = book.required.scale_of(node.outputs[0]) if node.outputs else None
-    return quantized(scale, integer_bits(element), element) if element in INTEGERS and scale else plain(element)
-
-
-def formats_of_unknown(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
-    """A node whose op, or the type of whose other inputs, is not known: nothing changes, and a finding says so."""
-    for index, value in enumerate(node.inputs):
-        fact = book.fact(value)
-        if value is not None and fact.was_real and fact.scale is not None:
-            book.result.kept_real.append(Use(node, index))
-        elif value is not None and fact.is_quantized and not is_dequant(value.producer()):
-            book.find(
-                WARNING,
-                describe(node),
-                f"whether it takes the integers of {value.name!r} ({book.fact(value)}), its input {index}, cannot be told: "
-                "the op, or the type of what it meets there, is not known",
-                "If it computes with real numbers, put a Dequant before it.",
-                rule=MISSING_DEQUANT,
-            )
-    return [plain(output.dtype) for output in node.outputs]
-
-
-def _common_format(node: ir.Node, facts: list[TensorFormat], data: list[int]) -> TensorFormat | None:
-    """The one fact of a node's data; None where they are not one kind of integers, or other inputs are quantized, too."""
-    chosen = [facts[i] for i in data if facts[i].is_quantized]
-    if not chosen or _are_mixed(node, facts, data) or not _has_one_scale(chosen, len(data)):
-        return None
-    widest = max(chosen, key=lambda fact: fact.bits or 0)
-    return widest.once_real() if any(fact.was_real for fact in chosen) else widest
-
-
-def _are_mixed(node: ir.Node, facts: list[TensorFormat], data: list[int]) -> bool:
-    """Whether the data have several element types, quantized and computed plain numbers, or meet other quantized inputs."""
-    together = [*data, *bounds_of(node)]
-    if len({facts[i].element for i in together}) > 1:
-        return True
-    if any(fact.is_quantized for i, fact in enumerate(facts) if i not in together):
-        return True
-    # a constant beside quantized numbers is written for their scale
-    return not all(facts[i].is_quantized or _is_constant(node.inputs[i]) for i in data)
-
-
-def _has_one_scale(facts: list[TensorFormat], count: int) -> bool:
-    """Whether quantized tensors have the same scale, which must be known where they are among several."""
-    scales = {fact.scale for fact in facts}
-    return len(scales) == 1 and (None not in scales or count == 1)
-
-
-def _is_constant(value: ir.Value | None) -> bool:
-    producer = None if value is None else value.producer()
-    is_made_constant = producer is not None and producer.op_type == "Constant"
-    return is_made_constant or (value is not None and value.const_value is not None)

@@ -20,8 +20,8 @@ from linger.errors import GraphError, LingerError, UnsupportedError, UsageError,
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.conversion.node_rewriter import content_of
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of, unknown_arithmetic
-from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import (
+    Changes,
     Names,
     all_nodes,
     attributes_of,
@@ -36,14 +36,7 @@ from linger.graph.core.tensor_types import INTEGERS, infer_element_types, intege
 from linger.graph.files.model_io import copied
 from linger.numeric.fixed import limits
 from linger.numeric.onnx.kernel import OnnxKernel
-from linger.numeric.onnx.writer import (
-    ATTRIBUTE_TYPES,
-    AttributeRef,
-    Derived,
-    OnnxValue,
-    integer_type,
-    make_attribute,
-)
+from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, AttributeRef, Derived, OnnxValue, integer_type, make_attribute
 
 _NEUTRAL = {"auto_pad": "NOTSET", "storage_order": 0}
 _PLACES = "pads"

@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.graph.core.dialects import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE, SAFE_WEIGHT
 from linger.graph.core.nodes import all_nodes, attributes_of, describe, is_dialect, op_of, opset_of, tensor_names
-from linger.graph.core.unsigned_bytes import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE, SAFE_WEIGHT
 from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form
 from linger.numeric.fixed import is_power_of_two
 from linger.numeric.numpy_kernel import NumpyKernel

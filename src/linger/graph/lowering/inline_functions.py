@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from linger.errors import GraphError
-from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import (
+    Changes,
     Functions,
     GraphPlace,
     Names,

@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from linger.dialect import DOMAIN
 from linger.graph.conversion.node_rewriter import NodeRewriter, content_of
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
+from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
 from linger.graph.core.rewiring import drop_unused
 from linger.graph.lowering.bodies import Shape, known_tensors
 

@@ -15,8 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from linger.dialect import ops
 from linger.errors import GraphError, in_one_line
 from linger.graph.core.dialects import is_quantizing, packed_name
-from linger.graph.core.finding import Changes
-from linger.graph.core.nodes import Names, all_graphs, describe, in_order, inner_graphs, opset_of, tensor_names
+from linger.graph.core.nodes import Changes, Names, all_graphs, describe, in_order, inner_graphs, opset_of, tensor_names
 from linger.graph.core.rewiring import Effects, ValueReplacer, remove_nodes
 from linger.graph.core.tensor_types import attributes_key, tensor_key
 from linger.graph.lowering.bodies import known_tensors

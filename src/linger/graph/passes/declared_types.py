@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from linger.errors import GraphError, LingerError
 from linger.graph.core.dialects import is_quantizing, is_quantizing_domain
-from linger.graph.core.finding import Changes
 from linger.graph.core.nodes import (
+    Changes,
     GraphPlace,
     all_graphs,
     all_nodes,
@@ -28,8 +28,8 @@ from linger.graph.core.nodes import (
 from linger.graph.core.tensor_types import INTEGERS, OLDEST_OPSET, infer_element_types, takes, type_of
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
 from linger.graph.files.soundness import is_bounded
-from linger.graph.formats.flow import Flow
-from linger.graph.formats.propagation import Formats, Propagation, propagate
+from linger.graph.formats.propagation import Formats, propagate
+from linger.graph.formats.tensor_formats import Flow, Propagation
 from linger.graph.lowering.bodies import attach_functions
 
 _MOST_ROUNDS = 4

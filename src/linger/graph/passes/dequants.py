@@ -16,8 +16,10 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import LingerError
 from linger.graph.core.dialects import DEQUANT, NEWER, QUANT, is_dequant, is_quantizing, read_scale
-from linger.graph.core.finding import NOTE, Changes, Finding
 from linger.graph.core.nodes import (
+    NOTE,
+    Changes,
+    Finding,
     Names,
     all_graphs,
     attributes_of,
@@ -28,9 +30,8 @@ from linger.graph.core.nodes import (
     tensor_names,
 )
 from linger.graph.core.rewiring import ValueReplacer, is_used
-from linger.graph.formats.flow import Flow, home_of
-from linger.graph.formats.propagation import Formats, OutputPolicy, Propagation, propagate
-from linger.graph.formats.tensor_formats import Use
+from linger.graph.formats.propagation import Formats, OutputPolicy, propagate
+from linger.graph.formats.tensor_formats import Flow, Propagation, Use, home_of
 from linger.graph.qdq.float_islands import Island, float_islands
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,

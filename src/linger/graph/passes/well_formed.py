@@ -13,8 +13,10 @@ from onnx.defs import OpSchema
 
 from linger.errors import GraphError, listing
 from linger.graph.core.dialects import is_quantizing_domain
-from linger.graph.core.finding import NOTE, Changes, Finding
 from linger.graph.core.nodes import (
+    NOTE,
+    Changes,
+    Finding,
     GraphPlace,
     Names,
     all_graphs,

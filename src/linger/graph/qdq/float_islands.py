@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from linger.graph.core.finding import NOTE, Finding
-from linger.graph.core.nodes import all_graphs, describe
+from linger.graph.core.nodes import NOTE, Finding, all_graphs, describe
 from linger.graph.core.rewiring import needed_nodes
 from linger.graph.core.tensor_types import takes
 from linger.graph.qdq.qdq_node import (

@@ -11,6 +11,7 @@ its own place on to its content.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple, SupportsIndex, TypeGuard, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.compiler import is_exporting
 from torch.utils._pytree import tree_leaves, tree_map
@@ -28,7 +29,6 @@ from linger.dialect import Op, find_op
 from linger.errors import UnsupportedError
 from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
 from linger.numeric.torch.quantize import Scale
-from linger.quantization.core.protocols import UsedBy
 from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
 
 
@@ -112,17 +112,36 @@ def follow(wrapper: Tensor, content: Tensor) -> None:
             _Rewrapped.apply(wrapper, content)
 
 
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a class method
+_MODULE = nn.Module._call_impl.__code__  # noqa: SLF001 - only its code is compared
+
+
+def function_with_symbolic() -> str:
+    """The name of the torch.autograd.Function at work that writes nodes of its own into a file; empty where there is none.
+
+    torch tells nobody which function is at work, so the frames of the module's forward are looked at. Ask only where
+    `torch._C._is_fwd_grad_enabled()` says no, as it does in the forward of every such function.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not _MODULE:
+        if frame.f_code is _APPLY:
+            function = frame.f_locals["cls"]
+            return str(function.__name__) if hasattr(function, "symbolic") else ""
+        frame = frame.f_back
+    return ""
+
+
 # where numbers come from
 class Origin(NamedTuple):
-    """A range that numbers of a tensor were rounded to, and the limits that they have passed since."""
+    """The users (`ReadInterval`) of a range that numbers of a tensor were rounded to, and the limits that they have passed since."""
 
-    range_: UsedBy
+    users: Any
     low: float = -math.inf
     high: float = math.inf
 
     def limited(self, low: float, high: float) -> Origin:
         """The same numbers behind a function that limits them."""
-        return Origin(self.range_, *(min(max(end, self.low), self.high) for end in (low, high)))
+        return Origin(self.users, *(min(max(end, self.low), self.high) for end in (low, high)))
 
 
 # the tensor
@@ -205,9 +224,9 @@ class QTensor(Tensor):
         """Tell the ranges that the numbers come from which of them matter: all, or those between two ends."""
         for origin in self.origins:
             ends = origin.limited(low, high)
-            ends.range_.use(ends.low, ends.high)
+            ends.users.use(ends.low, ends.high)
             if not self.runtime.frames:  # a tensor that was kept is used after its pass
-                ends.range_.settle(is_complete=True)
+                ends.users.settle(is_complete=True)
         if (low, high) == (-math.inf, math.inf):
             self.origins = ()
 
@@ -232,7 +251,7 @@ class QTensor(Tensor):
             self._content = content_behind(self, self._content)
             self._copied_at = _version(self._content)  # tensors that share the memory before still have that one
         if self.runtime.announcer is not None and self.is_integer:
-            return self.runtime.announcer.integers(self)
+            return cast(Tensor, self.runtime.announcer.integers(self))
         return self._content
 
     def _compute(self, make: Callable[[], Tensor]) -> None:
@@ -290,7 +309,7 @@ class QTensor(Tensor):
         if self.scale is None:
             return content
         if self.is_integer and self.runtime.announcer is not None:
-            return self.runtime.announcer.real(self)
+            return cast(Tensor, self.runtime.announcer.real(self))
         if self.is_integer:
             if self._real is None:
                 runtime = self.runtime

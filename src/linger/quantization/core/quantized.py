@@ -1,28 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module with ranges: its checkpoints, its widths, the exact product that its ranges give; and the ranges of a whole model."""
+"""A module with ranges: its parameters as integers, its checkpoints, its widths, its exact products; and the ranges of a model.
+
+Parameters are rounded within the limits of the constraint stage, and kept while a `Watchman` sees no change.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.limits import Widths
-from linger.dialect import Interval
+from linger.constraint.conv_bn import batch_statistics, fold, per_weight
+from linger.constraint.limits import Limits, Widths, clamp
 from linger.errors import UsageError
-from linger.numeric.torch.kernel import run_product
-from linger.numeric.torch.quantize import Memory, Scale
+from linger.numeric.fixed import BIAS_BITS, is_power_of_two, limits
+from linger.numeric.torch.kernel import SplitPlan, carrier, integer_type, plan_product, run_product, split_weight
+from linger.numeric.torch.quantize import Memory, Scale, fake_quantize, holders_of_memory
 from linger.ops.fast.fast_path import accumulate, product_fast_path
-from linger.quantization.core.frozen import Frozen, Ready, round_output
 from linger.quantization.core.learned import load_learned
 from linger.quantization.core.qtensor import QTensor, product_attributes
-from linger.quantization.core.ranges import ZEROS, Range, products_in
-from linger.quantization.core.runtime import OpCall, Pass, no_script, runtime_of
+from linger.quantization.core.ranges import Range, products_in
+from linger.quantization.core.runtime import OpCall, Pass, no_script, required_runtime, runtime_of
 from linger.quantization.core.stored import Kind, RangeHolder, Stored
 
 OWN_INPUT = "own_x"
@@ -31,9 +36,274 @@ OWN_INPUT = "own_x"
 BITS = "bits"
 """Buffer of a layer whose widths change while it trains: bits of input, parameters and output."""
 
-_POSSIBLE = (4, 8, 16, 32)
+_POSSIBLE = {4, 8, 16, 32}
+_SMALL = 4096
+"""Elements up to which a tensor's whole content is hashed."""
+
+_FLOAT32_BITS = 24
+"""Ranges are kept as float32, which holds 1 − 2^-24 but nothing between that and 1."""
 
 
+# limits
+def integer_bound(limit: float | None, bits: int) -> float | None:
+    """The largest magnitude of integers of this width that keep a limit; None where there is no limit.
+
+    A power of two L becomes L·B/(B + 1) with B = 2^(bits−1) − 1: ±8 in 8 bits is ±127/16, the format Q4. The limit
+    itself would be 128/16, one step too many, and cost a bit of every other value.
+
+    >>> integer_bound(8.0, 8), integer_bound(6.0, 8)
+    (7.9375, 6.0)
+    """
+    if limit is None or not is_power_of_two(limit):
+        return limit
+    return limit * (1.0 - 2.0 ** -min(bits - 1, _FLOAT32_BITS))
+
+
+def limits_of_rows(limits: Limits) -> Limits:
+    """The limits of an embedding's table: its rows are its output, so the smaller of both limits holds for them."""
+    both = [limit for limit in (limits.weight, limits.output) if limit is not None]
+    return Limits(weight=min(both, default=None))
+
+
+def limit_parameters(
+    limits: Limits,
+    bits: int,
+    weight: Tensor,
+    factor: Tensor | None,
+    bias: Tensor | None,
+    transposed_groups: int | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Weight, the factor on it (one number per output channel) and bias, limited before they are rounded.
+
+    Without a weight limit the factor stays apart, because rounding can apply it in the same pass. `transposed_groups` as
+    for `fold`.
+    """
+    bias, bound = clamp(bias, limits.bias), integer_bound(limits.weight, bits)
+    if bound is None:
+        return weight, factor, bias
+    if factor is not None:
+        weight = weight * per_weight(factor, weight, transposed_groups)
+    return clamp(weight, bound), None, bias
+
+
+def fold_by_batch(
+    weight: Tensor, bias: Tensor | None, bn: Any, z: Tensor, factor: Tensor, transposed_groups: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Weight and bias with a batch norm folded in, by the statistics of this batch, through which the gradient goes.
+
+    `z` is conv(x, weight·factor) without bias, so that mean and variance of conv(x, weight) are mean z/factor and
+    var z/factor².
+    """
+    mean, var = batch_statistics(z)
+    mean = mean / factor
+    statistics = (mean if bias is None else mean + bias, var / (factor * factor))
+    return fold(weight, bias, bn, statistics=statistics, transposed_groups=transposed_groups)
+
+
+# rounding
+@dataclass(frozen=True)
+class Frozen:
+    """Parameters as integers for one input scale: as real carriers and as the file stores them."""
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_integers: Tensor
+    bias_integers: Tensor | None
+    scale_w: Any
+    """A number; a tensor in a pass that leaves ranges on a device."""
+    extras: tuple[Tensor, ...] = ()
+    """Other tensors that the node has in the file."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Parameters as the simulation multiplies them.
+
+    `is_rounding_folded`: the product delivers y·scale_o + ½, so that rounding is a floor. Exact while the bound of
+    `torch_exact` also holds with the ½ (2^(shift−1) in units of the accumulator) added.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    plan: SplitPlan
+    is_rounding_folded: bool
+    parts: tuple[Tensor, ...] = ()
+    """The weights of each part of a split product, where they are kept."""
+
+
+def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: Scale, scale_w: Scale, bits: int) -> Frozen:
+    """Rounded weights (integers in a float tensor) and a real bias, frozen for one input scale."""
+    real, stored = integers * (1.0 / scale_w), integers.detach().to(integer_type(bits))
+    if bias is None:
+        return Frozen(real, None, stored, None, scale_w)
+    rounded = round_bias(bias, scale_x * scale_w)
+    return Frozen(real, rounded, stored, (rounded.detach() * (scale_x * scale_w)).to(integer_type(BIAS_BITS)), scale_w)
+
+
+def make_ready(
+    frozen: Frozen,
+    scale_x: float,
+    scale_o: float,
+    data_bits: int,
+    output_bits: int,
+    *,
+    is_nonnegative: bool,
+    can_fold: bool = True,
+    transposed_groups: int | None = None,
+) -> Ready:
+    """The cheapest exact form of frozen parameters for an input and an output scale.
+
+    `is_nonnegative`: the input comes from ReLU. `can_fold`: rounding may become part of the bias. `transposed_groups`:
+    groups of a transposed convolution, whose weights are [in, out/groups, …].
+    """
+    source = scale_x * frozen.scale_w
+    half = 0.5 * source / scale_o
+    arguments = (frozen.weight_integers, frozen.bias_integers, data_bits)
+    plan_for = partial(plan_product, *arguments, is_nonnegative=is_nonnegative, transposed_groups=transposed_groups)
+    if can_fold and half >= 1 and output_bits <= 16:
+        plan = plan_for(headroom=half)
+        if plan == SplitPlan(1):
+            weight = frozen.weight * scale_o
+            channels = weight.shape[0] if transposed_groups is None else weight.shape[1] * transposed_groups
+            zero = torch.zeros(channels, device=weight.device)
+            bias = (zero if frozen.bias is None else frozen.bias.float() * scale_o) + 0.5
+            return Ready(weight, bias, plan, is_rounding_folded=True)
+    plan = plan_for()
+    # beyond a shift of 24 float32 cannot hold v + ½
+    if math.log2(source / scale_o) > 24:
+        plan = SplitPlan(0)
+    # what has a gradient belongs to one pass, so its parts are not kept
+    parts = () if frozen.weight.requires_grad else split_weight(frozen.weight, plan, transposed_groups)
+    return Ready(frozen.weight, frozen.bias, plan, is_rounding_folded=False, parts=parts)
+
+
+def round_output(y: Tensor, scale_o: float, bits: int, *, is_rounding_folded: bool, is_relu: bool) -> Tensor:
+    """Round a product to the output's integers, as real values; the product itself is written over."""
+    if is_rounding_folded:
+        low, high = limits(bits)
+        return y.floor_().clamp_(0 if is_relu else low, high).mul_(1.0 / scale_o)
+    if carrier(bits) == torch.float64:
+        y = y.double()
+    return fake_quantize(y, scale_o, bits, is_relu=is_relu, is_owned=True).to(carrier(bits))
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Make tensors that outlive this pass: without gradients, and usable outside `torch.inference_mode`."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
+
+
+def round_bias(bias: Tensor, scale: Scale) -> Tensor:
+    """The bias at int32 precision, saturated; float64, because float32 cannot hold 32 bits."""
+    return fake_quantize(bias.double(), scale, BIAS_BITS, can_saturate=True)
+
+
+# changes
+PARTS = 4
+"""A large tensor is checked in so many parts, one in each evaluation pass: reading all of it would cost as much as rounding."""
+
+View = Any
+"""A part of a tensor: the bytes of a small one as an array, the bits of a large one as a tensor of integers, or a function
+that copies these, where they do not lie in a row on the CPU, or in memory that others use too."""
+
+
+def views_of(t: Tensor) -> list[View]:
+    """The parts of a tensor, output channels first: one of a small tensor, PARTS of a large one."""
+    if not (t.is_cpu and t.is_contiguous()) or _is_held_elsewhere(t):
+        return [partial(_copied, t.detach(), part) for part in range(PARTS if t.numel() > _SMALL else 1)]
+    rows = t.detach().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
+    if rows.numel() <= _SMALL:
+        return [rows.view(torch.uint8).numpy()]
+    columns = rows.shape[1]
+    blocks = [rows[:, columns * part // PARTS : columns * (part + 1) // PARTS] for part in range(PARTS)]
+    return [_as_integers(block, is_even=columns % 2 == 0) for block in blocks]
+
+
+def _copied(t: Tensor, part: int) -> View:
+    return views_of(torch.empty(t.shape, dtype=t.dtype).copy_(t))[part]
+
+
+def _is_held_elsewhere(t: Tensor) -> bool:
+    """Whether another tensor uses the same memory: what is written through that one, torch does not count here.
+
+    So does FSDP, which frees the memory of parameters between passes and fills it again. An array would forbid that.
+    """
+    holders = holders_of_memory(t)
+    return holders is not None and holders > (2 if t._is_view() else 1)  # noqa: SLF001 - torch has no public name
+
+
+def _as_integers(block: Tensor, *, is_even: bool) -> Tensor:
+    size = block.element_size()
+    is_aligned = is_even and block.shape[1] * size % 8 == 0 and block.storage_offset() * size % 8 == 0
+    return block.view(torch.int64 if is_aligned else torch.int32)
+
+
+def checksum(view: View) -> bytes:
+    """Bytes that change when any element of a part does, or when output channels change places.
+
+    Those of a small tensor itself; of a large one the sum of each channel's bits, without rounding.
+    """
+    view = view() if callable(view) else view
+    return bytes((view.sum(1).numpy() if isinstance(view, Tensor) else view).tobytes())
+
+
+_Looks = list[tuple[Callable[[], bytes], bytes]]
+"""For each part, a function that computes its checksum, and what that was."""
+
+
+def _looks_at(t: Tensor) -> _Looks:
+    # `tobytes` of an array is the checksum, without a function of ours around it
+    looks = [view.tobytes if isinstance(view, np.ndarray) else partial(checksum, view) for view in views_of(t)]
+    return [(look, look()) for look in looks]
+
+
+@dataclass
+class Watchman:
+    """Notices when parameters change.
+
+    Everything that torch counts is noticed at once, and so is what changes a tensor as a whole through `.data` (which
+    torch does not count). An edit of a few elements through `.data` is noticed by the next thorough look: before an
+    export or a recording and after a change of mode; else within four passes. Every look is thorough where other tensors
+    use the memory, too.
+    """
+
+    known: list[tuple[Any, ...]] | None = None
+    """Of each tensor, where its numbers are and how often torch has written them."""
+    passes: int = 0
+    is_shared: bool = False
+    """Whether others use the memory of a tensor."""
+    _looks: list[_Looks] = field(default_factory=list)
+    """Of all tensors, part by part. Views are kept: making them costs more than a look."""
+
+    def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
+        """Whether a tensor differs from the last time; remembers the present state."""
+        identity = [(t.data_ptr(), t._version, t.shape, t.stride()) for t in tensors]  # noqa: SLF001 - no public counter
+        self.passes += 1
+        if self.known == identity and not self._sees_change(self._looks if is_thorough or self.is_shared else ()):
+            return False
+        self._looks.clear()  # its views use the memory, too
+        self.is_shared = any(map(_is_held_elsewhere, tensors))
+        known = [_looks_at(t) for t in tensors]
+        self.known = identity
+        self._looks = [[each[part % len(each)] for each in known] for part in range(PARTS)]
+        return True
+
+    def _sees_change(self, looks: Sequence[_Looks]) -> bool:
+        """Whether a checksum differs; the looks are those of this pass unless some are given."""
+        for each in looks or (self._looks[self.passes % PARTS],):
+            for look, known in each:
+                if look() != known:
+                    return True
+        return False
+
+    def forget(self) -> None:
+        """Report a change at the next look."""
+        self.known = None
+        self._looks.clear()
+
+
+# modules with ranges
 class Batch(NamedTuple):
     """Numbers per channel that a batch norm has seen in a call, their mean and their (unbiased) variance."""
 
@@ -71,21 +341,6 @@ class QuantizedBase(RangeHolder):
         running = None if of is None else f"running_{of}"
         Stored(self, key, home, size=size, dtype=dtype, of=running, is_optional=True)
 
-    # buffers
-    def known_values(self) -> dict[str, Any]:
-        """The numbers of buffers as far as they are known without reading them."""
-        known = {key: each.last_known for key, each in self.stored.items()}
-        return {key: numbers for key, numbers in known.items() if numbers is not None}
-
-    def put_buffers(self, buffers: Mapping[str, Tensor | None], known: Mapping[str, Any]) -> None:
-        """Put other tensors, whose numbers are known as far as said, in the place of buffers."""
-        self._buffers.update(buffers)
-        for key, each in self.stored.items():
-            if key in known:
-                each.note(known[key])
-            else:
-                each.forget()
-
     # what it is
     @property
     def keeps_own_input(self) -> bool:
@@ -121,24 +376,10 @@ class QuantizedBase(RangeHolder):
 
     def follow_learned(self) -> None:
         """Give learned ranges, and the scales that follow from them, the values that their parameters have come to."""
-        now = Pass.here()
         for range_ in self.learned_ranges:
-            assert range_.learned is not None  # asked for above
-            range_.learned.follow(now)
+            range_.learned.follow(Pass.here())
             if range_.running.read():
                 range_.follow_running()
-
-    def used_interval(self, name: str) -> Interval:
-        """The lowest and highest number of a range that its users read, as far as is known; what lies beyond may saturate."""
-        return self.ranges[name].used_interval
-
-    def choose_range(self, name: str, largest: Scale | None) -> None:
-        """Choose the range of weights, or with None follow their largest magnitude."""
-        self.ranges[name].choose_range(largest)
-
-    def chosen_range(self, name: str) -> float | None:
-        """The range that weights are rounded for; None where it is that of their largest magnitude."""
-        return self.ranges[name].chosen_range()
 
     def forget_pass(self) -> None:
         """What the pass has seen was told to all processes."""
@@ -167,8 +408,8 @@ class QuantizedBase(RangeHolder):
         if call.is_written:
             call.note()
             tensors = [q.content, frozen.weight_integers, frozen.bias_integers, *frozen.extras]
-            made = call.emit(tensors, product_attributes(geometry, widths, q.scale, frozen.scale_w, scale_o))
-            return QTensor(made, scale_o, bits, runtime)
+            integers = call.emit(tensors, product_attributes(geometry, widths, q.scale, frozen.scale_w, scale_o))
+            return QTensor(integers, scale_o, bits, runtime)
         ready, content = ready_for(scale_o), q.content
         if ready.plan.is_plain:
             y = accumulate(op, geometry, content, ready.weight, ready.bias)
@@ -210,18 +451,18 @@ class QuantizedBase(RangeHolder):
         for range_ in [r for r in self.ranges.values() if prefix + r.running.key in state_dict]:
             range_.histogram = None
         begun = load_learned(self.ranges.values(), state_dict, prefix)
-        given = {key for key in self.optional if prefix + key in state_dict}
+        present = {key for key in self.optional if prefix + key in state_dict}
         cleared = {key for key, each in self.optional.items() if prefix + str(each.of) in state_dict}
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for key, each in self.stored.items():
             if not each.is_optional:
                 state_dict.setdefault(prefix + key, each.buffer.detach().clone())
-        self._non_persistent_buffers_set -= given  # torch loads these as it does all others
+        self._non_persistent_buffers_set -= present  # torch loads these as it does all others
         try:
             super()._load_from_state_dict(state_dict, prefix, *rest)
         finally:
-            self._non_persistent_buffers_set |= given
-        self._clear_absent(self.optional.keys() - given, cleared)
+            self._non_persistent_buffers_set |= present
+        self._clear_absent(self.optional.keys() - present, cleared)
         self.put_buffers({}, {})
         if self.keeps_own_input:
             self.input_range = "own"
@@ -240,7 +481,7 @@ class QuantizedBase(RangeHolder):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         """Keep ranges in float32 where a model is moved or converted: a scale may be too large for 16 bits."""
-        learned = [(r.learned, r.learned.parameter.data) for r in self.learned_ranges if r.learned is not None]
+        learned = [(r.learned, r.learned.parameter.data) for r in self.learned_ranges]
         before, known = {key: each.buffer for key, each in self.stored.items()}, self.known_values()
         super()._apply(fn, recurse)
         for key, buffer in before.items():
@@ -268,16 +509,12 @@ class HasWidths(QuantizedBase):
 
     @widths.setter
     def widths(self, wanted: Widths) -> None:
-        self._widths = wanted = self.possible_widths(wanted)
-        if self._keeps_widths:
-            keep_widths(self, wanted)
-
-    @property
-    def _keeps_widths(self) -> bool:
-        return bool(self.read(BITS)[0] != 0)
+        self._widths = self.possible_widths(wanted)
+        if self.read(BITS)[0]:
+            keep_widths(self, self._widths)
 
     def possible_widths(self, wanted: Widths) -> Widths:
-        """What it makes of widths that are asked for."""
+        """The widths that it takes where these are asked for."""
         return wanted
 
     def follow_widths(self) -> None:
@@ -286,10 +523,11 @@ class HasWidths(QuantizedBase):
         Raises:
             UsageError: They are a mean of several.
         """
-        if not self._keeps_widths:
+        stored = self.read(BITS)
+        if not stored[0]:
             return
-        numbers = [int(bits) for bits in self.read(BITS)]
-        if not set(numbers) <= set(_POSSIBLE):
+        numbers = [int(bits) for bits in stored]
+        if not _POSSIBLE.issuperset(numbers):
             raise UsageError(
                 f"{self.path}: its widths are {'/'.join(map(str, numbers))}, a mean of those that the model has had, and no "
                 "layer can have them. Average the weights alone: AveragedModel(model, use_buffers=False)."
@@ -324,7 +562,7 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
     A layer whose input comes from another quantized layer has that layer's scale: such an input is left out, unless
     `with_adopted` asks for it.
     """
-    found: dict[str, Range] = {}
+    ranges: dict[str, Range] = {}
     runtime = runtime_of(model)
     methods = {} if runtime is None else runtime.methods
     for path, layer in model.named_modules():
@@ -338,8 +576,8 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
                 continue
             range_.key = f"{path}.{range_.name}".lstrip(".")
             range_.usual = methods.get(f"{range_.kind.value}s")
-            found[range_.key] = range_
-    return found
+            ranges[range_.key] = range_
+    return ranges
 
 
 def quantized_ranges(model: nn.Module, where: str) -> dict[str, Range]:
@@ -348,89 +586,11 @@ def quantized_ranges(model: nn.Module, where: str) -> dict[str, Range]:
     Raises:
         UsageError: It is not quantized.
     """
-    if runtime_of(model) is None:
-        raise UsageError(f"{where}: {type(model).__name__} is not quantized. Give the model that linger.init returned.")
+    required_runtime(model, where)
     return ranges_of(model)
 
 
 def device_of(*modules: nn.Module) -> torch.device:
     """The device of the first tensor of these modules; the CPU if they hold none."""
-    tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
-    return next((t.device for t in tensors), torch.device("cpu"))
-
-
-# ranges as they were, so that a calibration that fails changes nothing
-_OF_LAYER = ("input_range", "beyond", "floor")
-_OF_RANGE = ("histogram", "width", "bound", "method")
-"""What a pass changes beside buffers."""
-
-
-@dataclass(frozen=True)
-class _Before:
-    buffers: dict[str, Tensor | None]
-    attributes: dict[str, Any]
-    ranges: dict[Range, dict[str, Any]]
-    learned: list[tuple[Tensor, Tensor]]
-
-    @classmethod
-    def of(cls, layer: QuantizedBase) -> _Before:
-        """A copy of what a pass may change in a layer."""
-        buffers = {name: None if b is None else b.detach().clone() for name, b in layer._buffers.items()}  # noqa: SLF001 - by name, with None
-        attributes = {name: layer.__dict__[name] for name in _OF_LAYER if name in layer.__dict__}
-        ranges = {each: {name: getattr(each, name) for name in _OF_RANGE} for each in layer.ranges.values()}
-        parameters = [each.learned.parameter for each in layer.learned_ranges if each.learned is not None]
-        return cls(buffers, attributes, ranges, [(p, p.detach().clone()) for p in parameters])
-
-
-def _nothing(model: nn.Module) -> None:
-    """Does nothing."""
-
-
-@dataclass
-class Backup:
-    """The ranges of every model that ran in a block, as they were before.
-
-    Attributes:
-        models: These models, or the modules of them whose forward began a pass.
-        first_seen: Called with each of them before its first pass.
-    """
-
-    models: list[nn.Module] = field(default_factory=list)
-    first_seen: Callable[[nn.Module], None] = _nothing
-    _layers: dict[QuantizedBase, _Before] = field(default_factory=dict)
-
-    def keep(self, model: nn.Module) -> None:
-        """Copy what a pass of this model may change."""
-        if any(model is known for known in self.models):
-            return
-        self.models.append(model)
-        self.first_seen(model)
-        for layer in model.modules():
-            if isinstance(layer, QuantizedBase) and layer not in self._layers:
-                self._layers[layer] = _Before.of(layer)
-
-    def restore(self) -> None:
-        """Undo what passes have changed; layers of functions that they made are removed."""
-        for layer, before in self._layers.items():
-            layer.put_buffers(before.buffers, {})
-            for name in _OF_LAYER:
-                layer.__dict__.pop(name, None)
-            layer.__dict__.update(before.attributes)
-            for each, attributes in before.ranges.items():
-                each.__dict__.update(attributes)
-            for parameter, value in before.learned:
-                parameter.detach().copy_(value)  # in place: an optimizer may hold it
-        for model in self.models:
-            for module in list(model.modules()):
-                for name, child in list(module.named_children()):
-                    if isinstance(child, QuantizedBase) and child not in self._layers:
-                        delattr(module, name)
-
-    def ranges_before(self, wanted: list[Range]) -> list[float]:
-        """Ranges as they were; 0 where there was none. A device is asked once."""
-        known: dict[Any, _Before] = dict(self._layers)
-        none = _Before({}, {}, {}, [])
-        found = [known.get(r.layer, none).buffers.get(r.running.key) for r in wanted]
-        filled = [r.running.buffer.new_zeros(1) if b is None else b for r, b in zip(wanted, found, strict=True)]
-        numbers = torch.cat([buffer.to(filled[0].device) for buffer in filled]).tolist() if filled else []
-        return [number if math.isfinite(number) and number > ZEROS else 0.0 for number in numbers]
+    devices = (t.device for module in modules for t in (*module.parameters(), *module.buffers()))
+    return next(devices, torch.device("cpu"))

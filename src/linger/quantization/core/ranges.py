@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -40,7 +40,6 @@ from linger.quantization.core.stored import (
     EVERYTHING,
     Ends,
     Kind,
-    Learned,
     NotFiniteError,
     RangeHolder,
     ReadInterval,
@@ -83,7 +82,7 @@ class Range:
         bound: The finest scale that the device's format allowed then.
         method: The method of calibration that found it, where that was not the largest magnitude.
         histogram: What calibration has counted; no part of a checkpoint.
-        learned: The parameter that it follows instead of the data.
+        learned: The parameter that it follows instead of the data (`linger.quantization.core.learned.LearnedRange`); None: it is not learned.
         ends: What the pass at work has seen, where other processes train with this one (`exchange`).
         users: Those that read the tensor.
         key: Path of the layer and name, in the model whose ranges were asked for last (`ranges_of`): `block.conv.o`.
@@ -100,7 +99,7 @@ class Range:
         self.bound: Scale | None = None
         self.method: str | None = None
         self.histogram: Histogram | None = None
-        self.learned: Learned | None = None
+        self.learned: Any = None
         self.ends: Ends | None = None
         self.users = ReadInterval(self)
         self.key = name
@@ -454,7 +453,7 @@ class Range:
         """`real` rounded by the range; in training its gradient reaches the parameter of a learned one (`how`: see `attach`)."""
         if self.learned is None or not self.layer.training:
             return rounded
-        return self.learned.attach(rounded, real, scale, bits, now, **how)
+        return cast(Tensor, self.learned.attach(rounded, real, scale, bits, now, **how))
 
     def quantize(self, x: Tensor, bits: int, runtime: Runtime, path: str, *, reason: str = "") -> QTensor:
         """A float tensor as integers; `reason`: what coverage says of it.

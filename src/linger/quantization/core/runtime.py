@@ -11,16 +11,15 @@ mode, and gain nothing.
 
 from __future__ import annotations
 
-import copy
 import sys
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,14 +31,54 @@ from linger.constraint.limits import QUANTIZATION, Widths
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.quantization.core.distributed.fsdp import check_shards
-from linger.quantization.core.frozen import Frozen
 from linger.quantization.core.observation import CALIBRATION, Calibration
-from linger.quantization.core.protocols import Announcer, Emitter, Quantized, Scaled, UsedBy
-from linger.quantization.core.torch_state import not_traced, put_autocast_aside, take_autocast_up
 from linger.settings import Switches
 
 RUN_FIRST = "torch.export needs the scales and integer weights of a pass before it. Run model.eval() once under torch.no_grad() first."
 """The advice where a trace, which sees no values, needs one that no earlier pass has kept."""
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+_NOT_COMPILED = (
+    "a model quantized by linger runs as it is inside torch.compile, with the same integers. Leave fullgraph=True out, or "
+    "compile what stands before and after the model"
+)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+# what torch does around a pass
+def put_autocast_aside() -> tuple[str, ...]:
+    """Switch autocast off; returns the devices for which it was on."""
+    # one question instead of four, but it leaves mps out
+    if not torch._C._is_any_autocast_enabled() and not torch.is_autocast_enabled("mps"):  # noqa: SLF001 - as torch.compile asks
+        return ()
+    devices = tuple([device for device in _AUTOCAST_DEVICES if torch.is_autocast_enabled(device)])
+    for device in devices:
+        torch.set_autocast_enabled(device, False)  # noqa: FBT003 - torch takes it by position only
+    return devices
+
+
+def take_autocast_up(devices: tuple[str, ...]) -> None:
+    """Switch autocast on again for these devices."""
+    for device in devices:
+        torch.set_autocast_enabled(device, True)  # noqa: FBT003 - as above
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Switch autocast off inside the block."""
+    devices = put_autocast_aside()
+    try:
+        yield
+    finally:
+        take_autocast_up(devices)
+
+
+def not_traced(function: _F) -> _F:
+    """Mark a function as one that torch's compiler calls instead of looking into it (`torch.compiler.disable` loads it)."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001 - the marks that it sets
+    function._torchdynamo_disable_msg = _NOT_COMPILED  # type: ignore[attr-defined]  # noqa: SLF001
+    return function
 
 
 def no_script(name: str) -> str:
@@ -55,10 +94,8 @@ def is_in_backward() -> bool:
 
 def may_be_repeated() -> bool:
     """Whether a checkpoint may be at work: it runs its function without gradients, or keeps what gradients need."""
-    if not torch.is_grad_enabled():
-        return True
     hooks = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - torch has no public question
-    return hooks(True) is not None  # noqa: FBT003 - its signature
+    return not torch.is_grad_enabled() or hooks(True) is not None  # noqa: FBT003 - its signature
 
 
 def is_in_group() -> bool:
@@ -104,9 +141,6 @@ _SCOPE = "_linger_scope"
 
 TorchFunction = Callable[..., Any]
 """A function of torch, or a method of its tensors."""
-
-Dispatch = Callable[["Runtime", TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
-"""Runs a torch function some of whose arguments are quantized tensors of this model."""
 
 
 class Keeping(NamedTuple):
@@ -184,11 +218,8 @@ class ProductPolicy:
         return self.widths if choice is None or choice.widths is None else choice.widths
 
 
-Operands = Sequence[Tensor | Frozen]
-"""What an op was computed from; a layer's parameters are one `Frozen`."""
-
-Recorder = Callable[[str, Tensor], None]
-"""Receives the name and the integers of every tensor the simulation computes."""
+Operands = Sequence[Any]
+"""What an op was computed from: tensors; a layer's parameters are one `Frozen`."""
 
 Observer = Callable[[str, Op, Operands, Mapping[str, Any], Any], None]
 """Receives every op that the simulation computes: name, op, operands, attributes, result (a QTensor)."""
@@ -201,22 +232,12 @@ class _Thread(threading.local):
         self.frames: list[Frame] = []
         self.records: list[OpRecord] = []
         self.names: Counter[str] = Counter()
-        self.watched: list[UsedBy] = []
+        self.watched: list[Any] = []  # the users of ranges (`ReadInterval`)
         self.watch: AbstractContextManager[Any] | None = None
         self.sees_all = False
         self.edge: AbstractContextManager[Any] | None = None
         self.derived: dict[int, weakref.ref[Tensor]] = {}
         self.state_memory: dict[int, Any] | None = None
-
-    def restart(self) -> None:
-        """Forget the pass before."""
-        self.records, self.state_memory = [], None
-        for noted in (self.names, self.watched, self.derived):
-            noted.clear()
-
-
-_FRESH: dict[str, Any] = {"observers": [], "last_pass": {}, "schedule": None}
-"""What a copy of a model begins with."""
 
 
 @dataclass
@@ -228,6 +249,9 @@ class Runtime:
         target: The chip whose arithmetic is simulated.
         methods: Methods of calibration by the kind of range, where `calibration()` is called without one.
         scales: How scales are to be found in training, as the model's configuration says.
+        emitter: Writes dialect nodes instead of simulating them (`linger.onnx.exporter.emission`); None outside an export.
+        recorder: Receives the name and the integers of every tensor that the simulation computes.
+        announcer: Lets a trace follow quantized tensors into functions that it records as one node (implemented by the exporter).
         reasons: Why modules stay float, by their path.
         asked: By path, modules to stay float with the functions of their forward, and those to be quantized wherever called.
         last_pass: What the last pass with values has found under the names of its ops; `recall` gives it to a trace.
@@ -243,16 +267,16 @@ class Runtime:
         keeps_float_operands: Whether functions of a float and a quantized tensor stay float, as in an older linger.
     """
 
-    dispatch: Dispatch
+    dispatch: Callable[[Runtime, TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
     target: str | None = None
     switches: Switches = field(default_factory=Switches)
     methods: Mapping[str, str] = field(default_factory=dict)
     scales: str = "running"
-    emitter: Emitter | None = None
-    recorder: Recorder | None = None
+    emitter: Any = None
+    recorder: Callable[[str, Tensor], None] | None = None
     observers: list[Observer] = field(default_factory=list)
     ops: list[OpRecord] = field(default_factory=list)
-    layers: list[Scaled] = field(default_factory=list)
+    layers: list[Any] = field(default_factory=list)
     products: ProductPolicy | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     asked: dict[str, Keeping] = field(default_factory=dict)
@@ -263,7 +287,7 @@ class Runtime:
     make_watch: Callable[[Runtime], AbstractContextManager[Any]] | None = None
     is_watched: bool = False
     make_unpacking: Callable[[], AbstractContextManager[Any]] | None = None
-    announcer: Announcer[Any] | None = None
+    announcer: Any = None
     make_function: Callable[[nn.Module, str], nn.Module] | None = None
     recomputation: Any = None
     exchange: Any = None
@@ -276,7 +300,8 @@ class Runtime:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the model has no observers and no pass in progress."""
-        return {k: v for k, v in self.__dict__.items() if k != "current"} | _FRESH
+        fresh: dict[str, Any] = {"observers": [], "last_pass": {}, "schedule": None}
+        return {k: v for k, v in self.__dict__.items() if k != "current"} | fresh
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         older = {"methods": {}, "asked": {}, "keeps_float_operands": True}  # a file of an older linger has none
@@ -305,8 +330,8 @@ class Runtime:
     def now(self) -> Pass:
         """The pass at work; outside the model the one that would begin."""
         frames = self.current.frames
-        found = frames[-1].now if frames else None
-        return self._chosen_pass(frames[0].module if frames else None) if found is None else found
+        now = frames[-1].now if frames else None
+        return self._chosen_pass(frames[0].module if frames else None) if now is None else now
 
     def _chosen_pass(self, root: nn.Module | None) -> Pass:
         """What kind of pass begins with a module."""
@@ -323,32 +348,33 @@ class Runtime:
             self._start(current, module, path, now)
         else:
             now = self.now
+            # a gradient inside a forward pass, or an interrupted one
             if now.is_repeated != is_in_backward() or now.calibration is not CALIBRATION.get():
-                now = self._chosen_pass(
-                    current.frames[0].module
-                )  # a gradient inside a forward pass, or an interrupted one
+                now = self._chosen_pass(current.frames[0].module)
         is_cast = torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled("mps")  # noqa: SLF001 - as torch.compile asks
         autocast = put_autocast_aside() if is_cast else ()
-        frame = Frame(path, module, autocast=autocast, keeping=self._keeping_of(path), now=now)
+        around = current.frames[-1].keeping if current.frames else NOT_KEPT
+        keeping = self.asked.get(path, NOT_KEPT)  # what was asked about the module, unless about one around it
+        if around.is_whole and (path not in self.asked or keeping.reason):
+            keeping = around
+        frame = Frame(path, module, autocast=autocast, keeping=keeping, now=now)
         current.frames.append(frame)
         return frame
 
-    def _keeping_of(self, path: str) -> Keeping:
-        """What was asked about a module that begins, or about one around it."""
-        frames, own = self.current.frames, self.asked.get(path)
-        if frames and frames[-1].keeping.is_whole and (own is None or own.reason):
-            return frames[-1].keeping
-        return NOT_KEPT if own is None else own
-
     def _start(self, current: _Thread, module: nn.Module, path: str, now: Pass) -> None:
         if not path:  # the root alone: another model that is being exported may hold a layer of this one
-            self._check(module, now)
+            if torch._C._is_tracing() and not now.is_traced:  # noqa: SLF001 - torch.jit hides it from mypy
+                raise UsageError(no_script("torch.jit.trace"))
+            if is_in_group():
+                check_shards(module)
         calibration = now.calibration
         if calibration is not None:
             calibration.passes += 1
             calibration.begin(module)
             self.keeps_float_operands = False
-        current.restart()
+        current.records, current.state_memory = [], None
+        for noted in (current.names, current.watched, current.derived):
+            noted.clear()
         if self.make_edge is not None:
             current.edge = self.make_edge(self)
             current.edge.__enter__()
@@ -359,32 +385,22 @@ class Runtime:
             current.watch = self.make_unpacking()
             current.watch.__enter__()
 
-    @staticmethod
-    def _check(model: nn.Module, now: Pass) -> None:
-        if torch._C._is_tracing() and not now.is_traced:  # noqa: SLF001 - torch.jit hides it from mypy
-            raise UsageError(no_script("torch.jit.trace"))
-        if is_in_group():
-            check_shards(model)
-
     def leave(self, module: nn.Module) -> Frame | None:
         """A module's forward ends, normally or by an exception; returns its frame, if it had one."""
-        frames, found = self.current.frames, None
-        while frames and found is None:
+        frames, own = self.current.frames, None
+        while frames and own is None:
             frame = frames.pop()
             if frame.autocast:
                 take_autocast_up(frame.autocast)
-            found = frame if frame.module is module else None
+            own = frame if frame.module is module else None
         if not frames:
-            self._finish()
-        return found
-
-    def _finish(self) -> None:
-        """End a pass. The ops of a watched pass are complete, so those of a later, unwatched one do not replace them."""
-        sees_all = self.current.sees_all
-        self._stop_modes()
-        self.is_watched = self.is_watched or sees_all
-        if sees_all or not self.is_watched:
-            self.ops = self.current.records
+            # the ops of a watched pass are complete, so those of a later, unwatched one do not replace them
+            sees_all = self.current.sees_all
+            self._stop_modes()
+            self.is_watched = self.is_watched or sees_all
+            if sees_all or not self.is_watched:
+                self.ops = self.current.records
+        return own
 
     def _stop_modes(self) -> None:
         current = self.current
@@ -445,7 +461,7 @@ class Runtime:
             raise UsageError(RUN_FIRST)
         return self.last_pass[name]
 
-    def record(self, name: str, x: Quantized, op: Op, operands: Operands, attributes: Mapping[str, Any]) -> None:
+    def record(self, name: str, x: Any, op: Op, operands: Operands, attributes: Mapping[str, Any]) -> None:
         """Give a computed tensor, and what it was computed from, to the recorder and the observers."""
         if self.recorder is not None:
             self.recorder(name, x.integers())
@@ -453,21 +469,19 @@ class Runtime:
             observer(name, op, operands, attributes, x)
 
     def emit(self, op: Op, tensors: Sequence[Any], attributes: Mapping[str, Any], name: str, **how: Any) -> Tensor:
-        """Write one node of the file being exported."""
-        assert self.emitter is not None  # checked by the callers
-        return self.emitter.call(op, tensors, attributes, name, **how)[0]
+        """Write one node of the file being exported; tensors hold integers, a tuple is an int64 constant."""
+        return cast(Tensor, self.emitter.call(op, tensors, attributes, name, **how)[0])
 
     def note(self, record: OpRecord) -> None:
         """Remember an op of this pass."""
-        current = self.current
-        if current.frames:
+        if (current := self.current).frames:
             current.records.append(record)
 
     def note_float(self, op_name: str, reason: str, macs: int = 0) -> None:
         """Remember an op of this pass that stays float."""
         frame = self.frame
-        kept = "" if frame is None else frame.keeping.reason
-        reason = kept or self.reasons.get(self.path, reason)
+        asked = "" if frame is None else frame.keeping.reason
+        reason = asked or self.reasons.get(self.path, reason)
         self.note(OpRecord(self.path, op_name, is_integer=False, reason=reason, macs=macs))
 
 
@@ -497,15 +511,14 @@ class OpCall:
 
     def note(self, *, macs: int = 0, reason: str = "") -> None:
         """Remember it for the coverage report."""
-        current = self.runtime.current
-        if current.frames:
+        if (current := self.runtime.current).frames:
             current.records.append(OpRecord(self.path, self.op.name, True, reason, macs, self.judged))  # noqa: FBT003 - in order
 
     def emit(self, tensors: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
         """Write its node; returns the integers."""
         return self.runtime.emit(self.op, tensors, attributes, self.name)
 
-    def record(self, result: Quantized, operands: Operands, attributes: Mapping[str, Any]) -> None:
+    def record(self, result: Any, operands: Operands, attributes: Mapping[str, Any]) -> None:
         """Give its result to the recorder and the observers."""
         self.runtime.record(self.name, result, self.op, operands, attributes)
 
@@ -546,55 +559,42 @@ class Scope:
 
     def _use_results(self, output: Any) -> None:
         """Every number of a model's results counts. After an exception there are none, and some users were not reached."""
-        for leaf in tree_leaves(output):
-            if isinstance(leaf, Tensor) and getattr(leaf, "runtime", None) is self.runtime:
-                cast(Any, leaf).use()
+        for leaf in filter(self._is_own, tree_leaves(output)):
+            leaf.use()
         self.runtime.settle_ranges(is_complete=output is not None)
 
-    def _real(self, leaf: object) -> object:
-        if isinstance(leaf, Tensor) and getattr(leaf, "runtime", None) is self.runtime:
-            return leaf.dequantize()
-        return leaf
+    def _is_own(self, leaf: object) -> bool:
+        return isinstance(leaf, Tensor) and getattr(leaf, "runtime", None) is self.runtime
+
+    def _real(self, leaf: Any) -> object:
+        return leaf.dequantize() if self._is_own(leaf) else leaf
 
 
 def attach_scope(runtime: Runtime, path: str, module: nn.Module) -> Scope:
-    """A scope that the module knows."""
+    """A scope that the module knows; the root of the model knows its runtime, too."""
     scope = module.__dict__[_SCOPE] = Scope(runtime, path)
+    if not path:
+        module.__dict__[_RUNTIME] = runtime
     return scope
 
 
 def scope_of(module: nn.Module) -> Scope | None:
     """The scope of a module of a quantized model; None for any other."""
-    found: Scope | None = module.__dict__.get(_SCOPE)
-    return found
+    return cast(Scope | None, module.__dict__.get(_SCOPE))
 
 
 def runtime_of(model: nn.Module) -> Runtime | None:
     """The runtime of a quantized model; None for a float one, and for what is no model."""
-    found: Runtime | None = getattr(model, "__dict__", {}).get(_RUNTIME)
-    return found
+    return cast(Runtime | None, getattr(model, "__dict__", {}).get(_RUNTIME))
 
 
-def real_copy(model: nn.Module) -> nn.Module:
-    """A copy of a quantized model that computes in real numbers, in evaluation mode: the model's own float reference.
-
-    Batch norms are folded and the limits of the constraint stage kept, nothing is rounded, no range is needed or changed.
-    The modules and their paths are those of the model.
+def required_runtime(model: nn.Module, where: str) -> Runtime:
+    """The runtime of a model that must be quantized.
 
     Raises:
-        UsageError: The model is not quantized.
+        UsageError: It is not.
     """
-    if runtime_of(model) is None:
-        raise UsageError(
-            f"real_copy: {type(model).__name__} is not quantized. Give the model that linger.init returned."
-        )
-    made = copy.deepcopy(model).eval()
-    runtime = runtime_of(made)
-    assert runtime is not None  # the model has one
-    runtime.stays_real = True
-    return made
-
-
-def set_runtime(model: nn.Module, runtime: Runtime) -> None:
-    """Attach a runtime to a model."""
-    model.__dict__[_RUNTIME] = runtime
+    runtime = runtime_of(model)
+    if runtime is None:
+        raise UsageError(f"{where}: {type(model).__name__} is not quantized. Give the model that linger.init returned.")
+    return runtime

@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a range keeps its numbers: buffers of a module, read and written as Python numbers; and what a module must offer for it."""
+"""Where a range keeps its numbers: buffers of a module, read and written as Python numbers.
+
+`Recomputation` gives modules and functions that run again in the backward pass (torch.utils.checkpoint) the buffers of their first
+run. A second run would otherwise move ranges and running statistics twice, round with other scales than the pass whose gradient it
+computes, and, outside any module, not know which module's ranges to use.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import weakref
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_exporting
+from torch.utils._pytree import tree_leaves
 
 from linger.dialect import Interval
-from linger.errors import UsageError
+from linger.errors import UnsupportedError, UsageError
 from linger.numeric.fixed import as_float32
 from linger.numeric.torch.quantize import Scale, largest_of, magnitude_within, smallest
 from linger.quantization.core.observation import Calibration
-from linger.quantization.core.runtime import RUN_FIRST, Pass
+from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.runtime import RUN_FIRST, Frame, Keeping, Runtime, TorchFunction, is_in_backward, scope_of
 
 
 class Kind(Enum):
@@ -76,6 +88,19 @@ class RangeHolder(nn.Module):
     def write(self, key: str, value: Any) -> None:
         """Set a buffer."""
         self.stored[key].write(value)
+
+    def known_values(self) -> dict[str, Any]:
+        """The numbers of buffers as far as they are known without reading them."""
+        known = {key: each.last_known for key, each in self.stored.items()}
+        return {key: numbers for key, numbers in known.items() if numbers is not None}
+
+    def put_buffers(self, buffers: Mapping[str, Tensor | None], known: Mapping[str, Any]) -> None:
+        """Put other tensors in the place of buffers; `known` gives those of their numbers that are known."""
+        self._buffers.update(buffers)
+        for key, each in self.stored.items():
+            each.forget()
+            if key in known:
+                each.note(known[key])
 
     @property
     def is_shared(self) -> bool:
@@ -204,59 +229,11 @@ class Ends(NamedTuple):
     is_new: Any
 
 
-class Learned(Protocol):
-    """A parameter that a range follows (`linger.quantization.core.learned.LearnedRange`)."""
-
-    method: str
-    key: str
-
-    @property
-    def parameter(self) -> nn.Parameter:
-        """What the optimizer learns."""
-
-    def begin(self) -> None:
-        """Begin at the present scale."""
-
-    def follow(self, now: Pass) -> None:
-        """Let the range be what the parameter says."""
-
-    def change_width(self, bits: int) -> None:
-        """Let a step be that of another width."""
-
-    def keep_type(self, data: Tensor) -> None:
-        """Give the parameter these numbers again where it was converted to another type."""
-
-    def attach(self, rounded: Tensor, real: Tensor, scale: Scale, bits: int, now: Pass, **how: Any) -> Tensor:
-        """Lead the gradient of a rounded tensor to the parameter."""
-
-
 EVERYTHING = (-math.inf, math.inf)
 """The interval of a tensor all of whose numbers are used."""
 
 _OPEN = float(torch.finfo(torch.float32).max)
 """Stands for infinity in checkpoints: a mean of infinite numbers, as of weights over time, would be none."""
-
-
-class Observed(Protocol):
-    """The range (`linger.quantization.core.ranges.Range`)."""
-
-    layer: RangeHolder
-    used: Stored | None
-    running: Stored
-
-    @property
-    def known_use(self) -> Interval | None:
-        """The interval in its buffer."""
-
-    @property
-    def scale(self) -> float:
-        """Its scale."""
-
-    def widened(self, before: Scale, seen: Scale, *, is_calibrating: bool) -> Scale:
-        """It with one more tensor."""
-
-    def follow_running(self) -> None:
-        """Find the scale again, in the format that it was last used for."""
 
 
 class ReadInterval:
@@ -266,14 +243,14 @@ class ReadInterval:
     what is used. It is never narrower than any pass has asked for.
 
     Attributes:
-        range: The range.
+        range: The range (`linger.quantization.core.ranges.Range`).
         applied: The interval that the last pass observed by.
         held: The interval whose numbers the range holds now.
         last: The ends of the tensor that was observed last, and the range before it.
         waits: Whether the users of all processes decide, once they have told each other (`exchange`).
     """
 
-    def __init__(self, range_: Observed) -> None:
+    def __init__(self, range_: Any) -> None:
         self.range = range_
         self.applied: Interval = EVERYTHING
         self.held: Interval = EVERYTHING
@@ -309,45 +286,43 @@ class ReadInterval:
 
     def use(self, low: float, high: float) -> None:
         """A user reads the numbers between these two; zero always counts."""
-        found = self._read or (0.0, 0.0)
-        self._read = min(found[0], low), max(found[1], high)
+        self._read = _joined((min(low, 0.0), max(high, 0.0)), self._read)
 
     def settle(self, *, is_complete: bool) -> None:
         """Bring the range down to what was used; the users of an incomplete pass are forgotten."""
         if self.waits and is_complete:
             return
-        found, self._read, self._is_settled = self._read, None, True
-        if found is None or not is_complete:
+        read, self._read, self._is_settled = self._read, None, True
+        if read is None or not is_complete:
             return
-        self.join(found)
-        used = self.range.known_use or found
+        self.join(read)
+        used = self.range.known_use or read
         if used == self.held:
             return
         self.held = used
-        if self._tensors and not self.range.layer.is_shared:
-            self._observe_again(used)
-
-    def _observe_again(self, interval: Interval) -> None:
-        """Set the range to what it would be, had the tensors of the pass or block been observed by this interval."""
+        if not self._tensors or self.range.layer.is_shared:
+            return
+        # the range becomes what it would be, had the tensors of the pass or block been observed by this interval
         running, is_calibrating = self._before, self._block is not None
         for low, high in self._tensors:
-            running = self.range.widened(running, magnitude_within(low, high, interval), is_calibrating=is_calibrating)
+            running = self.range.widened(running, magnitude_within(low, high, used), is_calibrating=is_calibrating)
         self.range.running.write(running)
         self.range.follow_running()
 
     @property
     def so_far(self) -> Interval | None:
         """What is used as far as this process knows, in this pass and before; None where it knows nothing."""
-        return self.range.known_use if self._read is None else _joined(self._read, self.range.known_use)
+        known: Interval | None = self.range.known_use
+        return known if self._read is None else _joined(self._read, known)
 
     def forget(self) -> None:
         """The users of this pass have been told."""
         self._read, self.waits = None, False
 
-    def join(self, found: Interval) -> None:
+    def join(self, interval: Interval) -> None:
         """Use these numbers, too, from now on; checkpoints say so, unless everything was used from the first pass on."""
         known, stored = self.range.known_use, self.range.used
-        used = _joined(found, known)
+        used = _joined(interval, known)
         if used != known and stored is not None:
             end = math.inf if known is None and used == EVERYTHING else _OPEN
             stored.write((max(used[0], -end), min(used[1], end)))
@@ -363,3 +338,183 @@ class ReadInterval:
 def _joined(one: Interval, other: Interval | None) -> Interval:
     """The interval that holds both."""
     return one if other is None else (min(one[0], other[0]), max(one[1], other[1]))
+
+
+# modules and functions that run again in the backward pass
+_KEPT_CALLS = 32
+"""Calls of one module that are remembered: as many may lie between a forward pass and its backward pass."""
+
+_KEPT_FUNCTIONS = 2048
+"""The same for functions of all modules together."""
+
+_Inputs = list[tuple[tuple[int, ...], Tensor]]
+"""Shape and sum of each tensor; equal tensors have equal sums, since both are added in the same order."""
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """What one module has learned from its inputs so far."""
+
+    holder: nn.Module
+    buffers: dict[str, Tensor | None]
+    input_range: str | None
+    known: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, holder: nn.Module) -> _Statistics:
+        """The tensors themselves, not copies."""
+        known = holder.known_values() if isinstance(holder, RangeHolder) else {}
+        return cls(holder, dict(holder._buffers), getattr(holder, "input_range", None), known)  # noqa: SLF001 - by name, with None
+
+    def copied(self) -> _Statistics:
+        """The same with copies of the tensors."""
+        return replace(self, buffers={n: None if b is None else b.clone() for n, b in self.buffers.items()})
+
+    def emptied(self) -> _Statistics:
+        """The same before the first call."""
+        stored = self.holder.stored if isinstance(self.holder, RangeHolder) else {}
+        absent = {key: each.absent for key, each in stored.items()}
+        empty = {n: None if b is None else torch.full_like(b, absent.get(n, 0.0)) for n, b in self.buffers.items()}
+        return _Statistics(self.holder, empty, "")
+
+    def install(self) -> None:
+        """Put these tensors in the place of the buffers; none is written, as gradients may need its content."""
+        if isinstance(self.holder, RangeHolder):
+            self.holder.input_range = self.input_range or ""
+            self.holder.put_buffers(self.buffers, self.known)
+        else:
+            self.holder._buffers.update(self.buffers)  # noqa: SLF001 - setattr would ask for a registration again
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a module, or of a function in a module: its inputs, the statistics before it, whether functions stayed float."""
+
+    inputs: _Inputs
+    state: list[_Statistics]
+    keeping: Keeping
+    place: Frame
+    function: TorchFunction | None = None
+
+    @classmethod
+    def of(cls, frame: Frame, args: tuple[Any, ...], function: TorchFunction | None = None) -> _Call:
+        """The call that begins in a frame."""
+        state = [_Statistics.of(holder).copied() for holder in _holders(frame.module)]
+        place = Frame(frame.path, frame.module, Counter(frame.indices))
+        return cls(_described(args), state, frame.keeping, place, function)
+
+    def is_for(self, inputs: _Inputs) -> bool:
+        """Whether the inputs are the same."""
+        if [shape for shape, _ in inputs] != [shape for shape, _ in self.inputs]:
+            return False
+        return all(torch.equal(a, b) for (_, a), (_, b) in zip(inputs, self.inputs, strict=True))
+
+
+class Recomputation:
+    """Keeps the calls that torch's checkpointing may repeat. The hooks of every module report them."""
+
+    def __init__(self) -> None:
+        self._calls: WeakKeyDictionary[nn.Module, deque[_Call]] = WeakKeyDictionary()
+        self._functions: deque[_Call] = deque(maxlen=_KEPT_FUNCTIONS)
+        self._set_aside: dict[nn.Module, list[_Statistics]] = {}
+
+    def __reduce__(self) -> Any:
+        """A copy of a model remembers no calls."""
+        return Recomputation, ()
+
+    def enter(self, frame: Frame, args: tuple[Any, ...]) -> None:
+        """A module in training begins: remember the statistics, or bring those of the first run back."""
+        module = frame.module
+        if not is_in_backward():
+            self._calls.setdefault(module, deque(maxlen=_KEPT_CALLS)).append(_Call.of(frame, args))
+        elif calls := self._calls.get(
+            module
+        ):  # else no checkpoint: a hook of the user runs the model in the backward pass
+            scope = scope_of(module)
+            first = _first_run(calls, args, (scope.path if scope else "") or type(module).__name__)
+            frame.keeping = first.keeping  # the modules around it are not at work now
+            self._set_aside[module] = _bring_back(first)
+
+    def leave(self, module: nn.Module) -> None:
+        """A repeated call ends, normally or by an exception: what the first run learned stays."""
+        _install(self._set_aside.pop(module, []))
+
+    def remember(self, function: TorchFunction, args: tuple[Any, ...], frame: Frame) -> None:
+        """Note a function of a module at work."""
+        self._functions.append(_Call.of(frame, args, function))
+
+    def kept_float(self, function: TorchFunction, args: tuple[Any, ...]) -> bool:
+        """Whether the first run of a function was in a module that is kept float."""
+        calls = [call for call in self._functions if call.function is function and call.keeping.reason]
+        inputs = _described(args) if calls else []
+        return any(call.is_for(inputs) for call in calls)
+
+    @contextmanager
+    def place_of(self, function: TorchFunction, args: tuple[Any, ...], runtime: Runtime) -> Iterator[None]:
+        """Run a function again in the frame, and with the statistics, of its first run."""
+        name = getattr(function, "__name__", str(function))
+        calls = [call for call in self._functions if call.function is function]
+        first = _first_run(calls, args, f"{name}, outside any module,")
+        set_aside = _bring_back(first)
+        runtime.frames.append(replace(first.place, indices=Counter(first.place.indices), keeping=first.keeping))
+        try:
+            yield
+        finally:
+            runtime.frames.pop()
+            _install(set_aside)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something ran in a way that a checkpoint may repeat."""
+        return bool(self._calls) or bool(self._functions)
+
+
+def is_repeating(runtime: Runtime) -> bool:
+    """Whether a checkpoint of this model may be at work; a function's own backward computes without gradients."""
+    return is_in_backward() and torch.is_grad_enabled() and runtime.recomputation.is_awaited
+
+
+def _first_run(calls: Iterable[_Call], args: tuple[Any, ...], what: str) -> _Call:
+    """The call that had the same inputs, the latest first.
+
+    Raises:
+        UnsupportedError: There was none.
+    """
+    inputs = _described(args)
+    first = next((call for call in reversed(list(calls)) if call.is_for(inputs)), None)
+    if first is None:
+        raise UnsupportedError(
+            f"{what}: a checkpoint runs it again in the backward pass, with an input it has not had before, so the scales of the "
+            "first run are not known. Let the function compute the same both times (preserve_rng_state=True), or leave the "
+            "checkpoint out."
+        )
+    return first
+
+
+def _described(args: Any) -> _Inputs:
+    with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001 - no computation of the model: none is noted
+        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+        contents = [x.moved_content if isinstance(x, QTensor) else x for x in tensors]
+        return [(tuple(x.shape), x.sum(dtype=None if x.is_complex() else torch.float64)) for x in contents]
+
+
+def _holders(module: nn.Module) -> Iterator[nn.Module]:
+    """Modules whose statistics change in a call of this one: itself, and parts that are not called as modules."""
+    if isinstance(module, RangeHolder):
+        yield from module.modules()
+        return
+    yield module
+    yield from (child for child in module.children() if scope_of(child) is None)
+
+
+def _bring_back(call: _Call) -> list[_Statistics]:
+    """Give a module the statistics of an earlier call; returns those it had. Ranges made since then begin with zeros."""
+    present = [_Statistics.of(holder) for holder in _holders(call.place.module)]
+    before = {statistics.holder: statistics.copied() for statistics in call.state}
+    _install([before.get(p.holder) or p.emptied() for p in present])
+    return present
+
+
+def _install(state: list[_Statistics]) -> None:
+    for statistics in state:
+        statistics.install()

@@ -20,8 +20,8 @@ from torch.nn.functional import avg_pool2d
 from linger.dialect import Op, find_op
 from linger.numeric.fixed import limits, scale_for
 from linger.numeric.torch.quantize import Scale, largest_of
-from linger.quantization.core.frozen import integer_bound
 from linger.quantization.core.qtensor import QTensor, Real, compute, unwatched
+from linger.quantization.core.quantized import integer_bound
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.stored import ReadInterval
 from linger.quantization.functions.constants import number_constant
@@ -113,7 +113,7 @@ def saturate(x: QTensor, high: float, runtime: Runtime, real: Real | None) -> QT
     Where the input has a coarser scale, a Requant comes first. `real` gives the numbers of the float network.
     """
     limit, origins = cast(float, integer_bound(high, x.bits)), x.origins
-    source = cast(ReadInterval, origins[0].range_) if origins else None
+    source = cast(ReadInterval, origins[0].users) if origins else None
     least = scale_for(limit, x.bits) if math.isfinite(limit) else 0.0
     with unwatched([x]):
         result = _saturated(x, Saturation(str(runtime.target), high, x.bits, least, x.scale, source), runtime, real)

@@ -32,8 +32,8 @@ from linger.numeric.torch.quantize import (
     scale_for_range,
 )
 from linger.quantization.core.distributed.fsdp import is_sharded
-from linger.quantization.core.frozen import kept
 from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.quantized import kept
 from linger.quantization.core.ranges import ZEROS
 from linger.quantization.core.runtime import Frame, Runtime
 from linger.quantization.functions.functional_layer import (

@@ -18,9 +18,8 @@ from linger.numeric.curves import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
 from linger.numeric.torch.quantize import Scale, round_weight, weight_scale
 from linger.ops.fast.fast_path import RealFastPath
-from linger.quantization.core.frozen import Frozen, kept, make_frozen
 from linger.quantization.core.qtensor import QTensor, to_carrier
-from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.quantized import Frozen, QuantizedBase, kept, make_frozen
 from linger.quantization.core.runtime import OpCall
 from linger.quantization.functions.functional_layer import begin_function, output_bits
 

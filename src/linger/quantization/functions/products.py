@@ -27,9 +27,8 @@ from linger.dialect import Op, Refusal
 from linger.errors import UsageError
 from linger.numeric.torch.quantize import Scale
 from linger.ops.fast.fast_path import accumulate
-from linger.quantization.core.frozen import Frozen, Ready, kept, make_frozen, make_ready, round_bias
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
-from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.quantized import Frozen, QuantizedBase, Ready, kept, make_frozen, make_ready, round_bias
 from linger.quantization.core.runtime import RUN_FIRST, Frame, OpCall, Runtime, TorchFunction
 from linger.quantization.core.supported import reason_of, supported_types, why_off
 from linger.quantization.functions.constants import is_fixed, is_state

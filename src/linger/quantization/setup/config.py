@@ -3,23 +3,36 @@
 
 What `init(config_file=…)` does with a file: before its own work, and after it.
 
-Whether a settings file fits a float model: every place where it does not, before anything is changed.
+Whether a settings file fits a float model: every place where it does not, before anything is changed; and which layers and functions
+of a model a pattern of paths in the file means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm, as_batch_norm, layer_of, parts_of_pairs
-from linger.constraint.limits import FUSED, QUANTIZATION, Fusion, Normalized, QuantChoice, Types, Widths, limits_of
+from linger.constraint.limits import (
+    FUNCTION_BITS,
+    FUSED,
+    QUANTIZATION,
+    Fusion,
+    Normalized,
+    QuantChoice,
+    Types,
+    Widths,
+    limits_of,
+)
 from linger.constraint.normalize import NORMALIZED, ChannelLimits, limit_channels
 from linger.constraint.tracing import fuse, fused_kind, replace_everywhere
-from linger.errors import UsageError
+from linger.errors import UsageError, printable
 from linger.numeric.fixed import scale_for
 from linger.quantization.core.quantized import QuantizedBase, device_of, ranges_of
 from linger.quantization.core.ranges import Range
@@ -36,13 +49,17 @@ from linger.quantization.setup.config_file import (
     FunctionConfig,
     Fused,
     LayerConfig,
+    PartName,
     joined,
     unknown,
     write_config,
 )
-from linger.quantization.setup.marking import checked_types, choice_for, types_by_name
-from linger.quantization.setup.patterns import expanded, mark_functions, unfitting
+from linger.quantization.setup.marking import adjustable_ops, checked_types, choice_for, types_by_name
 from linger.settings import Switches
+
+_T = TypeVar("_T")
+_SIGNS = "*?["
+_INSIDE = ".*"
 
 _LAYERS = (QuantLayer, QuantRecurrent)
 _WIDTHS = (8, 16, 32, 4)
@@ -452,3 +469,106 @@ def _child(name: str) -> str:
     """The path of a function's ranges."""
     parent, _, key = name.rpartition(".")
     return f"{parent}.{KEY_PREFIX}{key}".lstrip(".")
+
+
+# patterns
+def fits(pattern: str, path: str) -> bool:
+    """Whether a pattern means a path; `block.*` means block itself, too, so that it is right for a layer and for a part."""
+    return fnmatchcase(path, pattern) or (pattern.endswith(_INSIDE) and path == pattern.removesuffix(_INSIDE))
+
+
+def last_fitting(entries: Mapping[str, _T], path: str) -> _T | None:
+    """The entry of a path: its own, else that of the last pattern that fits."""
+    if path in entries:
+        return entries[path]
+    return next((entries[key] for key in reversed(list(entries)) if fits(key, path)), None)
+
+
+def patterns_in(entries: Mapping[str, _T], paths: Collection[str]) -> dict[str, _T]:
+    """The entries whose keys are patterns; a name that a model has is none, whatever signs are in it."""
+    return {key: value for key, value in entries.items() if any(s in key for s in _SIGNS) and key not in paths}
+
+
+def unfitting(config: Config, model: nn.Module) -> list[str]:
+    """Every pattern of a file that means nothing in a model, or asks for more than a pattern can; each once."""
+    return list(dict.fromkeys(_unfitting(config, model)))
+
+
+def _unfitting(config: Config, model: nn.Module) -> Iterator[str]:
+    paths = [path for path, _ in model.named_modules()]
+    for place in ("layers", "limits", "constrain"):
+        yield from _fitting_nothing(place, patterns_in(getattr(config, place), paths), paths)
+    functions = patterns_in(config.functions, paths)
+    names = [name for path in paths for name in _function_names(path)] if functions else []
+    yield from _fitting_nothing("functions", functions, names, paths)
+    for key, entry in functions.items():
+        if entry.bits.get("o") not in (4, 8, 16) or entry != FunctionConfig(bits={"o": entry.bits["o"]}):
+            yield f"functions.{printable(key)}: a pattern chooses the width of results alone, as in bits: {{o: 16}} (4, 8 or 16)"
+
+
+def _fitting_nothing(
+    place: str, patterns: Collection[str], names: Collection[str], shown: Collection[str] | None = None
+) -> Iterator[str]:
+    for pattern in patterns:
+        if not any(fits(pattern, name) for name in names):
+            near = get_close_matches(pattern.strip(_SIGNS + "."), [name for name in shown or names if name], n=1)
+            hint = f" (is {near[0]} meant?)" if near else ""
+            if isinstance(pattern, PartName):
+                yield f"{pattern.place}: {printable(pattern.removesuffix(_INSIDE))!r} fits nothing{hint}"
+            else:
+                yield f"{place}: the pattern {printable(pattern)!r} fits nothing{hint}"
+
+
+def expanded(config: Config, model: nn.Module) -> Config:
+    """The configuration with a path for each layer that a pattern means; patterns of functions are left to `mark_functions`."""
+    modules = dict(model.named_modules())
+    inside = parts_of_pairs(model)
+    own = {path: m for path, m in modules.items() if m not in inside}
+    layers = [path for path, m in own.items() if _is_quantized_by(path, m, config)]
+    limited = [path for path, m in own.items() if isinstance(m, (*NORMALIZED, Normalized))]
+    functions = patterns_in(config.functions, modules)
+    return replace(
+        config,
+        layers=_by_path(config.layers, layers, modules),
+        limits=_by_path(config.limits, limited, modules),
+        functions={name: entry for name, entry in config.functions.items() if name not in functions},
+    )
+
+
+def _by_path(entries: Mapping[str, _T], candidates: Collection[str], modules: Collection[str]) -> dict[str, _T]:
+    patterns = patterns_in(entries, modules)
+    exact = {key: entry for key, entry in entries.items() if key not in patterns}
+    found = {path: last_fitting(patterns, path) for path in candidates}
+    return {path: entry for path, entry in found.items() if entry is not None} | exact
+
+
+def _is_quantized_by(path: str, module: nn.Module, config: Config) -> bool:
+    """Whether `init` quantizes a module that no entry of the file names."""
+    layer = layer_of(module)
+    if path in (*config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)):
+        return False
+    if any(f"{path}.".startswith(f"{top}.") for top in config.stays_float) or choice_for(module).is_disabled:
+        return False
+    return op_for(layer) is not None and not has_own_forward(layer) and _is_wanted_type(layer, config)
+
+
+def _is_wanted_type(layer: nn.Module, config: Config) -> bool:
+    if config.types is None:
+        return not isinstance(layer, types_by_name())
+    return any(kind.__name__ in config.types for kind in type(layer).__mro__)
+
+
+def mark_functions(config: Config, model: nn.Module) -> None:
+    """Give the functions of a model the widths that patterns choose for them, for passes to come."""
+    modules = dict(model.named_modules())
+    patterns = patterns_in(config.functions, modules)
+    for path, module in modules.items() if patterns else ():
+        entries = {op: last_fitting(patterns, name) for name, op in _function_names(path).items()}
+        chosen = {op: entry.bits["o"] for op, entry in entries.items() if entry is not None}
+        if chosen:
+            FUNCTION_BITS.put(module, {**(FUNCTION_BITS.of(module) or {}), **chosen})
+
+
+def _function_names(path: str) -> dict[str, Any]:
+    """The names that functions of a module have in a file, those of the first calls, and their ops."""
+    return {f"{path}.{op.state_name}_0".lstrip("."): name for name, op in adjustable_ops().items()}

@@ -28,9 +28,8 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Frame, Runtime, Scope, scope_of
 from linger.quantization.core.supported import NO_INTEGER_FORM, why_off
-from linger.quantization.functions import passthrough
 from linger.quantization.functions.constants import is_state, note_derived
-from linger.quantization.functions.dispatch import COMPOSITIONS, bindings
+from linger.quantization.functions.dispatch import COMPOSITIONS, CONVERSIONS, MOVES, bindings
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, INPUT_KEY, FunctionalLayer, functional_layer
 from linger.quantization.functions.masks import masks_scores
 from linger.quantization.functions.products import (
@@ -63,7 +62,7 @@ _MASK_MAKERS = frozenset(
     if hasattr(place, name)
 )
 
-_COMPUTES_NOTHING = passthrough.MOVES | {*packing.FUNCTIONS, F.pad, torch.as_strided, Tensor.as_strided}
+_COMPUTES_NOTHING = MOVES | {*packing.FUNCTIONS, F.pad, torch.as_strided, Tensor.as_strided}
 """Functions that only move real numbers, or put others beside them."""
 
 _QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
@@ -192,7 +191,7 @@ def _computes_floats(operands: list[Tensor], results: list[Tensor]) -> bool:
 
 def _only_moves(func: Function, operands: list[Tensor]) -> bool:
     """Whether a function computes nothing; nor do those by which FSDP gathers its parameters, and whole numbers as real ones."""
-    is_conversion = func in passthrough.CONVERSIONS and not any(map(_is_float, operands))
+    is_conversion = func in CONVERSIONS and not any(map(_is_float, operands))
     return is_conversion or func in _COMPUTES_NOTHING or str(func).startswith("fsdp.")
 
 

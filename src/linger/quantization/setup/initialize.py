@@ -42,10 +42,8 @@ from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing, no_module
 from linger.quantization.core.distributed.exchange import Exchange
 from linger.quantization.core.distributed.fsdp import refuse_sharded
-from linger.quantization.core.frozen import limits_of_rows
 from linger.quantization.core.packing import Unpacked
-from linger.quantization.core.quantized import QuantizedBase, device_of, widths_in
-from linger.quantization.core.recomputation import Recomputation
+from linger.quantization.core.quantized import QuantizedBase, device_of, limits_of_rows, widths_in
 from linger.quantization.core.runtime import (
     NOT_KEPT,
     Keeping,
@@ -53,11 +51,13 @@ from linger.quantization.core.runtime import (
     Runtime,
     attach_scope,
     runtime_of,
-    set_runtime,
 )
+from linger.quantization.core.stored import Recomputation
 from linger.quantization.core.supported import (
+    fold_weight_norm,
     has_own_forward,
     holds_matrices,
+    load_folded,
     op_for,
     refuse_compiled,
     refuse_empty,
@@ -81,10 +81,9 @@ from linger.quantization.setup.marking import (
     checked_types,
     checked_widths,
     choice_for,
+    choose_widths,
     types_by_name,
 )
-from linger.quantization.setup.patterns import choose_widths
-from linger.quantization.setup.weight_norm import fold_weight_norm, load_folded
 from linger.settings import Switches, chosen_switches, kept_float, newer_settings
 from linger.targets import find_target
 
@@ -507,7 +506,6 @@ def _allow_products(model: nn.Module, runtime: Runtime, order: _Order, kept_floa
 
 def _attach(root: nn.Module, runtime: Runtime) -> None:
     """Hooks that name the module at work, and that make functional layers when a checkpoint has them."""
-    set_runtime(root, runtime)
     kinds = {type(module) for module in root.modules()}
     is_unpacking = _has(kinds, QuantRecurrent) and not _has(kinds, nn.RNNBase)
     runtime.make_unpacking = Unpacked if is_unpacking else None

@@ -8,6 +8,7 @@ multiplied before it is added, so W·x and U·h are fitted each by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,8 +23,8 @@ from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op, find_op
 from linger.numeric.fixed import BIAS_BITS, limits, scale_for
 from linger.numeric.torch.quantize import fake_quantize, max_abs
-from linger.quantization.core.frozen import integer_bound
 from linger.quantization.core.qtensor import unwrap
+from linger.quantization.core.quantized import integer_bound
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.layers.recurrent_operands import range_suffix
 from linger.tuning.learned_rounding.integer_fit import (
@@ -34,7 +35,6 @@ from linger.tuning.learned_rounding.integer_fit import (
     Pair,
     change_of,
     fit_integers,
-    run_until,
 )
 from linger.tuning.remedy import Change
 
@@ -158,10 +158,7 @@ def _quantized_operands(pair: Pair, place: _Place, batch: Batch) -> list[tuple[O
         start = fake_quantize(start, attributes["scale_h"], attributes["o_bits"])
         found.append(((x, _before_each(out, start, place.back)), attributes))
 
-    with Trace(pair.model) as trace:
-        trace.before([place.layer], enter)
-        pair.observe(trace, note)
-        run_until(trace, batch)
+    pair.observe(note, batch, {place.layer: enter})
     return found
 
 
@@ -173,9 +170,9 @@ def _float_operands(pair: Pair, place: _Place, batch: Batch) -> list[Operands]:
     def enter(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         _note_arguments(args, kwargs, lambda x, states: found.append(_run_float(owner, place, unwrap(x), states)))
 
-    with Trace(pair.reference) as trace:
+    with Trace(pair.reference) as trace, suppress(Enough):
         trace.before([module], enter)
-        run_until(trace, batch)
+        trace.run(batch)
     return found
 
 
@@ -287,5 +284,5 @@ def _put(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], found: 
         column += weight.shape[1]
         weight.copy_(torch.where(is_new[:, None], (integers / scales[key]).to(weight), weight))
         end = range_suffix(place.number, place.back)
-        layer.choose_range(f"{name}{end}", limits(layer.widths.parameter)[1] / scales[key])
+        layer.ranges[f"{name}{end}"].choose_range(limits(layer.widths.parameter)[1] / scales[key])
     return True

@@ -12,11 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
-from linger.graph.core.dialects import is_dequant
+from linger.graph.core.dialects import POSITIVE, carried, is_dequant, stands_for
 from linger.graph.core.nodes import graphs_in, required_inputs
-from linger.graph.core.unsigned_bytes import POSITIVE, carried, stands_for
 from linger.graph.files.model_io import ModelLike
-from linger.graph.formats.propagation import Propagation, propagate
+from linger.graph.formats.propagation import propagate
+from linger.graph.formats.tensor_formats import Propagation
 from linger.graph.network import Network
 from linger.runtime.reference import Reference
 from linger.runtime.session import Feeds, Session
