@@ -6,7 +6,7 @@ from torch import nn
 
 import linger
 from linger.onnx.exporter.export import require_equal
-from linger.simulation.example_call import ExampleCall
+from linger.simulation import ExampleCall
 from tests.support.wired import image as picture
 from tests.support.wired import quantize
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from linger.analysis.advice import Item
 from linger.analysis.result import Row
-from linger.c.arena import PlacedBlock, StepMemory
 from linger.c.exported_folder import Cut
 from linger.c.proof import TensorProof
+from linger.c.steps import PlacedBlock, StepMemory
 from linger.checks.memory_use import LayerMemory
 from linger.cli import __name__ as package
 from linger.cli.c import _Measured

@@ -132,7 +132,7 @@ FAULTS = (
     Fault(
         "tuning: a step kept that hurts",
         "tuning/autotune/search.py",
-        "    return found.error < best.error\n",
+        "    return score.error < best.error\n",
         "    return True\n",
     ),
     Fault(

@@ -135,7 +135,7 @@ from linger.settings import SetIQTensorTanh as SetIQTensorTanh
 from linger.settings import SetIQTensorVar as SetIQTensorVar
 from linger.settings import SetPlatFormQuant as SetPlatFormQuant
 from linger.settings import Switches as Switches
-from linger.simulation.recorder import record as record
+from linger.simulation import record as record
 from linger.tuning.autotune.result import TuneResult as TuneResult
 from linger.tuning.autotune.tune import tune as tune
 from linger.tuning.bias_correction.correction import correct_biases as correct_biases
@@ -151,8 +151,8 @@ from linger.tuning.schedule import Schedule as Schedule
 from linger.verification.devices.compare import compare as compare
 from linger.verification.devices.comparison_result import FileComparison as FileComparison
 from linger.verification.devices.vectors import write_vectors as write_vectors
+from linger.verification.proof.recheck import check_certificate as check_certificate
 from linger.verification.proof.result import Verification as Verification
-from linger.verification.proof.verify import check_certificate as check_certificate
 from linger.verification.recording import Recording as Recording
 from linger.verification.recording import load_recordings as load_recordings
 from linger.verification.recording import save_recordings as save_recordings

@@ -11,15 +11,18 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
-from itertools import filterfalse
+from functools import cache, wraps
+from itertools import chain, filterfalse
 from typing import Any, Literal, Protocol
 
 from linger.errors import UnsupportedError, UsageError, listing
+from linger.numeric.kernel import Sample
 
 DOMAIN = "thinker"
 DOMAIN_VERSION = 1
 PLATFORM_QUANT = "luna_quant"
+QUANT_MODE = "floor_add"
+"""How nodes that name their chip say that they round half up."""
 
 AttributeKind = Literal["float", "int", "ints", "str"]
 _KINDS: dict[str, AttributeKind] = {"float": "float", "int": "int", "Ints": "ints", "str": "str"}
@@ -36,6 +39,51 @@ class Refusal:
     reason: str
 
 
+def no_settings(x: object) -> Mapping[str, Any]:
+    """The binding of a layer, or of a function of one tensor, without settings."""
+    del x
+    return {}
+
+
+def only_in_place(x: object, inplace: bool = False) -> Mapping[str, Any]:  # noqa: FBT001, FBT002 - as torch has it
+    """The binding of a function whose one setting, `inplace`, is honored by the caller."""
+    del x, inplace
+    return {}
+
+
+def two_operands(x: object, other: object) -> Mapping[str, Any]:
+    """The binding of a function of two tensors without settings."""
+    del x, other
+    return {}
+
+
+def along_axis(x: Any, dim: Any = None, dtype: object = None) -> Mapping[str, Any] | Refusal:
+    """The axis of a softmax; refuses a missing one, which torch guesses, and results of other types."""
+    if not isinstance(dim, int):
+        return Refusal("the axis is not given as a number; write dim=-1")
+    if str(dtype) not in ("None", "torch.float32"):
+        return Refusal(f"the result is asked for as {dtype}")
+    if not x.dim():
+        return Refusal("the tensor has no axis")
+    return {"dim": dim}
+
+
+def along_axis_in_functional(
+    x: Any, dim: Any = None, _stacklevel: int = 3, dtype: object = None
+) -> Mapping[str, Any] | Refusal:
+    """The same in torch.nn.functional; `_stacklevel` is for torch's own warning."""
+    return along_axis(x, dim, dtype)
+
+
+def kept_axis(x: Any, dim: Any, *, keepdim: bool, dtype: object = None) -> Refusal | None:
+    """What keeps a sum or mean from its integer form, in which it goes over one axis that is kept; callers bring others into it."""
+    if str(dtype) not in ("None", "torch.float32"):
+        return Refusal(f"the result is asked for as {dtype}")
+    if not isinstance(dim, int) or not keepdim or not 0 <= dim < len(x.shape):
+        return Refusal("its axes are not those of the tensor")
+    return None
+
+
 @dataclass(frozen=True)
 class Attribute:
     """One attribute of an op, from a keyword-only parameter of its body."""
@@ -44,108 +92,6 @@ class Attribute:
     kind: AttributeKind
     default: Any = None
     is_required: bool = True
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Random integers for a sample: shape, width, and whether the extremes are forced in."""
-
-    shape: tuple[int, ...]
-    bits: int = 8
-    low: int | None = None
-    high: int | None = None
-
-
-@dataclass(frozen=True)
-class DrawReal:
-    """Random float32 values for a sample, with exact ties among them."""
-
-    shape: tuple[int, ...]
-    spread: float = 4.0
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Input for the contract test: arrays, given as draws or as tuples, and attributes.
-
-    Op files write their own, or make them of a kind that several ops share.
-    """
-
-    name: str
-    inputs: tuple[Any, ...]
-    attributes: Mapping[str, Any]
-
-    @staticmethod
-    def pair(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
-        """A sample with two operands and one result. Widths of 8 bits are left out, as in files."""
-        attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
-        return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
-
-    @staticmethod
-    def curve(name: str, x: Draw, scale_x: float, scale_o: float, o_bits: int | None = None) -> Sample:
-        """Of a function of one number; the output is as wide as the input if not given."""
-        bits = x.bits if o_bits is None else o_bits
-        attributes: dict[str, Any] = {"scale_x": scale_x, "scale_o": scale_o}
-        return Sample(name, (x,), attributes if bits == 8 else attributes | {"o_bits": bits})
-
-    @staticmethod
-    def convolution(
-        name: str,
-        x: Draw,
-        w: Draw,
-        b: Draw | None,
-        *,
-        shift: int = 7,
-        bits: tuple[int, int, int] = (8, 8, 8),
-        **steps: Any,
-    ) -> Sample:
-        """Of a convolution over as many axes as its kernel has, at stride 1 and without padding if not given."""
-        kernel = w.shape[2:]
-        ones = (1,) * len(kernel)
-        attributes = {
-            **dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True)),
-            "scale_x": 16.0,
-            "scale_w": 64.0,
-            "scale_o": 1024.0 * 2.0**-shift,
-            "dilations": ones,
-            "group": 1,
-            "kernel_shape": kernel,
-            "pads": (0,) * 2 * len(kernel),
-            "strides": ones,
-        }
-        return Sample(name, (x, w, b), attributes | steps)
-
-    @staticmethod
-    def sequences(
-        gates: int,
-        state_spreads: tuple[float, ...],
-        name: str,
-        shape: tuple[int, int, int],
-        hidden: int,
-        *,
-        lengths: tuple[int, ...] | None = None,
-        has_state: bool = False,
-        batch_first: int = 1,
-        go_forward: int = 1,
-        bits: tuple[int, int, int] = (8, 8, 8),
-        scales: tuple[float, float, float, float] = (32.0, 128.0, 128.0, 128.0),
-    ) -> Sample:
-        """Of a recurrent op with so many gates, and states drawn within these spreads."""
-        size, batch, rows = shape[2], shape[0] if batch_first else shape[1], gates * hidden
-        biases = (Draw((rows,), 32, low=-9000, high=9000),) * 2
-        weights = (Draw((rows, size), bits[1]), Draw((rows, hidden), bits[1]), *biases)
-        states = tuple(DrawReal((1, batch, hidden), spread) for spread in state_spreads) if has_state else ()
-        given = () if lengths is None else (lengths,)
-        attributes = {
-            "input_size": size,
-            "hidden_size": hidden,
-            "batch_first": batch_first,
-            "go_forward": go_forward,
-            **dict(zip(("scale_i", "scale_iw", "scale_h", "scale_hw"), scales, strict=True)),
-            "scale_o": scales[2],
-            **dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True)),
-        }
-        return Sample(name, (Draw(shape, bits[0]), *given, *states, *weights), attributes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +175,10 @@ class _Properties:
     """Real inputs that files carry and the body does not read, with a value to write where there is none."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Attributes that must have the value of another one."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Attributes that nodes carry behind those of the body, which does not read them; `platform_quant` follows."""
+    has_platform_quant: bool = True
+    """Its nodes say how the platform rounds."""
 
     limit: Limit | float | None = None
     """Bound of the output scale: a number, or a function of the input scales (`math.prod` for products).
@@ -349,9 +299,10 @@ class Op(_Properties):
         """Declare a body for another chip: the same name, torch functions and ranges, a schema and a width of its own."""
 
         def keep(body: Callable[..., Any]) -> Op:
-            own: dict[str, Any] = {"input_bits": input_bits, "pieces": pieces, "platform": platform}
-            schema = _read_parameters(body)
-            self.variants[platform] = replace(self, body=body, **schema, **own, samples=(), variants={})
+            texts = {**self.texts, "platform": platform, "quant_mode": QUANT_MODE}
+            own: dict[str, Any] = {"input_bits": input_bits, "pieces": pieces, "platform": platform, "texts": texts}
+            schema = _read_parameters(body, texts | {"platform_quant": PLATFORM_QUANT})
+            self.variants[platform] = replace(self, **schema, **own, samples=(), variants={})
             return self.variants[platform]
 
         return keep
@@ -375,11 +326,11 @@ class Op(_Properties):
         """The names of the inputs of a node with so many; ops without forms have one."""
         if not self.forms:
             return self.inputs[:count]
-        found = next((form for form in self.forms if len(form) == count), None)
-        if found is None:
-            allowed = listing(str(len(form)) for form in self.forms)
-            raise UsageError(f"{self.name}: the node has {count} inputs; expected {allowed}.")
-        return found
+        for form in self.forms:
+            if len(form) == count:
+                return form
+        allowed = listing(str(len(form)) for form in self.forms)
+        raise UsageError(f"{self.name}: the node has {count} inputs; expected {allowed}.")
 
     def bare_name(self, count: int) -> str:
         """What bare files call a node with so many inputs."""
@@ -434,7 +385,12 @@ class Op(_Properties):
 
     def layer(self, *names: str) -> Callable[[Binding], Binding]:
         """Declare how a torch module's settings become this op's attributes."""
-        return self._declare(self.layers, names)
+
+        def keep(binding: Binding) -> Binding:
+            self.layers.update(dict.fromkeys(names, binding))
+            return binding
+
+        return keep
 
     def function(self, *names: str, order: tuple[str, ...] | None = None) -> Callable[[Binding], Binding]:
         """Declare how a torch function's arguments become this op's attributes.
@@ -445,14 +401,7 @@ class Op(_Properties):
         def keep(binding: Binding) -> Binding:
             if order is not None:
                 self.orders[binding] = order
-            return self._declare(self.functions, names)(binding)
-
-        return keep
-
-    @staticmethod
-    def _declare(table: dict[str, Binding], names: Sequence[str]) -> Callable[[Binding], Binding]:
-        def keep(binding: Binding) -> Binding:
-            table.update(dict.fromkeys(names, binding))
+            self.functions.update(dict.fromkeys(names, binding))
             return binding
 
         return keep
@@ -490,59 +439,61 @@ class _Declaration(_Properties):
         Raises:
             UsageError: Another file has an op of this name.
         """
-        told = {each.name: getattr(self, each.name) for each in fields(_Properties)}
-        if isinstance(self.limit, float):
-            told["limit"] = partial(_same_for_all, self.limit)
-        schema = _read_parameters(body)
-        schema["optional_inputs"] |= _left_out(self.forms)
-        made = Op(**told, body=body, **schema, module=body.__module__)
-        before = _registry.get(made.name)
-        if before is not None and before.module != made.module:
+        properties = {each.name: getattr(self, each.name) for each in fields(_Properties)}
+        limit = self.limit
+        if isinstance(limit, float):
+            properties["limit"] = lambda _: limit  # it does not depend on the scales of the inputs
+        rounding = {"platform_quant": PLATFORM_QUANT} if self.has_platform_quant else {}
+        schema = _read_parameters(body, {**self.texts, **rounding})
+        if self.forms:  # what not every form has is optional
+            schema["optional_inputs"] |= {*chain(*self.forms)} - frozenset(self.forms[0]).intersection(*self.forms)
+        declared = Op(**properties, **schema, module=body.__module__)
+        before = _registry.get(declared.name)
+        if before is not None and before.module != declared.module:
             raise UsageError(
-                f"{made.module}: op {made.name!r} is already defined in {before.module}. Give it a name of its own."
+                f"{declared.module}: op {declared.name!r} is already defined in {before.module}. Give it a name of its own."
             )
-        _registry[made.name] = made
-        return made
+        _registry[declared.name] = declared
+        return declared
 
 
 op = _Declaration
 
 
-def _same_for_all(limit: float, scales: Iterable[float]) -> float:
-    """A bound that does not depend on the scales of the inputs."""
-    del scales
-    return limit
+def _read_parameters(body: Callable[..., Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """What a body's signature says: inputs, optional ones, whether there may be any number of them, attributes.
 
-
-def _read_parameters(body: Callable[..., Any]) -> dict[str, Any]:
-    """What a body's signature says: inputs, optional ones, whether there may be any number of them, attributes."""
+    `texts` are further attributes, which the body does not get.
+    """
     parameters = list(inspect.signature(body).parameters.values())[1:]  # the first is the kernel
     inputs = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+
+    @wraps(body)
+    def without_texts(kernel: Any, *tensors: Any, **attributes: Any) -> Any:
+        return body(kernel, *tensors, **{name: value for name, value in attributes.items() if name not in texts})
+
     return {
+        "body": without_texts,
         "inputs": tuple(p.name for p in inputs),
         "optional_inputs": frozenset(p.name for p in inputs if p.default is None),
         "is_variadic": any(p.kind is p.VAR_POSITIONAL for p in inputs),
-        "attributes": tuple(_read_attribute(p) for p in parameters if p.kind is p.KEYWORD_ONLY),
+        "attributes": tuple(
+            Attribute(
+                p.name, _KINDS[str(p.annotation)], None if p.default is p.empty else p.default, p.default is p.empty
+            )
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY
+        )
+        + tuple(Attribute(name, "str", text, is_required=False) for name, text in texts.items()),
     }
-
-
-def _read_attribute(parameter: inspect.Parameter) -> Attribute:
-    is_required = parameter.default is parameter.empty
-    default = None if is_required else parameter.default
-    return Attribute(parameter.name, _KINDS[str(parameter.annotation)], default, is_required)
-
-
-def _left_out(forms: tuple[tuple[str, ...], ...]) -> frozenset[str]:
-    """Inputs that not every form has."""
-    return frozenset(name for form in forms for name in form if any(name not in other for other in forms))
 
 
 @cache
 def _discover() -> None:
     package = importlib.import_module("linger.ops")
-    for found in pkgutil.iter_modules(package.__path__):
-        if not found.ispkg:  # `fast` holds torch versions
-            importlib.import_module(f"linger.ops.{found.name}")
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.ispkg:  # `fast` holds torch versions
+            importlib.import_module(f"linger.ops.{module.name}")
 
 
 def ops() -> Mapping[str, Op]:

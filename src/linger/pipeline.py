@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from torch import nn
 
-from linger.analysis.blocks import histogram
 from linger.analysis.checkpoint import Source
+from linger.analysis.magnitudes import histogram
 from linger.analysis.weights import in_threads
 from linger.constraint.advising import judge, tensors_of
 from linger.errors import UsageError, listing

@@ -16,9 +16,9 @@ from linger.graph.network import Network, NetworkLike
 from linger.progress import progress
 from linger.runtime.session import Options, Session, checked_levels, make_session_options
 from linger.verification.feeds import Shapes, Sizes, SizeTrials, generated_feeds, generated_shapes, given_feeds
-from linger.verification.proof.comparison import Way
+from linger.verification.proof import causes
+from linger.verification.proof.comparison import KEPT_BYTES, Way, verify_file
 from linger.verification.proof.result import Verification
-from linger.verification.proof.verify import KEPT_BYTES, verify_file
 from linger.verification.proof.witness import Witnesses, as_witnesses
 from linger.verification.recording import FileInterface, Recording, as_recordings
 
@@ -91,7 +91,13 @@ def verify(
     shown = progress(recordings, "verify", len(seeds) or None)
     try:
         result = verify_file(
-            network, shown, way=way, seeds=() if sizes else seeds, kept_bytes=kept_bytes, witnesses=witnesses
+            network,
+            shown,
+            way=way,
+            seeds=() if sizes else seeds,
+            kept_bytes=kept_bytes,
+            witnesses=witnesses,
+            explainer=causes,
         )
     except GraphError as error:
         if not trials.tried:
@@ -132,7 +138,7 @@ def _seeds(model: object, inputs: object, seed: int, batches: int) -> range:
 def _recorded(
     model: Any, inputs: object, kwargs: Mapping[str, Any] | None, file: ir.Model, trials: SizeTrials
 ) -> Iterator[Recording]:
-    from linger.simulation.recorder import record  # needs torch, which the other ways do without
+    from linger.simulation import record  # needs torch, which the other ways do without
 
     if inputs is None and kwargs is None:
         raise UsageError("verify: a model needs inputs to run on. Give them as for the export.")

@@ -9,10 +9,9 @@ import torch
 from rich.console import Console
 
 from linger import Advice
-from linger.analysis.advice import Subject, limit_line, make_item, width_line
-from linger.analysis.fixed_point_loss import measure_loss
+from linger.analysis.advice import Subject, limit_line, make_item, measure_loss, width_line
+from linger.analysis.checkpoint import TensorValues
 from linger.analysis.magnitudes import measure
-from linger.analysis.values import TensorValues
 
 
 def item(values, role="weight", name="a.weight", channels=None, **subject):

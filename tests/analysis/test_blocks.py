@@ -4,9 +4,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from linger.analysis.blocks import is_floating
-from linger.analysis.checkpoint import SafetensorsFile
-from linger.analysis.values import TensorValues
+from linger.analysis.checkpoint import TensorValues, stored_tensors
+from linger.analysis.magnitudes import is_floating
 
 
 def test_floats_are_told_from_integers_and_bools():
@@ -17,8 +16,8 @@ def test_floats_are_told_from_integers_and_bools():
 def test_a_tensor_and_its_file_read_alike(tmp_path):
     tensor = torch.arange(100, dtype=torch.float32).reshape(4, 25) - 50
     save_file({"w": tensor}, tmp_path / "w.safetensors")
-    file = SafetensorsFile(tmp_path / "w.safetensors")
-    for values in (TensorValues(tensor), file.values(file.entries["w"])):
+    (stored,) = stored_tensors(tmp_path / "w.safetensors")
+    for values in (TensorValues(tensor), stored.open()):
         assert (values.size, values.implicit_zeros) == (100, 0)
         assert values.read(10, 13).tolist() == [-40.0, -39.0, -38.0]
         values.release(0, 100)

@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from linger import wb_analyse
-from linger.analysis.checkpoint import load_state_dict, stored_tensors
+from linger.analysis.checkpoint import TensorValues, dtype_text, load_state_dict, stored_tensors
 from linger.analysis.magnitudes import measure
-from linger.analysis.values import TensorValues, dtype_text
 from linger.errors import UsageError
 from tests.support.checkpoint_files import MakesFolder
 

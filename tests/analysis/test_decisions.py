@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.analysis.decisions import class_axis
+from linger.analysis.batches import class_axis
 from linger.tuning.mixed_precision.goals import Agreement
 
 pytestmark = pytest.mark.needs_torch

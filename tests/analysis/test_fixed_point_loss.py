@@ -8,9 +8,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from linger.analysis.fixed_point_loss import Format, decibel, measure_loss
+from linger.analysis.advice import decibel, measure_loss
+from linger.analysis.checkpoint import TensorValues
 from linger.analysis.magnitudes import measure
-from linger.analysis.values import TensorValues
 
 
 def loss_of(values, channels=None):
@@ -125,4 +125,4 @@ def test_tiny_numbers_do_not_vanish_in_their_squares():
 def test_decibel_of_nothing():
     assert decibel(1.0, 0.0) == math.inf
     assert decibel(0.0, 1.0) == -math.inf
-    assert Format(16, -2, 0, 0, 0).name == "Q17.-2"
+    assert loss_of(torch.tensor([120_000.0])).rule[16].name == "Q17.-2"

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linger.analysis import magnitudes
-from linger.analysis.blocks import BLOCK
-from linger.analysis.magnitudes import Magnitudes, measure, rank_from_above
-from linger.analysis.values import TensorValues
+from linger.analysis.checkpoint import TensorValues
+from linger.analysis.magnitudes import BLOCK, Magnitudes, measure, rank_from_above
 from tests.support import by_sorting
 
 WORTH = magnitudes._WORTH_GUESSING

@@ -1,5 +1,6 @@
 """Numbers of a safetensors file where they lie: every type, in pieces, let go and read again."""
 
+import json
 import mmap
 
 import numpy as np
@@ -8,16 +9,18 @@ import torch
 from safetensors.torch import save_file
 
 from linger.analysis import checkpoint
-from linger.analysis.checkpoint import SafetensorsFile, natural_order
+from linger.analysis.checkpoint import TensorValues, natural_order, stored_tensors
 from linger.analysis.magnitudes import BLOCK, measure
-from linger.analysis.values import TensorValues
 from linger.errors import UsageError
 from tests.support.checkpoint_files import NAMES, write_safetensors
 
 
 def opened(path, name="w"):
-    file = SafetensorsFile(path)
-    return file.values(file.entries[name])
+    return tensors_of(path)[name].open()
+
+
+def tensors_of(path):
+    return {tensor.name: tensor for tensor in stored_tensors(path)}
 
 
 def some(dtype):
@@ -38,10 +41,9 @@ def test_types_are_those_of_the_test():
 def test_every_element_type_is_read_as_from_memory(tmp_path, dtype):
     tensor = some(dtype)
     save_file({"w": tensor}, tmp_path / "w.safetensors")
-    file = SafetensorsFile(tmp_path / "w.safetensors")
-    entry = file.entries["w"]
-    assert (entry.dtype, entry.shape) == (dtype, tuple(tensor.shape))
-    values, expected = file.values(entry), TensorValues(tensor)
+    stored = tensors_of(tmp_path / "w.safetensors")["w"]
+    assert (stored.dtype, stored.shape) == (dtype, tuple(tensor.shape))
+    values, expected = stored.open(), TensorValues(tensor)
     assert (values.size, values.implicit_zeros) == (tensor.numel(), 0)
     for start, stop in ((0, values.size), (1, 3), (values.size - 1, values.size)):
         read = values.read(start, stop)
@@ -64,8 +66,7 @@ def test_numbers_at_odd_places_are_read(tmp_path, dtype, padding):
 
 def test_scalars_and_empty_tensors_have_their_shapes(tmp_path):
     save_file({"s": torch.tensor(3.0), "e": torch.empty(2, 0)}, tmp_path / "w.safetensors")
-    file = SafetensorsFile(tmp_path / "w.safetensors")
-    assert {name: (e.shape, file.values(e).size) for name, e in file.entries.items()} == {
+    assert {name: (t.shape, t.open().size) for name, t in tensors_of(tmp_path / "w.safetensors").items()} == {
         "e": ((2, 0), 0),
         "s": ((), 1),
     }
@@ -81,7 +82,7 @@ def test_reading_makes_no_copy_of_numpys_types(tmp_path):
 def test_layer_two_comes_before_layer_ten(tmp_path):
     names = ["layer.10.weight", "layer.2.weight", "layer.2.bias", "head", "layer.10.a2", "layer.10.a10", "2", "b.x"]
     save_file({name: torch.zeros(1) for name in names}, tmp_path / "w.safetensors", metadata={"format": "pt"})
-    assert list(SafetensorsFile(tmp_path / "w.safetensors").entries) == [
+    assert list(tensors_of(tmp_path / "w.safetensors")) == [
         *("2", "b.x", "head", "layer.2.bias", "layer.2.weight"),
         *("layer.10.a2", "layer.10.a10", "layer.10.weight"),
     ]
@@ -100,7 +101,7 @@ def test_truncated_file_is_refused(tmp_path, kept):
     with pytest.raises(
         UsageError, match=r"w\.safetensors: this is not a whole safetensors file \(.+\)\. Copy it again\.$"
     ):
-        SafetensorsFile(path)
+        stored_tensors(path)
 
 
 def test_longer_file_is_refused(tmp_path):
@@ -108,7 +109,7 @@ def test_longer_file_is_refused(tmp_path):
     save_file({"w": torch.zeros(4)}, path)
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(UsageError, match="not a whole safetensors file"):
-        SafetensorsFile(path)
+        stored_tensors(path)
 
 
 def test_unknown_element_types_are_all_named(tmp_path):
@@ -116,7 +117,7 @@ def test_unknown_element_types_are_all_named(tmp_path):
     tensors = {"a": torch.zeros(4), "b": torch.zeros(4, dtype=torch.uint8), "c": torch.zeros(2, dtype=torch.uint8)}
     path = write_safetensors(tmp_path / "w.safetensors", tensors, names=names)
     with pytest.raises(UsageError, match=r"unknown element types F8_E8M0 \(b\), F8_E8M0 \(c\)\. Convert"):
-        SafetensorsFile(path)
+        stored_tensors(path)
 
 
 class Advised(mmap.mmap):
@@ -154,14 +155,16 @@ def test_pages_behind_the_reader_are_given_back_in_every_pass(tmp_path, dropped,
     monkeypatch.setattr(checkpoint, "_DROP_AFTER", 2 * BLOCK * 4)
     tensor = torch.arange(7 * BLOCK + 5, dtype=torch.float32).flip(0)
     save_file({"a": torch.ones(1000), "w": tensor, "z": torch.ones(9)}, tmp_path / "w.safetensors")
-    file = SafetensorsFile(tmp_path / "w.safetensors")
-    entry, values = file.entries["w"], file.values(file.entries["w"])
+    content = (tmp_path / "w.safetensors").read_bytes()
+    base = 8 + int.from_bytes(content[:8], "little")
+    start, stop = (base + offset for offset in json.loads(content[8:base])["w"]["data_offsets"])
+    values = opened(tmp_path / "w.safetensors")
     expected = measure(TensorValues(tensor))
     for _ in range(2):
         dropped.clear()
         assert measure(values) == expected
         assert len(dropped) == 4
-        assert covers(dropped, entry.start, entry.stop)
+        assert covers(dropped, start, stop)
 
 
 def test_numbers_are_the_same_after_their_pages_were_given_back(tmp_path, dropped):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.analysis.attributes import evaluating
+from linger.analysis.batches import evaluating
 from linger.analysis.trace import computes_like, wiring_of
 from linger.errors import UsageError
 from tests.support.wired import Wired

@@ -10,10 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import linger.c.writer
-from linger.c.arena import ALIGNMENT, Arena, plan_arena
 from linger.c.network import load_network
 from linger.c.steps import make_plan
-from linger.c.writer import Source, write_source
+from linger.c.writer import ALIGNMENT, Arena, Source, plan_arena, write_source
 from linger.graph.network import Lifetime
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linger.c import export
-from linger.c.check_program import _small
+from linger.c.source_files import _narrowed
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import image_network, run_test_program, sequence_network
 
@@ -92,4 +92,4 @@ def test_a_state_that_is_not_reset_is_found(tmp_path):
     ("lowest", "highest", "kind"), [(-32768, 32767, "int16"), (-32769, 0, "int32"), (0, 32768, "int32")]
 )
 def test_the_grid_of_real_inputs_takes_two_bytes_where_it_can(lowest, highest, kind):
-    assert _small(np.array([lowest, highest], np.int32)).dtype == kind
+    assert _narrowed([np.array([lowest, highest], np.int32), np.zeros(2, np.int32)])[1].dtype == kind

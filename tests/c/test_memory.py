@@ -11,8 +11,9 @@ import pytest
 
 import linger.c
 from linger.c import ArenaUse, memory
-from linger.c.arena import PlacedBlock, StepMemory, arena_figure, arena_image
+from linger.c.arena_image import arena_figure, arena_image
 from linger.c.memory_use import table_bytes
+from linger.c.steps import PlacedBlock, StepMemory
 from linger.errors import GraphError, LingerError, UnsupportedError, UsageError
 from linger.graph import save
 from tests.support.chip import WIDTHS, WINDOW, model_of, node

@@ -120,7 +120,7 @@ def test_a_flattened_picture_moves_the_columns_of_the_weights(tmp_path, monkeypa
 def test_two_lifetimes_that_overlap_are_seen(tmp_path, monkeypatch):
     require_compiler()
     from linger.c import writer
-    from linger.c.arena import Arena, plan_arena
+    from linger.c.writer import Arena, plan_arena
 
     def crowded(blocks):
         plan = plan_arena(blocks)

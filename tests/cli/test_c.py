@@ -112,10 +112,10 @@ def test_what_the_caller_gives_is_not_counted(nets):
 def test_a_program_that_differs_is_an_error(nets, monkeypatch):
     """A fault of the writer: the folder is there, the command says what differs and fails."""
     require_compiler()
-    from linger.c import exporter
+    from linger.c import source_files
 
-    right = exporter.source_text
-    monkeypatch.setattr(exporter, "source_text", lambda *a: right(*a).replace(") >> ", ") >> 1 + ", 1))
+    right = source_files.source_text
+    monkeypatch.setattr(source_files, "source_text", lambda *a: right(*a).replace(") >> ", ") >> 1 + ", 1))
     done = run("c", "net.onnx", "out", "--prove", "--samples", "1", cwd=nets)
     assert done.returncode == 1
     assert "differ, first in picture (sample 0, index [0, 0, 0," in done.stderr

@@ -7,8 +7,7 @@ import shlex
 import pytest
 import typer
 
-from linger.cli import ALIASES, COMMANDS, load_commands
-from linger.cli.terminal import examples
+from linger.cli import ALIASES, COMMANDS, examples, load_commands
 from tests.support.command import run
 
 ROOT = typer.main.get_command(load_commands())

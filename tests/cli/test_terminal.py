@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import linger
-from linger.cli.terminal import ASCII, use_readable_signs
+from linger.cli import ASCII, use_readable_signs
 from tests.runtime.test_session import TEXT
 from tests.support.command import run
 

@@ -1,11 +1,12 @@
 """Results in notebooks: escaped tables and images of every result."""
 
 import re
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from linger.records.html import Strip, bars_html, strips_html, table_html
+from linger.records.table import bars_html, blocks_html, table_html
 
 EVIL = "<script>alert(\"1\")</script> & 'x'"
 
@@ -55,9 +56,13 @@ def test_bars_of_both_signs_and_of_zeros_stay_inside():
         assert all(0 <= float(b.get("x")) <= 640 for b in made.iter("rect"))
 
 
-def test_strips_lie_where_their_bytes_are():
-    strips = [Strip("low", "input", 0, 0, 0, 50), Strip(EVIL, "tensor", 0, 1, 50, 50)]
-    low, high = parsed(strips_html(sorted(strips, key=lambda s: s.offset), 2, 100)).iter("rect")
+def block(name, kind, first, last, offset):
+    return SimpleNamespace(name=name, kind=kind, first=first, last=last, offset=offset, bytes=50)
+
+
+def test_blocks_lie_where_their_bytes_are():
+    blocks = [block("low", "input", 0, 0, 0), block(EVIL, "tensor", 0, 1, 50)]
+    low, high = parsed(blocks_html(sorted(blocks, key=lambda b: b.offset), 2, 100)).iter("rect")
     places = {rect[0].text: (float(rect.get("y")), float(rect.get("height"))) for rect in (low, high)}
     assert places == {"low: 50 bytes": (100.0, 100.0), f"{EVIL}: 50 bytes": (0.0, 100.0)}
-    assert strips_html([], 0, 0) == ""
+    assert blocks_html([], 0, 0) == ""

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from linger import FileComparison
 from linger.errors import UsageError
-from linger.reporting.result_tables import SHOWN_ROWS, comparison_table, draw_comparison, unmatched_table
+from linger.reporting.printed import SHOWN_ROWS, comparison_table, draw_comparison, unmatched_table
 from linger.verification.devices.comparison_result import TensorDifference
 
 

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from linger import CheckResult
 from linger.graph.core.nodes import Finding
-from linger.reporting.result_tables import finding_tables
+from linger.reporting.printed import finding_tables
 
 
 def shown(*findings, **options):

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from linger.analysis.advice import Subject, make_item
-from linger.analysis.blocks import histogram
-from linger.analysis.fixed_point_loss import measure_loss
-from linger.analysis.magnitudes import measure
-from linger.analysis.values import TensorValues
+from linger.analysis.advice import Subject, make_item, measure_loss
+from linger.analysis.checkpoint import TensorValues
+from linger.analysis.magnitudes import histogram, measure
 from linger.errors import UsageError
 from linger.reporting.plots import draw_layers, draw_tensor, file_name
 

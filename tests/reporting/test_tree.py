@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from linger.graph.files.summary import limited, summarize
-from linger.reporting.tree import format_bytes, model_tree
+from linger.reporting.printed import format_bytes, model_tree
 from tests.graph.files.test_summary import TEXT
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.simulation.example_call import ExampleCall, FlatModel, default_names, read_call, run_once
+from linger.simulation import ExampleCall, FlatModel, default_names, read_call, run_once
 from tests.support.models import quantized
 
 X, Y = torch.ones(2), torch.full((2,), 3.0)

@@ -7,7 +7,7 @@ from torch import nn
 
 import linger
 from linger.quantization.core.quantized import PARTS
-from linger.simulation.example_call import preserved
+from linger.simulation import preserved
 from tests.support.models import quantized, small_net
 
 

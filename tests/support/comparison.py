@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from linger.dialect import Op, Sample
+from linger.dialect import Op
+from linger.numeric.kernel import Sample
 from tests.support.samples import arrays
 
 Compute = Callable[..., np.ndarray]

@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linger.dialect import Op, Sample
+from linger.dialect import Op
 from linger.numeric.fixed import limits
+from linger.numeric.kernel import Sample
 from linger.numeric.torch.kernel import SplitPlan, carrier, plan_product, run_product
 from linger.numeric.torch.quantize import fake_quantize
 from linger.ops.fast.fast_path import (

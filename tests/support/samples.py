@@ -7,9 +7,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from linger.dialect import DOMAIN, Draw, DrawReal, Op, Sample, ops
+from linger.dialect import DOMAIN, Op, ops
 from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.numeric.fixed import limits, storage_bits
+from linger.numeric.kernel import Draw, DrawReal, Sample
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.writer import make_attribute
 

@@ -11,8 +11,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from linger.dialect import Draw, DrawReal, Op, Sample
+from linger.dialect import Op
 from linger.numeric.fixed import limits, storage_bits
+from linger.numeric.kernel import Draw, DrawReal, Sample
 from linger.numeric.numpy_kernel import NumpyKernel
 from tools.site.op_floats import float_result, has_float, real_inputs
 

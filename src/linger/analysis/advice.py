@@ -1,20 +1,250 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fixed point does to each tensor and what to do about it, the most worrying tensor first. Imports no torch."""
+"""What fixed point does to each tensor and what to do about it, the most worrying tensor first. Imports no torch.
+
+`measure_loss` computes noise, clipped values and zeros in several formats; `make_item` makes a sentence of it.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from linger.analysis.fixed_point_loss import USUAL, Loss
-from linger.analysis.magnitudes import Magnitudes
+import numpy as np
+
+from linger.analysis.magnitudes import BLOCK, Array, Magnitudes, Values, read_blocks
 from linger.analysis.result import ABNORMAL_VERSU
-from linger.records.html import bars_html
-from linger.records.table import Column, Result, to_text
+from linger.numeric.fixed import limits, scale_for
+from linger.records.table import Column, Result, bars_html, to_text
 
-if TYPE_CHECKING:
-    pass
+_WIDTHS = (4, 8, 16)
+USUAL = 8
+"""The width that advice is given for."""
+
+_LARGE = 8.0
+"""A channel whose maximum is this many times the median one's costs the median channel three bits."""
+
+_FINER = 6
+"""How many exponents above the rule's are tried: clipping more than six bits of the range never pays."""
+
+_VANISHING = 2.0**-100
+"""Each square that float32 loses is below 2^-126: if the sum is larger than this per number, they change none of its 26 bits."""
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A fixed-point format for a tensor, and what the tensor loses in it."""
+
+    bits: int
+    fraction_bits: int
+    sqnr_db: float
+    clipped: float
+    zeroed: float
+
+    @property
+    def name(self) -> str:
+        """Q integer.fraction, as in Q1.6."""
+        return f"Q{self.bits - 1 - self.fraction_bits}.{self.fraction_bits}"
+
+
+@dataclass(frozen=True)
+class _ChannelLoss:
+    """How evenly the channels of a tensor share one scale.
+
+    Attributes:
+        count: Channels.
+        spread_bits: log2 of the largest channel's maximum over the median one's.
+        median_db: At 8 bits and the rule's format, signal to noise of the median channel.
+        large: Channels that reach more than eight times as far as the median one.
+        reach_of_others: The largest magnitude outside those.
+    """
+
+    count: int
+    spread_bits: float
+    median_db: float
+    large: int
+    reach_of_others: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What fixed point does to one tensor.
+
+    Attributes:
+        rule: Per width, the format of linger's own rule: the finest that holds the largest magnitude.
+        best: Per width, the format with the least noise.
+        neighbors: At 8 bits, the formats one exponent below and one above the rule's.
+        body_db: At 8 bits and the rule's format, signal to noise of the 99 % of the values up to Dynamic: outliers hold
+            most of a tensor's power and would hide what happens to the rest.
+        unused_bits: At 8 bits, how many bits of the range the largest magnitude leaves unused.
+        outlier_bits: log2(max/dynamic): the bits that the largest 1 % of the values cost all others.
+        channels: How evenly the channels share the scale; None for vectors.
+    """
+
+    rule: dict[int, _Format]
+    best: dict[int, _Format]
+    neighbors: tuple[_Format, _Format]
+    body_db: float
+    unused_bits: float
+    outlier_bits: float
+    channels: _ChannelLoss | None = None
+
+    @property
+    def rest_db(self) -> float:
+        """At 8 bits, what is left without the outliers: of the body or of the median channel, whichever is lower."""
+        return self.body_db if self.channels is None else min(self.body_db, self.channels.median_db)
+
+
+@dataclass
+class _Noise:
+    scale: float
+    low: int
+    high: int
+    power: float = 0.0
+    body_power: float = 0.0
+    clipped: int = 0
+    zeroed: int = 0
+
+
+@dataclass
+class _Sums:
+    signal: float = 0.0
+    body_signal: float = 0.0
+    nonzero: int = 0
+    count: int = 0
+    noises: dict[tuple[int, int], _Noise] = field(default_factory=dict)
+
+
+def measure_loss(values: Values, magnitudes: Magnitudes, channels: int | None = None) -> Loss | None:
+    """The loss of a tensor whose magnitudes are known; None where there is nothing to lose (no values, all zero).
+
+    Args:
+        values: The numbers; floats.
+        magnitudes: Their statistics.
+        channels: How many equal parts the numbers consist of, one after the other (the output channels of a weight).
+    """
+    if not magnitudes.count or magnitudes.maximum == 0:
+        return None
+    rule = {bits: math.frexp(scale_for(magnitudes.maximum, bits))[1] - 1 for bits in _WIDTHS}
+    sums, usual = _Sums(noises=dict(_trials(rule))), rule[USUAL]
+    for numbers in read_blocks(values):
+        block = numbers.astype(np.float64) if numbers.dtype != np.float32 else numbers
+        _add(sums, block[np.isfinite(block)], magnitudes.dynamic, (USUAL, usual))
+    formats = {key: _format(key, noise, sums) for key, noise in sums.noises.items()}
+    return Loss(
+        rule={bits: formats[bits, rule[bits]] for bits in _WIDTHS},
+        best={bits: _best(formats.values(), bits) for bits in _WIDTHS},
+        neighbors=(formats[USUAL, usual - 1], formats[USUAL, usual + 1]),
+        body_db=decibel(sums.body_signal or sums.signal, sums.noises[USUAL, usual].body_power),
+        unused_bits=math.log2(limits(USUAL)[1] / (magnitudes.maximum * math.ldexp(1.0, usual))),
+        outlier_bits=math.log2(magnitudes.maximum / magnitudes.dynamic) if magnitudes.dynamic else math.inf,
+        channels=_channel_loss(values, channels, usual),
+    )
+
+
+def decibel(signal: float, noise: float) -> float:
+    """10·log10(signal/noise); infinite without noise."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _trials(rule: Mapping[int, int]) -> Iterator[tuple[tuple[int, int], _Noise]]:
+    """The formats that are tried: at every width the rule's exponent, one below it and some above it."""
+    for bits, exponent in rule.items():
+        finest = exponent + (_FINER if bits <= USUAL else 1)
+        for tried in range(exponent - 1, finest + 1):
+            yield (bits, tried), _Noise(math.ldexp(1.0, tried), *limits(bits))
+
+
+def _best(formats: Iterable[_Format], bits: int) -> _Format:
+    """The format with the least noise; at equal noise the one with the wider range."""
+    return max((f for f in formats if f.bits == bits), key=lambda f: (f.sqnr_db, -f.fraction_bits))
+
+
+def _add(sums: _Sums, x: Array, dynamic: float, usual: tuple[int, int]) -> None:
+    if x.size == 0:
+        return
+    size = np.abs(x)
+    scale = min(noise.scale for noise in sums.noises.values())
+    # a product with a scale below 1 may be a subnormal float32, whose last digits are gone
+    if x.dtype != np.float64 and scale < 1 and np.any((size > 0) & (size < np.finfo(np.float32).tiny / scale)):
+        x, size = x.astype(np.float64), size.astype(np.float64)
+    largest = float(size.max())
+    is_body = size <= dynamic
+    sums.signal += _power(x, largest)
+    sums.body_signal += _power(x[is_body], largest)
+    sums.nonzero += int(np.count_nonzero(x != 0))  # faster than counting the nonzero floats themselves
+    sums.count += x.size
+    q = np.empty_like(x)
+    for key, noise in sums.noises.items():
+        # a power of two: the product, unless it is subnormal, and the floor are exact, so the difference in units of 1/scale is the true error
+        error = np.multiply(x, x.dtype.type(noise.scale))
+        np.add(error, x.dtype.type(0.5), out=q)
+        np.floor(q, out=q)
+        if largest * noise.scale > noise.high:
+            noise.clipped += int(np.count_nonzero(q > noise.high) + np.count_nonzero(q < noise.low))
+            np.clip(q, noise.low, noise.high, out=q)
+        noise.zeroed += int(np.count_nonzero(q == 0))
+        np.subtract(error, q, out=error)
+        noise.power += _squares(error) / noise.scale**2
+        if key == usual:
+            noise.body_power += _squares(error[is_body]) / noise.scale**2
+
+
+def _power(x: Array, largest: float) -> float:
+    """Σx², with the numbers brought near 1 first: the square of a tiny float32 would be zero."""
+    if x.size == 0 or largest == 0:
+        return 0.0
+    unit = math.ldexp(1.0, math.frexp(largest)[1])
+    return _squares(x.astype(np.float64) / unit) * unit**2
+
+
+def _squares(x: Array) -> float:
+    """Σx²; float32 sums so small that squares below its smallest number could matter are formed again in float64."""
+    total = float(np.einsum("i,i", x, x))  # not dot, which wakes threads for every block
+    return total if x.dtype == np.float64 or total > x.size * _VANISHING else _squares(x.astype(np.float64))
+
+
+def _format(key: tuple[int, int], noise: _Noise, sums: _Sums) -> _Format:
+    zeroed = noise.zeroed - (sums.count - sums.nonzero)  # zeros stay what they were
+    share = zeroed / sums.nonzero if sums.nonzero else 0.0
+    return _Format(*key, decibel(sums.signal, noise.power), noise.clipped / sums.count, share)
+
+
+def _channel_loss(values: Values, channels: int | None, exponent: int) -> _ChannelLoss | None:
+    if channels is None or channels < 2 or values.size < channels:
+        return None
+    maxima, signal, noise = (
+        np.concatenate(parts) for parts in zip(*_by_channel(values, channels, exponent), strict=True)
+    )
+    is_alive = maxima > 0
+    if not is_alive.any():
+        return None
+    middle = float(np.median(maxima[is_alive]))
+    is_large = maxima > _LARGE * middle
+    ratios = [decibel(s, n) for s, n in zip(signal[is_alive], noise[is_alive], strict=True)]
+    return _ChannelLoss(
+        count=channels,
+        spread_bits=math.log2(float(maxima.max()) / middle),
+        median_db=float(np.median(ratios)) if all(map(math.isfinite, ratios)) else sorted(ratios)[len(ratios) // 2],
+        large=int(is_large.sum()),
+        reach_of_others=float(maxima[~is_large].max()),
+    )
+
+
+def _by_channel(values: Values, channels: int, exponent: int) -> Iterator[tuple[Array, Array, Array]]:
+    """Per channel: the largest finite magnitude, the power, and that of the error at 8 bits; some channels at a time."""
+    size = values.size // channels
+    per_read = max(BLOCK // max(size, 1), 1) * size
+    low, high = limits(USUAL)
+    for block in read_blocks(values, per_read):
+        x = block.astype(np.float64)
+        x = np.where(np.isfinite(x), x, 0.0).reshape(-1, size)
+        scaled = np.ldexp(x, exponent)
+        error = scaled - np.clip(np.floor(scaled + 0.5), low, high)
+        yield np.abs(x).max(axis=1), np.square(x).sum(axis=1), np.ldexp(np.square(error).sum(axis=1), -2 * exponent)
+
 
 POOR_DB, FAIR_DB = 20.0, 30.0
 """Signal to noise at 8 bits: below the first value a layer disturbs the output, above the second it hardly ever does."""
@@ -116,20 +346,17 @@ class Item:
         return (2.0 if self.role == "other" else 1.0, rest_db)
 
 
-def make_item(subject: Subject, found: Magnitudes, loss: Loss | None) -> Item:
+def make_item(subject: Subject, magnitudes: Magnitudes, loss: Loss | None) -> Item:
     """The item of a measured tensor, with its sentence."""
-    item = Item(
-        name=subject.name,
-        module=subject.module,
-        role=subject.role,
-        max=float(found.maximum),
-        dynamic=float(found.dynamic),
-        versu=found.versu,
-        type_name=subject.type_name,
-    )
-    if loss is None or found.nans or found.infinities:
-        return replace(item, is_broken=bool(found.nans or found.infinities), advice=_broken_or_empty(found))
-    best, usual = loss.best[USUAL], loss.rule[USUAL]
+    numbers = (float(magnitudes.maximum), float(magnitudes.dynamic), magnitudes.versu)
+    item = Item(subject.name, subject.module, subject.role, *numbers, type_name=subject.type_name)
+    nans, infinities = magnitudes.nans, magnitudes.infinities
+    if nans or infinities:
+        text = f"it holds {nans} NaN and {infinities} infinite values: no scale can be chosen, repair it first."
+        return replace(item, is_broken=True, advice=text)
+    if loss is None:
+        return replace(item, advice="it is all zero: nothing to lose." if magnitudes.count else "it is empty.")
+    best, usual, channels = loss.best[USUAL], loss.rule[USUAL], loss.channels
     item = replace(
         item,
         q_format=best.name,
@@ -145,51 +372,40 @@ def make_item(subject: Subject, found: Magnitudes, loss: Loss | None) -> Item:
         zeroed=best.zeroed,
         unused_bits=loss.unused_bits,
         outlier_bits=loss.outlier_bits,
-        channel_bits=None if loss.channels is None else loss.channels.spread_bits,
-        channel_db=None if loss.channels is None else loss.channels.median_db,
+        channel_bits=None if channels is None else channels.spread_bits,
+        channel_db=None if channels is None else channels.median_db,
     )
     if subject.role == "other":
         return replace(item, advice="kept in 32 bits or folded into a weight: nothing to do.")
-    return _advised(item, subject, found, loss)
+    return _advised(item, subject, magnitudes, loss)
 
 
-def _broken_or_empty(found: Magnitudes) -> str:
-    if found.nans or found.infinities:
-        return f"it holds {found.nans} NaN and {found.infinities} infinite values: no scale can be chosen, repair it first."
-    return "it is all zero: nothing to lose." if found.count else "it is empty."
-
-
-def _advised(item: Item, subject: Subject, found: Magnitudes, loss: Loss) -> Item:
-    usual = loss.rule[USUAL]
-    if found.dynamic == 0:
-        return replace(item, advice=f"more than 99 % of it is zero; the rest keeps {usual.sqnr_db:.0f} dB at 8 bits.")
-    if found.versu > ABNORMAL_VERSU or (loss.body_db < FAIR_DB and loss.outlier_bits >= _OUTLIER_BITS):
-        why = f"the 1 % beyond {found.dynamic:.3g} stretch the range to {found.maximum:.3g},"
-        return _limited(item, subject, loss, why, reach=found.dynamic, bits=loss.outlier_bits)
+def _advised(item: Item, subject: Subject, magnitudes: Magnitudes, loss: Loss) -> Item:
+    if magnitudes.dynamic == 0:
+        rest = loss.rule[USUAL].sqnr_db
+        return replace(item, advice=f"more than 99 % of it is zero; the rest keeps {rest:.0f} dB at 8 bits.")
+    if magnitudes.versu > ABNORMAL_VERSU or (loss.body_db < FAIR_DB and loss.outlier_bits >= _OUTLIER_BITS):
+        why = f"the 1 % beyond {magnitudes.dynamic:.3g} stretch the range to {magnitudes.maximum:.3g},"
+        return _limited(item, subject, loss, why, reach=magnitudes.dynamic, bits=loss.outlier_bits)
     if loss.rest_db < POOR_DB:
-        return _poor(item, subject, found, loss)
+        return _poor(item, subject, magnitudes.maximum, loss)
     if loss.rest_db < FAIR_DB:
         text = f"{loss.rest_db:.0f} dB at 8 bits: watch it; linger.tune or 16 bits if the accuracy asks for it."
         return replace(item, advice=text)
     return replace(item, advice=f"8 bits suffice ({loss.rest_db:.0f} dB).")
 
 
-def _poor(item: Item, subject: Subject, found: Magnitudes, loss: Loss) -> Item:
+def _poor(item: Item, subject: Subject, maximum: float, loss: Loss) -> Item:
     """Advice for a tensor that one scale does not serve: a few channels need all of the range, or all channels differ."""
     channels, wide = loss.channels, loss.rule[16].sqnr_db
     if channels is not None and 0 < channels.large <= max(channels.count * _FEW, 1):
         verb = "reaches" if channels.large == 1 else "reach"
-        why = (
-            f"{channels.large} of {channels.count} channels {verb} {found.maximum:.3g}, "
-            f"the others {channels.reach_of_others:.3g},"
-        )
-        bits = math.log2(found.maximum / channels.reach_of_others)
-        return _limited(item, subject, loss, why, reach=channels.reach_of_others, bits=bits)
-    differ = (
-        f", its channels differ by {channels.spread_bits:.0f} bits in size"
-        if channels is not None and channels.spread_bits >= _SPREAD_BITS
-        else ""
-    )
+        others = channels.reach_of_others
+        why = f"{channels.large} of {channels.count} channels {verb} {maximum:.3g}, the others {others:.3g},"
+        return _limited(item, subject, loss, why, reach=others, bits=math.log2(maximum / others))
+    differ = ""
+    if channels is not None and channels.spread_bits >= _SPREAD_BITS:
+        differ = f", its channels differ by {channels.spread_bits:.0f} bits in size"
     text = (
         f"{loss.rest_db:.0f} dB at 8 bits, {wide:.0f} at 16{differ}: {_mend(subject)}; else give it 16 bits"
         f"{_readers(subject)}, where linger.find_bits says so."
@@ -214,9 +430,8 @@ def _limited(item: Item, subject: Subject, loss: Loss, why: str, *, reach: float
 
 def _mend(subject: Subject) -> str:
     """The remedies that need no labels."""
-    return (
-        f"without labels, linger.tune tries {_WITHOUT_TRAINING.get(_part(subject.role), _WITHOUT_TRAINING['output'])}"
-    )
+    remedies = _WITHOUT_TRAINING.get(_part(subject.role), _WITHOUT_TRAINING["output"])
+    return f"without labels, linger.tune tries {remedies}"
 
 
 def _part(role: str) -> str:
@@ -233,29 +448,22 @@ def limit_line(module: str, limits: dict[str, float], type_name: str = "") -> st
     """The call that limits a module; a role without a limit stays unlimited."""
     limits = {_part(role): limit for role, limit in limits.items()}
     kinds = f"type_modules=({type_name},), " if type_name else ""
-    weight, output = limits.get("weight"), limits.get("output")
+    weight, output = (f"{limits[role]:g}" if role in limits else "None" for role in ("weight", "output"))
     return (
-        f"linger.normalize_module({_submodule(module)}, {kinds}normalize_weight_value={_value(weight)}, "
-        f"normalize_bias_value=None, normalize_output_value={_value(output)})"
+        f"linger.normalize_module({_submodule(module)}, {kinds}normalize_weight_value={weight}, "
+        f"normalize_bias_value=None, normalize_output_value={output})"
     )
 
 
 def width_line(module: str, roles: set[str]) -> str:
     """The call that gives a module's weights or outputs 16 bits."""
-    wide = [
-        text
-        for role, text in (("weight", "parameter_bits=16"), ("output", "out_bits=16"))
-        if role in set(map(_part, roles))
-    ]
-    return f"linger.quant_module({_submodule(module)}, {', '.join(wide)})"
+    options, parts = {"weight": "parameter_bits=16", "output": "out_bits=16"}, set(map(_part, roles))
+    wide = ", ".join(text for role, text in options.items() if role in parts)
+    return f"linger.quant_module({_submodule(module)}, {wide})"
 
 
 def _submodule(path: str) -> str:
     return f'model.get_submodule("{path}")' if path else "model"
-
-
-def _value(limit: float | None) -> str:
-    return "None" if limit is None else f"{limit:g}"
 
 
 _COLUMNS = (
@@ -301,17 +509,25 @@ class Advice(Result):
     @property
     def lines(self) -> tuple[str, ...]:
         """What to paste, one call per module: a second call for the same module would replace the first."""
-        return (*_limit_lines(self.items), *_width_lines(self.items))
+        types = {item.module: item.type_name for item in reversed(self.items) if item.line and item.limit is not None}
+        wide = [item for item in self.items if item.needs_width]
+        return (
+            *(limit_line(module, limits, types[module]) for module, limits in self.limits.items()),
+            *(
+                width_line(module, {item.role for item in wide if item.module == module})
+                for module in dict.fromkeys(item.module for item in wide if item.line)
+            ),
+        )
 
     @property
     def limits(self) -> dict[str, dict[str, float]]:
         """The limits that are advised, by the path of the module and the role: `weight` or `output`."""
         flagged = [item for item in self.items if item.line and item.limit is not None]
-        found: dict[str, dict[str, float]] = {item.module: {} for item in flagged}
+        limits: dict[str, dict[str, float]] = {item.module: {} for item in flagged}
         for item in flagged:
             alike = [i for i in self.items if (i.module, i.role) == (item.module, item.role)]
-            found[item.module][_part(item.role)] = _joint_limit(alike)
-        return found
+            limits[item.module][_part(item.role)] = _joint_limit(alike)
+        return limits
 
     def summary(self) -> str:
         """How many tensors there are, and how many of them need something."""
@@ -325,26 +541,8 @@ class Advice(Result):
         return bars_html([item.name for item in self.items], [item.sqnr_8 for item in self.items], "dB at 8 bits")
 
 
-def _limit_lines(items: tuple[Item, ...]) -> list[str]:
-    limited: dict[str, list[Item]] = {}
-    for item in items:
-        if item.line and item.limit is not None:
-            limited.setdefault(item.module, []).append(item)
-    lines = []
-    for module, of_module in limited.items():
-        roles = dict.fromkeys(item.role for item in of_module)
-        limits = {role: _joint_limit([i for i in items if (i.module, i.role) == (module, role)]) for role in roles}
-        lines.append(limit_line(module, limits, of_module[0].type_name))
-    return lines
-
-
 def _joint_limit(items: list[Item]) -> float:
     """A limit holds for every weight of its module: the largest one advised, or more where a healthy tensor needs it."""
     limit = max(item.limit for item in items if item.limit is not None and item.line)
     healthy = [item.max for item in items if item.limit is None and item.max > limit]
     return 2.0 ** math.ceil(math.log2(max(healthy))) if healthy else limit
-
-
-def _width_lines(items: tuple[Item, ...]) -> list[str]:
-    modules = dict.fromkeys(i.module for i in items if i.line and i.needs_width)
-    return [width_line(m, {i.role for i in items if i.module == m and i.needs_width}) for m in modules]

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that a model runs on: the forms that inputs may have (page "Inputs"), tensors inside nests, one forward pass."""
+"""The data that a model runs on: the forms that inputs may have (page "Inputs"), tensors inside nests, one forward pass.
+
+`evaluating` and `kept_attributes` restore a model's modes and plain attributes after a pass: a model may keep its state there.
+"""
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Self, TypeVar, cast
 
@@ -52,9 +57,9 @@ class BoundBatch(tuple[Any, ...]):
 
     def __new__(cls, arguments: Iterable[Any] = (), keywords: Mapping[str, Any] | None = None) -> Self:
         """Arguments that forward takes."""
-        made = super().__new__(cls, arguments)
-        made.keywords = dict(keywords or {})
-        return made
+        batch = super().__new__(cls, arguments)
+        batch.keywords = dict(keywords or {})
+        return batch
 
 
 def keywords_of(batch: Batch) -> dict[str, Any]:
@@ -107,23 +112,24 @@ class Forward:
         return cls(type(model).__name__, _signature(model), kind)
 
     @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """All parameters; none where Python cannot tell."""
+        return [] if self.signature is None else list(self.signature.parameters.values())
+
+    @property
     def needed(self) -> int:
         """How many arguments it cannot do without."""
-        found = () if self.signature is None else self.signature.parameters.values()
-        return sum(p.kind not in _REST and p.default is inspect.Parameter.empty for p in found)
+        return sum(p.kind not in _REST and p.default is inspect.Parameter.empty for p in self.parameters)
 
     @property
     def has_names_only(self) -> bool:
         """Whether some parameter can be given by name only."""
-        found = () if self.signature is None else self.signature.parameters.values()
-        return any(p.kind is inspect.Parameter.KEYWORD_ONLY for p in found)
+        return any(p.kind is inspect.Parameter.KEYWORD_ONLY for p in self.parameters)
 
     @property
     def names(self) -> list[str]:
         """The parameters that can be given by name, and those by position only."""
-        return (
-            [] if self.signature is None else [n for n, p in self.signature.parameters.items() if p.kind not in _REST]
-        )
+        return [p.name for p in self.parameters if p.kind not in _REST]
 
     def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the arguments bind."""
@@ -141,7 +147,7 @@ class Forward:
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundBatch:
         """Arguments by position up to the first one that is left out, the others by name, in the order of the signature."""
         rest, positional = dict(kwargs), list(args)
-        for parameter in () if self.signature is None else list(self.signature.parameters.values())[len(args) :]:
+        for parameter in self.parameters[len(args) :]:
             if parameter.kind != inspect.Parameter.POSITIONAL_OR_KEYWORD or parameter.name not in rest:
                 break
             positional.append(rest.pop(parameter.name))
@@ -164,19 +170,12 @@ def _signature(model: Any) -> inspect.Signature | None:
     """The parameters of forward; of a scripted module or function those of its schema."""
     script = model.forward if isinstance(model, torch.jit.ScriptModule) else model
     if isinstance(script, (torch.jit.ScriptFunction, torch.ScriptMethod)):
-        by_place, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        schema: Any = script.schema
-        return inspect.Signature(
-            [
-                inspect.Parameter(
-                    a.name,
-                    by_name if a.kwarg_only else by_place,
-                    default=a.default_value if a.has_default_value() else inspect.Parameter.empty,
-                )
-                for a in schema.arguments
-                if a.name != "self"
-            ]
-        )
+        parameters = []
+        for argument in cast(Any, script.schema).arguments:
+            default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+            place = "KEYWORD_ONLY" if argument.kwarg_only else "POSITIONAL_OR_KEYWORD"
+            parameters.append(inspect.Parameter(argument.name, getattr(inspect.Parameter, place), default=default))
+        return inspect.Signature([p for p in parameters if p.name != "self"])
     with suppress(TypeError, ValueError):
         return inspect.signature(getattr(model, "forward", model))
     return None
@@ -193,8 +192,7 @@ def as_batches(model: object, inputs: object, where: str = "inputs") -> Iterable
         UsageError: What was given is none of these, or not what forward takes.
     """
     forward = Forward.of(model)
-    passes = passes_of(model, inputs, where)
-    return (forward.bound(*one) for one in passes)
+    return itertools.starmap(forward.bound, passes_of(model, inputs, where))
 
 
 def passes_of(model: object, inputs: object, where: str, extra: Mapping[str, Any] | None = None) -> Iterable[Pass]:
@@ -204,10 +202,15 @@ def passes_of(model: object, inputs: object, where: str, extra: Mapping[str, Any
         UsageError: As `as_batches`.
     """
     forward = Forward.of(model)
-    if _is_one_pass(inputs, where):
+    if isinstance(inputs, Dataset) and not isinstance(inputs, IterableDataset):
+        raise UsageError(
+            f"{where}: a Dataset gives samples. Give batches: torch.utils.data.DataLoader(dataset, batch_size=32)."
+        )
+    if isinstance(inputs, (Tensor, np.ndarray, tuple, Mapping)):
         return [forward.in_order(*read_arguments(forward, inputs, extra, where=where))]
-    items = cast(Iterable[object], inputs)
-    return (forward.in_order(*read_arguments(forward, item, extra, where=where, is_item=True)) for item in items)
+    if isinstance(inputs, _NO_BATCH) or not isinstance(inputs, Iterable):
+        raise UsageError(f"{where}: {type(inputs).__name__} is no batch. {_ONE_OF}.")
+    return (forward.in_order(*read_arguments(forward, item, extra, where=where, is_item=True)) for item in inputs)
 
 
 def first_pass(model: object, inputs: object, where: str, extra: Mapping[str, Any] | None = None) -> Pass:
@@ -217,22 +220,9 @@ def first_pass(model: object, inputs: object, where: str, extra: Mapping[str, An
         UsageError: As `as_batches`, or there is none.
     """
     with torch.random.fork_rng(devices=[]):  # a loader may shuffle
-        for found in passes_of(model, inputs, where, extra):
-            return found
+        for first in passes_of(model, inputs, where, extra):
+            return first
     raise UsageError(f"{where}: there is no batch in it. {_ONE_OF}.")
-
-
-def _is_one_pass(inputs: object, where: str) -> bool:
-    """Whether this is one batch, not an iterable of batches; anything else is refused."""
-    if isinstance(inputs, Dataset) and not isinstance(inputs, IterableDataset):
-        raise UsageError(
-            f"{where}: a Dataset gives samples. Give batches: torch.utils.data.DataLoader(dataset, batch_size=32)."
-        )
-    if isinstance(inputs, (Tensor, np.ndarray, tuple, Mapping)):
-        return True
-    if isinstance(inputs, _NO_BATCH) or not isinstance(inputs, Iterable):
-        raise UsageError(f"{where}: {type(inputs).__name__} is no batch. {_ONE_OF}.")
-    return False
 
 
 def read_arguments(
@@ -257,16 +247,10 @@ def read_arguments(
     item, extra = as_tensors(item, forward, where), dict(extra or {})
     if isinstance(item, Mapping):
         return _by_name(forward, item, extra, where)
-    is_sequence = isinstance(item, (tuple, list)) if is_item else isinstance(item, tuple)
-    if not is_sequence or isinstance(item, PackedSequence):
+    if not isinstance(item, (tuple, list) if is_item else tuple) or isinstance(item, PackedSequence):
         return (item,), extra
     parts = tuple(cast(Sequence[Any], item))
-    readings = [*_with_keywords(parts, forward), (parts, {})]
-    if isinstance(item, list) and _takes_a_list(forward):
-        readings.insert(0, ((item,), {}))
-    if isinstance(item, list) and forward.needed < len(parts) and can_be_labels(parts):
-        readings.insert(0, (parts[:-1], {}))
-    for args, kwargs in readings:
+    for args, kwargs in _readings(forward, parts, item):
         if forward.takes(args, {**kwargs, **extra}):
             return args, {**kwargs, **extra}
     shorter = _without_labels(forward, parts, extra, where, is_item=is_item)
@@ -275,36 +259,40 @@ def read_arguments(
     return shorter, extra
 
 
-def _with_keywords(parts: Batch, forward: Forward) -> Iterator[Pass]:
-    """(args, kwargs), then arguments that end in a dict of keywords, which is how torch.onnx.export takes them."""
+def _readings(forward: Forward, parts: Batch, item: object) -> Iterator[Pass]:
+    """What the parts of a tuple or list may mean, the likeliest first.
+
+    The dict at the end may hold the keywords of (args, kwargs), or follow the arguments, which is how torch.onnx.export takes it.
+    """
+    if isinstance(item, list):
+        if forward.needed < len(parts) and can_be_labels(parts):
+            yield parts[:-1], {}
+        if any(word in str(p.annotation) for p in forward.parameters[:1] for word in ("list", "List", "Sequence")):
+            yield (item,), {}
     last = parts[-1] if parts else None
-    if not isinstance(last, dict):
-        return
-    if len(parts) == 2 and isinstance(parts[0], tuple) and all(isinstance(key, str) for key in last):
-        yield parts[0], last
-    if all(key in forward.names for key in last):
-        yield parts[:-1], last
+    if isinstance(last, dict):
+        if len(parts) == 2 and isinstance(parts[0], tuple) and all(isinstance(key, str) for key in last):
+            yield parts[0], last
+        if all(key in forward.names for key in last):
+            yield parts[:-1], last
+    yield parts, {}
 
 
-def _by_name(forward: Forward, given: Mapping[Any, Any], extra: dict[str, Any], where: str) -> Pass:
+def _by_name(forward: Forward, arguments: Mapping[Any, Any], extra: dict[str, Any], where: str) -> Pass:
     """A dict as arguments by name, without what forward does not take; else as the one argument."""
-    plain = {str(key): value for key, value in given.items()}
-    known = {key: value for key, value in plain.items() if key in forward.names}
+    plain = {str(key): value for key, value in arguments.items()}
     if forward.takes((), {**plain, **extra}):
         return (), {**plain, **extra}
+    known = {key: value for key, value in plain.items() if key in forward.names}
     free = [name for name in forward.names if name not in known]
-    typos = [
-        f"{key} (is it {near[0]}?)"
-        for key in plain
-        if key not in known and (near := difflib.get_close_matches(key, free, 1))
-    ]
+    unknown = [key for key in plain if key not in known]
+    typos = [f"{key} (is it {near[0]}?)" for key in unknown if (near := difflib.get_close_matches(key, free, 1))]
     if known and not typos and forward.takes((), {**known, **extra}):
         return (), {**known, **extra}
-    if not known and forward.takes((given,), extra):
-        return (given,), extra
-    unknown = typos or [key for key in plain if key not in known]
+    if not known and forward.takes((arguments,), extra):
+        return (arguments,), extra
     raise UsageError(
-        f"{where}: {forward} does not take {listing(unknown or plain)} by name. Give its arguments by their names: "
+        f"{where}: {forward} does not take {listing(typos or unknown or plain)} by name. Give its arguments by their names: "
         f"{listing(forward.names)}."
     )
 
@@ -316,24 +304,18 @@ def can_be_labels(parts: Sequence[Any]) -> bool:
     return is_whole and isinstance(first, Tensor) and bool(first.dim() and last.dim()) and len(first) == len(last)
 
 
-def _takes_a_list(forward: Forward) -> bool:
-    """Whether the annotation of the first parameter says that it is a list."""
-    parameters = [] if forward.signature is None else list(forward.signature.parameters.values())
-    return bool(parameters) and any(word in str(parameters[0].annotation) for word in ("list", "List", "Sequence"))
-
-
 def _without_labels(
     forward: Forward, parts: Batch, extra: Mapping[str, Any], where: str, *, is_item: bool
 ) -> Batch | None:
     """The most arguments that forward takes, where what stands behind them can be labels."""
     if not parts or not isinstance(parts[0], Tensor):
         return None
-    fitting = (parts[:n] for n in range(len(parts) - 1, 0, -1) if forward.takes(parts[:n], extra))
-    args = next(fitting, None)
-    if args is None:
+    count = next((n for n in range(len(parts) - 1, 0, -1) if forward.takes(parts[:n], extra)), None)
+    if count is None:
         return None
-    alike = [part for part in parts[len(args) :] if _is_alike(part, parts[0])]
-    if not is_item and (alike or any(len(t) != len(parts[0]) for t in tensors_of(parts[len(args) :]) if t.dim())):
+    args, rest = parts[:count], parts[count:]
+    alike = any(_is_alike(part, parts[0]) for part in rest)
+    if not is_item and (alike or any(len(t) != len(parts[0]) for t in tensors_of(rest) if t.dim())):
         return None
     if alike:
         warnings.warn(
@@ -365,12 +347,11 @@ def as_tensors(item: Any, forward: Forward, where: str) -> Any:
         if not isinstance(leaf, np.ndarray):
             return leaf
         try:
-            made = torch.from_numpy(np.array(leaf, order="C"))
+            tensor = torch.from_numpy(np.array(leaf, order="C"))
         except TypeError as error:
-            raise UsageError(
-                f"{where}: an array of {leaf.dtype} holds no numbers. Give an array of numbers."
-            ) from error
-        return made.to(forward.kind) if made.dtype == torch.float64 else made
+            text = f"{where}: an array of {leaf.dtype} holds no numbers. Give an array of numbers."
+            raise UsageError(text) from error
+        return tensor.to(forward.kind) if tensor.dtype == torch.float64 else tensor
 
     plain = dict(item) if isinstance(item, Mapping) and not isinstance(item, dict) else item
     return tree_map(convert, plain) if any(isinstance(leaf, np.ndarray) for leaf in tree_leaves(plain)) else plain
@@ -381,12 +362,12 @@ def fresh(tree: _Tree) -> _Tree:
 
     A tensor that occurs twice is copied once.
     """
-    made: dict[int, Tensor] = {}
+    copies: dict[int, Tensor] = {}
 
     def once(tensor: Tensor) -> Tensor:
-        if id(tensor) not in made:
-            made[id(tensor)] = tensor.detach().clone()
-        return made[id(tensor)]
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.detach().clone()
+        return copies[id(tensor)]
 
     def copy(leaf: object) -> object:
         if isinstance(leaf, BoundBatch):
@@ -451,11 +432,160 @@ _SIGNATURES = ("received an invalid combination of arguments", "must be Tensor, 
 def failure_of(model: object, arguments: Sequence[Any], error: Exception, what: str = "the input") -> str:
     """Why a forward pass failed, and what to do; of torch's lists of signatures, that a tensor was expected."""
     shapes = [tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__ for a in arguments]
-    reason = " ".join(str(error).split()).rstrip(".")
-    if isinstance(error, TypeError) and any(part in reason for part in _SIGNATURES):
+    text = " ".join(str(error).split()).rstrip(".")
+    reason = f"{type(error).__name__}: {text}"
+    if isinstance(error, TypeError) and any(part in text for part in _SIGNATURES):
         reason = f"{Forward.of(model)} computes with something there that is no tensor"
-    else:
-        reason = f"{type(error).__name__}: {reason}"
     is_plain = len(arguments) == 1 and isinstance(arguments[0], Tensor)
     remedy = "Give an input that the model accepts." + ("" if is_plain else f" {SPELLINGS}.")
     return f"{type(model).__name__}: the forward pass fails on {what} {shapes}: {reason}. {remedy}"
+
+
+_NEARLY = 1e-3
+"""How far the sum of probabilities may be from 1."""
+
+
+def class_axis(outputs: Sequence[Tensor]) -> int | None:
+    """The axis along which the largest number is a decision; None where the outputs do not look like scores.
+
+    One tensor of two axes is taken for scores. With more axes it is, where the numbers along one are probabilities or their
+    logarithms: an image or a signal has channels too, and its largest channel decides nothing.
+    """
+    if len(outputs) != 1 or outputs[0].is_complex() or outputs[0].dim() < 2 or not outputs[0].numel():
+        return None
+    scores = outputs[0].double()
+    if scores.dim() == 2:
+        return -1 if scores.shape[-1] > 1 else None
+    for axis in (-1, 1):
+        if scores.shape[axis] > 1 and (_are_shares(scores, axis) or _are_shares(scores.exp(), axis)):
+            return axis
+    return None
+
+
+def _are_shares(x: Tensor, axis: int) -> bool:
+    close = (x.sum(axis) - 1.0).abs().max() < _NEARLY * x.shape[axis]
+    return bool(close) and bool((x >= 0).all())
+
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes that every module has: parameters, children, hooks, the mode."""
+
+
+@contextmanager
+def kept_attributes(model: object, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
+    """Let a pass change attributes and buffers of a model; afterwards they are as they were.
+
+    That holds for what an attribute refers to, and for the content of tensors, lists, dicts, sets and deques, inside each
+    other too. An object of the user's own class keeps what a pass writes into it.
+
+    Args:
+        model: A module; anything else has no attributes.
+        change: Replaces a tensor in an attribute for the time of the pass.
+    """
+    memory = _Memory(change)
+    if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
+        for module in model.modules():
+            if not type(module).__module__.startswith("linger."):  # whose attributes are no state of the user's
+                memory.keep_module(module)
+    try:
+        yield
+    finally:
+        memory.restore()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; afterwards each module's own mode and attributes are restored."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with kept_attributes(model):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+class _Memory:
+    """What was there, and how to bring it back."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor] | None) -> None:
+        self._change = change or (lambda tensor: tensor)
+        self._undo: list[Callable[[], None]] = []
+        self._changed: dict[int, Any] = {}  # by id, which none gets twice: what undoes holds every value
+
+    def keep_module(self, module: nn.Module) -> None:
+        """Remember a module's attributes and buffers."""
+        attributes, buffers = vars(module), module._buffers  # noqa: SLF001 - named_buffers leaves None out
+        own = {name: value for name, value in attributes.items() if _is_of_user(name)}
+        own_buffers = dict(buffers)
+
+        def undo() -> None:
+            for name in [n for n in attributes if n not in own and _is_of_user(n)]:
+                del attributes[name]
+            attributes.update(own)
+            buffers.clear()
+            buffers.update(own_buffers)
+
+        self._undo.append(undo)
+        attributes.update({name: self._visible(value) for name, value in own.items()})
+        buffers.update({name: cast(Tensor | None, self._visible(value)) for name, value in own_buffers.items()})
+
+    def restore(self) -> None:
+        """Bring everything back."""
+        for undo in reversed(self._undo):
+            undo()
+
+    def _visible(self, value: object) -> object:
+        """The value that the pass will see; everything in it that can be changed is remembered."""
+        if id(value) in self._changed:
+            return self._changed[id(value)]
+        if isinstance(value, nn.Parameter):
+            return value  # a weight is no state between calls, and may be large
+        if isinstance(value, Tensor):
+            visible: object = self._change(value)
+            self._keep_tensor(value)
+        elif isinstance(value, tuple):
+            parts = [self._visible(part) for part in value]
+            is_same = all(new is old for new, old in zip(parts, value, strict=True))
+            visible = value if is_same else getattr(type(value), "_make", type(value))(parts)  # a named tuple stays one
+        else:
+            visible = self._changed[id(value)] = value  # before its content, which may lead back to it
+            self._keep_content(value)
+        self._changed[id(value)] = visible
+        return visible
+
+    def _keep_content(self, value: object) -> None:
+        if not isinstance(value, (list, deque, dict, set)):
+            return
+        content = dict(value) if isinstance(value, dict) else list(value)  # plain ones: a user's class may not copy
+        refill: Callable[..., None] = value.extend if isinstance(value, (list, deque)) else value.update
+
+        def undo() -> None:
+            value.clear()
+            refill(content)
+
+        self._undo.append(undo)
+        if isinstance(value, dict):
+            value.update({key: self._visible(item) for key, item in value.items()})
+        elif not isinstance(value, set):
+            for index, item in enumerate(content):
+                value[index] = self._visible(item)
+
+    def _keep_tensor(self, tensor: Tensor) -> None:
+        if type(tensor) is not Tensor and vars(tensor):  # a wrapper, whose content is another tensor
+            own = dict(vars(tensor))
+            self._undo.append(lambda: vars(tensor).update(own))
+            return
+        content = tensor.detach().clone()
+
+        def undo() -> None:
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                if not torch.equal(tensor, content):
+                    tensor.copy_(content)
+
+        self._undo.append(undo)
+
+
+def _is_of_user(name: str) -> bool:
+    return name not in _OF_TORCH and not name.startswith("_linger")

@@ -15,6 +15,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,19 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from linger.analysis.blocks import Values
-from linger.analysis.values import NUMPY_TYPES, STORED_LIMITS, TensorValues
+from linger.analysis.magnitudes import Values
 from linger.errors import UsageError, listing
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | nn.Module
+
+_NUMPY_TYPES = frozenset(
+    {torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool}
+    | {torch.uint16, torch.uint32, torch.uint64}
+)
+"""Types that are read as they are."""
+
+STORED_LIMITS = "linger_limits"
+"""The entry of a state_dict's metadata with the limits of a layer's weight and bias."""
 
 _TYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -39,18 +48,18 @@ _TYPES: dict[str, torch.dtype] = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
+    "BOOL": torch.bool,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
     "I8": torch.int8,
-    "U8": torch.uint8,
-    "U16": torch.uint16,
-    "U32": torch.uint32,
     "U64": torch.uint64,
-    "BOOL": torch.bool,
-    "C64": torch.complex64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
 }
-_DIRECT = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in NUMPY_TYPES}
+_DIRECT = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in _NUMPY_TYPES}
 """The numpy type of a torch type, where there is one."""
 
 _DROP_AFTER = 16 << 20
@@ -64,6 +73,47 @@ _TRAINING_KEYS = re.compile(r"optim|sched|scaler|rng|ema_(opt|sched)|hyper|confi
 
 _OPAQUE = re.compile(r"torch\.(bits\w+|u?int[1-7]|float4\w+)")
 """Element types that torch can store but not convert."""
+
+
+class TensorValues:
+    """The numbers of a torch tensor. Narrow floats become float32, which holds each of them exactly."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        dense = tensor.detach()
+        self.implicit_zeros = 0
+        if dense.layout is torch.sparse_coo:
+            stored = dense.coalesce().values()  # no public way to read the values of a sparse tensor in pieces
+            self.implicit_zeros, dense = dense.numel() - stored.numel(), stored
+        elif dense.layout is not torch.strided:
+            dense = dense.to_dense()
+        if dense.is_quantized:
+            dense = dense.dequantize()
+        if dense.is_complex():
+            dense = dense.abs()
+        self._flat = dense.cpu().resolve_neg().reshape(-1)
+        self.size = self._flat.numel()
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Numbers start … stop−1."""
+        piece = self._flat[start:stop]
+        return (piece if piece.dtype in _NUMPY_TYPES else piece.float()).numpy()
+
+    def release(self, start: int, stop: int) -> None:
+        """Nothing to do: the memory belongs to the tensor."""
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """An element type without `torch.`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as text.
+
+    >>> shape_text((64, 3, 7, 7)), shape_text(())
+    ('64×3×7×7', 'scalar')
+    """
+    return "×".join(str(int(size)) for size in shape) or "scalar"
 
 
 @dataclass(frozen=True)
@@ -98,17 +148,17 @@ def stored_tensors(source: Source) -> list[Stored]:
         UsageError: It is none of these, a damaged file, a pickle that would run code, or holds no tensor.
     """
     try:
-        where, found = _found(source)
+        where, tensors = _named_tensors(source)
     except OSError as error:
         raise UsageError(f"{source}: it cannot be read ({error.strerror or error}).") from error
     except RecursionError as error:
         raise UsageError("the checkpoint contains itself. Give the state_dict of a model.") from error
-    if not found:
+    if not tensors:
         raise UsageError(f"{where}: there is no tensor in it. Give a checkpoint that holds the weights of a model.")
-    return found
+    return tensors
 
 
-def _found(source: Source) -> tuple[str, list[Stored]]:
+def _named_tensors(source: Source) -> tuple[str, list[Stored]]:
     """The name of the checkpoint in messages, and its tensors."""
     if isinstance(source, nn.Module):
         return type(source).__name__, list(_from_mapping(source.state_dict()))
@@ -136,33 +186,23 @@ def _whole(path: Path) -> dict[str, Tensor]:
 
 def _from_file(path: Path) -> list[Stored]:
     if path.is_dir():
-        raise UsageError(f"{path}: this is a folder. Give one checkpoint file.{_checkpoints_in(path)}")
+        inside = sorted(
+            (p.name for p in path.iterdir() if p.suffix in (".pt", ".pth", ".bin", ".safetensors", ".json")),
+            key=lambda name: (not name.endswith(".index.json"), natural_order(name)),
+        )
+        files = f" It holds {listing(inside, limit=5)}." if inside else ""
+        raise UsageError(f"{path}: this is a folder. Give one checkpoint file.{files}")
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file.")
-    if path.suffix == ".json":
-        return _from_shards(path)
     if path.suffix == ".safetensors":
-        file = SafetensorsFile(path)
-        return [_mapped(file, entry) for entry in file.entries.values()]
-    return list(_from_mapping(_state_dict(_load(path))))
-
-
-def _checkpoints_in(folder: Path) -> str:
-    """A sentence on the files of a folder that may be checkpoints; empty if there is none."""
-    inside = sorted(
-        (p.name for p in folder.iterdir() if p.suffix in (".pt", ".pth", ".bin", ".safetensors", ".json")),
-        key=lambda name: (not name.endswith(".index.json"), natural_order(name)),
-    )
-    return f" It holds {listing(inside, limit=5)}." if inside else ""
-
-
-def _from_shards(index: Path) -> list[Stored]:
-    """The tensors of a checkpoint that is spread over several files, in the order of its index."""
-    shards = read_index(index)
+        return _mapped(path)
+    if path.suffix != ".json":
+        return list(_from_mapping(_state_dict(_load(path))))
+    shards = read_index(path)
     held = {shard: {s.name: s for s in _from_file(shard)} for shard in dict.fromkeys(shards.values())}
     missing = [name for name, shard in shards.items() if name not in held[shard]]
     if missing:
-        raise UsageError(f"{index}: its files do not hold {listing(missing)}. Copy the checkpoint again.")
+        raise UsageError(f"{path}: its files do not hold {listing(missing)}. Copy the checkpoint again.")
     return [held[shard][name] for name, shard in shards.items()]
 
 
@@ -172,7 +212,14 @@ def read_index(path: Path) -> dict[str, Path]:
     Raises:
         UsageError: No JSON, no index, a file that is missing or lies outside the index's folder.
     """
-    table, folder = _weight_map(path), path.parent
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: this is not JSON ({str(error)[:120]}). Copy the file again.") from error
+    table = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise UsageError(f"{path}: this JSON is no index of a checkpoint: there is no 'weight_map' of names to files.")
+    folder = path.parent
     problems: tuple[tuple[Callable[[Path], bool], str], ...] = (
         # the name as written: a link beside the index may point anywhere, as in the hub's cache
         (lambda name: name.is_absolute() or ".." in name.parts, "refused: {} lies outside its folder."),
@@ -186,30 +233,20 @@ def read_index(path: Path) -> dict[str, Path]:
     return {tensor: folder / name for tensor, name in table.items()}
 
 
-def _weight_map(path: Path) -> dict[str, str]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: this is not JSON ({str(error)[:120]}). Copy the file again.") from error
-    table = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
-        raise UsageError(f"{path}: this JSON is no index of a checkpoint: there is no 'weight_map' of names to files.")
-    return table
-
-
-def _mapped(file: SafetensorsFile, entry: Entry) -> Stored:
-    return Stored(entry.name, entry.shape, entry.dtype, lambda: file.values(entry))
-
-
 def _load(path: Path) -> Mapping[Any, Any]:
     """What `torch.save` wrote, without running anything."""
     refusal = _unreadable_archive(path)
     if refusal:
         raise UsageError(f"{path}: {refusal}")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_harmless()):
             warnings.simplefilter("ignore")  # about torch's own classes, and about pickles that are refused anyway
-            loaded = _load_safely(path)
+            try:
+                loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError as error:
+                if "mmap can only be used" not in str(error):
+                    raise
+                loaded = torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
     except Exception as error:  # torch raises whatever the damage leads to
         raise UsageError(f"{path}: {_why_not(error)}") from error
     if isinstance(loaded, Tensor):
@@ -219,22 +256,11 @@ def _load(path: Path) -> Mapping[Any, Any]:
     return loaded
 
 
-def _load_safely(path: Path) -> object:
-    with torch.serialization.safe_globals(_harmless()):
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError as error:
-            if "mmap can only be used" not in str(error):
-                raise
-        return torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
-
-
 def _harmless() -> list[Any]:
     """What pickles of numpy's numbers and arrays refer to: an accuracy beside the weights is often one. They only hold data."""
     array = np.zeros(1)
-    made_by = [array.__reduce__()[0], array[0].__reduce__()[0]]
     dtypes = [type(np.dtype(code)) for code in np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"]
-    return [np.ndarray, np.dtype, *made_by, *dict.fromkeys(dtypes)]
+    return [np.ndarray, np.dtype, array.__reduce__()[0], array[0].__reduce__()[0], *dict.fromkeys(dtypes)]
 
 
 def _unreadable_archive(path: Path) -> str:
@@ -275,13 +301,11 @@ def _state_dict(loaded: Mapping[Any, Any]) -> Mapping[str, Any]:
             return inner.state_dict()
         if isinstance(inner, Mapping) and any(_from_mapping(inner)):
             return _state_dict(inner)
-    kept = OrderedDict((k, v) for k, v in loaded.items() if _is_tensor(v) or not _TRAINING_KEYS.search(str(k)))
-    vars(kept).update(getattr(loaded, "__dict__", {}))  # torch keeps what it knows of the layers there
-    return kept
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, (Tensor, np.ndarray))
+    of_model = OrderedDict(
+        (k, v) for k, v in loaded.items() if isinstance(v, (Tensor, np.ndarray)) or not _TRAINING_KEYS.search(str(k))
+    )
+    vars(of_model).update(getattr(loaded, "__dict__", {}))  # torch keeps what it knows of the layers there
+    return of_model
 
 
 def _from_mapping(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[Stored]:
@@ -293,7 +317,10 @@ def _from_mapping(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[Stor
         elif isinstance(value, (list, tuple)):
             yield from _from_mapping({str(i): v for i, v in enumerate(value)}, f"{name}.")
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-            yield _of_tensor(name, _of_array(value))
+            # it may be read-only, in the other byte order, or wider than torch's types
+            widest = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(value.dtype.kind, value.dtype)
+            native = min(value.dtype, widest, key=lambda dtype: dtype.itemsize).newbyteorder("=")
+            yield _of_tensor(name, torch.from_numpy(np.require(value, native, ["C", "W"])))
         elif isinstance(value, Tensor):
             yield _within(_of_tensor(name, value), value, *limit_of(str(key)))
 
@@ -324,88 +351,48 @@ def _within(stored: Stored, tensor: Tensor, limit: float | None, pair_limit: flo
     return replace(stored, open=lambda: TensorValues(tensor.clamp(-limit, limit)), note=note, pair_limit=pair_limit)
 
 
-def _of_array(array: NDArray[Any]) -> Tensor:
-    """A tensor of an array that may be read-only, in the other byte order, or wider than torch's types."""
-    widest = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(array.dtype.kind, array.dtype)
-    native = min(array.dtype, widest, key=lambda dtype: dtype.itemsize).newbyteorder("=")
-    return torch.from_numpy(np.require(array, native, ["C", "W"]))
-
-
 def _of_tensor(name: str, tensor: Tensor) -> Stored:
-    missing = _no_values(tensor)
+    if is_lazy(tensor):
+        missing = "no values yet: run the model once"
+    elif tensor.is_meta:
+        missing = "a meta tensor has no values"
+    else:
+        missing = "torch cannot read values of this type" if _OPAQUE.fullmatch(str(tensor.dtype)) else ""
     if missing:
         shape = (0,) if is_lazy(tensor) else tuple(tensor.shape)
         return Stored(name, shape, tensor.dtype, lambda: TensorValues(torch.empty(0)), missing)
-    return Stored(name, tuple(tensor.shape), tensor.dtype, lambda: TensorValues(tensor), _kind(tensor))
-
-
-def _no_values(tensor: Tensor) -> str:
-    """Why a tensor has no values that could be read; empty if it has."""
-    if is_lazy(tensor):
-        return "no values yet: run the model once"
-    if tensor.is_meta:
-        return "a meta tensor has no values"
-    return "torch cannot read values of this type" if _OPAQUE.fullmatch(str(tensor.dtype)) else ""
-
-
-def _kind(tensor: Tensor) -> str:
-    """Describe a tensor of an unusual kind."""
+    note = "complex; absolute values" if tensor.is_complex() else ""
     if tensor.is_quantized:
-        return "quantized; its real values are analyzed"
-    if tensor.layout is not torch.strided:
-        return f"{str(tensor.layout).removeprefix('torch.')}; its zeros count too"
-    return "complex; absolute values" if tensor.is_complex() else ""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The place of one tensor in the file."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-class SafetensorsFile:
-    """One file, mapped into memory; tensors are views of it."""
-
-    def __init__(self, path: Path) -> None:
-        entries = _entries(path)
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.entries = {entry.name: entry for entry in entries}
-
-    def values(self, entry: Entry) -> Values:
-        """The numbers of one tensor."""
-        return _MappedValues(self._map, entry)
+        note = "quantized; its real values are analyzed"
+    elif tensor.layout is not torch.strided:
+        note = f"{str(tensor.layout).removeprefix('torch.')}; its zeros count too"
+    return Stored(name, tuple(tensor.shape), tensor.dtype, lambda: TensorValues(tensor), note)
 
 
 class _MappedValues:
+    """The numbers of one tensor in a file that is mapped into memory: a view of it."""
+
     implicit_zeros = 0
 
-    def __init__(self, mapped: mmap.mmap, entry: Entry) -> None:
-        self._map, self._entry = mapped, entry
-        self._width = entry.dtype.itemsize
-        self.size = (entry.stop - entry.start) // self._width
-        self._released = entry.start
+    def __init__(self, mapped: mmap.mmap, dtype: torch.dtype, start: int, stop: int) -> None:
+        self._map, self._dtype, self._start = mapped, dtype, start
+        self._width = dtype.itemsize
+        self.size = (stop - start) // self._width
+        self._released = start
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Numbers start … stop−1, without a copy where the type is one of numpy's."""
         count = (stop - start) * self._width
-        raw = np.frombuffer(self._map, np.uint8, count, self._entry.start + start * self._width)
-        direct = _DIRECT.get(self._entry.dtype)
+        raw = np.frombuffer(self._map, np.uint8, count, self._start + start * self._width)
+        direct = _DIRECT.get(self._dtype)
         if direct is not None:
             return raw.view(direct)
-        return TensorValues(torch.from_numpy(raw.copy()).view(self._entry.dtype)).read(0, stop - start)
+        return TensorValues(torch.from_numpy(raw.copy()).view(self._dtype)).read(0, stop - start)
 
     def release(self, start: int, stop: int) -> None:
         """Give back the memory of what was read; the system keeps the file in its cache."""
-        end = self._entry.start + stop * self._width
-        begin = self._entry.start + start * self._width
-        if begin < self._released:  # a second pass
-            self._released = begin
+        begin, end = (self._start + place * self._width for place in (start, stop))
+        self._released = min(begin, self._released)  # begin is less in a second pass
         if (end - self._released >= _DROP_AFTER or stop == self.size) and hasattr(mmap, "MADV_DONTNEED"):
             first = self._released // mmap.PAGESIZE * mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, first, end - first)
@@ -422,8 +409,8 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
-def _entries(path: Path) -> tuple[Entry, ...]:
-    """The table of contents, after the library has checked the file."""
+def _mapped(path: Path) -> list[Stored]:
+    """The tensors of a safetensors file by name, layer 2 before layer 10: the file does not keep the model's order."""
     try:
         with safe_open(path, framework="np"):
             pass
@@ -432,15 +419,14 @@ def _entries(path: Path) -> tuple[Entry, ...]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header: dict[str, Any] = json.loads(file.read(length))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     header.pop("__metadata__", None)
     unknown = sorted({f"{v['dtype']} ({name})" for name, v in header.items() if v["dtype"] not in _TYPES})
     if unknown:
         raise UsageError(f"{path}: unknown element types {', '.join(unknown)}. Convert these tensors first.")
-    return tuple(_in_order(header, 8 + length))
-
-
-def _in_order(header: dict[str, Any], base: int) -> Iterator[Entry]:
-    """By name, layer 2 before layer 10: the file does not keep the order of the model."""
+    tensors = []
     for name, place in sorted(header.items(), key=lambda item: natural_order(item[0])):
-        start, stop = place["data_offsets"]
-        yield Entry(name, _TYPES[place["dtype"]], tuple(place["shape"]), base + start, base + stop)
+        dtype = _TYPES[place["dtype"]]
+        start, stop = (8 + length + offset for offset in place["data_offsets"])
+        tensors.append(Stored(name, tuple(place["shape"]), dtype, partial(_MappedValues, mapped, dtype, start, stop)))
+    return tensors

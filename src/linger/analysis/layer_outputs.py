@@ -1,24 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outputs of the layers of a model: hooks on its leaves, and statistics per call, gathered over forward passes."""
+"""The outputs of the layers of a model: hooks on its leaves, and statistics per call, gathered over forward passes.
+
+No tensor is kept. Count, mean and maximum of |x| are exact. The 0.99 order statistic is exact for one pass; over several it
+comes from a histogram of the magnitudes' leading bits: the exponent and the first 8 bits of the mantissa (of a float32, its upper
+16 bits without the sign). What is reported is the largest number of the bin that holds the rank, limited by the maximum: never
+below the true order statistic and at most 2^-8 of it above (among subnormal float32 numbers, at most 2^-134).
+"""
 
 from __future__ import annotations
 
+import heapq
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial, reduce
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 from torch.utils.hooks import RemovableHandle
 
-from linger.analysis.accumulated import Accumulated
 from linger.analysis.batches import float_tensors, tensors_of
+from linger.analysis.checkpoint import TensorValues, dtype_text, shape_text
+from linger.analysis.magnitudes import (
+    Array,
+    Magnitudes,
+    Values,
+    exact_sum,
+    finite_magnitudes,
+    is_floating,
+    measure,
+    nearest,
+    rank_from_above,
+    read_blocks,
+)
 from linger.analysis.result import LONG_HEADER, Analysis, Row
-from linger.analysis.values import TensorValues, dtype_text, shape_text
 from linger.errors import UsageError, listing
+
+Kind = Literal["single", "double", "integer"]
+
+_DROPPED: Mapping[Kind, int] = {"single": 23 - 8, "double": 52 - 8, "integer": 52 - 8}
+"""How many low bits a bin ignores. An integer belongs to the bin of the float64 that begins with the same bits."""
+
+_DOUBLE_DIGITS = 53
+_BEYOND_DOUBLE = np.uint64((1 << (64 - _DOUBLE_DIGITS)) - 1)
+"""The low bits of a uint64 that a float64 may be unable to hold."""
 
 ROOT = "root"
 """Name of the model itself; its layers are `root.<path>`."""
@@ -50,7 +81,7 @@ def leaf_layers(model: nn.Module, *, is_whole: Predicate, is_helper: Predicate) 
     A leaf has no parts, or counts as one layer with them: by `is_whole`, and torch's attention. Helpers are no parts:
     those of `is_helper`, and parametrizations. Scripted modules take no hooks, so none of them is a leaf.
     """
-    found: dict[str, nn.Module] = {}
+    leaves: dict[str, nn.Module] = {}
     closed = ""  # how the names begin that are skipped; a parent comes before its parts
     for path, module in model.named_modules(remove_duplicate=False):
         name = root_name(path)
@@ -60,8 +91,8 @@ def leaf_layers(model: nn.Module, *, is_whole: Predicate, is_helper: Predicate) 
         is_leaf = not is_skipped and _is_leaf(module, is_whole, is_helper)
         closed = f"{name}." if is_skipped or is_leaf else ""
         if is_leaf and not isinstance(module, _LISTS):
-            found[name] = module
-    return found
+            leaves[name] = module
+    return leaves
 
 
 def _is_leaf(module: nn.Module, is_whole: Predicate, is_helper: Predicate) -> bool:
@@ -91,13 +122,13 @@ def matching_layers(method: str, layers: Mapping[str, nn.Module], pattern: re.Pa
     Raises:
         UsageError: There is none.
     """
-    found: dict[nn.Module, str] = {}
+    matches: dict[nn.Module, str] = {}
     for name, module in layers.items():
         if pattern.match(name):
-            found.setdefault(module, name)
-    if not found:
+            matches.setdefault(module, name)
+    if not matches:
         raise UsageError(f"{method}: {no_match(pattern, layers)}")
-    return found
+    return matches
 
 
 def no_match(pattern: re.Pattern[str], names: Collection[str]) -> str:
@@ -184,6 +215,109 @@ class Calls:
 
 
 @dataclass
+class _Bins:
+    """How many magnitudes have which leading bits. Only bins that hold something are kept: a few thousand of 2^16.
+
+    Bin 0 also holds the zeros. They are counted separately as well, because zero is not a tiny number.
+    """
+
+    zeros: int = 0
+    keys: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    counts: Array = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def add(self, keys: Array, counts: Array) -> None:
+        merged, place = np.unique(np.concatenate([self.keys, keys]), return_inverse=True)
+        total = np.zeros(merged.size, np.int64)
+        np.add.at(total, place, np.concatenate([self.counts, counts]))
+        self.keys, self.counts = merged, total
+
+
+@dataclass
+class Accumulated:
+    """The magnitudes of one tensor that every pass computes anew."""
+
+    passes: int = 0
+    count: int = 0
+    nans: int = 0
+    infinities: int = 0
+    _sum: Fraction = Fraction(0)
+    _maximum: float = 0
+    _first: Magnitudes | None = None
+    _bins: dict[Kind, _Bins] = field(default_factory=dict)
+
+    def add(self, values: Values) -> None:
+        """Add the tensor of one more pass."""
+        if self.passes == 0:
+            self._first = measure(values)
+        self.passes += 1
+        for piece in read_blocks(values):
+            kind = _kind(piece)
+            block, nans, infinities = finite_magnitudes(piece)
+            self.nans += nans
+            self.infinities += infinities
+            bins = self._bins.setdefault(kind, _Bins())
+            if block.size:
+                self.count += block.size
+                bins.zeros += block.size - int(np.count_nonzero(block))
+                self._maximum = max(self._maximum, block.max().item())
+                bins.add(*np.unique(_bits(block) >> _DROPPED[kind], return_counts=True))
+                self._sum += exact_sum(block)
+        if values.implicit_zeros:
+            self.count += values.implicit_zeros
+            bins = self._bins.setdefault(next(iter(self._bins), "single"), _Bins())
+            bins.zeros += values.implicit_zeros
+            bins.add(np.zeros(1, np.int64), np.array([values.implicit_zeros]))
+
+    def result(self) -> Magnitudes:
+        """The statistics of all passes together; NaN everywhere without finite values."""
+        if self.passes == 1 and self._first is not None:
+            return self._first
+        if self.count == 0:
+            return Magnitudes(0, math.nan, math.nan, math.nan, self.nans, self.infinities)
+        mean = nearest(self._sum / self.count, np.float64 if "double" in self._bins else np.float32)
+        convert = int if set(self._bins) == {"integer"} else float
+        missing, end = rank_from_above(self.count), math.inf
+        from_above = heapq.merge(*(_upper_ends(kind, bins) for kind, bins in self._bins.items()), reverse=True)
+        while missing > 0:  # the bins hold every finite magnitude
+            end, count = next(from_above)
+            missing -= count
+        dynamic = convert(min(end, self._maximum))
+        return Magnitudes(self.count, mean, convert(self._maximum), dynamic, self.nans, self.infinities)
+
+
+def _kind(numbers: Array) -> Kind:
+    if not is_floating(numbers):
+        return "integer"
+    return "double" if numbers.dtype == np.float64 else "single"
+
+
+def _bits(magnitudes: Array) -> Array:
+    """The bits of float numbers; of an integer, those of a float64 in the same bin."""
+    if not is_floating(magnitudes):
+        is_wide = magnitudes >> np.uint64(_DOUBLE_DIGITS) != 0
+        magnitudes = np.where(is_wide, magnitudes & ~_BEYOND_DOUBLE, magnitudes).astype(np.float64)
+    bits: Array = magnitudes.view(np.uint32 if magnitudes.dtype == np.float32 else np.int64)
+    return bits
+
+
+def _upper_ends(kind: Kind, bins: _Bins) -> Iterator[tuple[float, int]]:
+    """The upper end and the count of every bin, the highest first."""
+    for key, count in zip(bins.keys[::-1], bins.counts[::-1], strict=True):
+        yield _upper_end(kind, int(key)), int(count) - (bins.zeros if key == 0 else 0)
+    yield 0, bins.zeros
+
+
+def _upper_end(kind: Kind, key: int) -> float:
+    """The largest number of a kind in its bin; for integers a Python int."""
+    beyond = (key + 1) << _DROPPED[kind]
+    if kind == "single":
+        return float(np.array(beyond - 1, np.uint32).view(np.float32))
+    if kind == "double":
+        return float(np.array(beyond - 1, np.int64).view(np.float64))
+    return math.ceil(float(np.array(beyond, np.int64).view(np.float64))) - 1
+
+
+@dataclass
 class _Entry:
     """What becomes one row: a layer's n-th call in a pass. Shape and type are those of the first pass."""
 
@@ -201,7 +335,7 @@ class LayerOutputs:
     """Rows of statistics that grow with every forward pass of the models watched.
 
     A row per call of a layer within a pass, in the order of their first calls. Nothing of a tensor is kept but its
-    statistics; see `linger.analysis.accumulated` for what is exact.
+    statistics; see `linger.analysis.layer_outputs` for what is exact.
     """
 
     def __init__(self, to_real: ToReal) -> None:

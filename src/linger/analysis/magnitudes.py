@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mean, maximum and the 0.99 order statistic of |x|, exactly and without sorting.
+"""Numbers that are read block by block: mean, maximum and 0.99 order statistic of |x|, and their histogram. Imports no torch.
 
 The mean does not depend on the order of summation: it is the exact mean, rounded once.
 
 The order statistic at position ⌊0.99·n⌋ − 1 of the sorted magnitudes is the smallest of the m = n − that position
 largest ones, about 1 % of all. A threshold just below it, guessed from a sample, lets one pass collect a little more than
-those; should the guess have been too high, a second pass keeps the m largest seen so far and raises its own threshold.
+those; should the guess have been too high, a second pass keeps the m largest so far and raises its own threshold.
 Either way the result is the element that sorting would have found.
 """
 
@@ -15,13 +15,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from linger.analysis.blocks import BLOCK, Array, Values, finite_magnitudes, is_floating, read_blocks
-
+Array = NDArray[Any]
 Number = float | np.number[Any]
+
+BLOCK = 1 << 16
+"""The largest array that is read, and summed, at once."""
 
 SHARE = 0.99
 """The share of values that lie at or below `dynamic`."""
@@ -29,7 +32,7 @@ SHARE = 0.99
 _SAMPLE_PIECES = 64
 _PIECE = 256
 _MARGIN = 0.004
-"""How far below the wanted share the guess aims: five standard deviations of the sample's error."""
+"""How far below the share the guess aims: five standard deviations of the sample's error."""
 
 _WORTH_GUESSING = 8 * BLOCK
 
@@ -40,6 +43,66 @@ adding the sums and dividing."""
 _MANTISSA_BITS = 53
 _LOW_BITS = 26
 _LOW_MASK = (1 << _LOW_BITS) - 1
+
+
+class Values(Protocol):
+    """A flat sequence of numbers that is read in pieces."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are to read."""
+
+    @property
+    def implicit_zeros(self) -> int:
+        """How many zeros there are besides them (sparse tensors store none)."""
+
+    def read(self, start: int, stop: int) -> Array:
+        """Numbers start … stop−1: float32, float64, integers or bools, exactly."""
+
+    def release(self, start: int, stop: int) -> None:
+        """These numbers will not be read again soon: memory that holds them may go."""
+
+
+def read_blocks(values: Values, size: int = BLOCK) -> Iterator[Array]:
+    """All numbers in blocks of at most `size`; each block is released when the next one is asked for."""
+    for start in range(0, values.size, size):
+        stop = min(start + size, values.size)
+        yield values.read(start, stop)
+        values.release(start, stop)
+
+
+def is_floating(array: Array) -> bool:
+    """Whether an array holds floats (else integers or bools)."""
+    return bool(np.issubdtype(array.dtype, np.floating))
+
+
+def finite_magnitudes(block: Array, out: Array | None = None) -> tuple[Array, int, int]:
+    """|x| of the finite numbers, how many were NaN, and how many infinite; `out` is memory for the result.
+
+    Those of integers and bools are unsigned.
+    """
+    if not is_floating(block):
+        is_signed = np.issubdtype(block.dtype, np.signedinteger)
+        # |−2^63| wraps to itself, and is 2^63 when its bits are read as an unsigned number
+        return (np.abs(block.astype(np.int64)).view(np.uint64) if is_signed else block.astype(np.uint64)), 0, 0
+    size = np.abs(block, out=out)
+    if np.isfinite(size.max()):
+        return size, 0, 0
+    return size[np.isfinite(size)], int(np.isnan(size).sum()), int(np.isinf(size).sum())
+
+
+def histogram(values: Values, largest: float, bins: int = 256) -> tuple[Array, Array]:
+    """Equally spaced edges from −largest to largest, and the counts of finite values between them, in one pass.
+
+    Zeros that a sparse tensor does not store are counted too.
+    """
+    reach = largest if largest > 0 else 1.0
+    edges = np.linspace(-reach, reach, bins + 1)
+    counts = np.zeros(bins, np.int64)
+    for block in read_blocks(values):
+        counts += np.histogram(block[np.isfinite(block)].astype(np.float64), edges)[0]
+    counts[bins // 2] += values.implicit_zeros
+    return edges, counts
 
 
 @dataclass(frozen=True)
@@ -89,34 +152,27 @@ def rank_from_above(count: int) -> int:
 
 
 class _Largest:
-    """The `wanted` largest magnitudes of all blocks seen; more are kept until it is worth dropping them."""
+    """The `needed` largest magnitudes of all blocks; more are held until it is worth dropping them."""
 
-    def __init__(self, wanted: int, threshold: Number | None = None) -> None:
-        self.wanted = wanted
-        self.threshold = threshold
-        self._kept: list[Array] = []
+    def __init__(self, needed: int, threshold: Number | None = None) -> None:
+        self.needed, self.threshold = needed, threshold
+        self._blocks: list[Array] = []
         self._count = 0
 
     def add(self, block: Array) -> None:
         # a copy in either case: the block's memory is used again
-        kept = block.copy() if self.threshold is None else block[np.flatnonzero(block >= self.threshold)]
-        self._kept.append(kept)
-        self._count += kept.size
-        if self._count > 2 * self.wanted + BLOCK:
-            self._shrink()
-
-    def _shrink(self) -> None:
-        everything = np.concatenate(self._kept)
-        largest = np.partition(everything, everything.size - self.wanted)[-self.wanted :]
-        self._kept, self._count, self.threshold = [largest], largest.size, largest[0]
+        large = block.copy() if self.threshold is None else block[np.flatnonzero(block >= self.threshold)]
+        self._blocks.append(large)
+        self._count += large.size
+        if self._count > 2 * self.needed + BLOCK:
+            everything = np.concatenate(self._blocks)
+            largest = np.partition(everything, everything.size - self.needed)[-self.needed :]
+            self._blocks, self._count, self.threshold = [largest], largest.size, largest[0]
 
     def smallest_of(self, rank: int) -> Number | None:
-        """The `rank`-th largest magnitude; None if so many were not kept."""
-        everything = np.concatenate(self._kept) if self._kept else np.empty(0)
-        if everything.size < rank:
-            return None
-        found: Number = np.partition(everything, everything.size - rank)[everything.size - rank]
-        return found
+        """The `rank`-th largest magnitude; None if so many are not there."""
+        place = self._count - rank
+        return None if place < 0 else np.partition(np.concatenate(self._blocks), place)[place]
 
 
 @dataclass
@@ -145,12 +201,9 @@ class _Running:
 
 def measure(values: Values) -> Magnitudes:
     """The statistics of one tensor; NaN everywhere for one without finite values."""
-    size = values.size + values.implicit_zeros
-    if size == 0:
-        return Magnitudes(0, math.nan, math.nan, math.nan)
-    wanted = rank_from_above(size)
+    needed = rank_from_above(values.size + values.implicit_zeros)
     running = _Running()
-    largest = _Largest(wanted, _guess(values) if values.size >= _WORTH_GUESSING else None)
+    largest = _Largest(needed, _guess(values) if values.size >= _WORTH_GUESSING else None)
     for block in _magnitudes(values, running):
         largest.add(block)
     count = running.count + values.implicit_zeros
@@ -159,10 +212,13 @@ def measure(values: Values) -> Magnitudes:
     rank = rank_from_above(count)
     dynamic = largest.smallest_of(rank)
     if dynamic is None and running.count >= rank:  # the guess was too high
-        dynamic = _again(values, wanted).smallest_of(rank)
+        largest = _Largest(needed)
+        for block in _magnitudes(values):
+            largest.add(block)
+        dynamic = largest.smallest_of(rank)
     mean = _mean(values, running, count)
     convert = float if running.is_single or running.is_double else int
-    # dynamic is None where a sparse tensor stores fewer values than wanted: the rest are zeros
+    # dynamic is None where a sparse tensor stores fewer values than needed: the rest are zeros
     top, middle = convert(running.maximum), convert(0 if dynamic is None else dynamic)
     return Magnitudes(count, mean, top, middle, running.nans, running.infinities)
 
@@ -189,23 +245,11 @@ def _mean(values: Values, running: _Running, count: int) -> float:
 
 def _guess(values: Values) -> Number | None:
     """A magnitude a little below the order statistic, from pieces spread over the tensor."""
-    step = max(values.size // _SAMPLE_PIECES, 1)
-    starts = range(0, max(values.size - _PIECE, 1), step)
+    starts = range(0, max(values.size - _PIECE, 1), max(values.size // _SAMPLE_PIECES, 1))
     sample = np.concatenate([finite_magnitudes(values.read(s, min(s + _PIECE, values.size)))[0] for s in starts])
     values.release(0, values.size)
-    if sample.size == 0:
-        return None
-    share = (SHARE - _MARGIN) if values.implicit_zeros == 0 else 0.0
-    position = int(sample.size * share)
-    found: Number = np.partition(sample, position)[position]
-    return found
-
-
-def _again(values: Values, wanted: int) -> _Largest:
-    largest = _Largest(wanted)
-    for block in _magnitudes(values):
-        largest.add(block)
-    return largest
+    position = int(sample.size * ((SHARE - _MARGIN) if values.implicit_zeros == 0 else 0.0))
+    return np.partition(sample, position)[position] if sample.size else None
 
 
 def single_if_certain(total: float, count: int) -> float | None:
@@ -213,8 +257,7 @@ def single_if_certain(total: float, count: int) -> float | None:
 
     None where the rounding error of the sums leaves two candidates.
     """
-    low = np.float32(total * (1 - _SUM_ERROR) / count)
-    high = np.float32(total * (1 + _SUM_ERROR) / count)
+    low, high = (np.float32(total * (1 + error) / count) for error in (-_SUM_ERROR, _SUM_ERROR))
     return float(low) if low == high and np.isfinite(high) else None
 
 
@@ -222,17 +265,18 @@ def exact_sum(block: Array) -> Fraction:
     """The sum of at most BLOCK non-negative numbers, without rounding."""
     if block.size == 0:
         return Fraction(0)
-    if not np.issubdtype(block.dtype, np.floating):
+    if not is_floating(block):
         whole = block.astype(np.uint64)
         low = int(np.sum(whole & np.uint64(0xFFFFFFFF)))
         return Fraction(low + (int(np.sum(whole >> np.uint64(32))) << 32))
     mantissas, exponents = np.frexp(block.astype(np.float64))
     whole = np.ldexp(mantissas, _MANTISSA_BITS).astype(np.int64)
     smallest = int(exponents.min())
-    places = exponents - smallest
     # halves of 27 and 26 bits: 2^16 of them add up below 2^53, so float64 weights are exact
-    high_half = np.bincount(places, weights=(whole >> _LOW_BITS).astype(np.float64))
-    low_half = np.bincount(places, weights=(whole & _LOW_MASK).astype(np.float64))
+    high_half, low_half = (
+        np.bincount(exponents - smallest, weights=half.astype(np.float64))
+        for half in (whole >> _LOW_BITS, whole & _LOW_MASK)
+    )
     total = 0
     for place, (upper, lower) in enumerate(zip(high_half, low_half, strict=True)):
         total += ((int(upper) << _LOW_BITS) + int(lower)) << place
@@ -249,7 +293,9 @@ def nearest(value: Fraction, kind: type[np.floating[Any]]) -> float:
     infinity = kind(np.inf)
     with np.errstate(over="ignore"):  # beside the largest number is infinity
         beside = (np.nextafter(guess, -infinity), guess, np.nextafter(guess, infinity))
-    near = [c for c in beside if np.isfinite(c)]
     bits = np.uint32 if kind is np.float32 else np.uint64
-    best = min(near, key=lambda c: (abs(Fraction(float(c)) - value), int(np.asarray(c, kind).view(bits)) & 1))
+    best = min(
+        (c for c in beside if np.isfinite(c)),
+        key=lambda c: (abs(Fraction(float(c)) - value), int(np.asarray(c, kind).view(bits)) & 1),
+    )
     return float(best)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from linger.analysis.magnitudes import Magnitudes
 from linger.files import write_atomically
-from linger.records.html import table_html
-from linger.records.table import dicts_to_csv, written
+from linger.records.table import dicts_to_csv, table_html, written
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,35 +62,33 @@ class Row:
     is_abnormal: bool = False
 
     @classmethod
-    def of(cls, name: str, found: Magnitudes, *, shape: str, dtype: str, call: int = 0, note: str = "") -> Row:
+    def of(cls, name: str, magnitudes: Magnitudes, *, shape: str, dtype: str, call: int = 0, note: str = "") -> Row:
         """The row of a measured tensor."""
-        if found.count == 1:  # as documented: the value itself, which may be an integer that no float32 holds
-            found = replace(found, mean=found.maximum)
-        notes = [note, _missing(found), "" if note and not found.count else _empty_or_zero(found)]
-        is_abnormal = found.versu > ABNORMAL_VERSU or found.nans > 0 or found.infinities > 0
-        numbers = (found.mean, found.maximum, found.multiple, found.dynamic, found.versu, found.count)
+        m = magnitudes
+        if m.count == 1:  # as documented: the value itself, which may be an integer that no float32 holds
+            m = replace(m, mean=m.maximum)
+        missing = " and ".join(f"{n} {what}" for n, what in ((m.nans, "NaN"), (m.infinities, "infinite")) if n)
+        notes = [note, f"{missing}, left out of the statistics" if missing else ""]
+        if m.count:
+            notes.append("all zero" if m.maximum == 0 else "")
+        elif not note:
+            notes.append("no finite values" if missing else "empty")
+        is_abnormal = m.versu > ABNORMAL_VERSU or bool(missing)
+        numbers = (m.mean, m.maximum, m.multiple, m.dynamic, m.versu, m.count)
         return cls(name, *numbers, shape, dtype, call, "; ".join(filter(None, notes)), is_abnormal)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers in the order of the log's columns."""
+        return (self.mean, self.max, self.multiple, self.dynamic, self.versu)
 
     def cells(self) -> list[str]:
         """The row of the log; an empty tensor has no numbers."""
-        numbers = (self.mean, self.max, self.multiple, self.dynamic, self.versu)
-        return [self.name, *(cell(n) if self.count else "-" for n in numbers)]
+        return [self.name, *(cell(n) if self.count else "-" for n in self.numbers)]
 
 
 def _notes(rows: tuple[Row, ...]) -> tuple[str, ...]:
     return tuple(f"{row.name}: {row.note}" for row in rows if row.note)
-
-
-def _missing(found: Magnitudes) -> str:
-    counts = [f"{found.nans} NaN" if found.nans else "", f"{found.infinities} infinite" if found.infinities else ""]
-    said = " and ".join(filter(None, counts))
-    return f"{said}, left out of the statistics" if said else ""
-
-
-def _empty_or_zero(found: Magnitudes) -> str:
-    if found.count == 0:
-        return "no finite values" if found.nans or found.infinities else "empty"
-    return "all zero" if found.maximum == 0 else ""
 
 
 @dataclass(frozen=True)
@@ -120,11 +117,8 @@ class Analysis:
         return self._table(self.rows) + (f"{heading}{self._table(self.folded)}" if self.folded else "")
 
     def _table(self, rows: tuple[Row, ...]) -> str:
-        lines: list[list[str]] = []
-        for row in rows:
-            lines.append(row.cells())
-            if row.is_abnormal:
-                lines.append([ALARM] * len(self.header))
+        alarm = [ALARM] * len(self.header)
+        lines = [line for row in rows for line in ([row.cells(), alarm] if row.is_abnormal else [row.cells()])]
         return table_text(self.header, lines) + "".join(f"{note}\n" for note in _notes(rows))
 
     def save_log(self, path: str | Path) -> None:
@@ -169,12 +163,8 @@ class Analysis:
 
 
 def _shown(row: Row) -> tuple[str, ...]:
-    numbers = (row.mean, row.max, row.multiple, row.dynamic, row.versu)
-    return (row.name, *(_short(n) if row.count else "-" for n in numbers), row.note)
-
-
-def _short(value: float) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    numbers = (f"{n:.4g}" if isinstance(n, float) else str(n) for n in row.numbers)
+    return (row.name, *(n if row.count else "-" for n in numbers), row.note)
 
 
 def _plain(value: object) -> object:
@@ -187,28 +177,21 @@ def cell(value: float) -> str:
     >>> cell(0.80931), cell(1.0), cell(6185962), cell(1.5e-5)
     ('tensor(0.8093)', 'tensor(1.)', 'tensor(6185962)', 'tensor(1.5000e-05)')
     """
-    return f"tensor({_number(value)})"
-
-
-def _number(value: float) -> str:
-    if isinstance(value, int):
-        return str(value)
-    if not math.isfinite(value):
-        return str(float(value))
-    size = abs(value)
-    is_plain = size == 0 or _SMALL <= size <= _LARGE
-    if value == int(value):
-        return f"{value:.0f}." if is_plain else f"{value:.4e}"
-    return f"{value:.4f}" if is_plain else f"{value:.4e}"
+    if isinstance(value, int) or not math.isfinite(value):
+        text = str(value)
+    elif value != 0 and not _SMALL <= abs(value) <= _LARGE:
+        text = f"{value:.4e}"
+    else:
+        text = f"{value:.0f}." if value == int(value) else f"{value:.4f}"
+    return f"tensor({text})"
 
 
 def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Centerd columns between borders of + and -."""
+    """Centered columns between borders of + and -."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     border = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    lines = [_line(row, widths) for row in rows]
-    return "\n".join([border, _line(header, widths), border, *lines, border]) + "\n"
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "|" + "|".join(f" {text.center(width)} " for text, width in zip(row, widths, strict=True)) + "|"
+    top, *lines = (
+        "|" + "|".join(f" {text.center(width)} " for text, width in zip(row, widths, strict=True)) + "|"
+        for row in (header, *rows)
+    )
+    return "\n".join([border, top, border, *lines, border]) + "\n"

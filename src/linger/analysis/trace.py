@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function, Keywords, fresh, run_batch
+from linger.analysis.batches import Batch, Function, Keywords, evaluating, fresh, run_batch
 
 RunFunction = Callable[[Function, Batch, dict[str, Any]], Any]
 """Runs a torch function on its arguments and returns the result; what it computes itself is not part of the trace."""

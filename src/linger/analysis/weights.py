@@ -1,25 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wb_analyse: the distribution of every tensor of a checkpoint."""
+"""wb_analyse: the distribution of every tensor of a checkpoint, and of the weights that come of folding batch norms.
+
+A checkpoint does not say what runs after what. So a convolution and a batch norm belong together only by the usual names, in the
+usual order and with shapes that fit.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from linger.analysis.batch_norms import folded_weights
-from linger.analysis.checkpoint import Source, Stored, stored_tensors
-from linger.analysis.magnitudes import measure
+import torch
+from torch import Tensor
+
+from linger.analysis.checkpoint import Source, Stored, TensorValues, dtype_text, shape_text, stored_tensors
+from linger.analysis.magnitudes import Values, measure
 from linger.analysis.result import Analysis, Row
-from linger.analysis.values import dtype_text, shape_text
 from linger.errors import UsageError
 from linger.progress import progress
 
 _MOST_THREADS = 8
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 
 
 def wb_analyse(path: Source, save_log_path: str | os.PathLike[str] | None = "./wb_analyse.log") -> Analysis:
@@ -46,14 +54,14 @@ def wb_analyse(path: Source, save_log_path: str | os.PathLike[str] | None = "./w
     pairs = folded_weights(stored)
     effective = {pair.conv.name: pair.conv for pair in pairs}
     tensors = [effective.get(t.name, t) for t in stored if not is_running_statistic(t.name)]
-    is_file = isinstance(path, (str, os.PathLike)) and save_log_path is not None
-    if is_file and Path(path).resolve() == Path(save_log_path).resolve():  # type: ignore[arg-type]  # just asked
+    log = None if save_log_path is None else Path(save_log_path)
+    if log is not None and isinstance(path, (str, os.PathLike)) and Path(path).resolve() == log.resolve():
         raise UsageError(f"{path}: the log would replace the checkpoint. Choose another save_log_path.")
     rows = in_threads(_row, [*tensors, *(pair.weight for pair in pairs)], "analyse")
-    made = Analysis(tuple(rows[: len(tensors)]), title="weights and biases", folded=tuple(rows[len(tensors) :]))
-    if save_log_path is not None:
-        made.save_log(Path(save_log_path))
-    return made
+    analysis = Analysis(tuple(rows[: len(tensors)]), title="weights and biases", folded=tuple(rows[len(tensors) :]))
+    if log is not None:
+        analysis.save_log(log)
+    return analysis
 
 
 def is_running_statistic(name: str) -> bool:
@@ -65,7 +73,7 @@ def is_running_statistic(name: str) -> bool:
     return name.rpartition(".")[2].startswith("running_")
 
 
-def in_threads(work: Callable[[Given], Made], items: Iterable[Given], title: str) -> list[Made]:
+def in_threads(work: Callable[[Item], Outcome], items: Iterable[Item], title: str) -> list[Outcome]:
     """Results for every item, in order; numpy leaves Python's lock while it computes."""
     waiting = list(items)
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
@@ -73,6 +81,98 @@ def in_threads(work: Callable[[Given], Made], items: Iterable[Given], title: str
 
 
 def _row(tensor: Stored) -> Row:
-    found = measure(tensor.open())
     shape, dtype = shape_text(tensor.shape), dtype_text(tensor.dtype)
-    return Row.of(tensor.name, found, shape=shape, dtype=dtype, note=tensor.note)
+    return Row.of(tensor.name, measure(tensor.open()), shape=shape, dtype=dtype, note=tensor.note)
+
+
+_NORM = re.compile(r"batch_?norm|bn|norm")
+_TRANSPOSED = re.compile(r"deconv|transpose|up", re.IGNORECASE)
+_RANKS = (3, 4)
+"""Axes of the weights of convolutions that linger folds a batch norm into."""
+
+_EPS = 1e-5
+"""Torch's default; a checkpoint does not hold it."""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The weight of a convolution with its batch norm folded in: what will be quantized."""
+
+    conv: Stored
+    bn: str
+    weight: Stored
+
+
+def folded_weights(stored: Sequence[Stored]) -> list[Folded]:
+    """The pairs that the names give: `conv1` and `bn1`, `conv` and `bn`, neighbors in a Sequential (`0` and `1`).
+
+    A spelling is dropped throughout where a pair of it does not fit: the batch norm may stand before the convolution.
+    """
+    table = {tensor.name: tensor for tensor in stored}
+    places = {name: place for place, name in enumerate(table)}
+    keys = [tensor.name for tensor in stored if tensor.dtype.is_floating_point]
+    has_order = keys != sorted(keys)  # some formats sort the names
+    pairs: list[tuple[str, str]] = []
+    misfits: set[tuple[str, str]] = set()
+    for bn in (name.removesuffix(".running_var") for name in table if name.endswith(".running_var")):
+        conv = _partner(bn)
+        if f"{conv}.weight" not in table:
+            continue
+        is_before = not has_order or places[f"{conv}.weight"] < places[f"{bn}.running_var"]
+        if is_before and _fits(table, conv, bn):
+            pairs.append((conv, bn))
+        else:
+            misfits.add(_spelling(conv, bn))
+    return [_folded(table, *pair) for pair in pairs if _spelling(*pair) not in misfits]
+
+
+def _partner(bn: str) -> str:
+    """The name that a batch norm's convolution has by convention."""
+    parent, dot, leaf = bn.rpartition(".")
+    conv = str(int(leaf) - 1) if leaf.isdecimal() else _NORM.sub("conv", leaf, count=1)
+    return f"{parent}{dot}{conv}" if conv != leaf else ""
+
+
+def _spelling(conv: str, bn: str) -> tuple[str, str]:
+    """What two pairs of the same kind share; neighbors in a Sequential run in the order of their numbers."""
+    leaf = bn.rpartition(".")[2]
+    return (conv, bn) if leaf.isdecimal() else (conv.rpartition(".")[2], leaf)
+
+
+def _fits(table: dict[str, Stored], conv: str, bn: str) -> bool:
+    weight, channels = table[f"{conv}.weight"], table[f"{bn}.running_var"].shape
+    vectors = [table[name] for part in ("running_mean", "running_var", "weight") if (name := f"{bn}.{part}") in table]
+    is_whole = all(vector.shape == channels and not vector.note for vector in vectors)
+    is_kernel = weight.dtype.is_floating_point and len(weight.shape) in _RANKS and weight.shape[:1] == channels
+    is_ambiguous = is_kernel and weight.shape[0] == weight.shape[1] and bool(_TRANSPOSED.search(conv))
+    return is_whole and is_kernel and not is_ambiguous and weight.open().size == math.prod(weight.shape) > 0
+
+
+def _folded(table: dict[str, Stored], conv: str, bn: str) -> Folded:
+    weight, gamma, var = (table.get(name) for name in (f"{conv}.weight", f"{bn}.weight", f"{bn}.running_var"))
+    assert weight is not None and var is not None  # noqa: PT018 - `_fits` has seen both
+
+    def factor() -> Tensor:
+        slope = torch.rsqrt(_tensor(var) + _EPS)
+        scale = slope if gamma is None else slope * _tensor(gamma)
+        return scale.reshape(-1, *[1] * (len(weight.shape) - 1))
+
+    limit = math.inf if weight.pair_limit is None else weight.pair_limit
+
+    def fold() -> Values:
+        return TensorValues((_tensor(weight) * factor()).clamp(-limit, limit))
+
+    def open_limited() -> Values:
+        own, reach = _tensor(weight), limit / factor().abs()
+        return TensorValues(torch.where(own.abs() > reach, reach * own.sign(), own))
+
+    conv = weight
+    if weight.pair_limit is not None:
+        note = f"within the limit of ±{limit:g} of its layer, as that computes with it"
+        conv = replace(weight, open=open_limited, note=note)
+    return Folded(conv, bn, Stored(f"{weight.name} with {bn}", weight.shape, torch.float32, fold))
+
+
+def _tensor(stored: Stored) -> Tensor:
+    values = stored.open()
+    return torch.tensor(values.read(0, values.size), dtype=torch.float32).reshape(stored.shape)

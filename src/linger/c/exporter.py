@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -19,14 +18,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from linger.c.check_program import check_program_text, golden_samples
 from linger.c.exported_folder import FORMAT, MANIFEST, VERSION, Cut, StreamOptions
 from linger.c.integer_part import cut_to, find_cut
-from linger.c.interface import Interface, network_name, parameter_names, scale_of_edge, weights_file
+from linger.c.interface import Interface, Parameter, network_name, parameter_names, weights_file
 from linger.c.network import load_network
 from linger.c.readme_text import LAYOUTS, readme_text
-from linger.c.source_files import float_text, header_text, internal_text, source_text, state_bytes, weights_texts
-from linger.c.steps import Edge, Order, Plan, channels_last, image_tensors, make_plan
+from linger.c.source_files import c_files, check_program_text
+from linger.c.steps import Order, Plan, channels_last, image_tensors, make_plan
 from linger.c.writer import write_source
 from linger.errors import UsageError, counted, listing, printable
 from linger.files import require_free_folder, write_folder
@@ -62,12 +60,21 @@ def manifest_of(
         "arena_bytes": face.arena_bytes,
         "arena_least": source.arena.least,
         "weight_bytes": face.weight_bytes,
-        "state_bytes": state_bytes(face),
+        "state_bytes": face.state_bytes,
         "weights": _weights(face, contents),
         "sources": list(sources),
-        "inputs": [_edge(face, e.edge) for e in face.inputs],
-        "outputs": [_edge(face, e.edge) for e in face.outputs],
-        "states": [_state(face, number) for number in range(len(face.states))],
+        "inputs": list(map(_edge, face.inputs)),
+        "outputs": list(map(_edge, face.outputs)),
+        "states": [
+            {
+                "field": field,
+                "input": state.input,
+                "output": state.output,
+                "shape": list(tensors[state.input].shape),
+                "type": tensors[state.input].dtype,
+            }
+            for field, state in face.states.items()
+        ],
         "stream": _stream(face),
         **({} if face.cut is None else {"cut": asdict(face.cut)}),
         "tensors": [
@@ -96,27 +103,16 @@ def _weights(face: Interface, contents: Mapping[str, bytes]) -> Entry | None:
     return {"file": file, "bytes": face.weight_bytes}
 
 
-def _edge(face: Interface, edge: Edge) -> Entry:
-    scale, outer, inner = scale_of_edge(edge), face.tensor(edge, quantized=False), face.tensor(edge, quantized=True)
+def _edge(parameter: Parameter) -> Entry:
+    outer, edge, scale = parameter.outer, parameter.edge, parameter.scale
+    quantized = {"tensor": edge.tensor, "type": parameter.inner.dtype, "scale": scale}
     return {
         "name": edge.name,
-        "c_name": face.names[edge.name],
+        "c_name": parameter.name,
         "shape": list(outer.shape),
         "type": outer.dtype,
-        "order": _ordered(face.order(edge), len(outer.shape)),
-        "quantized": None if scale is None else {"tensor": edge.tensor, "type": inner.dtype, "scale": scale},
-    }
-
-
-def _state(face: Interface, number: int) -> Entry:
-    state = face.states[number]
-    tensor = face.source.plan.network.tensors[state.taken]
-    return {
-        "field": state.field,
-        "input": state.taken,
-        "output": state.given,
-        "shape": list(tensor.shape),
-        "type": tensor.dtype,
+        "order": _ordered(parameter.order, len(outer.shape)),
+        "quantized": None if scale is None else quantized,
     }
 
 
@@ -416,20 +412,12 @@ def _edge_orders(plan: Plan, carried: Collection[str]) -> dict[str, Order]:
 def _contents(face: Interface, options: FolderOptions, origin: Mapping[str, Any]) -> dict[str, bytes]:
     """Every file of a folder by its path."""
     layout, name = LAYOUTS[options.framework], face.name
-    weights = weights_file(face.source) if face.has_callers_weights else b""
-    texts = {
-        f"{name}.h": header_text(face),
-        f"{name}_internal.h": internal_text(face),
-        f"{name}.c": source_text(face, zlib.crc32(weights)),
-    }
-    texts |= {f"{name}_float.c": float_text(face)} if face.is_quantized else {}
-    texts |= {} if face.has_callers_weights else weights_texts(face)
-    texts |= _headers(face.source.includes)
+    texts = c_files(face) | _headers(face.source.includes)
     contents = {layout.place(file): text.encode() for file, text in texts.items()}
     sources = [path for path in contents if path.endswith(".c")]
     if face.has_callers_weights:
-        contents[layout.place(f"{name}_weights.bin")] = weights
-    contents[layout.test] = check_program_text(face, golden_samples(face)).encode()
+        contents[layout.place(f"{name}_weights.bin")] = weights_file(face.source)
+    contents[layout.test] = check_program_text(face).encode()
     contents |= {path: text.encode() for path, text in layout.build(face, sources).items()}
     contents["README.md"] = readme_text(face, _purposes(face, contents), options.framework).encode()
     contents[MANIFEST] = json.dumps(manifest_of(face, contents, sources, origin), indent=1).encode()

@@ -8,39 +8,72 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
+import numpy as np
 
-from linger.c.arena import ALIGNMENT
-from linger.c.exported_folder import C_TYPES, Cut, StreamOptions
+from linger.c.exported_folder import Cut, StreamOptions
 from linger.c.network import Tensor
 from linger.c.steps import Edge, Order
-from linger.c.writer import Source, WrittenEdge
+from linger.c.writer import ALIGNMENT, Source
 from linger.errors import UsageError, printable
 from linger.graph.core.nodes import attributes_of, op_of
 from linger.graph.files.model_io import ModelLike
 from linger.graph.passes.streaming import Streamed, StreamTensor
+from linger.graph.passes.streaming_states import State
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
-class StateVariable:
-    """A tensor that goes from one step of a stream to the next.
+class Parameter:
+    """An input or output of the functions that a program offers.
 
     Attributes:
-        field: Its name in the struct.
-        taken: The input that it comes in by.
-        given: The output that its next content comes from.
-        initial: What it is before the first step.
+        name: Its name in C.
+        edge: The input or output of the network.
+        outer: Its type and shape for the function that takes real numbers.
+        inner: Its type and shape for the function that takes integers.
+        order: Its axes from the outermost to the innermost; None: as in the file.
+        time: How its frames lie in time; None in a network that runs as a whole, and where no axis is time.
     """
 
-    field: str
-    taken: str
-    given: str
-    initial: NDArray[Any]
+    name: str
+    edge: Edge
+    outer: Tensor
+    inner: Tensor
+    order: Order
+    time: StreamTensor | None
+
+    @property
+    def scale(self) -> float | None:
+        """The number that real values are multiplied with; None where they are not converted."""
+        if self.edge.node is None:
+            return None
+        attributes = attributes_of(self.edge.node, op_of(self.edge.node))
+        return float(attributes["scale_x" if self.edge.node.op_type == "Quant" else "scale_o"])
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The smallest and the largest integer of an input that is quantized; fewer bits than its type has may be asked for."""
+        assert self.edge.node is not None
+        half = 1 << (int(attributes_of(self.edge.node, op_of(self.edge.node))["data_bits"]) - 1)
+        return -half, half - 1
+
+    @property
+    def shape_in_memory(self) -> list[int]:
+        """Its sizes from the outermost axis to the innermost."""
+        return [self.outer.shape[axis] for axis in self.order or range(len(self.outer.shape))]
+
+    def tensor(self, *, quantized: bool) -> Tensor:
+        """Its type and shape for one of the two functions."""
+        return self.inner if quantized else self.outer
 
 
 @dataclass(frozen=True)
@@ -76,27 +109,44 @@ class Interface:
         return self.source.name.upper()
 
     @property
-    def states(self) -> tuple[StateVariable, ...]:
-        """What a stream carries from step to step."""
-        found = () if self.stream is None else self.stream.states
-        return tuple(StateVariable(f"state_{i}", s.input, s.output, s.initial) for i, s in enumerate(found))
+    def entry(self) -> str:
+        """The name of the main function; a stream that remembers nothing is run like any network."""
+        return f"{self.name}_{'step' if self.states else 'run'}"
 
-    @property
-    def inputs(self) -> list[WrittenEdge]:
+    @cached_property
+    def states(self) -> dict[str, State]:
+        """What a stream carries from step to step, by the name of its field in the struct of states."""
+        return {f"state_{i}": state for i, state in enumerate(() if self.stream is None else self.stream.states)}
+
+    @cached_property
+    def inputs(self) -> list[Parameter]:
         """The inputs that the caller gives."""
-        hidden = {state.taken for state in self.states}
-        return [e for e in self.source.inputs if e.edge.name not in hidden]
+        return self._parameters(self.source.plan.inputs, {state.input for state in self.states.values()})
+
+    @cached_property
+    def outputs(self) -> list[Parameter]:
+        """The outputs that the caller gets."""
+        return self._parameters(self.source.plan.outputs, {state.output for state in self.states.values()})
+
+    def _parameters(self, edges: Iterable[Edge], hidden: set[str]) -> list[Parameter]:
+        tensors, orders = self.source.plan.network.tensors, self.source.edge_orders
+        timed = () if self.stream is None else (*self.stream.inputs, *self.stream.outputs)
+        times = {t.name: t for t in timed if t.axis is not None}
+        return [
+            Parameter(self.names[e.name], e, tensors[e.name], tensors[e.tensor], orders.get(e.name), times.get(e.name))
+            for e in edges
+            if e.name not in hidden
+        ]
 
     @property
-    def outputs(self) -> list[WrittenEdge]:
-        """The outputs that the caller gets."""
-        hidden = {state.given for state in self.states}
-        return [e for e in self.source.outputs if e.edge.name not in hidden]
+    def parameters(self) -> list[Parameter]:
+        """Inputs and outputs."""
+        return [*self.inputs, *self.outputs]
 
     @property
     def is_quantized(self) -> bool:
         """Whether an edge has real numbers outside and integers inside, so that there are two interfaces."""
-        return any(e.edge.node is not None for e in (*self.inputs, *self.outputs))
+        return any(p.edge.node is not None for p in self.parameters)
 
     @property
     def arena_bytes(self) -> int:
@@ -111,55 +161,27 @@ class Interface:
         return sum(int(weights.content.nbytes) for weights in self.source.weights)
 
     @property
-    def verb(self) -> str:
-        """What the main function is called; a stream that remembers nothing is run like any network."""
-        return "step" if self.states else "run"
+    def state_bytes(self) -> int:
+        """The size of the struct of states, every member at a multiple of its type's size; 0 where there is none."""
+        size, widest = 0, 1
+        for state in self.states.values():
+            tensor = self.source.plan.network.tensors[state.input]
+            item = np.dtype(tensor.dtype).itemsize
+            widest = max(widest, item)
+            size += -size % item + item * max(tensor.count, 1)
+        return size + -size % widest
 
-    def tensor(self, edge: Edge, *, quantized: bool) -> Tensor:
-        """What a parameter holds."""
-        return self.source.plan.network.tensors[edge.tensor if quantized else edge.name]
-
-    def ctype(self, edge: Edge, *, quantized: bool) -> str:
-        """The element type of a parameter."""
-        return C_TYPES[self.tensor(edge, quantized=quantized).dtype]
-
-    def order(self, edge: Edge) -> Order:
-        """The axes of a parameter from the outermost to the innermost; None: as in the file."""
-        return self.source.edge_orders.get(edge.name)
-
-    def streaming(self, edge: Edge) -> StreamTensor | None:
-        """How the frames of an edge lie in time; None for one of a network that runs as a whole."""
-        if self.stream is None:
-            return None
-        return next((t for t in (*self.stream.inputs, *self.stream.outputs) if t.name == edge.name), None)
-
-    def own_parameters(self) -> list[str]:
-        """The parameters before inputs and outputs."""
-        state = [f"{self.name}_state *state"] if self.states else []
-        weights = ["const void *weights"] if self.has_callers_weights else []
-        return [*state, *weights, *(["void *arena"] if self.has_callers_arena else [])]
+    def own(self, state: str, weights: str, arena: str) -> list[str]:
+        """The arguments, or parameters, before inputs and outputs: those of the three that the program takes."""
+        is_taken = (bool(self.states), self.has_callers_weights, self.has_callers_arena)
+        return [text for text, is_one in zip((state, weights, arena), is_taken, strict=True) if is_one]
 
     def prototype(self, *, quantized: bool) -> str:
         """The declaration of the function that computes, without a semicolon."""
-        given = [f"const {self.ctype(e.edge, quantized=quantized)} *{self.names[e.edge.name]}" for e in self.inputs]
-        made = [f"{self.ctype(e.edge, quantized=quantized)} *{self.names[e.edge.name]}" for e in self.outputs]
-        parameters = ", ".join([*self.own_parameters(), *given, *made])
-        return f"void {self.name}_{self.verb}{'_q' if quantized else ''}({parameters})"
-
-
-def scale_of_edge(edge: Edge) -> float | None:
-    """The number that real values at an edge are multiplied with; None where they are not converted."""
-    if edge.node is None:
-        return None
-    attributes = attributes_of(edge.node, op_of(edge.node))
-    return float(attributes["scale_x" if edge.node.op_type == "Quant" else "scale_o"])
-
-
-def ends_of_edge(edge: Edge) -> tuple[int, int]:
-    """The smallest and the largest integer of an input that is quantized; fewer bits than its type has may be asked for."""
-    assert edge.node is not None
-    half = 1 << (int(attributes_of(edge.node, op_of(edge.node))["data_bits"]) - 1)
-    return -half, half - 1
+        own = self.own(f"{self.name}_state *state", "const void *weights", "void *arena")
+        inputs = [f"const {p.tensor(quantized=quantized).ctype} *{p.name}" for p in self.inputs]
+        outputs = [f"{p.tensor(quantized=quantized).ctype} *{p.name}" for p in self.outputs]
+        return f"void {self.entry}{'_q' if quantized else ''}({', '.join([*own, *inputs, *outputs])})"
 
 
 def weight_places(source: Source) -> dict[str, int]:
@@ -178,6 +200,39 @@ def weights_file(source: Source) -> bytes:
         content = weights.content.astype(weights.content.dtype.newbyteorder("<")).tobytes()
         parts.append(content + bytes(-len(content) % ALIGNMENT))
     return b"".join(parts) or bytes(ALIGNMENT)
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A whole file from its template in the folder `templates`."""
+    text = (files("linger.c") / "templates" / f"{template}.j2").read_text(encoding="utf-8")
+    return _environment().from_string(text).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, StrictUndefined  # only exports and builds need it
+
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    environment.filters |= {
+        "comment": _comment,
+        "hex": "0x{:08X}u".format,
+        "plain": plain,
+        "sizes": _sizes,
+        "thousands": "{:,}".format,
+    }
+    return environment
+
+
+def _comment(text: str) -> str:
+    """Lines as a comment of C."""
+    lines = text.splitlines()
+    return f"/* {lines[0]} */\n" if len(lines) == 1 else "\n".join(["/*", *(f" * {x}" for x in lines), " */", ""])
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "1"
 
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
@@ -259,9 +314,9 @@ def network_name(model: ModelLike, name: str | None) -> str:
 def _derived(stem: str) -> str:
     name = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:_LONGEST_DERIVED].strip("_") or "network"
     name = name if name[0].isalpha() else f"n_{name}"
-    for made in (name, f"{name}_net", f"net_{name}_net"):
-        if not _is_taken(made):
-            return made
+    for candidate in (name, f"{name}_net", f"net_{name}_net"):
+        if not _is_taken(candidate):
+            return candidate
     raise AssertionError(name)  # nothing that is taken begins and ends with a net
 
 
@@ -272,18 +327,18 @@ def _is_taken(name: str) -> bool:
 
 def parameter_names(network: str, names: Iterable[str]) -> dict[str, str]:
     """A C name for each input and output by its name in the file: the same where that is possible, each once."""
-    found: dict[str, str] = {}
-    for given in names:
-        stem = re.sub(r"[^a-z0-9]+", "_", given.lower()).strip("_")[:_LONGEST_DERIVED].strip("_") or "x"
+    c_names: dict[str, str] = {}
+    for file_name in names:
+        stem = re.sub(r"[^a-z0-9]+", "_", file_name.lower()).strip("_")[:_LONGEST_DERIVED].strip("_") or "x"
         stem = stem if stem[0].isalpha() else f"x_{stem}"
         if stem in _KEYWORDS or stem in _OWN_PARAMETERS or _OWN_FUNCTIONS.fullmatch(stem) or stem.startswith(network):
             stem = f"x_{stem}"
         name, number = stem, 1
-        while name in found.values():
+        while name in c_names.values():
             number += 1
             name = f"{stem}_{number}"
-        found[given] = name
-    return found
+        c_names[file_name] = name
+    return c_names
 
 
 def plain(text: str, *, longest: int = _LONGEST_COMMENT, also: str = "") -> str:

@@ -7,26 +7,24 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
-from linger.c.arena import ALIGNMENT, INPUT, OUTPUT, SCRATCH, TENSOR, PlacedBlock, StepMemory
 from linger.c.network import load_network
-from linger.c.steps import Edge, make_plan
-from linger.c.writer import Source, WrittenStep, write_source
+from linger.c.steps import Edge, PlacedBlock, StepMemory, make_plan
+from linger.c.writer import ALIGNMENT, Source, WrittenStep, write_source
 from linger.checks.memory_use import amount
 from linger.checks.memory_use import use_of as memory_of
 from linger.errors import GraphError, LingerError, UnsupportedError, counted, printable
 from linger.graph.core.nodes import describe
 from linger.graph.network import Lifetimes, Network, NetworkLike, multiplications_of
 from linger.numeric.c.scope import PROOF
-from linger.records.html import Strip, strips_html
-from linger.records.table import Column, Summed, picked, to_json
+from linger.records.table import Column, Summed, blocks_html, picked, to_json
 from linger.version import __version__
 
-if TYPE_CHECKING:
-    pass
+INPUT, TENSOR, OUTPUT, SCRATCH = "input", "tensor", "output", "scratch"
+"""The kinds of blocks."""
 
 FORMAT_VERSION = 1
 """Version of the JSON form. Keys may be added; one that is removed or changes its meaning raises it."""
@@ -138,7 +136,7 @@ class ArenaUse(Summed):
         Raises:
             UsageError: matplotlib is missing, or the file has another ending.
         """
-        from linger.c.arena import draw_arena  # a library that draws is loaded when something is drawn
+        from linger.c.arena_image import draw_arena  # a library that draws is loaded when something is drawn
 
         draw_arena(self, Path(path))
 
@@ -152,8 +150,7 @@ class ArenaUse(Summed):
         return "as C"
 
     def _image(self) -> str:
-        strips = [Strip(b.name, b.kind, b.first, b.last, b.offset, b.bytes) for b in self.blocks]
-        return strips_html(strips, len(self.steps), self.arena_bytes)
+        return blocks_html(self.blocks, len(self.steps), self.arena_bytes)
 
     def _shown_columns(self) -> tuple[Column, ...]:
         """Without columns that would be empty."""

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.c.exported_folder import C_TYPES
 from linger.c.moves import ALIASES, MOVES, settings
 from linger.errors import UnsupportedError, listing, printable
 from linger.graph.conversion.convert import convert_nodes
@@ -275,6 +276,11 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def ctype(self) -> str:
+        """The type of its elements in C."""
+        return C_TYPES[self.dtype]
 
     @property
     def count(self) -> int:

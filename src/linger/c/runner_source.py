@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.c.exported_folder import Edge, ExportedFolder, Layout
+from linger.c.interface import rendered
 from linger.c.writer import array_definition, array_pointer
 from linger.errors import LingerError, UsageError, listing, printable
 
@@ -77,46 +78,28 @@ def runner_file(name: str) -> str:
 
 def main_source(folder: ExportedFolder, variant: Variant) -> str:
     """The main program; of the manifest's texts only the network's name, a checked identifier, is part of it."""
-    quantized = variant.quantized
-    inputs = [edge.layout(quantized=quantized) for edge in folder.inputs]
-    outputs = [edge.layout(quantized=quantized) for edge in folder.outputs]
-    buffers = [*_buffers("input", inputs), *_buffers("output", outputs)]
-    aligned = f"__attribute__((aligned({_ARENA_ALIGNMENT})))"
-    if folder.has_caller_arena:
-        buffers.append(f"static uint8_t arena[{max(1, folder.arena_bytes)}] {aligned};")
-    if folder.weights is not None:
-        buffers.append("const void *linger_runner_weights(void);")
-    if folder.is_streaming:
-        buffers.append(f"static {folder.name}_state state {aligned};")
-    # what C writes must not depend on what was there: everything that it owns begins with garbage
-    garbage = [f"spoil(output_{n}, {x.bytes});" for n, x in enumerate(outputs)]
-    if folder.has_caller_arena:
-        garbage.append("spoil(arena, (int32_t)sizeof arena);")
-    before, call = _calls(folder, variant)
-    reads = [f"linger_runner_read(input_{n}, {x.bytes});" for n, x in enumerate(inputs)]
-    writes = [f"record({_FIRST_OUTPUT - n}, output_{n}, {x.bytes});" for n, x in enumerate(outputs)]
-    return "\n".join(
-        [
-            runner_file("linger_runner.h"),
-            f'#include "{folder.header}"',
-            *buffers,
-            _FUNCTIONS,
-            *([_PROOF] if variant.proof else []),
-            "int main(void)",
-            "{",
-            "    int32_t samples = 0;",
-            "    linger_runner_open();",
-            "    linger_runner_read(&samples, 4);",
-            *_indented(before, 1),
-            "    for (; samples > 0; samples--) {",
-            *_indented([*reads, *garbage, *call, *writes], 2),
-            "    }",
-            f"    record({_END + 1} - 1, 0, 0);",
-            "    linger_runner_close();",
-            "    return 0;",
-            "}",
-            "",
-        ]
+    inputs, outputs = (
+        [e.layout(quantized=variant.quantized) for e in edges] for edges in (folder.inputs, folder.outputs)
+    )
+    own = {
+        "&state": folder.is_streaming,
+        "linger_runner_weights()": folder.weights is not None,
+        "arena": folder.has_caller_arena,
+    }
+    arguments = [name for name, is_taken in own.items() if is_taken]
+    arguments += [f"input_{n}" for n in range(len(inputs))] + [f"output_{n}" for n in range(len(outputs))]
+    return rendered(
+        "runner.c",
+        runner=runner_file("linger_runner.h"),
+        folder=folder,
+        variant=variant,
+        inputs=inputs,
+        outputs=outputs,
+        arguments=arguments,
+        alignment=_ARENA_ALIGNMENT,
+        counter=_COUNTER,
+        stack=_STACK,
+        end=_END,
     )
 
 
@@ -132,73 +115,6 @@ def weights_source(content: bytes) -> str:
             "",
         ]
     )
-
-
-def _buffers(name: str, layouts: Sequence[Layout]) -> list[str]:
-    return [f"static {x.c_type} {name}_{n}[{max(1, x.count)}];" for n, x in enumerate(layouts)]
-
-
-def _calls(folder: ExportedFolder, variant: Variant) -> tuple[list[str], list[str]]:
-    """What is done once before all samples, and the call for one sample."""
-    arguments = [f"input_{n}" for n in range(len(folder.inputs))] + [f"output_{n}" for n in range(len(folder.outputs))]
-    if folder.has_caller_arena:
-        arguments.insert(0, "arena")
-    if folder.weights is not None:
-        arguments.insert(0, "linger_runner_weights()")
-    before = []
-    if folder.is_streaming:
-        arguments.insert(0, "&state")
-        before = ["spoil(&state, (int32_t)sizeof state);", f"{folder.name}_reset(&state);"]
-    call = [f"{folder.entry(quantized=variant.quantized)}({', '.join(arguments)});"]
-    if not variant.counting:
-        return before, call
-    # a counter that always runs shows here what a reading takes; one that is not started yet is too coarse to see it
-    counted = [
-        "uint64_t first = linger_runner_ticks();",
-        "uint64_t reading = linger_runner_ticks() - first;",
-        "linger_runner_paint_stack();",
-        "linger_runner_start_counter();",
-        "uint64_t start = linger_runner_ticks();",
-        *call,
-        "uint64_t ticks = linger_runner_ticks() - start - reading;",
-        "int32_t stack = linger_runner_stack_bytes();",
-        f"record({_COUNTER}, &ticks, 8);",
-        f"record({_STACK}, &stack, 4);",
-    ]
-    return before, counted
-
-
-def _indented(lines: Sequence[str], depth: int) -> list[str]:
-    return ["    " * depth + line for line in lines]
-
-
-_FUNCTIONS = """
-static void spoil(void *data, int32_t bytes)
-{
-    volatile uint8_t *next = data;
-    for (; bytes > 0; bytes--) {
-        *next++ = 0xA5;
-    }
-}
-
-static void record(int32_t id, const void *data, int32_t bytes)
-{
-    int32_t header[2];
-    header[0] = id;
-    header[1] = bytes;
-    linger_runner_write(header, 8);
-    linger_runner_write(data, bytes);
-}
-"""
-
-_PROOF = """
-void linger_proof(int32_t tensor, const void *data, int32_t bytes);
-
-void linger_proof(int32_t tensor, const void *data, int32_t bytes)
-{
-    record(tensor, data, bytes);
-}
-"""
 
 
 def packed_inputs(edges: Sequence[Edge], samples: Sequence[Feeds], *, quantized: bool) -> bytes:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,18 +14,23 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.c.arena import Arena, plan_arena
 from linger.c.exported_folder import C_TYPES
 from linger.c.moves import data_names, move_function
 from linger.c.steps import Edge, Layout, Order, Plan, Step, composed, in_memory_order, input_of, places_of
 from linger.errors import LingerError, UnsupportedError, listing
 from linger.graph.core.nodes import attributes_of, describe, op_of, opset_of
-from linger.graph.network import Lifetime
+from linger.graph.network import Lifetime, Lifetimes
 from linger.numeric.c.nodes import Buffer
 from linger.numeric.c.scope import PROOF
 from linger.numeric.c.unit import CFunction, Input, Unit
 
 Array = NDArray[Any]
+
+ALIGNMENT = 16
+"""Every tensor begins at a multiple of so many bytes."""
+
+_TRIES = 200
+"""How many random orders are tried where the good ones leave gaps."""
 
 _READABLE = 4096
 """Arrays of up to so many numbers are written as numbers; longer ones of bytes as strings, which compile ten times faster."""
@@ -101,23 +107,6 @@ def _strings(content: Array) -> str:
 
 
 _BYTES = {"uint8_t": 1, "float": 4, **{f"int{b}_t": b // 8 for b in (8, 16, 32, 64)}}
-BARRIER = """\
-/* Between two steps memory gets another meaning: accesses must not be moved across. */
-#if defined(__GNUC__)
-#define LINGER_NEXT() __asm__ volatile("" : : : "memory")
-#else
-#define LINGER_NEXT() ((void)0)
-#endif
-"""
-PROOF_TEXT = f"""\
-#ifdef {PROOF}
-/* Shows every tensor as soon as it is complete; whoever builds with {PROOF} defines it. */
-void linger_proof(int32_t tensor, const void *data, int32_t bytes);
-#define LINGER_SHOW(tensor, data, bytes) linger_proof((tensor), (data), (bytes))
-#else
-#define LINGER_SHOW(tensor, data, bytes) ((void)0)
-#endif
-"""
 
 
 @dataclass(frozen=True)
@@ -155,6 +144,16 @@ class WrittenEdge:
     edge: Edge
     convert: str
     copy: str
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where each block begins, the size of all, and the size that no plan can be below."""
+
+    blocks: tuple[Lifetime, ...]
+    offsets: Mapping[str, int]
+    size: int
+    least: int
 
 
 @dataclass(frozen=True)
@@ -452,6 +451,48 @@ def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
     return Arena(arena.blocks, offsets, arena.size, arena.least)
 
 
+def plan_arena(blocks: Sequence[Lifetime]) -> Arena:
+    """Find places for blocks: large ones first, each as low as it can lie.
+
+    The most bytes that are needed at one step are a lower bound. Where the first order misses it, other orders are
+    tried; the same blocks always give the same plan.
+    """
+    lifetimes = Lifetimes(blocks, ALIGNMENT)
+    least = max(lifetimes.totals(), default=0)
+    best: tuple[int, dict[str, int]] | None = None
+    for order in _orders(lifetimes):
+        offsets = _place(lifetimes, order)
+        size = max((offsets[b.tensor] + lifetimes.taken(b) for b in blocks), default=0)
+        if best is None or size < best[0]:
+            best = (size, offsets)
+        if size == least:
+            break
+    assert best is not None  # there is always an order
+    return Arena(tuple(blocks), best[1], best[0], least)
+
+
+def _orders(lifetimes: Lifetimes) -> Iterator[list[Lifetime]]:
+    blocks, taken = lifetimes.pieces, lifetimes.taken
+    yield sorted(blocks, key=lambda b: (-taken(b), b.first))
+    yield sorted(blocks, key=lambda b: (b.first - b.last, -taken(b)))
+    yield sorted(blocks, key=lambda b: (b.first, -taken(b)))
+    generator = random.Random(len(blocks))  # the same plan every time
+    for _ in range(_TRIES):
+        yield sorted(blocks, key=lambda b: -taken(b) * generator.uniform(0.5, 1.0))
+
+
+def _place(lifetimes: Lifetimes, order: Iterable[Lifetime]) -> dict[str, int]:
+    placed: list[tuple[int, Lifetime]] = []
+    for block in order:
+        at = 0
+        for offset, other in sorted(((o, b) for o, b in placed if b.meets(block)), key=lambda pair: pair[0]):
+            if at + lifetimes.taken(block) <= offset:
+                break
+            at = max(at, offset + lifetimes.taken(other))
+        placed.append((at, block))
+    return {block.tensor: at for at, block in placed}
+
+
 def scratch_key(plan: Plan, number: int, buffer: Buffer) -> str:
     """The name of a step's scratch in the arena, which no tensor has."""
     name = f"{number}/{buffer.name}"
@@ -540,12 +581,6 @@ def core_text(source: Source, places: Mapping[str, int] | None = None) -> str:
         lines += [line for name in written.step.outputs for line in show(name)]
         lines.append("    LINGER_NEXT();")
     return "\n".join([*lines, "}", ""])
-
-
-def edge_pointer(source: Source, edge: Edge, *, constant: bool) -> str:
-    """Where an edge's tensor lies in the arena, as an argument."""
-    ctype = C_TYPES[source.plan.network.tensors[edge.tensor].dtype]
-    return f"({'const ' if constant else ''}{ctype} *)&memory[{source.place(edge.tensor)}]"
 
 
 def _weights_pointer(weights: Weights, places: Mapping[str, int] | None) -> str:

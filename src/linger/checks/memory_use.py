@@ -36,8 +36,7 @@ from linger.graph.network import (
     with_states,
 )
 from linger.graph.passes.constants import parameters_of
-from linger.records.html import bars_html
-from linger.records.table import Column, Summed, picked, to_json, to_text
+from linger.records.table import Column, Summed, bars_html, picked, to_json, to_text
 from linger.targets import Target, find_target
 from linger.version import __version__
 

@@ -305,13 +305,14 @@ def _checked(model: ir.Model) -> Verification:
     # a runtime is started only where one is asked for
     from linger.runtime.session import Session
     from linger.verification.feeds import generated_feeds
-    from linger.verification.proof.verify import verify_file
+    from linger.verification.proof import causes
+    from linger.verification.proof.comparison import verify_file
     from linger.verification.recording import Recording
 
     network = Network(model, is_checked=True)
     session = Session(network, as_written=True)
     recordings = [Recording(inputs=list(generated_feeds(session, seed).values())) for seed in _SEEDS]
-    result = verify_file(network, recordings)
+    result = verify_file(network, recordings, explainer=causes)
     if result.differing or result.output_differences:
         raise VerificationError(f"the repaired model: {result.summary()} Nothing was written.")
     return result

@@ -1,33 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: one file per command, each loaded when it is called.
 
-A command's file imports at its top only what its help page needs; the rest is imported when the command runs.
+A command's file imports at its top only what its help page needs; the rest is imported when the command runs. Its help page,
+with examples and exit codes, is the docstring of its function:
 
-Ctrl-C: one true line and exit code 130, whatever runs at that moment.
+\"\"\"Say in a sentence what the command does.
+
+Exit code 1: what it means, in one line.
+
+Examples:
+    linger command model.onnx --option value
+\"\"\"
+
+Output fits terminals of any width, in any encoding, and pipes. Ctrl-C: one true line and exit code 130, whatever runs at that
+moment.
 """
 
 from __future__ import annotations
 
+import codecs
 import errno
 import importlib
+import io
+import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
+from inspect import getdoc  # the module would be hidden by the command of this name
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
+from rich.console import Console
 
-from linger.cli.terminal import add_command, say, use_readable_signs
 from linger.errors import LingerError, UsageError, listing, missing_extra, printable
 from linger.lazy_exports import importing
 from linger.version import __version__
+
+UNBROKEN = 100_000
+RESULT_VERSION = 1
+"""Of JSON results. Keys may be added; one that goes, or changes its meaning, raises the version of its command."""
+
+_HANDLER = "linger.readable"
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+ASCII = {
+    sign: text
+    for signs, texts in (
+        ("·∗×−—–─…→’•", "* * x - - - - ... -> ' *"),
+        ("⌊⌋⌈⌉½√Σ∞±≤≥≠≈", "|_ _| |^ ^| 1/2 sqrt sum inf +- <= >= != ~"),
+        ("²³¹⁹⁻⁺ᵀᵢ", "^2 ^3 ^1 ^9 ^- ^+ ^T _i"),
+        ("σγβμλ├└←\u0303‖", "sigma gamma beta mu lambda | ` <- ~ ||"),
+    )
+    for sign, text in zip(signs, texts.split(), strict=True)
+}
+"""How the signs of our tables and messages are written on terminals that do not have them."""
+
+
+def use_readable_signs(*streams: TextIO) -> None:
+    """Let streams of any encoding take any text: signs that they lack are spelled out, other letters shown by their codes."""
+    codecs.register_error(_HANDLER, _readable)
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _readable(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(ASCII.get(letter) or _code(letter) for letter in letters), error.end
+
+
+def _code(letter: str) -> str:
+    return json.dumps(letter)[1:-1]
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal; anything else (a pipe, a file) gets each row in one line, for grep and diff."""
+    terminal = Console(stderr=stderr)
+    if not terminal.is_terminal:
+        terminal.width = UNBROKEN
+    return terminal
+
+
+def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
+    """Write a sentence as it is, in one line."""
+    console(stderr=stderr).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table of plain values."""
+    from linger.records.rich_table import table
+
+    console().print(table(title, columns, rows))
+
+
+def say_result(command: str, content: Mapping[str, Any]) -> None:
+    """Write what a command found as JSON: its keys below those that say whose they are. `linger schema` describes them."""
+    from linger.records.table import finite
+
+    plain = {key: finite(value) for key, value in content.items()}
+    say_json({"format": f"linger-{command}", "version": RESULT_VERSION, **plain})
+
+
+def say_json(content: Any) -> None:
+    """Write JSON that is read back as the same content, whatever the encoding."""
+    text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    if not Console().encoding.lower().startswith("utf"):
+        text = _NOT_ASCII.sub(lambda letter: _code(letter[0]), text)  # in JSON, such letters occur in strings only
+    typer.echo(text, nl=False)
+
+
+_EXIT_CODE = re.compile(r"^Exit code 1: (.+)$", re.MULTILINE)
+_EXAMPLES = re.compile(r"^Examples?:\n((?: +.+\n?)+)", re.MULTILINE)
+
+
+def add_command(app: typer.Typer, function: Callable[..., None], name: str, *, hidden: bool = False) -> None:
+    """Register a function as a command; its help page is made of the function's docstring."""
+    text = getdoc(function) or ""
+    page = _EXAMPLES.sub("", _EXIT_CODE.sub("", text)).strip()
+    failed = _EXIT_CODE.search(text)
+    meaning = "an error" if failed is None else failed[1].strip().rstrip(".")
+    codes = f"Exit codes: 0 done, 1 {meaning}, 2 wrong usage, 130 interrupted."
+    epilog = "\n\n".join([*(f"Example: {line}" for line in examples(text)), codes])
+    app.command(name, help=page, epilog=epilog, hidden=hidden)(function)
+
+
+def examples(text: str) -> list[str]:
+    """The example lines of a docstring."""
+    match = _EXAMPLES.search(text)
+    return [] if match is None else [line.strip() for line in match[1].splitlines()]
+
 
 EXIT_CODE = 130
 """128 and the number of the signal, as shells count."""
@@ -132,25 +243,21 @@ def _is_loading(frame: FrameType | None) -> bool:
 
 
 COMMANDS = (
-    "analyse",
-    "c",
-    "check",
-    "compare",
-    "convert",
-    "demo",
-    "doctor",
-    "inspect",
-    "memory",
-    "ops",
-    "quantize",
-    "repair",
-    "report",
-    "run",
-    "schema",
-    "targets",
-    "vectors",
-    "verify",
-    "view",
+    *(
+        "analyse",
+        "c",
+        "check",
+        "compare",
+        "convert",
+        "demo",
+        "doctor",
+        "inspect",
+        "memory",
+        "ops",
+        "quantize",
+        "repair",
+    ),
+    *("report", "run", "schema", "targets", "vectors", "verify", "view"),
 )
 ALIASES = {"fix": "repair"}
 """Inherited names of commands, which the help does not list."""

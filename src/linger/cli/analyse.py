@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli.arguments.options import Json, one_of
-from linger.cli.arguments.paths import require_code, require_file
-from linger.cli.terminal import add_command, console, say, say_result
+from linger.cli import add_command, console, say, say_result
+from linger.cli.arguments.options import Json, one_of, require_code, require_file
 from linger.errors import UsageError, refuse_together
 
 if TYPE_CHECKING:

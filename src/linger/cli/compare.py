@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from linger.cli import console, say, say_result
 from linger.cli.arguments.options import Batches, Json, Seed
-from linger.cli.terminal import console, say, say_result
 
 
 def compare(
@@ -52,7 +52,7 @@ def compare(
         linger compare old.onnx new.onnx --batches 4 --all
     """
     from linger.reporting.plots import require_image
-    from linger.reporting.result_tables import comparison_table, draw_comparison, unmatched_table
+    from linger.reporting.printed import comparison_table, draw_comparison, unmatched_table
     from linger.verification.devices.compare import compare as compare_tensors
 
     if plot is not None:

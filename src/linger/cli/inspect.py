@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from linger.cli import console, say_result
 from linger.cli.arguments.options import Json
-from linger.cli.terminal import console, say_result
 
 _SHOWN_ITEMS = 50
 
@@ -34,7 +34,7 @@ def inspect(
         linger inspect digits.onnx --depth 1 --nodes 20
     """
     from linger.graph.files.summary import limited, summarize
-    from linger.reporting.tree import model_tree
+    from linger.reporting.printed import model_tree
 
     whole = summarize(model)
     if as_json:

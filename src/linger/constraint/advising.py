@@ -13,16 +13,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
-from linger.analysis.advice import FOLDED, Advice, Item, Subject, make_item
-from linger.analysis.batch_norms import folded_weights
+from linger.analysis.advice import FOLDED, Advice, Item, Subject, make_item, measure_loss
 from linger.analysis.batches import Batch, Function, as_batches
-from linger.analysis.blocks import Values
-from linger.analysis.checkpoint import Source, stored_tensors
-from linger.analysis.fixed_point_loss import measure_loss
-from linger.analysis.magnitudes import measure
+from linger.analysis.checkpoint import Source, TensorValues, stored_tensors
+from linger.analysis.magnitudes import Values, measure
 from linger.analysis.trace import Trace, computes_like, unaffected
-from linger.analysis.values import TensorValues
-from linger.analysis.weights import in_threads, is_running_statistic
+from linger.analysis.weights import folded_weights, in_threads, is_running_statistic
 from linger.constraint.conv_bn import ConvBN, layer_of, parts_of_pairs
 from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op, ops

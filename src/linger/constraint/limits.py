@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.values import STORED_LIMITS
+from linger.analysis.checkpoint import STORED_LIMITS
 from linger.errors import UsageError, no_module
 from linger.records.reading import Positive
 

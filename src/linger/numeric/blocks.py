@@ -28,6 +28,19 @@ def requantize(k: Kernel[T], x: T, *, source: T, target: T, bits: int) -> T:
     return k.store(saturate(k, rescale(k, x, source=source, target=target), bits), bits)
 
 
+def rescale_pair(k: Kernel[T], first: tuple[T, float], second: tuple[T, float], scale_o: float) -> tuple[T, T]:
+    """Two integer operands, each given with its scale, as wide numbers rounded to the output's scale (not yet saturated)."""
+    target = k.scalar(scale_o)
+    left = rescale(k, k.wide(first[0]), source=k.scalar(first[1]), target=target)
+    return left, rescale(k, k.wide(second[0]), source=k.scalar(second[1]), target=target)
+
+
+def requantize_product(k: Kernel[T], x: T, scales: tuple[float, float], scale_o: float, bits: int) -> T:
+    """A product of integers at these two scales, requantized to the output's."""
+    source = k.mul(k.scalar(scales[0]), k.scalar(scales[1]))
+    return requantize(k, x, source=source, target=k.scalar(scale_o), bits=bits)
+
+
 def round_quotient(k: Kernel[T], a: T, b: T, *, ratio: T) -> T:
     """⌊a·ratio/b + ½⌋ of whole numbers a and b > 0 and a power of two, exactly: no quotient is rounded on the way.
 

@@ -25,7 +25,7 @@ The sum has 32 bits and saturates: in a row of more than 255 numbers that are al
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -255,6 +255,11 @@ _TO_LOWEST = tuple(_LOWEST * 4.0**-pair for pair in range(_PAIRS + 1))
 _ROOTS = tuple(min(32767, math.isqrt((1 << 38) // t)) for t in range(_LOWEST, _HIGHEST + 1))
 """⌊2^15·√(256/t)⌋ for t from 256 on."""
 _SHIFTS = tuple(2.0 ** (FRACTION - 15 - pair) for pair in range(_PAIRS + 1))
+
+
+def finest_normal_scale(scales: Iterable[float]) -> float:
+    """A shift to the right only, from Q10 times the scale of the weight, which is the second one."""
+    return list(scales)[1] * 2.0**FRACTION
 
 
 def is_exact(count: int, bits: int) -> bool:

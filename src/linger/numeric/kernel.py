@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary in which op bodies are written.
+"""The vocabulary in which op bodies are written, and samples on which all that interpret a body must agree.
 
 A body is interpreted four times: by `NumpyKernel` (the reference), `TorchKernel` (training and exact
 simulation), `OnnxKernel` (the function body that ONNX Runtime executes) and `CKernel` (C99). A body never looks at the
@@ -12,8 +12,9 @@ carrier that holds whole numbers back into an integer tensor. Reals (float32) ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 T = TypeVar("T")
@@ -247,3 +248,224 @@ class Kernel(Protocol[T]):
         stacked: int,
     ) -> tuple[tuple[T, ...], tuple[T, ...]]:
         """`scan` with the step that `prepare` makes, or a shorter loop that gives the same integers for the same cell."""
+
+
+def step_by_step(
+    kernel: Kernel[T],
+    cell: Cell[T],  # noqa: ARG001 - of the vocabulary
+    prepare: Callable[[], Callable[[tuple[T, ...], T], tuple[T, ...]]],
+    states: tuple[T, ...],
+    sequence: T,
+    *,
+    stacked: int,
+) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """`Kernel.recurrence` of kernels without a shorter loop."""
+    return kernel.scan(prepare(), states, sequence, stacked=stacked)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Random integers for a sample: shape, width, and whether the extremes are forced in."""
+
+    shape: tuple[int, ...]
+    bits: int = 8
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True)
+class DrawReal:
+    """Random float32 values for a sample, with exact ties among them."""
+
+    shape: tuple[int, ...]
+    spread: float = 4.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Input for the contract test: arrays, given as draws or as tuples, and attributes.
+
+    Op files write their own, or make them of a kind that several ops share.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+
+    @staticmethod
+    def pair(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
+        """A sample with two operands and one result. Widths of 8 bits are left out, as in files."""
+        attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
+        return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
+
+    @staticmethod
+    def sums() -> tuple[Sample, ...]:
+        """Of ops that bring two operands to one scale, as a sum does."""
+        x, flat, wide, narrow = Draw((2, 3, 4)), Draw((2, 3)), Draw((2, 3), 16), Draw((2, 3), 4)
+        return (
+            Sample.pair("equal scales", x, x, (16.0, 16.0, 16.0)),
+            Sample.pair("both shifted", x, x, (64.0, 32.0, 16.0)),
+            Sample.pair("no shift of one, broadcast", x, Draw((3, 1)), (16.0, 64.0, 16.0)),
+            Sample.pair("left shift saturates", flat, flat, (16.0, 16.0, 64.0)),
+            Sample.pair("16 bits", wide, wide, (1024.0, 256.0, 256.0), 16),
+            Sample.pair("4 bits", narrow, narrow, (4.0, 2.0, 2.0), 4),
+            Sample.pair("empty", Draw((0, 3)), Draw((0, 3)), (16.0, 16.0, 8.0)),
+            Sample.pair("one element", Draw((1,)), Draw((1,)), (16.0, 32.0, 8.0)),
+        )
+
+    @staticmethod
+    def single(
+        name: str, x: Draw, scale_x: float, scale_o: float, o_bits: int | None = None, **settings: Any
+    ) -> Sample:
+        """Of an op of one tensor; the output is as wide as the input if not given. Widths of 8 bits are left out."""
+        bits = x.bits if o_bits is None else o_bits
+        widths = {} if bits == 8 else {"o_bits": bits}
+        return Sample(name, (x,), {**settings, "scale_x": scale_x, "scale_o": scale_o, **widths})
+
+    @staticmethod
+    def long_curves() -> tuple[Sample, ...]:
+        """Of a function by pieces between Q27 and Q27."""
+        x, wide = Draw((4, 50)), Draw((20, 50), 16)
+        return (
+            Sample.single("plain", x, 16.0, 16.0),
+            Sample.single("finer output saturates", x, 16.0, 64.0),
+            Sample.single("beyond ±16", x, 2.0, 4.0),
+            Sample.single("narrow input", x, 1024.0, 2048.0),
+            Sample.single("16 bits", Draw((10, 50), 16), 2048.0, 2048.0),
+            Sample.single("16 bits, every piece", wide, 4096.0, 4096.0),
+            Sample.single("finer than Q27", Draw((4, 50), 16), 2.0**30, 2.0**20),
+            Sample.single("ties to Q27", wide, 2.0**28, 2.0**27, 32),
+            Sample.single("32 bits", Draw((20, 50), 32), 2.0**27, 2.0**27),
+            Sample.single("4 bits", Draw((4, 50), 4), 2.0, 2.0),
+            Sample.single("empty", Draw((0, 3)), 16.0, 16.0),
+            Sample.single("one element", Draw((1,)), 16.0, 16.0),
+        )
+
+    @staticmethod
+    def gate_curves() -> tuple[Sample, ...]:
+        """Of a function by pieces between Q11 and Q15 whose output has the scale 128."""
+        x = Draw((4, 50), 16)
+        return (
+            Sample.single("plain", x, 2048.0, 128.0, 8),
+            Sample.single("finer than Q11", x, 8192.0, 128.0, 8),
+            Sample.single("coarser than Q11 saturates", x, 512.0, 128.0, 8),
+            Sample.single("many ties", Draw((20, 50), 16, low=-4000, high=4000), 4096.0, 128.0, 8),
+            Sample.single("8 bits", Draw((3, 40)), 16.0, 128.0),
+            Sample.single("32 bits", Draw((3, 40), 32), 2.0**27, 128.0, 8),
+            Sample.single("empty", Draw((0, 3), 16), 2048.0, 128.0, 8),
+            Sample.single("one element", Draw((1,), 16), 2048.0, 128.0, 8),
+        )
+
+    @staticmethod
+    def wide_gate_curves() -> tuple[Sample, ...]:
+        """The same for chips that take 8 bits as they are."""
+        return (
+            Sample.single("every 8-bit number", Draw((256,)), 16.0, 128.0),
+            Sample.single("coarse input saturates", Draw((3, 40)), 1.0, 128.0),
+            Sample.single("fine input", Draw((3, 40)), 2.0**30, 128.0),
+            Sample.single("16 bits", Draw((4, 50), 16), 2048.0, 128.0, 8),
+            Sample.single("32 bits of products", Draw((4, 50), 32), 2.0**27, 128.0, 8),
+            Sample.single("empty", Draw((0, 3)), 16.0, 128.0),
+            Sample.single("one element", Draw((1,)), 16.0, 128.0),
+        )
+
+    @staticmethod
+    def softmax(scale_o: float, scale_of_many: float, scale_of_16_bits: float) -> tuple[Sample, ...]:
+        """Of a softmax: along the last axis of 8 bits to this scale, with many alike to the second, of 16 bits to the third."""
+
+        def sample(
+            name: str, x: Draw, *, dim: int = -1, bits: int = 8, scale_x: float = 8.0, to: float = scale_o
+        ) -> Sample:
+            widths = {"data_bits": x.bits, "o_bits": bits}
+            return Sample(name, (x,), {"dim": dim, **widths, "scale_x": scale_x, "scale_o": to})
+
+        return (
+            sample("plain", Draw((6, 40))),
+            sample("many alike", Draw((2, 300), low=-3, high=3), to=scale_of_many),
+            sample("another axis", Draw((2, 5, 6)), dim=1, scale_x=16.0),
+            sample("coarse input saturates", Draw((4, 10)), scale_x=1.0),
+            sample("fine input", Draw((4, 10)), scale_x=2.0**30),
+            sample("16 bits", Draw((3, 20), 16), bits=16, scale_x=2048.0, to=scale_of_16_bits),
+            sample("32 bits", Draw((3, 20), 32), scale_x=2.0**26),
+            sample("empty", Draw((0, 3))),
+            sample("one element", Draw((1,))),
+        )
+
+    @staticmethod
+    def product(
+        name: str, inputs: tuple[Any, ...], *, shift: int = 7, bits: tuple[int, int, int] = (8, 8, 8), **steps: Any
+    ) -> Sample:
+        """Of a product of data and weights whose sum is shifted right by so many bits; of data, weights and output so wide."""
+        widths = dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True))
+        scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 1024.0 * 2.0**-shift}
+        return Sample(name, inputs, {**widths, **scales, **steps})
+
+    @staticmethod
+    def convolution(name: str, x: Draw, w: Draw, b: Draw | None, **steps: Any) -> Sample:
+        """Of a convolution over as many axes as its kernel has, at stride 1 and without padding if not given."""
+        kernel = w.shape[2:]
+        ones, zeros = (1,) * len(kernel), (0,) * 2 * len(kernel)
+        usual: dict[str, Any] = {"dilations": ones, "group": 1, "kernel_shape": kernel, "pads": zeros, "strides": ones}
+        return Sample.product(name, (x, w, b), **(usual | steps))
+
+    @staticmethod
+    def norm(
+        name: str, x: Draw, count: int, *, scale_x: float = 16.0, scale_o: float = 32.0, bits: int = 8, **more: Any
+    ) -> Sample:
+        """Of a normalization with so many weights, which have 16 bits."""
+        widths = {"data_bits": x.bits, "parameter_bits": 16, "o_bits": bits}
+        scales = {"scale_x": scale_x, "scale_w": 2.0**13, "scale_o": scale_o}
+        weight, bias = Draw((count,), 16), Draw((count,), 32, low=-(2**22), high=2**22)
+        return Sample(name, (x, weight, bias), widths | scales | more)
+
+    @staticmethod
+    def recurrent(gates: int, state_spreads: tuple[float, ...]) -> tuple[Sample, ...]:
+        """Of a recurrent op with so many gates, and states drawn within these spreads."""
+        sample = partial(Sample._sequences, gates, state_spreads)
+        fine = (2.0**12, 2.0**15, 2.0**14, 2.0**15)
+        return (
+            sample("plain", (2, 5, 3), 4),
+            sample("backwards, time first", (6, 2, 3), 5, batch_first=0, go_forward=0),
+            sample("lengths", (3, 6, 2), 3, lengths=(6, 1, 4)),
+            sample("lengths backwards, time first", (6, 3, 2), 3, lengths=(2, 6, 3), batch_first=0, go_forward=0),
+            sample("state", (2, 4, 3), 4, lengths=(4, 2), has_state=True),
+            sample("fine output saturates", (2, 6, 3), 4, scales=(32.0, 64.0, 1024.0, 64.0)),
+            sample("gates shifted left", (2, 5, 3), 4, scales=(4.0, 8.0, 8.0, 16.0)),
+            sample("gates shifted far right: ties", (2, 5, 3), 4, scales=(256.0, 4096.0, 128.0, 4096.0)),
+            sample("4 bits", (2, 5, 3), 4, bits=(4, 4, 4), scales=(4.0, 8.0, 8.0, 8.0)),
+            sample("16 bits: float64", (2, 5, 3), 4, bits=(16, 16, 16), scales=fine),
+            sample("empty batch", (0, 5, 3), 4),
+            sample("one element", (1, 1, 1), 1),
+        )
+
+    @staticmethod
+    def _sequences(
+        gates: int,
+        state_spreads: tuple[float, ...],
+        name: str,
+        shape: tuple[int, int, int],
+        hidden: int,
+        *,
+        lengths: tuple[int, ...] | None = None,
+        has_state: bool = False,
+        batch_first: int = 1,
+        go_forward: int = 1,
+        bits: tuple[int, int, int] = (8, 8, 8),
+        scales: tuple[float, float, float, float] = (32.0, 128.0, 128.0, 128.0),
+    ) -> Sample:
+        size, batch, rows = shape[2], shape[0] if batch_first else shape[1], gates * hidden
+        biases = (Draw((rows,), 32, low=-9000, high=9000),) * 2
+        weights = (Draw((rows, size), bits[1]), Draw((rows, hidden), bits[1]), *biases)
+        states = tuple(DrawReal((1, batch, hidden), spread) for spread in state_spreads) if has_state else ()
+        attributes = {
+            "input_size": size,
+            "hidden_size": hidden,
+            "batch_first": batch_first,
+            "go_forward": go_forward,
+            **dict(zip(("scale_i", "scale_iw", "scale_h", "scale_hw"), scales, strict=True)),
+            "scale_o": scales[2],
+            **dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True)),
+        }
+        return Sample(
+            name, (Draw(shape, bits[0]), *([] if lengths is None else [lengths]), *states, *weights), attributes
+        )

@@ -29,7 +29,7 @@ from linger.graph.files.model_io import ModelLike
 from linger.quantization.core.qtensor import QTensor
 from linger.records.table import aligned
 from linger.runtime.session import Session
-from linger.simulation.example_call import ExampleCall, are_by_name, calls_of, default_names, preserved, run_once
+from linger.simulation import ExampleCall, are_by_name, calls_of, default_names, preserved, run_once
 
 Array = NDArray[Any]
 

@@ -6,32 +6,20 @@ linger's own: no device is known to have it. It equals the larger of x and −x,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import no_settings, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op("iqAbs", is_pointwise=True)
-def iq_abs(
-    k: Kernel[T],
-    x: T,
-    *,
-    data_bits: int,
-    o_bits: int,
-    scale_x: float,
-    scale_o: float,
-    platform_quant: str = PLATFORM_QUANT,
-) -> T:
+def iq_abs(k: Kernel[T], x: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float) -> T:
     """O = sat(⌊|x|·scale_o/scale_x + ½⌋)."""
     wide, zero = k.wide(x), k.scalar(0.0)
     magnitude = k.where_less(wide, zero, k.sub(zero, wide), wide)
     return blocks.requantize(k, magnitude, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
 
 
-@iq_abs.function(
+iq_abs.function(
     "torch.abs",
     "torch.abs_",
     "torch.absolute",
@@ -40,10 +28,7 @@ def iq_abs(
     "torch.Tensor.absolute",
     "torch.Tensor.absolute_",
     "torch.Tensor.__abs__",
-)
-def from_abs(x: Any) -> Mapping[str, Any]:
-    """torch.abs has no settings."""
-    return {}
+)(no_settings)
 
 
 def _sample(name: str, x: Draw, scale_o: float = 16.0) -> Sample:

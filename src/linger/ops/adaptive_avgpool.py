@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from linger.dialect import Draw, Sample, op
+from linger.dialect import op
 from linger.numeric import blocks, curves
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
-@op("iqAdaptiveAvgPool", keeps_open_sizes=False, is_for_open_sizes=True)
+@op("iqAdaptiveAvgPool", has_platform_quant=False, keeps_open_sizes=False, is_for_open_sizes=True)
 def iq_adaptive_avgpool(
     k: Kernel[T], x: T, rows: T, columns: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float
 ) -> T:

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
+from linger.dialect import Newer, NodeFacts, Refusal, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
     "iqAdd",
+    texts={"mode": "Non_t710_mode"},
     aliases=("iqadd",),
     newer=(Newer("QAdd"),),
     limit=min,
@@ -20,22 +21,9 @@ from linger.numeric.kernel import Kernel, T
     chip_limits=("sum",),
     state_name="iqadd__default_index",
 )
-def iq_add(
-    k: Kernel[T],
-    x: T,
-    y: T,
-    *,
-    scale_x: float,
-    scale_y: float,
-    scale_o: float,
-    o_bits: int = 8,
-    mode: str = "Non_t710_mode",
-    platform_quant: str = PLATFORM_QUANT,
-) -> T:
+def iq_add(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(⌊x·scale_o/scale_x + ½⌋ + ⌊y·scale_o/scale_y + ½⌋)."""
-    target = k.scalar(scale_o)
-    left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
-    right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
+    left, right = blocks.rescale_pair(k, (x, scale_x), (y, scale_y), scale_o)
     return k.store(blocks.saturate(k, k.add(left, right), o_bits), o_bits)
 
 
@@ -66,16 +54,4 @@ def from_add_in_place(x: Any, other: Any, *, alpha: float = 1) -> Mapping[str, A
     return from_add(x, other, alpha=alpha)
 
 
-_sample = Sample.pair
-
-iq_add.samples = (
-    _sample("equal scales", Draw((2, 3, 4)), Draw((2, 3, 4)), (16.0, 16.0, 16.0)),
-    _sample("both shifted", Draw((2, 3, 4)), Draw((2, 3, 4)), (64.0, 32.0, 16.0)),
-    _sample("no shift of one, broadcast", Draw((2, 3, 4)), Draw((3, 1)), (16.0, 64.0, 16.0)),
-    _sample("scalar operand", Draw((2, 3)), Draw(()), (16.0, 32.0, 8.0)),
-    _sample("left shift saturates", Draw((2, 3)), Draw((2, 3)), (16.0, 16.0, 64.0)),
-    _sample("16 bits", Draw((2, 3), 16), Draw((2, 3), 16), (1024.0, 256.0, 256.0), 16),
-    _sample("4 bits", Draw((2, 3), 4), Draw((2, 3), 4), (4.0, 2.0, 2.0), 4),
-    _sample("empty", Draw((0, 3)), Draw((0, 3)), (16.0, 16.0, 8.0)),
-    _sample("one element", Draw((1,)), Draw((1,)), (16.0, 32.0, 8.0)),
-)
+iq_add.samples = (*Sample.sums(), Sample.pair("scalar operand", Draw((2, 3)), Draw(()), (16.0, 32.0, 8.0)))

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
+from linger.dialect import Newer, NodeFacts, Refusal, op
 from linger.numeric import blocks, fixed
-from linger.numeric.kernel import Ints, Kernel, T
+from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
 _WHOLE_AREA = {"count_include_pad": 1, "divisor_override": -1}
 
@@ -37,7 +37,6 @@ def avgpool2d_int(
     o_bits: int,
     scale_x: float,
     scale_o: float,
-    platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊Σ·r·scale_o/scale_x + ½⌋), r the reciprocal of the area (`fixed.window_reciprocal`).
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, DrawReal, Newer, Refusal, Sample, op
+from linger.dialect import Newer, Refusal, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, DrawReal, Kernel, Sample, T
 
 
 @op(
@@ -41,13 +41,11 @@ def batchnorm2d_int(
     scale_x: float,
     scale_w: float,
     scale_o: float,
-    platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊(x·w + b)·scale_o/(scale_x·scale_w) + ½⌋), w and b one number per channel (axis 1)."""
     product = k.mul(k.wide(x), k.per_channel(k.wide(w), x))
     accumulator = k.add(product, k.per_channel(k.wide(b), x))
-    source = k.mul(k.scalar(scale_x), k.scalar(scale_w))
-    return blocks.requantize(k, accumulator, source=source, target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
 
 
 @batchnorm2d_int.layer("torch.nn.BatchNorm2d", "torch.nn.BatchNorm1d")
@@ -61,10 +59,8 @@ def from_batch_norm(layer: Any) -> Mapping[str, Any] | Refusal:
 def _sample(name: str, x: Draw, *, shift: int, bits: tuple[int, int, int] = (8, 8, 8), b: Draw | None = None) -> Sample:
     channels = (x.shape[1],)
     bias = b or Draw(channels, 32, low=-9000, high=9000)
-    attributes = {"data_bits": bits[0], "parameter_bits": bits[1], "o_bits": bits[2]}
-    scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 1024.0 * 2.0**-shift}
     inputs = (x, Draw(channels, bits[1]), bias, DrawReal(channels), DrawReal(channels))
-    return Sample(name, inputs, attributes | scales)
+    return Sample.product(name, inputs, shift=shift, bits=bits)
 
 
 batchnorm2d_int.samples = (

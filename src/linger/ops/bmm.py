@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
+from linger.dialect import Newer, op, two_operands
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_BITS
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
@@ -24,21 +24,11 @@ from linger.numeric.kernel import Kernel, T
     switch="bmm",
 )
 def bmm_int(
-    k: Kernel[T],
-    x: T,
-    y: T,
-    *,
-    scale_x: float,
-    scale_y: float,
-    scale_o: float,
-    data_bits: int = 8,
-    o_bits: int = 8,
-    platform_quant: str = PLATFORM_QUANT,
+    k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, data_bits: int = 8, o_bits: int = 8
 ) -> T:
     """O = sat(⌊(x·y)·scale_o/(scale_x·scale_y) + ½⌋)."""
     total = k.matmul(x, y)
-    source = k.mul(k.scalar(scale_x), k.scalar(scale_y))
-    return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize_product(k, total, (scale_x, scale_y), scale_o, o_bits)
 
 
 @bmm_int.exact
@@ -59,10 +49,7 @@ def from_bmm(x: object, mat2: object) -> Mapping[str, Any]:
     return {}
 
 
-@bmm_int.function("torch.matmul", "torch.Tensor.matmul", "torch.Tensor.__matmul__", "torch.linalg.matmul")
-def from_matmul(x: object, other: object) -> Mapping[str, Any]:
-    """torch.matmul has no settings."""
-    return {}
+bmm_int.function("torch.matmul", "torch.Tensor.matmul", "torch.Tensor.__matmul__", "torch.linalg.matmul")(two_operands)
 
 
 @bmm_int.function("torch.Tensor.__rmatmul__", order=("y", "x"))

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
+from linger.dialect import Newer, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
@@ -20,15 +20,7 @@ from linger.numeric.kernel import Kernel, T
     picks=True,
     state_name="iqcat",
 )
-def iq_cat(
-    k: Kernel[T],
-    *xs: T,
-    scale_o: float,
-    dim: int,
-    o_bits: int = 8,
-    platform_quant: str = PLATFORM_QUANT,
-    **scales: float,
-) -> T:
+def iq_cat(k: Kernel[T], *xs: T, scale_o: float, dim: int, o_bits: int = 8, **scales: float) -> T:
     """O = concat of sat(⌊xᵢ·scale_o/scale_x_i + ½⌋)."""
     target = k.scalar(scale_o)
     parts = [

@@ -7,9 +7,9 @@ the output's steps. In older files scale_o is 127/max, so both bounds are whole 
 
 from __future__ import annotations
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op("iqClamp")
@@ -22,7 +22,6 @@ def iq_clamp(
     scale_x: float,
     scale_o: float,
     o_bits: int = 8,
-    platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """O = sat(min(max(⌊x·scale_o/scale_x + ½⌋, ⌊min·scale_o + ½⌋), ⌊max·scale_o + ½⌋))."""
     target = k.scalar(scale_o)
@@ -31,19 +30,14 @@ def iq_clamp(
     return k.store(blocks.saturate(k, k.clip(rescaled, low, high), o_bits), o_bits)
 
 
-def _sample(name: str, x: Draw, ends: tuple[float, float], scales: tuple[float, float], bits: int = 8) -> Sample:
-    attributes = {"min": ends[0], "max": ends[1], "scale_x": scales[0], "scale_o": scales[1]}
-    return Sample(name, (x,), attributes if bits == 8 else attributes | {"o_bits": bits})
-
-
 iq_clamp.samples = (
-    _sample("as older files have it", Draw((2, 3, 20)), (-8.0, 7.9375), (32.0, 16.0)),
-    _sample("from zero", Draw((2, 3, 20)), (0.0, 1.984375), (16.0, 64.0)),
-    _sample("bounds between steps", Draw((2, 30)), (-0.71875, 0.65625), (64.0, 16.0)),
-    _sample("bounds beyond the range", Draw((2, 30)), (-100.0, 100.0), (16.0, 32.0)),
-    _sample("16 bits", Draw((2, 30), 16), (-8.0, 7.9375), (2048.0, 1024.0), 16),
-    _sample("16 to 8 bits", Draw((2, 30), 16), (-8.0, 7.9375), (2048.0, 16.0)),
-    _sample("4 bits", Draw((2, 30), 4), (-1.0, 0.5), (4.0, 4.0), 4),
-    _sample("empty", Draw((0, 3)), (-8.0, 7.9375), (16.0, 16.0)),
-    _sample("one element", Draw((1,)), (-8.0, 7.9375), (16.0, 16.0)),
+    Sample.single("as older files have it", Draw((2, 3, 20)), 32.0, 16.0, 8, min=-8.0, max=7.9375),
+    Sample.single("from zero", Draw((2, 3, 20)), 16.0, 64.0, 8, min=0.0, max=1.984375),
+    Sample.single("bounds between steps", Draw((2, 30)), 64.0, 16.0, 8, min=-0.71875, max=0.65625),
+    Sample.single("bounds beyond the range", Draw((2, 30)), 16.0, 32.0, 8, min=-100.0, max=100.0),
+    Sample.single("16 bits", Draw((2, 30), 16), 2048.0, 1024.0, 16, min=-8.0, max=7.9375),
+    Sample.single("16 to 8 bits", Draw((2, 30), 16), 2048.0, 16.0, 8, min=-8.0, max=7.9375),
+    Sample.single("4 bits", Draw((2, 30), 4), 4.0, 4.0, 4, min=-1.0, max=0.5),
+    Sample.single("empty", Draw((0, 3)), 16.0, 16.0, 8, min=-8.0, max=7.9375),
+    Sample.single("one element", Draw((1,)), 16.0, 16.0, 8, min=-8.0, max=7.9375),
 )

@@ -8,14 +8,22 @@ scale from ½ up; at a coarser scale it is rounded half up.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Draw, Interval, Refusal, Sample, op
-from linger.numeric.kernel import Kernel, T
+from linger.dialect import Refusal, op
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
-@op("Clip", standard_name="Clip", output_bits=None, float_op="Clip", chip_limits=("clip",), picks=True)
+@op(
+    "Clip",
+    has_platform_quant=False,
+    standard_name="Clip",
+    output_bits=None,
+    float_op="Clip",
+    chip_limits=("clip",),
+    picks=True,
+)
 def clip(k: Kernel[T], x: T, low: T, high: T) -> T:
     """Y = min(max(q, low), high)."""
     return k.clamp(x, low, high)
@@ -41,10 +49,7 @@ def thresholds(*, low: float, high: float, scale: float, bits: int) -> tuple[int
     return nearest(low), nearest(high)
 
 
-@clip.used
-def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
-    """What lies between the limits."""
-    return settings["low"], settings["high"]
+clip.used(lambda settings, _: (settings["low"], settings["high"]))
 
 
 @clip.function("torch.nn.functional.relu6")

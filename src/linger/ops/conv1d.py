@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
+from linger.dialect import Newer, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Ints, Kernel, T
+from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
 
 @op(
@@ -41,22 +41,12 @@ def conv1d_int(
     kernel_shape: Ints,
     pads: Ints,
     strides: Ints,
-    platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊(x ∗ w + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; b is int32 at scale_x·scale_w."""
     accumulator = k.conv1d(
-        x,
-        w,
-        b,
-        x_bits=data_bits,
-        w_bits=parameter_bits,
-        strides=strides,
-        pads=pads,
-        dilations=dilations,
-        group=group,
+        x, w, b, x_bits=data_bits, w_bits=parameter_bits, strides=strides, pads=pads, dilations=dilations, group=group
     )
-    source = k.mul(k.scalar(scale_x), k.scalar(scale_w))
-    return blocks.requantize(k, accumulator, source=source, target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
 
 
 @conv1d_int.layer("torch.nn.Conv1d")
@@ -98,11 +88,7 @@ conv1d_int.samples = (
     _sample("16-bit input", Draw((1, 3, 7), 16), Draw((4, 3, 3)), Draw((4,), **_BIAS), bits=(16, 8, 16), shift=9),
     _sample("16-bit weights", Draw((1, 3, 7), 16), Draw((4, 3, 3), 16), None, bits=(16, 16, 16), shift=17),
     _sample(
-        "accumulator beyond 2^24",
-        Draw((1, 480, 5), low=120),
-        Draw((3, 480, 3), low=120),
-        Draw((3,), **_BIAS),
-        shift=18,
+        "accumulator beyond 2^24", Draw((1, 480, 5), low=120), Draw((3, 480, 3), low=120), Draw((3,), **_BIAS), shift=18
     ),
     _sample("bias beyond 2^24", Draw((1, 2, 3)), Draw((2, 2, 1)), Draw((2,), 32), shift=22),
     _sample("empty batch", Draw((0, 2, 6)), Draw((3, 2, 3)), None),

@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
+from linger.dialect import Newer, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Ints, Kernel, T
+from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
 
 @op(
     "Conv2dInt",
+    texts={"castor_mode": "luna"},
     newer=(Newer("QConv2d"), Newer("QConvBN2d")),
     limit=math.prod,
     window_axes=2,
@@ -41,23 +42,12 @@ def conv2d_int(
     kernel_shape: Ints,
     pads: Ints,
     strides: Ints,
-    castor_mode: str = "luna",
-    platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊(x ∗ w + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; b is int32 at scale_x·scale_w."""
     accumulator = k.conv2d(
-        x,
-        w,
-        b,
-        x_bits=data_bits,
-        w_bits=parameter_bits,
-        strides=strides,
-        pads=pads,
-        dilations=dilations,
-        group=group,
+        x, w, b, x_bits=data_bits, w_bits=parameter_bits, strides=strides, pads=pads, dilations=dilations, group=group
     )
-    source = k.mul(k.scalar(scale_x), k.scalar(scale_w))
-    return blocks.requantize(k, accumulator, source=source, target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
 
 
 @conv2d_int.layer("torch.nn.Conv2d")

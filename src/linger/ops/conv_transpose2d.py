@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
+from linger.dialect import Newer, NodeFacts, Refusal, op
 from linger.numeric import blocks, fixed
-from linger.numeric.kernel import Ints, Kernel, T
+from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
 
 @op(
     "ConvTranspose2dInt",
+    texts={"castor_mode": "luna"},
     newer=(Newer("QConvTranspose2d"), Newer("QConvTranspose1d", axes=3, is_packed=False)),
     limit=math.prod,
     window_axes=2,
@@ -47,8 +48,6 @@ def conv_transpose2d_int(
     output_padding: Ints,
     pads: Ints,
     strides: Ints,
-    castor_mode: str = "luna",
-    platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊(x ∗ᵀ w + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; w is [in, out/group, kh, kw]."""
     accumulator = k.conv_transpose2d(
@@ -63,8 +62,7 @@ def conv_transpose2d_int(
         dilations=dilations,
         group=group,
     )
-    source = k.mul(k.scalar(scale_x), k.scalar(scale_w))
-    return blocks.requantize(k, accumulator, source=source, target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
 
 
 @conv_transpose2d_int.refuse

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from linger.dialect import Draw, Newer, Sample, op
-from linger.numeric.kernel import Kernel, T
+from linger.dialect import Newer, op
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
     "Dequant",
+    has_platform_quant=False,
     newer=(Newer("Dequant", has_rounding=False),),
     output_bits=None,
     has_integer_output=False,

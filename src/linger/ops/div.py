@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import Refusal, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 _FINER = 20
 
@@ -24,17 +24,7 @@ def _finest(scales: Iterable[float]) -> float:
 
 
 @op("iqDiv", limit=_finest, chip_limits=("divisor",), state_name="iqdiv__default_index")
-def iq_div(
-    k: Kernel[T],
-    x: T,
-    y: T,
-    *,
-    scale_x: float,
-    scale_y: float,
-    scale_o: float,
-    o_bits: int = 8,
-    platform_quant: str = PLATFORM_QUANT,
-) -> T:
+def iq_div(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(⌊x·scale_y·scale_o/(y·scale_x) + ½⌋), the quotient not rounded before; ±∞ for y = 0, and 0 for 0/0."""
     x, y, zero, one = k.wide(x), k.wide(y), k.scalar(0.0), k.scalar(1.0)
     size = k.where_less(y, zero, k.sub(zero, y), y)

@@ -9,26 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Draw, Newer, NodeFacts, Refusal, Sample, op
-from linger.numeric.kernel import Kernel, T
+from linger.dialect import Newer, NodeFacts, Refusal, op
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
     "Gather",
+    has_platform_quant=False,
     newer=(Newer("Gather", has_rounding=False),),
     repeats={"scale_o": "scale_w", "o_bits": "parameter_bits"},
     keeps_open_sizes=False,
 )
-def gather(
-    k: Kernel[T],
-    w: T,
-    indices: T,
-    *,
-    scale_w: float,
-    scale_o: float,
-    parameter_bits: int,
-    o_bits: int,
-) -> T:
+def gather(k: Kernel[T], w: T, indices: T, *, scale_w: float, scale_o: float, parameter_bits: int, o_bits: int) -> T:
     """Y = w[indices], rows of the table; scale and width stay."""
     return k.rows(w, indices)
 

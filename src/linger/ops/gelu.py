@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
+from linger.dialect import Newer, op
 from linger.numeric import blocks, tables
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Kernel, Sample, T
 
 _END = 16.0  # of Q27 in 32 bits
 
@@ -27,9 +27,7 @@ _END = 16.0  # of Q27 in 32 bits
     if_missing="Use ReLU.",
     state_name="iqgelu",
 )
-def iq_gelu(
-    k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
-) -> T:
+def iq_gelu(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(⌊gelu(sat(⌊x·2^27/scale_x + ½⌋))·scale_o/2^27 + ½⌋), gelu: Q27 → Q27 by `tables.GELU`."""
     y = blocks.long_piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=tables.GELU)
     return blocks.requantize(k, y, source=k.scalar(tables.ONE), target=k.scalar(scale_o), bits=o_bits)
@@ -47,19 +45,4 @@ def from_gelu(x: object, *, approximate: str = "none") -> Mapping[str, Any]:
     return {}
 
 
-_sample = Sample.curve
-
-iq_gelu.samples = (
-    _sample("plain", Draw((4, 50)), 16.0, 16.0),
-    _sample("finer output saturates", Draw((4, 50)), 16.0, 64.0),
-    _sample("beyond ±16", Draw((4, 50)), 2.0, 4.0),
-    _sample("narrow input", Draw((4, 50)), 1024.0, 2048.0),
-    _sample("16 bits", Draw((10, 50), 16), 2048.0, 2048.0),
-    _sample("16 bits, every piece", Draw((20, 50), 16), 4096.0, 4096.0),
-    _sample("finer than Q27", Draw((4, 50), 16), 2.0**30, 2.0**20),
-    _sample("ties to Q27", Draw((20, 50), 16), 2.0**28, 2.0**27, 32),
-    _sample("32 bits", Draw((20, 50), 32), 2.0**27, 2.0**27),
-    _sample("4 bits", Draw((4, 50), 4), 2.0, 2.0),
-    _sample("empty", Draw((0, 3)), 16.0, 16.0),
-    _sample("one element", Draw((1,)), 16.0, 16.0),
-)
+iq_gelu.samples = Sample.long_curves()

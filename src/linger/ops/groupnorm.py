@@ -7,20 +7,15 @@ norm with one channel in each group. `eps` is written where it is not 1e-5. The 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import Refusal, op
 from linger.numeric import blocks, curves
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
-def _finest(scales: Iterable[float]) -> float:
-    """A shift to the right only, from Q10 times the scale of the weight, which is the second one."""
-    return list(scales)[1] * 2.0**curves.FRACTION
-
-
-@op("GroupNormInt", limit=_finest, normalizes=True, keeps_shape=True, state_name="groupnorm")
+@op("GroupNormInt", limit=curves.finest_normal_scale, normalizes=True, keeps_shape=True, state_name="groupnorm")
 def groupnorm_int(
     k: Kernel[T],
     x: T,
@@ -35,7 +30,6 @@ def groupnorm_int(
     scale_w: float,
     scale_o: float,
     eps: float = curves.DEFAULT_EPS,
-    platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊sat32(n·w + b)·scale_o/(2^10·scale_w) + ½⌋), n = (x − mean)/√(var + eps) of each group in Q10.
 
@@ -98,14 +92,8 @@ def from_functional_instance_norm(
     return _settings(int(x.shape[1]), eps)
 
 
-def _sample(
-    name: str, x: Draw, groups: int, *, scale_x: float = 16.0, scale_o: float = 32.0, bits: int = 8, **more: Any
-) -> Sample:
-    widths = {"data_bits": x.bits, "parameter_bits": 16, "o_bits": bits}
-    scales = {"scale_x": scale_x, "scale_w": 2.0**13, "scale_o": scale_o}
-    channels = (x.shape[1],)
-    weight, bias = Draw(channels, 16), Draw(channels, 32, low=-(2**22), high=2**22)
-    return Sample(name, (x, weight, bias), {"groups": groups} | widths | scales | more)
+def _sample(name: str, x: Draw, groups: int, **more: Any) -> Sample:
+    return Sample.norm(name, x, x.shape[1], groups=groups, **more)
 
 
 groupnorm_int.samples = (

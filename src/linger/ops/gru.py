@@ -10,12 +10,11 @@ n. `scale_o` repeats `scale_h`; `num_layers` is 1 and `dropout` 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Newer, Refusal, Sample, op
+from linger.dialect import Newer, Refusal, no_settings, op
 from linger.numeric.curves import Q7, GateKit, StateKit, largest_gate
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Kernel, Sample, T
 
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
 _STATES = dict.fromkeys(("scale_c", "has_hidden", "has_cell"))
@@ -56,7 +55,6 @@ def gru_int(
     o_bits: int,
     num_layers: int = 1,
     dropout: float = 0.0,
-    platform_quant: str = PLATFORM_QUANT,
 ) -> tuple[T, T]:
     """N = tanh(sat16(i_n + ⌊r·h_n/2^7⌉)); h' = sat(⌊(n·2^7 + z·(⌊h·2^7/scale_h⌉ − n))·scale_h/2^14⌉).
 
@@ -103,10 +101,7 @@ def from_gru(layer: Any) -> Mapping[str, Any] | Refusal:
     return {}
 
 
-@gru_int.layer("torch.nn.GRUCell")
-def from_gru_cell(layer: object) -> Mapping[str, Any]:
-    """A cell is one step of the layer."""
-    return {}
+gru_int.layer("torch.nn.GRUCell")(no_settings)  # a cell is one step of the layer
 
 
 @gru_int.narrow
@@ -122,19 +117,4 @@ def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -
     return of_input < 2.0**22 and of_state < 2.0**17 and state < 2.0**16 and a["scale_h"] <= 2.0**20
 
 
-_sample = partial(Sample.sequences, 3, (0.5,))
-
-gru_int.samples = (
-    _sample("plain", (2, 5, 3), 4),
-    _sample("backwards, time first", (6, 2, 3), 5, batch_first=0, go_forward=0),
-    _sample("lengths", (3, 6, 2), 3, lengths=(6, 1, 4)),
-    _sample("lengths backwards, time first", (6, 3, 2), 3, lengths=(2, 6, 3), batch_first=0, go_forward=0),
-    _sample("state", (2, 4, 3), 4, lengths=(4, 2), has_state=True),
-    _sample("fine output saturates", (2, 6, 3), 4, scales=(32.0, 64.0, 1024.0, 64.0)),
-    _sample("gates shifted left", (2, 5, 3), 4, scales=(4.0, 8.0, 8.0, 16.0)),
-    _sample("gates shifted far right: ties", (2, 5, 3), 4, scales=(256.0, 4096.0, 128.0, 4096.0)),
-    _sample("4 bits", (2, 5, 3), 4, bits=(4, 4, 4), scales=(4.0, 8.0, 8.0, 8.0)),
-    _sample("16 bits: float64", (2, 5, 3), 4, bits=(16, 16, 16), scales=(2.0**12, 2.0**15, 2.0**14, 2.0**15)),
-    _sample("empty batch", (0, 5, 3), 4),
-    _sample("one element", (1, 1, 1), 1),
-)
+gru_int.samples = Sample.recurrent(3, (0.5,))

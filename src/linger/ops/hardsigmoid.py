@@ -8,19 +8,17 @@ output's steps, as integers would be, ⌊(2·t + 6)/12⌋.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Interval, Refusal, Sample, op
+from linger.dialect import Refusal, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 # A sixth is no whole number at any scale, so none is too fine.
 @op("iqHardsigmoid", limit=math.inf, is_pointwise=True, state_name="iqhardsigmoid")
-def iq_hardsigmoid(
-    k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
-) -> T:
+def iq_hardsigmoid(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(⌊min(max(x + 3·scale_x, 0), 6·scale_x)·scale_o/(6·scale_x) + ½⌋), rounded once."""
     source = k.scalar(scale_x)
     ramp = blocks.ramp(k, k.wide(x), source)
@@ -28,16 +26,8 @@ def iq_hardsigmoid(
     return k.store(blocks.saturate(k, whole, o_bits), o_bits)
 
 
-@iq_hardsigmoid.used
-def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
-    """The ramp."""
-    return -3.0, 3.0
-
-
-@iq_hardsigmoid.real
-def real(torch: Any, x: Any, **_: Any) -> Any:
-    """Torch's hardsigmoid."""
-    return torch.nn.functional.hardsigmoid(x)
+iq_hardsigmoid.used(lambda _settings, _constants: (-3.0, 3.0))  # the ramp
+iq_hardsigmoid.real(lambda torch, x, **_: torch.nn.functional.hardsigmoid(x))
 
 
 @iq_hardsigmoid.function("torch.nn.functional.hardsigmoid")
@@ -48,7 +38,7 @@ def from_hardsigmoid(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refus
     return {}
 
 
-_sample = Sample.curve
+_sample = Sample.single
 
 iq_hardsigmoid.samples = (
     _sample("plain", Draw((4, 50)), 16.0, 64.0),

@@ -8,19 +8,17 @@ rational: it is rounded once, half up, to the output's steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Interval, Refusal, Sample, op
+from linger.dialect import Refusal, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 # A sixth is no whole number at any scale, so none is too fine.
 @op("iqHardswish", limit=math.inf, is_pointwise=True, state_name="iqhardswish")
-def iq_hardswish(
-    k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
-) -> T:
+def iq_hardswish(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(⌊x·min(max(x + 3·scale_x, 0), 6·scale_x)·scale_o/(6·scale_x²) + ½⌋), rounded once."""
     source, wide = k.scalar(scale_x), k.wide(x)
     product = k.mul(wide, blocks.ramp(k, wide, source))
@@ -28,16 +26,8 @@ def iq_hardswish(
     return k.store(blocks.saturate(k, whole, o_bits), o_bits)
 
 
-@iq_hardswish.used
-def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval:
-    """Below −3 everything becomes zero."""
-    return -3.0, math.inf
-
-
-@iq_hardswish.real
-def real(torch: Any, x: Any, **_: Any) -> Any:
-    """Torch's hardswish."""
-    return torch.nn.functional.hardswish(x)
+iq_hardswish.used(lambda _settings, _constants: (-3.0, math.inf))  # below −3 everything becomes zero
+iq_hardswish.real(lambda torch, x, **_: torch.nn.functional.hardswish(x))
 
 
 @iq_hardswish.function("torch.nn.functional.hardswish")
@@ -48,7 +38,7 @@ def from_hardswish(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refusal
     return {}
 
 
-_sample = Sample.curve
+_sample = Sample.single
 
 iq_hardswish.samples = (
     _sample("plain", Draw((4, 50)), 16.0, 16.0),

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Draw, Refusal, Sample, op
+from linger.dialect import Refusal, op
 from linger.numeric import blocks, curves
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 _ONE = 2.0 ** (2 * curves.WEIGHT_BITS)
 
 
-@op("iqInterpolate", keeps_open_sizes=False, sized_inputs=("rows", "columns"))
+@op("iqInterpolate", has_platform_quant=False, keeps_open_sizes=False, sized_inputs=("rows", "columns"))
 def iq_interpolate(
     k: Kernel[T], x: T, rows: T, columns: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float
 ) -> T:

@@ -9,20 +9,15 @@ written. The weight has 16 bits always.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, NodeFacts, Refusal, Sample, op
+from linger.dialect import Newer, NodeFacts, Refusal, op
 from linger.numeric import blocks, curves
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 _NEWER_INPUTS = ("x", "w", "b_normal")
 _Q15 = "normalizes to Q15 in 32 bits, LayerNormInt to Q10 in 16 bits, so their numbers differ"
-
-
-def _finest(scales: Iterable[float]) -> float:
-    """The device shifts right only, from Q10 times the scale of the weight, which is the second one."""
-    return list(scales)[1] * 2.0**curves.FRACTION
 
 
 @op(
@@ -31,7 +26,7 @@ def _finest(scales: Iterable[float]) -> float:
         Newer("QLayerNorm", inputs=_NEWER_INPUTS, own={"scale_y_normal": None}, unlike=_Q15, is_packed=False),
         Newer("QLayerNorm2d", inputs=_NEWER_INPUTS, own={"scale_y_normal": None}, unlike=_Q15),
     ),
-    limit=_finest,
+    limit=curves.finest_normal_scale,
     normalizes=True,
     keeps_shape=True,
     chip_limits=("layer-norm",),
@@ -50,7 +45,6 @@ def layernorm_int(
     scale_w: float,
     scale_o: float,
     eps: float = curves.DEFAULT_EPS,
-    platform_quant: str = PLATFORM_QUANT,
 ) -> T:
     """Y = sat(⌊sat32(n·w + b)·scale_o/(2^10·scale_w) + ½⌋), n = (x − mean)/√(var + eps) in Q10.
 
@@ -99,14 +93,7 @@ def from_functional_layer_norm(
     return _settings(math.prod(normalized_shape), eps)
 
 
-def _sample(
-    name: str, x: Draw, count: int, *, scale_x: float = 16.0, scale_o: float = 32.0, bits: int = 8, **more: Any
-) -> Sample:
-    widths = {"data_bits": x.bits, "parameter_bits": 16, "o_bits": bits}
-    scales = {"scale_x": scale_x, "scale_w": 2.0**13, "scale_o": scale_o}
-    weight, bias = Draw((count,), 16), Draw((count,), 32, low=-(2**22), high=2**22)
-    return Sample(name, (x, weight, bias), widths | scales | more)
-
+_sample = Sample.norm
 
 layernorm_int.samples = (
     _sample("plain", Draw((2, 3, 32)), 32),

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from linger.dialect import Draw, Refusal, Sample, op
+from linger.dialect import Refusal, op
 from linger.numeric import blocks, fixed
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 _SLOPE_BITS = 16
 _FINER = 8
@@ -28,6 +28,7 @@ def _finest(scales: Iterable[float]) -> float:
 
 @op(
     "iqLeakyRelu",
+    has_platform_quant=False,
     limit=_finest,
     is_pointwise=True,
     keeps_scale_unseen=True,

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Draw, Newer, Refusal, Sample, op
-from linger.numeric.kernel import Ints, Kernel, T
+from linger.dialect import Newer, Refusal, op
+from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
 
 @op(
     "MaxPool",
+    has_platform_quant=False,
     standard_name="MaxPool",
     newer=(Newer("QMaxPool2d"),),
     is_scale_free=True,

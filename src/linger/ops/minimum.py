@@ -7,27 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Interval, Refusal, Sample, op
+from linger.dialect import Interval, Refusal, op, two_operands
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Kernel, Sample, T
 
 
 @op("iqMin", limit=min, picks=True, state_name="iqmin", has_own_counter=True)
-def iq_min(
-    k: Kernel[T],
-    x: T,
-    y: T,
-    *,
-    scale_x: float,
-    scale_y: float,
-    scale_o: float,
-    o_bits: int = 8,
-    platform_quant: str = PLATFORM_QUANT,
-) -> T:
+def iq_min(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(min(⌊x·scale_o/scale_x + ½⌋, ⌊y·scale_o/scale_y + ½⌋))."""
-    target = k.scalar(scale_o)
-    left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
-    right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
+    left, right = blocks.rescale_pair(k, (x, scale_x), (y, scale_y), scale_o)
     return k.store(blocks.saturate(k, k.where_less(left, right, left, right), o_bits), o_bits)
 
 
@@ -37,17 +25,9 @@ def used(settings: Mapping[str, Any], constants: Sequence[Interval]) -> Interval
     return -math.inf, min((high for _, high in constants), default=math.inf)
 
 
-@iq_min.exact
-def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
-    """Rounding keeps the order, so the smaller operand is chosen first, then rounded."""
-    del bits
-    return torch.minimum(x, y)
-
-
-@iq_min.function("torch.minimum", "torch.Tensor.minimum")
-def from_minimum(x: object, other: object) -> Mapping[str, Any]:
-    """torch.minimum has no settings."""
-    return {}
+# rounding keeps the order, so the smaller operand is chosen first, then rounded
+iq_min.exact(lambda torch, x, y, **_: torch.minimum(x, y))
+iq_min.function("torch.minimum", "torch.Tensor.minimum")(two_operands)
 
 
 @iq_min.function("torch.min", "torch.Tensor.min")
@@ -58,15 +38,4 @@ def from_min(x: object, other: Any = None, *rest: Any, **more: Any) -> Mapping[s
     return Refusal("the minimum over an axis has no integer form yet")
 
 
-_sample = Sample.pair
-
-iq_min.samples = (
-    _sample("equal scales", Draw((2, 3, 4)), Draw((2, 3, 4)), (16.0, 16.0, 16.0)),
-    _sample("both shifted", Draw((2, 3, 4)), Draw((2, 3, 4)), (64.0, 32.0, 16.0)),
-    _sample("no shift of one, broadcast", Draw((2, 3, 4)), Draw((3, 1)), (16.0, 64.0, 16.0)),
-    _sample("left shift saturates", Draw((2, 3)), Draw((2, 3)), (16.0, 16.0, 64.0)),
-    _sample("16 bits", Draw((2, 3), 16), Draw((2, 3), 16), (1024.0, 256.0, 256.0), 16),
-    _sample("4 bits", Draw((2, 3), 4), Draw((2, 3), 4), (4.0, 2.0, 2.0), 4),
-    _sample("empty", Draw((0, 3)), Draw((0, 3)), (16.0, 16.0, 8.0)),
-    _sample("one element", Draw((1,)), Draw((1,)), (16.0, 32.0, 8.0)),
-)
+iq_min.samples = Sample.sums()

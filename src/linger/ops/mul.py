@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
+from linger.dialect import Newer, op, two_operands
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_BITS
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
@@ -21,21 +21,10 @@ from linger.numeric.kernel import Kernel, T
     chip_limits=("factor",),
     state_name="iqmul__default_index",
 )
-def iq_mul(
-    k: Kernel[T],
-    x: T,
-    y: T,
-    *,
-    scale_x: float,
-    scale_y: float,
-    scale_o: float,
-    o_bits: int = 8,
-    platform_quant: str = PLATFORM_QUANT,
-) -> T:
+def iq_mul(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(⌊x·y·scale_o/(scale_x·scale_y) + ½⌋)."""
     product = k.mul(k.wide(x), k.wide(y))
-    source = k.mul(k.scalar(scale_x), k.scalar(scale_y))
-    return blocks.requantize(k, product, source=source, target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize_product(k, product, (scale_x, scale_y), scale_o, o_bits)
 
 
 @iq_mul.exact
@@ -45,7 +34,7 @@ def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
     return x * y if sum(bits) <= FLOAT32_BITS else x.double() * y.double()
 
 
-@iq_mul.function(
+iq_mul.function(
     "torch.mul",
     "torch.multiply",
     "torch.Tensor.mul",
@@ -53,12 +42,7 @@ def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
     "torch.Tensor.__mul__",
     "torch.Tensor.__rmul__",
     "torch.Tensor.__imul__",
-)
-def from_mul(x: object, other: object) -> Mapping[str, Any]:
-    """torch.mul has no settings."""
-    return {}
-
-
+)(two_operands)
 _sample = Sample.pair
 
 iq_mul.samples = (

@@ -12,12 +12,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, NodeFacts, Refusal, Sample, op
-from linger.numeric.kernel import Kernel, T
+from linger.dialect import NodeFacts, Refusal, op
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
     "iqPad",
+    texts={"mode": "constant"},
     is_scale_free=True,
     output_bits=None,
     picks=True,
@@ -25,7 +26,7 @@ from linger.numeric.kernel import Kernel, T
     chip_limits=("pad",),
     if_differs="Leave padding to the convolution behind it (padding=), which is exact.",
 )
-def iq_pad(k: Kernel[T], x: T, pads: T, value: T, *, mode: str = "constant", platform_quant: str = PLATFORM_QUANT) -> T:
+def iq_pad(k: Kernel[T], x: T, pads: T, value: T) -> T:
     """Y = x with `pads` more places at the ends of each axis, all of them `value`."""
     return k.pad(x, pads, value)
 

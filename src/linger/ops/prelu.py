@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import op
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_BITS
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 _SLOPE_BITS = 16
 
@@ -28,17 +28,7 @@ def _finest(scales: Iterable[float]) -> float:
 
 
 @op("iqPRelu", limit=_finest, keeps_shape=True, finer_limit=math.prod, state_name="iqprelu")
-def iq_prelu(
-    k: Kernel[T],
-    x: T,
-    w: T,
-    *,
-    scale_x: float,
-    scale_w: float,
-    scale_o: float,
-    o_bits: int = 8,
-    platform_quant: str = PLATFORM_QUANT,
-) -> T:
+def iq_prelu(k: Kernel[T], x: T, w: T, *, scale_x: float, scale_w: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(⌊x·(x > 0 ? scale_w : w[channel])·scale_o/(scale_x·scale_w) + ½⌋), the product exact, one rounding."""
     wide, unit = k.wide(x), k.scalar(scale_w)
     slope = k.where_less(k.scalar(0.0), wide, unit, k.wide(k.per_channel(w, x)))

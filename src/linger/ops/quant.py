@@ -7,9 +7,9 @@ q = sat(⌊f32(f32(x·scale_x) + ½)⌋). The sum is rounded to float32 before t
 
 from __future__ import annotations
 
-from linger.dialect import PLATFORM_QUANT, DrawReal, Newer, Sample, op
+from linger.dialect import Newer, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import DrawReal, Kernel, Sample, T
 
 
 @op(
@@ -21,7 +21,7 @@ from linger.numeric.kernel import Kernel, T
     chip_limits=("quant",),
     state_name="iq_tensor_quant",
 )
-def quant(k: Kernel[T], x: T, *, data_bits: int, scale_x: float, platform_quant: str = PLATFORM_QUANT) -> T:
+def quant(k: Kernel[T], x: T, *, data_bits: int, scale_x: float) -> T:
     """Q = sat(⌊x·scale_x + ½⌋), the product and the sum in float32."""
     rounded = blocks.round_half_up(k, k.mul(x, k.single(scale_x)))
     return k.store(blocks.saturate(k, k.wide(rounded), data_bits), data_bits)

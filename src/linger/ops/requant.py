@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from linger.dialect import Draw, Sample, op
+from linger.dialect import op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
     "Requant",
+    has_platform_quant=False,
     why_not_newer="it changes a scale only together with another computation; a Requant goes only where it widens the input "
     "of iqSigmoid and iqTanh",
     float_op="Identity",

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
-from linger.numeric.kernel import Kernel, T
+from linger.dialect import Refusal, op
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op("ShuffleChannel", is_scale_free=True, keeps_shape=True, output_bits=None, picks=True)
-def shuffle_channel(k: Kernel[T], x: T, *, groups: int, platform_quant: str = PLATFORM_QUANT) -> T:
+def shuffle_channel(k: Kernel[T], x: T, *, groups: int) -> T:
     """Y[:, c] = x[:, (c mod groups)·channels/groups + ⌊c/groups⌋], c counting the channels of axis 1."""
     return k.shuffle(x, groups)
 

@@ -7,9 +7,9 @@ Q25 ends: softmax(x) = softmax(x − max x), and what is 64 or more below the la
 
 from __future__ import annotations
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
@@ -18,17 +18,7 @@ from linger.numeric.kernel import Kernel, T
     if_missing="Keep the scores within ±64 with linger.normalize_module; or quantize with linger.init(model, target=…), "
     "which leaves the subtraction out and says what is lost; or leave the softmax out: its largest input decides anyway.",
 )
-def iq_sub_max(
-    k: Kernel[T],
-    x: T,
-    *,
-    dim: int,
-    data_bits: int,
-    o_bits: int,
-    scale_x: float,
-    scale_o: float,
-    platform_quant: str = PLATFORM_QUANT,
-) -> T:
+def iq_sub_max(k: Kernel[T], x: T, *, dim: int, data_bits: int, o_bits: int, scale_x: float, scale_o: float) -> T:
     """O = sat(⌊(x − max x)·scale_o/scale_x + ½⌋), the largest number along `dim`."""
     wide = k.wide(x)
     below = k.sub(wide, k.max_along(wide, dim))

@@ -7,12 +7,11 @@ The pieces are those of one chip (venusA), whose 32 bits end at ±16: an input b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Newer, Sample, op
+from linger.dialect import Newer, only_in_place, op
 from linger.numeric import blocks, tables
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Kernel, Sample, T
 
 _END = 16.0  # of Q27 in 32 bits
 
@@ -27,9 +26,7 @@ _END = 16.0  # of Q27 in 32 bits
     if_missing="Write x * torch.sigmoid(x), of two ops that venus and arcs compute exactly; or use ReLU.",
     state_name="iqswish",
 )
-def iq_swish(
-    k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, platform_quant: str = PLATFORM_QUANT
-) -> T:
+def iq_swish(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
     """O = sat(⌊silu(sat(⌊x·2^27/scale_x + ½⌋))·scale_o/2^27 + ½⌋), silu: Q27 → Q27 by `tables.SILU`."""
     y = blocks.long_piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=tables.SILU)
     return blocks.requantize(k, y, source=k.scalar(tables.ONE), target=k.scalar(scale_o), bits=o_bits)
@@ -41,25 +38,5 @@ def real(torch: Any, x: Any, **_: Any) -> Any:
     return torch.nn.functional.silu(x.clamp(-_END, _END))
 
 
-@iq_swish.function("torch.nn.functional.silu")
-def from_silu(x: object, inplace: bool = False) -> Mapping[str, Any]:
-    """`inplace` is honored by the caller."""
-    return {}
-
-
-_sample = Sample.curve
-
-iq_swish.samples = (
-    _sample("plain", Draw((4, 50)), 16.0, 16.0),
-    _sample("finer output saturates", Draw((4, 50)), 16.0, 64.0),
-    _sample("beyond ±16", Draw((4, 50)), 2.0, 4.0),
-    _sample("narrow input", Draw((4, 50)), 1024.0, 2048.0),
-    _sample("16 bits", Draw((10, 50), 16), 2048.0, 2048.0),
-    _sample("16 bits, every piece", Draw((20, 50), 16), 4096.0, 4096.0),
-    _sample("finer than Q27", Draw((4, 50), 16), 2.0**30, 2.0**20),
-    _sample("ties to Q27", Draw((20, 50), 16), 2.0**28, 2.0**27, 32),
-    _sample("32 bits", Draw((20, 50), 32), 2.0**27, 2.0**27),
-    _sample("4 bits", Draw((4, 50), 4), 2.0, 2.0),
-    _sample("empty", Draw((0, 3)), 16.0, 16.0),
-    _sample("one element", Draw((1,)), 16.0, 16.0),
-)
+iq_swish.function("torch.nn.functional.silu")(only_in_place)
+iq_swish.samples = Sample.long_curves()

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Refusal, Sample, op
+from linger.dialect import Refusal, kept_axis, op
 from linger.numeric import blocks, curves
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 def _finest(scales: Iterable[float]) -> float:
@@ -19,19 +19,8 @@ def _finest(scales: Iterable[float]) -> float:
     return min(scales) ** 2
 
 
-@op("iqVar", limit=_finest, chip_limits=("variance",), state_name="iqvar")
-def iq_var(
-    k: Kernel[T],
-    x: T,
-    *,
-    dim: int,
-    unbiased: int = 1,
-    scale_x: float,
-    scale_o: float,
-    o_bits: int = 8,
-    castor_mode: str = "luna",
-    platform_quant: str = PLATFORM_QUANT,
-) -> T:
+@op("iqVar", texts={"castor_mode": "luna"}, limit=_finest, chip_limits=("variance",), state_name="iqvar")
+def iq_var(k: Kernel[T], x: T, *, dim: int, unbiased: int = 1, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
     """Y = sat(⌊(N·Σx² − (Σx)²)/(N·(N − unbiased))·scale_o/scale_x² + ½⌋) along the axis `dim` of N elements.
 
     The quotient is not rounded before.
@@ -59,8 +48,9 @@ def from_var(
     """A variance over one axis that is kept; callers bring every other one into this form."""
     if correction is not None:
         return Refusal(f"a correction of {correction} has no integer form; use 0 or 1")
-    if not isinstance(dim, int) or not keepdim or not 0 <= dim < len(x.shape):
-        return Refusal("its axes are not those of the tensor")
+    refusal = kept_axis(x, dim, keepdim=keepdim)
+    if refusal is not None:
+        return refusal
     count, bits = int(x.shape[dim]), getattr(x, "bits", 8)
     if count <= int(unbiased):
         return Refusal(f"{count} numbers have no variance")
@@ -75,11 +65,8 @@ def from_std(x: object, *settings: Any, **more: Any) -> Refusal:
     return Refusal("there is no square root of integers; use var")
 
 
-def _sample(
-    name: str, x: Draw, scales: tuple[float, float], *, dim: int = 1, unbiased: int = 1, bits: int = 8
-) -> Sample:
-    attributes: dict[str, Any] = {"dim": dim, "unbiased": unbiased, "scale_x": scales[0], "scale_o": scales[1]}
-    return Sample(name, (x,), attributes if bits == 8 else attributes | {"o_bits": bits})
+def _sample(name: str, x: Draw, scales: tuple[float, float], *, dim: int = 1, unbiased: int = 1) -> Sample:
+    return Sample.single(name, x, *scales, dim=dim, unbiased=unbiased)
 
 
 iq_var.samples = (
@@ -89,9 +76,9 @@ iq_var.samples = (
     _sample("saturating", Draw((3, 4)), (16.0, 256.0), dim=0),
     _sample("negative axis", Draw((3, 5, 4)), (16.0, 2.0), dim=-2),
     _sample("many ties", Draw((60, 3), low=-2, high=2), (4.0, 16.0)),
-    _sample("4 bits", Draw((3, 6), 4), (4.0, 0.5), bits=4),
-    _sample("16 bits", Draw((3, 41), 16), (2048.0, 64.0), bits=16),
-    _sample("long lines of 16 bits", Draw((2, 1024), 16), (2048.0, 64.0), bits=16),
+    _sample("4 bits", Draw((3, 6), 4), (4.0, 0.5)),
+    _sample("16 bits", Draw((3, 41), 16), (2048.0, 64.0)),
+    _sample("long lines of 16 bits", Draw((2, 1024), 16), (2048.0, 64.0)),
     _sample("empty", Draw((0, 3)), (16.0, 8.0)),
     _sample("two elements", Draw((2,)), (16.0, 1.0), dim=0),
     _sample("one element", Draw((1,)), (16.0, 8.0), dim=0, unbiased=0),

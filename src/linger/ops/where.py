@@ -8,28 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from linger.dialect import PLATFORM_QUANT, Draw, Sample, op
+from linger.dialect import op
 from linger.numeric import blocks
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op("iqWhere", limit=min, state_name="iqwhere", has_own_counter=True)
 def iq_where(
-    k: Kernel[T],
-    x: T,
-    y: T,
-    mask: T,
-    *,
-    scale_x: float,
-    scale_y: float,
-    scale_o: float,
-    o_bits: int = 8,
-    platform_quant: str = PLATFORM_QUANT,
+    k: Kernel[T], x: T, y: T, mask: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8
 ) -> T:
     """O = sat(⌊x·scale_o/scale_x + ½⌋) where mask ≠ 0, sat(⌊y·scale_o/scale_y + ½⌋) elsewhere."""
-    target = k.scalar(scale_o)
-    left = blocks.rescale(k, k.wide(x), source=k.scalar(scale_x), target=target)
-    right = blocks.rescale(k, k.wide(y), source=k.scalar(scale_y), target=target)
+    left, right = blocks.rescale_pair(k, (x, scale_x), (y, scale_y), scale_o)
     chosen = k.where_less(k.scalar(0.0), k.wide(mask), left, right)
     return k.store(blocks.saturate(k, chosen, o_bits), o_bits)
 

@@ -17,14 +17,14 @@ _SENTENCE = 24
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """A table of plain values; numbers to the right."""
-    made = Table(title=Text(title), title_justify="left")
+    result = Table(title=Text(title), title_justify="left")
     content = [list(row) for row in rows]
     for i, column in enumerate(columns):
         is_number = all(isinstance(row[i], (int, float)) for row in content)
-        made.add_column(column, justify="right" if is_number and content else "left", overflow="fold")
+        result.add_column(column, justify="right" if is_number and content else "left", overflow="fold")
     for row in content:
-        made.add_row(*(Text(str(cell)) for cell in row))  # plain: a name may look like markup
-    return made
+        result.add_row(*(Text(str(cell)) for cell in row))  # plain: a name may look like markup
+    return result
 
 
 class NarrowTable(Table):

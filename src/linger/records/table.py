@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as JSON, CSV, plain text, HTML and a rich table, and the base of those that have a table."""
+"""Results as JSON, CSV, plain text, HTML and a rich table, and the base of those that have a table.
+
+HTML is for notebooks: tables and small images, without scripts and style sheets, readable on light and dark.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
+from html import escape
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from linger.files import write_atomically
-from linger.records.html import table_html
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,6 +26,16 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 """Shown where a row has no value."""
+
+_MOST_ROWS = 200
+_MOST_BARS = 60
+_MOST_BLOCKS = 400
+_LONGEST_LABEL = 48
+_BAR, _WORST = "#4c8dc7", "#d9694f"
+_FILLS = {"input": "#d99a2b", "tensor": "#4c8dc7", "output": "#4fa35a", "scratch": "#a274a2"}
+_LINE = "1px solid rgba(128,128,128,.4)"
+_CELL = f"padding:2px 10px;border-bottom:{_LINE};color:inherit;background:transparent"
+_WIDTH = 640.0
 
 
 class Row(Protocol):
@@ -43,11 +56,6 @@ class Column:
         """The field of this row as text."""
         value = getattr(row, self.name)
         return NOTHING if value is None else self.form.format(value)
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the field is shown as it is."""
-        return self.form == "{}"
 
 
 def to_json(facts: Mapping[str, Any], rows: Iterable[Row], path: str | Path | None) -> str:
@@ -73,10 +81,15 @@ def dicts_to_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: 
     return written(file.getvalue(), path)
 
 
-def to_text(columns: Sequence[Column], rows: Sequence[Any]) -> str:
-    """An aligned table in plain text, without a line break at its end."""
+def _cells(columns: Sequence[Column], rows: Iterable[Any]) -> tuple[list[str], list[list[str]], list[bool]]:
+    """The headings, the texts of each row, and which columns are texts."""
     cells = [[column.show(row) for column in columns] for row in rows]
-    return aligned([column.heading for column in columns], cells, [column.is_text for column in columns])
+    return [column.heading for column in columns], cells, [column.form == "{}" for column in columns]
+
+
+def to_text(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+    """An aligned table in plain text, without a line break at its end."""
+    return aligned(*_cells(columns, rows))
 
 
 def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], is_text: Sequence[bool] | None = None) -> str:
@@ -92,26 +105,15 @@ def to_rich(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table
     """The rows as a rich table; on a terminal too narrow for it, each row under its own name, so that nothing is cut off."""
     from linger.records.rich_table import NarrowTable  # a library that draws is loaded when something is drawn
 
-    return NarrowTable(
-        title,
-        [column.heading for column in columns],
-        [[column.show(row) for column in columns] for row in rows],
-        [column.is_text for column in columns],
-    )
+    return NarrowTable(title, *_cells(columns, rows))
 
 
 def to_html(
     title: str, columns: Sequence[Column], rows: Iterable[Any], *, image: str = "", notes: Iterable[str] = ()
 ) -> str:
-    """The rows as an HTML table for a notebook, with a image above and sentences below."""
-    return table_html(
-        title,
-        [column.heading for column in columns],
-        [[column.show(row) for column in columns] for row in rows],
-        is_text=[column.is_text for column in columns],
-        image=image,
-        notes=notes,
-    )
+    """The rows as an HTML table for a notebook, with an image above and sentences below."""
+    headings, cells, is_text = _cells(columns, rows)
+    return table_html(title, headings, cells, is_text=is_text, image=image, notes=notes)
 
 
 def written(text: str, path: str | Path | None) -> str:
@@ -136,8 +138,93 @@ def finite(value: object) -> object:
 
 def picked(source: object, *names: str) -> dict[str, Any]:
     """Attributes by name, and what methods return, for JSON; a text may hold several names."""
-    found = {name: getattr(source, name) for text in names for name in text.split()}
-    return {name: value() if isinstance(value, MethodType) else value for name, value in found.items()}
+    values = {name: getattr(source, name) for text in names for name in text.split()}
+    return {name: value() if isinstance(value, MethodType) else value for name, value in values.items()}
+
+
+def table_html(
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    is_text: Sequence[bool] | None = None,
+    image: str = "",
+    notes: Iterable[str] = (),
+) -> str:
+    """A title, an image (HTML), a table and sentences below it. Every text is escaped; a long table is cut, the rest counted.
+
+    Columns of text (`is_text`; None: all) are aligned left.
+    """
+    content = [list(row) for row in rows]
+    sides = ["left" if is_left else "right" for is_left in (is_text or [True] * len(headings))]
+    head = "".join(_cell("th", text, side) for text, side in zip(headings, sides, strict=True))
+    body = "".join(
+        f"<tr>{''.join(_cell('td', text, side) for text, side in zip(row, sides, strict=True))}</tr>"
+        for row in content[:_MOST_ROWS]
+    )
+    below = [*([f"… and {len(content) - _MOST_ROWS} more rows"] if len(content) > _MOST_ROWS else []), *notes]
+    lines = "".join(f'<div style="white-space:pre-wrap">{escape(line)}</div>' for line in below)
+    table = (
+        '<div style="overflow-x:auto"><table style="border-collapse:collapse;color:inherit;font-size:inherit;font-variant-numeric:tabular-nums">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+    heading = f'<div style="margin:4px 0;white-space:pre-wrap"><b>{escape(title)}</b></div>'
+    return f'<div style="font-size:13px">{heading}{image}{table if content else ""}{lines}</div>'
+
+
+def _cell(tag: str, text: str, side: str) -> str:
+    return f'<{tag} style="{_CELL};text-align:{side}">{escape(text)}</{tag}>'
+
+
+def bars_html(names: Sequence[str], values: Sequence[float | None], unit: str, *, low_is_bad: bool = True) -> str:
+    """A bar for every row, the worst in another color; what has no finite value is left out, and of many the first are drawn."""
+    pairs = zip(names, values, strict=True)
+    shown = [(name, value) for name, value in pairs if value is not None and math.isfinite(value)][:_MOST_BARS]
+    if len(shown) < 2:
+        return ""
+    numbers = [value for _, value in shown]
+    low, high = min(*numbers, 0.0), max(*numbers, 0.0)
+    span, worst = (high - low) or 1.0, min(numbers) if low_is_bad else max(numbers)
+    left, height = 0.42 * _WIDTH, 16 * len(shown)
+    parts = []
+    for number, (name, value) in enumerate(shown):
+        x = left + (min(value, 0.0) - low) / span * (0.36 * _WIDTH)
+        width = max(abs(value) / span * (0.36 * _WIDTH), 1.0)
+        fill, y = _WORST if value == worst else _BAR, 16 * number
+        label = name if len(name) <= _LONGEST_LABEL else f"…{name[1 - _LONGEST_LABEL :]}"
+        parts.append(
+            f'<text x="{left - 6:.0f}" y="{y + 12}" text-anchor="end" fill="currentColor">{escape(label)}</text>'
+            f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="10" fill="{fill}"/>'
+            f'<text x="{x + width + 5:.1f}" y="{y + 12}" fill="currentColor">{value:,.4g} {escape(unit)}</text>'
+        )
+    return _svg("".join(parts), height)
+
+
+def blocks_html(blocks: Sequence[Any], steps: int, peak: int) -> str:
+    """Blocks of memory over time: steps from left to right, addresses from below; of many the largest are drawn.
+
+    A block has a name, a kind, the first and the last step that need it, an offset and a number of bytes.
+    """
+    if not blocks or steps < 1 or peak < 1:
+        return ""
+    height = 200.0
+    parts = []
+    for block in sorted(blocks, key=lambda block: -block.bytes)[:_MOST_BLOCKS]:
+        x, right = block.first / steps * _WIDTH, (block.last + 1) / steps * _WIDTH
+        y, tall = height - (block.offset + block.bytes) / peak * height, max(block.bytes / peak * height, 1.0)
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(right - x - 0.5, 0.5):.1f}" height="{tall:.1f}" '
+            f'fill="{_FILLS.get(block.kind, _BAR)}" fill-opacity=".7" stroke="currentColor" stroke-opacity=".4" '
+            f'stroke-width=".5"><title>{escape(f"{block.name}: {block.bytes:,} bytes")}</title></rect>'
+        )
+    return _svg("".join(parts), height)
+
+
+def _svg(content: str, height: float) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH:.0f} {height:.0f}" style="max-width:{_WIDTH:.0f}px;width:100%;display:block;margin:6px 0" '
+        f'font-size="11" font-family="system-ui,sans-serif" role="img">{content}</svg>'
+    )
 
 
 class Shown(ABC):
@@ -163,7 +250,7 @@ class Shown(ABC):
         return self.summary()
 
     def _image(self) -> str:
-        """HTML of a image above the table."""
+        """HTML of an image above the table."""
         return ""
 
     def _notes(self) -> Iterable[str]:

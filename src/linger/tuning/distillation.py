@@ -11,8 +11,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, evaluating, float_tensors, fresh, run_batch
 from linger.constraint.conv_bn import per_weight
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
@@ -21,7 +20,6 @@ from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.stored import Kind
-from linger.quantization.diagnosis.noise_bench import mismatch
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
@@ -44,7 +42,10 @@ _PULL = 1.0
 data say little would drift otherwise, and other data would find them changed."""
 
 _MEAN, _SQUARE = 0.9, 0.99
-"""How much of the running mean of a gradient, and of its square, is kept at each step."""
+"""How much of the running mean of a gradient, and of its square, is kept at each step, as in Adam (Kingma and Ba, 2015)."""
+
+Parameters = Mapping[str, tuple[nn.Parameter, Tensor]]
+"""Parameters by name, and the step of the grid that each is rounded to."""
 
 
 def distill(
@@ -86,7 +87,10 @@ def distill(
             another model; a number is out of range; no output depends on a weight. The model is then as it was.
     """
     where = "distill"
-    _check_numbers(where, steps=steps, learning_rate=learning_rate, batch_size=batch_size, budget=budget)
+    least = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size, "budget": budget}
+    wrong = [f"{name} is {value!r}" for name, value in least.items() if value is not None and not 0 < value < math.inf]
+    if wrong:
+        raise UsageError(f"{where}: {', '.join(wrong)}; a number above 0 is expected.")
     require_pair(where, model, reference)
     batches = checked_data(where, model, data)
     learned, held = split_data(where, batches)
@@ -94,8 +98,8 @@ def distill(
     if batch_size is not None:
         learned = _regrouped(where, learned, batch_size, generator)
     error, held_error, lesson = (OutputError(reference, part) for part in (batches, held, learned))
-    before, state = error(model), {key: value.detach().clone() for key, value in model.state_dict().items()}
-    with undone_on_error(where, model), evaluating(model), _learning(model) as parameters:
+    before = error(model)
+    with undone_on_error(where, model) as state, evaluating(model), _learning(model) as parameters:
         ranges = LearnedRanges(model) if learn_ranges else None
         training = _Training(model, lesson, held_error, parameters, ranges)
         is_interrupted = training.run(where, steps, learning_rate, generator, budget)
@@ -105,17 +109,8 @@ def distill(
         after = before
     if is_interrupted:
         raise KeyboardInterrupt
-    changes = () if after == before else (*_changes(parameters, state), *_moved_scales(model, state))
+    changes = () if after == before else tuple(_changes(model, parameters, state))
     return Remedy(where, error_db(before), error_db(after), changes, trials=training.looks)
-
-
-def _check_numbers(
-    where: str, *, steps: int, learning_rate: float, batch_size: int | None, budget: float | None
-) -> None:
-    least = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size, "budget": budget}
-    wrong = [f"{name} is {value!r}" for name, value in least.items() if value is not None and not 0 < value < math.inf]
-    if wrong:
-        raise UsageError(f"{where}: {', '.join(wrong)}; a number above 0 is expected.")
 
 
 def _regrouped(where: str, batches: Sequence[Batch], size: int, generator: torch.Generator) -> list[Batch]:
@@ -133,14 +128,14 @@ def _regrouped(where: str, batches: Sequence[Batch], size: int, generator: torch
 
 
 @contextmanager
-def _learning(model: nn.Module) -> Iterator[dict[str, tuple[nn.Parameter, Tensor]]]:
+def _learning(model: nn.Module) -> Iterator[Parameters]:
     """The parameters to train with the steps of their grids; gradients are on for them alone, and weights keep their scales."""
     flags = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
     with torch.inference_mode(mode=False), torch.enable_grad():
         try:
-            for found in ranges_of(model).values():
-                if found.kind is Kind.WEIGHT and found.scale:
-                    found.choose_range(found.largest)
+            for one in ranges_of(model).values():
+                if one.kind is Kind.WEIGHT and one.scale:
+                    one.choose_range(one.largest)
             model.requires_grad_(requires_grad=False).zero_grad()
             trained = grid_steps(model)
             for parameter, _ in trained.values():
@@ -160,7 +155,7 @@ class _Training:
         model: nn.Module,
         lesson: OutputError,
         held_error: OutputError,
-        parameters: Mapping[str, tuple[nn.Parameter, Tensor]],
+        parameters: Parameters,
         ranges: LearnedRanges | None,
     ) -> None:
         self._model, self._lesson, self._held_error, self._ranges = model, lesson, held_error, ranges
@@ -256,16 +251,10 @@ class _Training:
 
     def _loss(self, batch: Batch, expected: Sequence[Tensor]) -> Tensor:
         """The mean over the outputs of the squared error, in units of the output's power in the float model."""
-        found = float_tensors(unwrap(run_batch(self._model, fresh(batch))))
-        problem = mismatch(expected, found)
-        if problem is not None:
-            raise UsageError(f"{problem}. The reference must be the float model of the quantized one.")
-        parts = [
-            (f - e).abs().square().mean() / power
-            for f, e, power in zip(found, expected, self._powers, strict=True)
-            if e.numel()
-        ]
-        return torch.stack(parts).mean()
+        outputs = float_tensors(unwrap(run_batch(self._model, fresh(batch))))
+        self._lesson.require_alike(expected, outputs)
+        parts = zip(outputs, expected, self._powers, strict=True)
+        return torch.stack([(y - e).abs().square().mean() / power for y, e, power in parts if e.numel()]).mean()
 
 
 def _mean_power(tensors: Sequence[Tensor]) -> float:
@@ -274,30 +263,23 @@ def _mean_power(tensors: Sequence[Tensor]) -> float:
     return total / sum(t.numel() for t in tensors) if total else 1.0
 
 
-def _changes(parameters: Mapping[str, tuple[nn.Parameter, Tensor]], state: Mapping[str, Tensor]) -> tuple[Change, ...]:
-    found = []
+def _changes(model: nn.Module, parameters: Parameters, state: Mapping[str, Tensor]) -> Iterator[Change]:
     for name, (parameter, step) in parameters.items():
         moved = torch.where(step > 0, (parameter.detach() - state[name]).abs() / step, 0.0)
         if bool(moved.any()):
-            found.append(Change(name, "moved on average, in steps of its grid", None, float(moved.mean())))
-    return tuple(found)
-
-
-def _moved_scales(model: nn.Module, state: Mapping[str, Tensor]) -> list[Change]:
-    changed = []
-    for key, found in ranges_of(model).items():
+            yield Change(name, "moved on average, in steps of its grid", None, float(moved.mean()))
+    for key, one in ranges_of(model).items():
         path, _, name = key.rpartition(".")
         before = float(state[f"{path}.scale_{name}".lstrip(".")])
-        if before != found.scale:
-            changed.append(Change(key, "scale", before, found.scale))
-    return changed
+        if before != one.scale:
+            yield Change(key, "scale", before, one.scale)
 
 
 _USUAL_BITS = 8
 _NEGLIGIBLE = 1e-8
 
 
-def grid_steps(model: nn.Module) -> dict[str, tuple[nn.Parameter, Tensor]]:
+def grid_steps(model: nn.Module) -> Parameters:
     """The parameters that rounding acts on, by name, and the step of each one's grid; it can be multiplied with them.
 
     The step of a bias is that of its layer's output (of a recurrent layer, of the weights beside it), since its own grid is
@@ -312,46 +294,32 @@ def grid_steps(model: nn.Module) -> dict[str, tuple[nn.Parameter, Tensor]]:
         if isinstance(layer, QuantizedBase):
             for parameter, step in _own_steps(layer):
                 steps.setdefault(parameter, step)
-    found: dict[str, tuple[nn.Parameter, Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and parameter not in left_out:
-            found[name] = (parameter, steps[parameter] if parameter in steps else _usual_step(parameter))
-    return found
+    trained = {n: p for n, p in model.named_parameters() if p.is_floating_point() and p not in left_out}
+    for p in trained.values():
+        if p not in steps:
+            steps[p] = torch.tensor(1.0 / scale_for(max_abs(p), _USUAL_BITS), device=p.device)
+    return {name: (parameter, steps[parameter]) for name, parameter in trained.items()}
 
 
-def _own_steps(layer: QuantizedBase) -> list[tuple[nn.Parameter, Tensor]]:
+def _own_steps(layer: QuantizedBase) -> Iterator[tuple[nn.Parameter, Tensor]]:
     if isinstance(layer, QuantRecurrent):
-        return _recurrent_steps(layer)
+        for name, parameter in layer.named_parameters(recurse=False):
+            _, side, *rest = name.split("_")
+            end = "_".join(part for part in rest if part != "l0")
+            yield parameter, _step_of(layer, ("iw" if side == "ih" else "hw") + (f"_{end}" if end else ""))
     if not isinstance(layer, QuantLayer) or isinstance(layer, NormLayer) or "scale_w" not in layer._buffers:  # noqa: SLF001 - get_buffer raises
-        return []
-    weight = _step_of(layer, "w")
-    found = [(layer.weight, weight)]
-    factor = None
+        return
+    weight, factor = _step_of(layer, "w"), None
     if layer.bn is not None:
         factor = affine_of(layer)[0].detach().abs()
         factor = torch.where(factor > _NEGLIGIBLE, 1.0 / factor, 0.0)  # a channel without effect does not move
-        found = [(layer.weight, weight * per_weight(factor, layer.weight, layer.transposed_groups))]
+        weight = weight * per_weight(factor, layer.weight, layer.transposed_groups)
+    yield layer.weight, weight
     if layer.bias is not None:
         bias = _step_of(layer, "o")
-        found.append((layer.bias, bias if factor is None else bias * factor))
-    return found
-
-
-def _recurrent_steps(layer: QuantRecurrent) -> list[tuple[nn.Parameter, Tensor]]:
-    found = []
-    for name, parameter in layer.named_parameters(recurse=False):
-        kind, side, *rest = name.split("_")
-        assert kind in ("weight", "bias")
-        end = "_".join(part for part in rest if part != "l0")
-        key = ("iw" if side == "ih" else "hw") + (f"_{end}" if end else "")
-        found.append((parameter, _step_of(layer, key)))
-    return found
+        yield layer.bias, bias if factor is None else bias * factor
 
 
 def _step_of(layer: QuantizedBase, name: str) -> Tensor:
     scale = layer.read(f"scale_{name}")
     return torch.tensor(1.0 / scale if scale else 0.0, device=layer.get_buffer(f"scale_{name}").device)
-
-
-def _usual_step(parameter: nn.Parameter) -> Tensor:
-    return torch.tensor(1.0 / scale_for(max_abs(parameter), _USUAL_BITS), device=parameter.device)

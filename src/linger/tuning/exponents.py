@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, evaluating
 from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.errors import UsageError
@@ -68,17 +67,14 @@ def choose_exponents(model: nn.Module, reference: nn.Module, data: object, *, ma
     with undone_on_error(_WHERE, model), torch.no_grad():
         search = _Search(model, reference, batches)
         before = search.error
-        scales = {key: found.scale for key, found in search.ranges.items()}
+        scales = {key: one.scale for key, one in search.ranges.items()}
         bounded = (step for step, _ in zip(range(max_trials), search.trials(), strict=False))
         for _ in progress(bounded, _WHERE, total=max_trials):
             pass
         search.finish()
-    changes = [
-        Change(key, "scale", scales[key], found.scale)
-        for key, found in search.ranges.items()
-        if found.scale != scales[key]
-    ]
-    return Remedy(_WHERE, error_db(before), error_db(search.error), tuple(changes), trials=search.count)
+    moved = {key: one.scale for key, one in search.ranges.items() if one.scale != scales[key]}
+    changes = tuple(Change(key, "scale", scales[key], scale) for key, scale in moved.items())
+    return Remedy(_WHERE, error_db(before), error_db(search.error), changes, trials=search.count)
 
 
 class _Search:
@@ -91,7 +87,7 @@ class _Search:
         self._few = OutputError(reference, batches[: len(batches) // _SCREENED or 1]) if len(batches) > 1 else None
         self.error = self._all(model)
         self.error_of_few = 0.0 if self._few is None else self._few(model)
-        self.ranges = {key: found for key, found in ranges_of(model).items() if found.scale > 0}
+        self.ranges = {key: one for key, one in ranges_of(model).items() if one.scale > 0}
         self._without_effect: set[str] = set()
 
     def trials(self) -> Iterator[None]:
@@ -118,16 +114,16 @@ class _Search:
         """Measure a candidate, and keep it if the error falls."""
         if key in self._without_effect:
             return
-        found = self.ranges[key]
-        saved = found.save()
+        one = self.ranges[key]
+        saved = one.save()
         self.count += 1
-        found.choose(scale)
+        one.choose(scale)
         few = self.error_of_few if self._few is None else self._few(self._model)
         error = self._all(self._model) if few < self.error_of_few or self._few is None else math.inf
         if error < self.error * (1 - _LEAST_GAIN):
             self.error, self.error_of_few = error, few
         else:
-            found.restore(saved)
+            one.restore(saved)
             if error == self.error or (self._few is not None and few == self.error_of_few):
                 self._without_effect.add(key)
         yield
@@ -150,30 +146,27 @@ def local_scales(model: nn.Module, batch: Batch, ranges: Mapping[str, Range]) ->
     runtime = runtime_of(model)
     assert runtime is not None  # require_pair has asked
     errors = _Errors(runtime, ranges)
-    for key, found in ranges.items():
-        if found.kind is Kind.WEIGHT:
-            weight = _weight_of(found)
-            if weight is not None:
-                errors.add(key, weight)
+    for key, one in ranges.items():
+        if one.kind is Kind.WEIGHT and isinstance(one.layer, (QuantLayer, QuantRecurrent)):
+            errors.add(key, _weight_of(one))  # not the weight of a function in a user's own forward
     with evaluating(model), Trace(model) as trace:
         trace.observe(runtime.observers, errors.observe)
         trace.run(batch)
     return errors.better()
 
 
-def _weight_of(found: Range) -> Tensor | None:
-    layer = found.layer
+def _weight_of(one: Range) -> Tensor:
+    layer = one.layer
     if isinstance(layer, QuantLayer):
         return layer.real_weight
-    if not isinstance(layer, QuantRecurrent):
-        return None  # the weight of a function in a user's own forward
+    assert isinstance(layer, QuantRecurrent)  # as the caller chose it
     names = {
         f"{name}{range_suffix(k, back)}": f"weight_{role}{suffix}"
         for k, directions in enumerate(layer.suffixes)
         for back, suffix in enumerate(directions)
         for name, role in (("iw", "ih"), ("hw", "hh"))
     }
-    return layer.get_parameter(names[found.name]).detach()
+    return layer.get_parameter(names[one.name]).detach()
 
 
 def _key(path: str, end: str) -> str:
@@ -189,38 +182,27 @@ class _Errors:
 
     def add(self, key: str, tensor: Tensor) -> None:
         """Round a tensor at every scale."""
-        found = self._ranges.get(key)
-        if found is None:
+        one = self._ranges.get(key)
+        if one is None:
             return
         sums = self._sums.setdefault(key, [0.0] * len(_FACTORS))
         for i, factor in enumerate(_FACTORS):
-            rounded = fake_quantize(tensor, found.scale * factor, found.bits)
+            rounded = fake_quantize(tensor, one.scale * factor, one.bits)
             sums[i] += float((rounded - tensor).double().square().sum())
 
-    def observe(
-        self,
-        name: str,
-        op: Op,
-        operands: Operands,
-        attributes: Mapping[str, Any],
-        result: QTensor,  # noqa: ARG002 - an observer's signature
-    ) -> None:
+    def observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], _result: QTensor) -> None:
         """An op was computed: look at what it rounds, where that is known."""
-        path, last = name.rpartition(".")[0], operands[-1]
+        path, x, last = name.rpartition(".")[0], operands[0], operands[-1]
         if isinstance(last, Frozen):
-            self._add_product(path, op, operands[0], last, attributes)
+            if isinstance(x, QTensor) and not op.normalizes:
+                key, y = _key(path, "o"), accumulate(op, attributes, x.content, last.weight, last.bias)
+                layer = self._ranges[key].layer if key in self._ranges else None
+                self.add(key, y.clamp_min(0) if isinstance(layer, QuantLayer) and layer.is_ahead_of_relu else y)
         elif op.name == "Quant":
             for end in ("x", "i"):
                 self.add(_key(path, end), last)
         elif op.state_name is not None and self._runtime.frame is not None:
             self._add_function(op, [o for o in operands if isinstance(o, QTensor)])
-
-    def _add_product(
-        self, path: str, op: Op, x: Tensor | Frozen, frozen: Frozen, attributes: Mapping[str, Any]
-    ) -> None:
-        if isinstance(x, QTensor) and not op.normalizes:
-            y = accumulate(op, attributes, x.content, frozen.weight, frozen.bias)
-            self.add(_key(path, "o"), y.clamp_min(0) if self._is_ahead_of_relu(path) else y)
 
     def _add_function(self, op: Op, operands: Sequence[QTensor]) -> None:
         """A sum, a product of tensors or a concatenation, whose range is a child of the module at work."""
@@ -236,10 +218,6 @@ class _Errors:
         else:
             formats = [o.scale for o in operands], [o.bits for o in operands]
             self.add(key, fast.real_result([o.content for o in operands], *formats))
-
-    def _is_ahead_of_relu(self, path: str) -> bool:
-        found = self._ranges.get(_key(path, "o"))
-        return found is not None and isinstance(found.layer, QuantLayer) and found.layer.is_ahead_of_relu
 
     def better(self) -> dict[str, float]:
         """The best scales, where they are not those that the ranges have; first where they take away most of the error."""

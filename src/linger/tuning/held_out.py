@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data in two parts: what a remedy learns from, and what it is judged by."""
+"""Data in two parts: what remedies may see, and what they are judged by."""
 
 from __future__ import annotations
 
@@ -14,39 +14,7 @@ from linger.errors import UsageError
 from linger.tuning.remedy import OutputError
 
 _ONE_IN = 4
-"""One batch in so many is held out."""
-
-
-def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
-    """Batches to learn from, and batches to judge by: every fourth one, at least one.
-
-    A single batch is split along its first axis, the last quarter of which is held out.
-
-    Raises:
-        UsageError: There is one batch alone, and its tensors have no common first axis of at least two.
-    """
-    if len(batches) > 1:
-        held = list(range(len(batches) - 1, -1, -_ONE_IN))
-        return [b for i, b in enumerate(batches) if i not in held], [batches[i] for i in sorted(held)]
-    count = _common_rows(batches[0])
-    if count <= 1:
-        raise UsageError(
-            f"{where}: one batch that cannot be split is too little: a part of the data is held out to judge the result. "
-            "Give at least two batches."
-        )
-    learned = count - max(1, count // _ONE_IN)
-    return [rows_of_batch(batches[0], slice(learned))], [rows_of_batch(batches[0], slice(learned, None))]
-
-
-def _common_rows(batch: Batch) -> int:
-    """The size of the first axis, if all tensors have the same; else 0."""
-    sizes = {tuple(part.shape[:1]) for part in values_of(batch) if isinstance(part, Tensor)}
-    size = sizes.pop() if len(sizes) == 1 else ()
-    return size[0] if size else 0
-
-
-_ENOUGH = 4
-"""So many batches can be divided as they are, one in four held out; of fewer, the rows are."""
+"""One batch in so many is held out; where there are fewer batches, rows are."""
 
 _LARGEST = 32
 _SAME = 1e-3
@@ -70,20 +38,37 @@ class Parts:
     note: str = ""
 
 
+def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
+    """Batches to learn from, and batches to judge by: every fourth one, at least one.
+
+    A single batch is split along its first axis, the last quarter of which is held out; it is refused where its tensors have
+    no common first axis of at least two.
+    """
+    if len(batches) > 1:
+        held = list(range(len(batches) - 1, -1, -_ONE_IN))
+        return [b for i, b in enumerate(batches) if i not in held], [batches[i] for i in sorted(held)]
+    sizes = {tuple(part.shape[:1]) for part in values_of(batches[0]) if isinstance(part, Tensor)}
+    count = max(sizes.pop(), default=0) if len(sizes) == 1 else 0
+    if count <= 1:
+        raise UsageError(
+            f"{where}: one batch that cannot be split is too little: a part of the data is held out to judge the result. "
+            "Give at least two batches."
+        )
+    learned = count - max(1, count // _ONE_IN)
+    return [rows_of_batch(batches[0], slice(learned))], [rows_of_batch(batches[0], slice(learned, None))]
+
+
 def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
     """One batch in four is held out, of two or three the last; of a single one the last quarter of its rows.
 
     Rows that stand beside each other may be alike, so what is held out is never taken from between them. Of fewer than
     sixteen rows the last half is held out; one input that cannot be split is used for both. Where rows are independent, few
     large batches to tune on become several smaller ones, as remedies hold out a part of them in their turn.
-
-    Raises:
-        UsageError: The model does not accept the data, or gives no numbers for them.
     """
     OutputError(reference, batches[:1])  # what the model refuses is named before anything else
-    rows = _all_rows(reference, batches) if len(batches) < _ENOUGH else []
-    if len(batches) == 1 and len(rows) >= _ENOUGH:
-        kept = len(rows) - len(rows) // (_ENOUGH if len(rows) >= _ENOUGH**2 else 2)
+    rows = _all_rows(reference, batches) if len(batches) < _ONE_IN else []
+    if len(batches) == 1 and len(rows) >= _ONE_IN:
+        kept = len(rows) - len(rows) // (_ONE_IN if len(rows) >= _ONE_IN**2 else 2)
         return Parts(tuple(_grouped(rows[:kept])), tuple(_grouped(rows[kept:])))
     try:
         learned, judged = split_data("tune", batches)
@@ -100,8 +85,7 @@ def _all_rows(reference: nn.Module, batches: Sequence[Batch]) -> list[Batch]:
     if not all(_has_rows(reference, batch) for batch in batches):
         return []
     rows = [rows_of_batch(batch, slice(i, i + 1)) for batch in batches for i in range(len(values_of(batch)[0]))]
-    shapes = {tuple(part.shape for part in values_of(row)) for row in rows}
-    return rows if len(shapes) == 1 else []
+    return rows if len({tuple(part.shape for part in values_of(row)) for row in rows}) == 1 else []
 
 
 def _has_rows(reference: nn.Module, batch: Batch) -> bool:
@@ -114,17 +98,16 @@ def _has_rows(reference: nn.Module, batch: Batch) -> bool:
         whole, alone = OutputError(reference, [batch, rows_of_batch(batch, last)]).expected
     except UsageError:
         return False
-    return all(_is_row(w, a, last) for w, a in zip(whole, alone, strict=True))
-
-
-def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
-    if not whole.dim() or len(whole) != row.start + 1 or whole[row].shape != alone.shape:
-        return False
-    return torch.allclose(whole[row], alone, rtol=_SAME, atol=_SAME * float(whole.abs().max()))
+    return all(
+        w.dim()
+        and len(w) == max(counts)
+        and w[last].shape == a.shape
+        and torch.allclose(w[last], a, rtol=_SAME, atol=_SAME * float(w.abs().max()))
+        for w, a in zip(whole, alone, strict=True)
+    )
 
 
 def _grouped(rows: Sequence[Batch]) -> list[Batch]:
     """Rows as about eight batches, none of more than 32 rows."""
-    size = min(_LARGEST, max(1, len(rows) // (2 * _ENOUGH)))
-    groups = [rows[i : i + size] for i in range(0, len(rows), size)]
-    return [joined_rows(group) for group in groups]
+    size = min(_LARGEST, max(1, len(rows) // (2 * _ONE_IN)))
+    return [joined_rows(rows[i : i + size]) for i in range(0, len(rows), size)]

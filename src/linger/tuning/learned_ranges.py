@@ -3,7 +3,7 @@
 
 Rounding y = q·2^θ with q = sat(⌊x·2^−θ + ½⌋) has, straight through the rounding, the derivative ln 2·(y − x) by θ where nothing
 saturates and ln 2·y where it does: a coarser grid adds rounding error, a finer one cuts off more. θ is real and the optimizer's;
-the forward pass takes the whole number next to it.
+the forward pass takes the whole number next to it (TQT: Jain and others, Trained Quantization Thresholds, 2019).
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.conv_bn import per_weight
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
 from linger.ops.fast.fast_path import accumulate
 from linger.quantization.core.quantized import Frozen, ranges_of
-from linger.quantization.core.ranges import Range, Saved
+from linger.quantization.core.ranges import Saved
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
-from linger.tuning.learned_rounding.product_rounding import affine_of
+from linger.tuning.learned_rounding.product_rounding import folded_weight
 
 _REACH = 4.0
 """A scale moves by at most so many powers of two."""
@@ -62,7 +60,8 @@ class LearnedRanges:
         if runtime is None:
             raise UsageError("LearnedRanges: the model is not quantized. Call linger.init and calibrate it first.")
         self._model, self._runtime = model, runtime
-        self._ranges = [r for r in ranges_of(model).values() if _is_learned(r) and r.scale]
+        products = [r for r in ranges_of(model).values() if isinstance(r.layer, QuantLayer) and r.layer.can_shift]
+        self._ranges = [r for r in products if r.scale and not isinstance(r.layer, NormLayer)]
         self.keys = tuple(r.key for r in self._ranges)
         if not self.keys:
             raise UsageError(
@@ -85,19 +84,19 @@ class LearnedRanges:
         """Give the model the scales that the exponents have come to; call it after each step of the optimizer."""
         with torch.no_grad():
             self.exponents.copy_(self.exponents.clamp(self._first - _REACH, self._first + _REACH))
-        for found, exponent in zip(self._ranges, self.exponents.tolist(), strict=True):
+        for one, exponent in zip(self._ranges, self.exponents.tolist(), strict=True):
             scale = 2.0 ** -math.floor(exponent + 0.5)
-            if scale != found.scale:
-                found.choose(scale)
+            if scale != one.scale:
+                one.choose(scale)
 
     def save(self) -> list[Saved]:
         """The present scales of the model."""
-        return [found.save() for found in self._ranges]
+        return [one.save() for one in self._ranges]
 
     def restore(self, saved: list[Saved]) -> None:
         """Give the model back scales of before; exponents stay."""
-        for found, state in zip(self._ranges, saved, strict=True):
-            found.restore(state)
+        for one, state in zip(self._ranges, saved, strict=True):
+            one.restore(state)
 
     # gradients
     def __enter__(self) -> LearnedRanges:
@@ -109,9 +108,7 @@ class LearnedRanges:
         self._runtime.observers.append(self._observe)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._runtime.observers.remove(self._observe)
 
     def _observe(self, name: str, op: Op, operands: Any, attributes: Mapping[str, Any], result: Any) -> None:
@@ -127,8 +124,7 @@ class LearnedRanges:
             bias = None if frozen.bias is None else frozen.bias.detach()
             product = partial(accumulate, op, attributes, x, frozen.weight.detach(), bias)
             self._ask(f"{path}.o", result.content, product, result.scale, result.bits)
-            weight = partial(_folded, layer)
-            self._ask(f"{path}.w", frozen.weight, weight, frozen.scale_w, layer.widths.parameter)
+            self._ask(f"{path}.w", frozen.weight, partial(folded_weight, layer), frozen.scale_w, layer.widths.parameter)
 
     def _ask(self, key: str, rounded: Tensor, real: Callable[[], Tensor], scale: float, bits: int) -> None:
         number = self._numbers.get(key.lstrip("."))
@@ -140,19 +136,11 @@ class LearnedRanges:
 
         def learn(gradient: Tensor) -> None:
             with torch.no_grad():
-                self._add(number, float((gradient * _derivative(values, real(), scale, bits)).sum()))
+                if self.exponents.grad is None:
+                    self.exponents.grad = torch.zeros_like(self.exponents)
+                self.exponents.grad[number] += float((gradient * _derivative(values, real(), scale, bits)).sum())
 
         rounded.register_hook(learn)
-
-    def _add(self, number: int, gradient: float) -> None:
-        if self.exponents.grad is None:
-            self.exponents.grad = torch.zeros_like(self.exponents)
-        self.exponents.grad[number] += gradient
-
-
-def _is_learned(found: Range) -> bool:
-    layer = found.layer
-    return isinstance(layer, QuantLayer) and not isinstance(layer, NormLayer) and layer.can_shift
 
 
 def _derivative(rounded: Tensor, real: Tensor, scale: float, bits: int) -> Tensor:
@@ -161,11 +149,3 @@ def _derivative(rounded: Tensor, real: Tensor, scale: float, bits: int) -> Tenso
     steps = real.reshape(rounded.shape) * scale
     is_held = (steps >= low - 0.5) & (steps < high + 0.5)
     return math.log(2.0) * (rounded - torch.where(is_held, real.reshape(rounded.shape), 0.0))
-
-
-def _folded(layer: QuantLayer) -> Tensor:
-    """A layer's weight with its batch norm folded in, not rounded."""
-    weight = layer.weight.detach()
-    if layer.bn is None:
-        return weight
-    return weight * per_weight(affine_of(layer)[0].detach(), weight, layer.transposed_groups)

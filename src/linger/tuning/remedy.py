@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every remedy shares: its data and models checked before anything changes, and its result with figures."""
+"""What every remedy shares: data and models checked before anything changes, the error at the outputs, and a result with figures."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,14 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, as_batches, evaluating, float_tensors, fresh, run_batch
 from linger.constraint.limits import QUANTIZED
 from linger.errors import LingerError, UsageError, listing, no_module
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.noise_bench import SignalNoise, decibels, mismatch
+from linger.quantization.diagnosis.call_watch import SignalNoise, decibels, mismatch
 from linger.records.table import Column, Result
 
 
@@ -31,53 +29,46 @@ class OutputError:
 
     def __init__(self, reference: nn.Module, batches: Sequence[Batch]) -> None:
         self.batches = [fresh(batch) for batch in batches]
-        self.expected = [self._outputs(reference, batch) for batch in self.batches]
-        _require_numbers(self.expected)
+        self.expected = [self.outputs(reference, batch) for batch in self.batches]
+        wrong = [
+            f"output {number} for batch {place}"
+            for place, outputs in enumerate(self.expected)
+            for number, output in enumerate(outputs)
+            if not bool(output.isfinite().all())
+        ]
+        if wrong:
+            raise UsageError(
+                f"The float model gives NaN or infinity: {listing(wrong, limit=8)}. Leave such data out, or mend the model."
+            )
 
     @staticmethod
-    def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
+    def outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
+        """The outputs of a model that hold real numbers, in evaluation mode."""
         with torch.no_grad(), evaluating(model):
             return [t.detach().clone() for t in float_tensors(unwrap(run_batch(model, fresh(batch))))]
 
     def __call__(self, model: nn.Module) -> float:
-        """The error: 0 where nothing differs, 1 where the noise is as large as the signal.
-
-        Raises:
-            UsageError: The model's outputs have other shapes than the reference's.
-        """
+        """The error: 0 where nothing differs, 1 where the noise is as large as the signal."""
         errors = self.of_outputs(model)
         return sum(errors) / len(errors) if errors else 0.0
 
     def of_outputs(self, model: nn.Module) -> list[float]:
-        """The error of each output.
-
-        Raises:
-            UsageError: The model's outputs have other shapes than the reference's.
-        """
+        """The error of each output; other shapes than the reference's are refused."""
         totals: list[SignalNoise] = []
         for batch, expected in zip(self.batches, self.expected, strict=True):
-            found = self._outputs(model, batch)
-            problem = mismatch(expected, found)
-            if problem is not None:
-                raise UsageError(f"{problem}. The reference must be the float model of the quantized one.")
-            totals = totals or [SignalNoise() for _ in found]
-            for total, first, second in zip(totals, expected, found, strict=True):
+            outputs = self.outputs(model, batch)
+            self.require_alike(expected, outputs)
+            totals = totals or [SignalNoise() for _ in outputs]
+            for total, first, second in zip(totals, expected, outputs, strict=True):
                 total.add(first, second)
         return [total.noise / total.signal if total.signal else float(total.noise > 0) for total in totals]
 
-
-def _require_numbers(expected: Sequence[Sequence[Tensor]]) -> None:
-    """Refuse outputs that nothing can be compared with."""
-    wrong = [
-        f"output {number} for batch {place}"
-        for place, outputs in enumerate(expected)
-        for number, output in enumerate(outputs)
-        if not bool(output.isfinite().all())
-    ]
-    if wrong:
-        raise UsageError(
-            f"The float model gives NaN or infinity: {listing(wrong, limit=8)}. Leave such data out, or mend the model."
-        )
+    @staticmethod
+    def require_alike(expected: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Refuse outputs of other shapes than the reference's."""
+        problem = mismatch(expected, outputs)
+        if problem is not None:
+            raise UsageError(f"{problem}. The reference must be the float model of the quantized one.")
 
 
 def error_db(error: float) -> float:
@@ -87,12 +78,6 @@ def error_db(error: float) -> float:
     20.0
     """
     return decibels(1.0, error)
-
-
-def float_copy(model: nn.Module) -> nn.Module:
-    """A copy of a float model that keeps its own weights, in evaluation mode and without gradients."""
-    made = copy.deepcopy(model).eval()
-    return made.requires_grad_(requires_grad=False)
 
 
 _COLUMNS = (
@@ -148,11 +133,7 @@ class Remedy(Result):
 
 
 def checked_data(where: str, model: object, data: object) -> list[Batch]:
-    """The batches of data for a model, all in memory.
-
-    Raises:
-        UsageError: There are none, or they hold NaN or infinity.
-    """
+    """The batches of data for a model, all in memory; no data, NaN and infinity are refused."""
     batches = list(as_batches(model, data, where))
     if not batches:
         raise UsageError(f"{where}: the data are empty. Give at least one batch of typical inputs.")
@@ -163,11 +144,7 @@ def checked_data(where: str, model: object, data: object) -> list[Batch]:
 
 
 def require_float(where: str, model: object) -> None:
-    """Refuse what is no float model.
-
-    Raises:
-        UsageError: It is no module, or quantized.
-    """
+    """Refuse what is no module, or quantized."""
     if not isinstance(model, nn.Module):
         raise no_module(where, model)
     if any(QUANTIZED.of(module) for module in model.modules()):
@@ -177,14 +154,11 @@ def require_float(where: str, model: object) -> None:
 
 
 def require_pair(where: str, model: object, reference: object) -> None:
-    """Refuse a model that is not quantized and calibrated, or whose reference is not its float model.
-
-    Raises:
-        UsageError: With every layer that the reference lacks, or has with another shape.
-    """
+    """Refuse a model that is not quantized and calibrated, or whose reference is not its float model; every layer is named."""
     if not isinstance(model, nn.Module) or runtime_of(model) is None:
         raise UsageError(f"{where}: the model is not quantized. Call linger.init and calibrate it first.")
-    if not _is_real(reference):
+    runtime = runtime_of(reference) if isinstance(reference, nn.Module) else None
+    if runtime is None or not runtime.stays_real:  # a quantized model in real numbers is its own reference
         require_float(f"{where}, reference", reference)
     assert isinstance(reference, nn.Module)
     layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, QuantizedBase)}
@@ -200,12 +174,6 @@ def require_pair(where: str, model: object, reference: object) -> None:
         )
 
 
-def _is_real(reference: object) -> bool:
-    """Whether it is a quantized model that computes in real numbers, which is its own reference."""
-    runtime = runtime_of(reference) if isinstance(reference, nn.Module) else None
-    return runtime is not None and runtime.stays_real
-
-
 def _fits(layer: nn.Module, other: nn.Module | None) -> bool:
     """Whether a float layer has the weights of a quantized one, as far as shapes tell."""
     if other is None:
@@ -215,13 +183,18 @@ def _fits(layer: nn.Module, other: nn.Module | None) -> bool:
     return all(shapes.get(name, shapes.get(f"conv.{name}")) == shape for name, shape in own.items())
 
 
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of a model's parameters and buffers."""
+    return {key: value.detach().clone() for key, value in model.state_dict().items()}
+
+
 @contextmanager
-def undone_on_error(where: str, model: nn.Module) -> Iterator[None]:
-    """Put parameters and buffers back where a remedy fails or is interrupted; other errors become a LingerError's cause."""
-    before = {key: value.detach().clone() for key, value in model.state_dict().items()}
+def undone_on_error(where: str, model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Put parameters and buffers, which it gives, back where a remedy fails or is interrupted; other errors become a cause."""
+    before = state_of(model)
     modes = [(module, module.training) for module in model.modules()]
     try:
-        yield
+        yield before
     except BaseException as error:
         with torch.no_grad():
             model.load_state_dict(before)

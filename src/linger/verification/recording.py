@@ -224,7 +224,7 @@ def _as_recording(one: object) -> Recording:
 
 def _placed(recording: Recording, interface: FileInterface) -> Recording:
     """Sort arrays by name into inputs of the file, its float outputs, and the tensors in between."""
-    if recording.is_complete:
+    if recording.is_complete or recording.inputs or recording.outputs:
         return recording
     rest = dict(recording.integers)
     inputs = {name: rest.pop(name) for name in interface.inputs if name in rest}

@@ -25,13 +25,12 @@ from linger.proof import verify
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.call_watch import Call, CallWatch, Coverage, Key, coverage
+from linger.quantization.diagnosis.call_watch import Call, CallWatch, Coverage, Key, coverage, working_copy
 from linger.quantization.diagnosis.layer_comparison import (
     LayerComparison,
     LayerRow,
     compare_layers,
 )
-from linger.quantization.diagnosis.noise_bench import working_copy
 from linger.quantization.diagnosis.sensitivity import Sensitivity
 from linger.reporting.facts import (
     HELD_OUT,
@@ -45,7 +44,7 @@ from linger.reporting.facts import (
     TriedStep,
     Tuning,
 )
-from linger.simulation.recorder import record
+from linger.simulation import record
 from linger.targets import Target
 from linger.tuning.autotune.result import TuneResult
 from linger.tuning.mixed_precision.goals import checked_metric, metric_name

@@ -17,13 +17,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch, tensors_of, values_of
-from linger.analysis.decisions import class_axis
+from linger.analysis.batches import (
+    Batch,
+    as_batches,
+    class_axis,
+    float_tensors,
+    fresh,
+    run_batch,
+    tensors_of,
+    values_of,
+)
 from linger.errors import UsageError, counted
 from linger.notation import PERCENT, value_and_unit
 from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.diagnosis.noise_bench import SignalNoise, as_real, mismatch
+from linger.quantization.diagnosis.call_watch import SignalNoise, as_real, mismatch
 from linger.reporting.facts import Quality
 from linger.reporting.verdict import FEW_SAMPLES
 from linger.workflow.samples import Samples, limited, output_name, without_labels

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import onnx
 from torch import nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, evaluating
 from linger.errors import UsageError, no_module
 from linger.files import write_atomically
 from linger.proof import verify

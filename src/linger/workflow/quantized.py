@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from linger.errors import UsageError, refuse_together
 from linger.files import require_free_folder
 from linger.notation import Widths, read_allowance, read_bits, value_and_unit
-from linger.onnx.exporter.forms import FORMS, PACKED_FORMS, check_form, check_opset, check_packed
+from linger.onnx.exporter import FORMS, PACKED_FORMS, check_form, check_opset, check_packed
 from linger.reporting.facts import Quality
 from linger.reporting.verdict import Verdict
 

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
 from linger.analysis.batches import (
     Batch,
     BoundBatch,
     Forward,
     as_tensors,
     can_be_labels,
+    evaluating,
     fresh,
     joined_rows,
     keywords_of,
@@ -31,7 +31,7 @@ from linger.analysis.batches import (
     values_of,
 )
 from linger.errors import LingerError, UsageError, listing
-from linger.simulation.example_call import ExampleCall, default_names
+from linger.simulation import ExampleCall, default_names
 
 HELD_OUT = 5
 """One sample of so many is held out, and one at least."""

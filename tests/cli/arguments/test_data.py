@@ -10,7 +10,7 @@ from torch import nn
 
 from linger import UsageError
 from linger.cli.arguments.data import DataOptions, read_data
-from linger.cli.arguments.paths import ImageOptions, Scale, SoundOptions, read_numbers, read_sizes
+from linger.cli.arguments.options import ImageOptions, Scale, SoundOptions, read_numbers, read_sizes
 
 pytestmark = pytest.mark.needs_torch
 MODEL = nn.Linear(4, 3)

@@ -36,9 +36,9 @@ def digits():
 @pytest.mark.parametrize("form", ["dialect", "bare"])
 def test_the_digits_network_is_taken_without_a_word(digits, tmp_path, caplog, form):
     model, x = digits
-    with caplog.at_level(logging.INFO, logger="linger.onnx.exporter.finishing"):
+    with caplog.at_level(logging.INFO, logger="linger.onnx.exporter.assembly"):
         export(model, x[:1], tmp_path / "net.onnx", target="venus", form=form, verify=True)
-    assert [r.getMessage() for r in caplog.records if r.name == "linger.onnx.exporter.finishing"] == []
+    assert [r.getMessage() for r in caplog.records if r.name == "linger.onnx.exporter.assembly"] == []
 
 
 def test_every_error_is_in_one_message_and_nothing_is_written(tmp_path):

@@ -7,7 +7,7 @@ from torch import nn
 import linger
 from linger.errors import UsageError
 from linger.onnx.exporter.tracing import callers_of
-from linger.simulation.example_call import ExampleCall
+from linger.simulation import ExampleCall
 
 
 class Odd(nn.Module):

@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 from linger.constraint.limits import Widths
 from linger.errors import UsageError
-from linger.quantization.diagnosis.measurements import Measurements, fingerprint, open_measurements
-from linger.quantization.diagnosis.noise_bench import LayerFacts, SignalNoise, Trial
+from linger.quantization.diagnosis.call_watch import SignalNoise
+from linger.quantization.diagnosis.noise_bench import LayerFacts, Measurements, Trial, fingerprint, open_measurements
 from tests.support.odd_targets import Pipe
 
 LAYERS = {"0": LayerFacts("0", "LinearInt", Widths(), Widths(), 20)}
@@ -158,7 +158,7 @@ def test_anything_else_has_another_fingerprint(other):
 
 def test_another_linger_has_another_fingerprint(monkeypatch):
     before = fingerprint(net(), [(X,)], 8, LAYERS)
-    monkeypatch.setattr("linger.quantization.diagnosis.measurements.__version__", "9")
+    monkeypatch.setattr("linger.quantization.diagnosis.noise_bench.__version__", "9")
     assert fingerprint(net(), [(X,)], 8, LAYERS) != before
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune.budget import OutOfBudgetError, read_budget
+from linger.tuning.autotune.budget import read_budget
 
 
 class Clock:
@@ -80,6 +80,6 @@ def test_a_model_that_is_watched_stops_in_the_middle_of_a_step() -> None:
     with budget.watching(model):
         model(torch.ones(1, 2))
         clock.now += 11
-        with pytest.raises(OutOfBudgetError, match="the budget of 10 s ended"):
+        with pytest.raises(linger.LingerError, match="the budget of 10 s ended"):
             copy.deepcopy(model)(torch.ones(1, 2))
     model(torch.ones(1, 2))

@@ -16,7 +16,7 @@ from linger.quantization.core.quantized import ranges_of
 from linger.tuning.autotune import plan
 from linger.tuning.autotune.plan import EQUALIZED, affordable, expected_seconds, training_steps, usual_plan
 from linger.tuning.autotune.result import Step
-from linger.tuning.autotune.search import PLAIN, Candidate, Score, Search, Trial, Wish
+from linger.tuning.autotune.search import PLAIN, Score, Search, Trial
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +28,14 @@ def model() -> nn.Module:
     return made
 
 
-def session_of(model: nn.Module, wish: Wish | None = None, *, seconds: float = 1000.0, **others: Any) -> Any:
+def session_of(model: nn.Module, *, seconds: float = 1000.0, **others: Any) -> Any:
     """A session with 8 batches of a second's tenth, whose branches have 20 and 30.22 dB."""
-    trial = Trial(model, model)
-    branches = {PLAIN: Candidate(trial, Score(0.01)), EQUALIZED: Candidate(trial, Score(0.00095))}
+    scores = {PLAIN: Score(0.01), EQUALIZED: Score(0.00095)}
+    branches = {name: Trial(model, model, score=score) for name, score in scores.items()}
     known: Mapping[str, Any] = {
-        "wish": wish or Wish(),
+        "is_mixed": False,
+        "goal": None,
+        "is_reached": None,
         "branches": branches,
         "best": branches[EQUALIZED],
         "best_branch": EQUALIZED,
@@ -52,7 +54,7 @@ def steps_of(session: Search, name: str) -> list[Step]:
 
 
 def test_mixed_widths_without_a_goal_aim_at_ten_decibels_more(model: nn.Module) -> None:
-    session = session_of(model, Wish(is_mixed=True))
+    session = session_of(model, is_mixed=True)
     found = steps_of(session, "find_bits")
     # the best branch has 30.22 dB; the plain one, with 20 dB, does not reach 40.2 dB by wider weights and gets wider activations
     assert [(step.branch, step.settings["goal"], step.settings.get("widen")) for step in found] == [
@@ -65,8 +67,8 @@ def test_mixed_widths_without_a_goal_aim_at_ten_decibels_more(model: nn.Module) 
 
 
 def test_a_goal_of_the_user_is_the_goal_of_the_search(model: nn.Module) -> None:
-    wish = Wish(is_mixed=True, goal=25.0, is_reached=lambda candidate: candidate.score.db >= 25)
-    found = steps_of(session_of(model, wish), "find_bits")
+    session = session_of(model, is_mixed=True, goal=25.0, is_reached=lambda trial: trial.score.db >= 25)
+    found = steps_of(session, "find_bits")
     assert [(step.branch, step.settings["goal"], step.settings.get("widen")) for step in found] == [
         (PLAIN, 25.0, ["weights"]),
         (PLAIN, 25.0, None),
@@ -76,8 +78,8 @@ def test_a_goal_of_the_user_is_the_goal_of_the_search(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("goal", [None, "99 %"], ids=["none", "of the metric"])
 def test_a_goal_is_of_the_metric_where_the_user_gave_both(model: nn.Module, goal: str | None) -> None:
-    wish = Wish(is_mixed=True, goal=goal, is_reached=lambda candidate: True)
-    found = steps_of(session_of(model, wish, metric=lambda given: 1.0), "find_bits")
+    session = session_of(model, is_mixed=True, goal=goal, is_reached=lambda trial: True, metric=lambda given: 1.0)
+    found = steps_of(session, "find_bits")
     assert {step.settings["is_of_metric"] for step in found} == {goal is not None}
 
 
@@ -96,7 +98,7 @@ def test_narrow_plans_search_every_branch_and_finish_the_best(model: nn.Module) 
 
 def test_mixed_plans_without_time_widen_the_plain_branch_only(model: nn.Module) -> None:
     # wider weights, biases and rounding take 98 passes of 0.8 s
-    session = session_of(model, Wish(is_mixed=True), seconds=98 * 0.8 - 0.1)
+    session = session_of(model, is_mixed=True, seconds=98 * 0.8 - 0.1)
     assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN}
     session.budget.seconds_left = 98 * 0.8 + 0.1
     assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN, EQUALIZED}

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ import linger
 from linger.tuning.autotune import search as loop
 from linger.tuning.autotune.budget import read_budget
 from linger.tuning.autotune.result import Step
-from linger.tuning.autotune.search import PLAIN, Judge, NothingToDoError, Search, Trial, repeatable
+from linger.tuning.autotune.search import PLAIN, Judge, NothingToDoError, Search, Trial
 from linger.tuning.autotune.steps import quantized
+from linger.tuning.autotune.tune import repeatable
 from linger.tuning.held_out import Parts, split
 
 
@@ -23,7 +26,7 @@ def scaled(factor: float) -> Callable[..., Trial]:
     """A step that multiplies the output by a factor."""
 
     def run(session: Search, start: Trial, settings: Any) -> Trial:
-        model = session.copied(start)
+        model = copy.deepcopy(start.model)
         with torch.no_grad():
             model[0].weight.mul_(factor)
             model[0].bias.mul_(factor)
@@ -100,12 +103,12 @@ def test_branches_compete_and_the_better_one_wins(session: Search) -> None:
 
 def test_steps_of_the_branch_that_another_grew_from_count(session: Search) -> None:
     session.known = {**STEPS, "tiny": scaled(1.0 + 2**-30)}
-    session.branches[PLAIN] = loop.Candidate(session.branches[PLAIN].trial, loop.Score(1.0))
+    session.branches[PLAIN] = replace(session.branches[PLAIN], score=loop.Score(1.0))
     session.run(Step("tiny", PLAIN, PLAIN))
-    session.branches[PLAIN] = loop.Candidate(session.branches[PLAIN].trial, loop.Score(1.0))
+    session.branches[PLAIN] = replace(session.branches[PLAIN], score=loop.Score(1.0))
     session.run(Step("tiny", "other", PLAIN))
     session.run(Step("tiny", PLAIN, PLAIN))
-    session.branches[PLAIN] = loop.Candidate(session.branches[PLAIN].trial, loop.Score(1.0))
+    session.branches[PLAIN] = replace(session.branches[PLAIN], score=loop.Score(1.0))
     assert session.best_branch == "other"
     assert [step.is_kept for step in session.settled()] == [True, True, False]
 

@@ -4,12 +4,10 @@ import numpy as np
 import onnx
 import pytest
 
-from linger import Recording
+from linger import Recording, verify
 from linger.runtime import session
 from linger.verification.proof import comparison
 from linger.verification.proof.causes import SWITCHES
-from linger.verification.proof.comparison import Way
-from linger.verification.proof.verify import verify_file
 from tests.support.saturating import TEXTBOOK, ImitatedSession, IncurableSession
 
 # q = 127, 127, 0, 0: as unsigned bytes 255, 255, 128, 128
@@ -22,8 +20,8 @@ def saturating_cpu(monkeypatch):
     monkeypatch.setattr(comparison, "Session", ImitatedSession)
 
 
-def proved(**way):
-    return verify_file(onnx.parser.parse_model(TEXTBOOK), [Recording(inputs=[X])], way=Way(**way))
+def proved(**options):
+    return verify([Recording(inputs=[X])], onnx.parser.parse_model(TEXTBOOK), **options)
 
 
 def test_the_cause_is_named_with_the_switch_that_proves_it(saturating_cpu):
@@ -54,7 +52,7 @@ def test_every_level_is_tried(saturating_cpu):
 
 
 def test_a_switch_that_is_set_already_leaves_nothing_to_explain(saturating_cpu):
-    result = proved(options={"session.qdqisint8allowed": "1"})
+    result = proved(session_options={"session.qdqisint8allowed": "1"})
     assert result.ok
     assert result.cause is None
 
@@ -76,7 +74,7 @@ def test_on_an_exact_cpu_nothing_is_blamed_on_it(saturating_cpu, monkeypatch):
 
 def test_a_wrong_recording_is_not_blamed_on_the_cpu(saturating_cpu):
     wrong = Recording(inputs=[X], integers={"xq": np.zeros((1, 4), np.int8)}, is_complete=False)
-    result = verify_file(onnx.parser.parse_model(TEXTBOOK), [wrong], way=Way())
+    result = verify([wrong], onnx.parser.parse_model(TEXTBOOK))
     assert result.first.found_by == "numpy"
     assert result.cause is None
 
@@ -85,9 +83,9 @@ def test_weights_within_64_are_not_blamed(saturating_cpu, monkeypatch):
     monkeypatch.setattr(comparison, "Session", IncurableSession)
     text = TEXTBOOK.replace("127, 1, 127, 2", "64, 1, -64, 2").replace("{1, 0, 0, 1}", "{2, 0, 0, 2}")
     off = Recording(inputs=[X], outputs=[np.zeros((1, 2), np.float32)])
-    result = verify_file(onnx.parser.parse_model(text), [Recording(inputs=[X])], way=Way())
+    result = verify([Recording(inputs=[X])], onnx.parser.parse_model(text))
     assert result.ok
-    assert verify_file(onnx.parser.parse_model(text), [off], way=Way()).cause is None
+    assert verify([off], onnx.parser.parse_model(text)).cause is None
 
 
 @pytest.mark.skipif(
@@ -106,7 +104,7 @@ def test_textbook_file_on_a_cpu_that_saturates():
       y = DequantizeLinear(hq, so, z)
     }}"""
     x = (draw.integers(60, 128, (4, 32)) / 16).astype(np.float32)
-    result = verify_file(onnx.parser.parse_model(text), [Recording(inputs=[x])])
+    result = verify([Recording(inputs=[x])], onnx.parser.parse_model(text))
     assert not result.ok
     assert result.first.node == "h (MatMul)"
     assert result.cause.switch in SWITCHES[:2]

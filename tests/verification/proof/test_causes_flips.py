@@ -4,8 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from linger import Recording
-from linger.verification.proof.verify import verify_file
+from linger import Recording, verify
 
 TEXT = """<ir_version: 8, opset_import: ["": 13, "thinker": 1]> g (float[n] x) => (float[n] y) <float half = {0.5}> {
   q = thinker.Quant<data_bits=8, scale_x=16.0>(x)
@@ -29,7 +28,7 @@ def recorded(p, r=None):
 
 
 def proof(*recordings):
-    return verify_file(onnx.parser.parse_model(TEXT), recordings)
+    return verify(recordings, onnx.parser.parse_model(TEXT))
 
 
 def test_the_file_by_hand():
@@ -84,7 +83,7 @@ def test_a_tensor_that_only_one_side_has_is_no_rounding():
 
 def test_a_file_without_float_ops_has_none():
     text = TEXT.replace("[halving] f = Mul(d, half)", "").replace("(f)", "(d)")
-    result = verify_file(onnx.parser.parse_model(text), [recorded([2, 4, 5, -7])])
+    result = verify([recorded([2, 4, 5, -7])], onnx.parser.parse_model(text))
     assert result.differing
     assert result.flips == ()
 
@@ -96,6 +95,6 @@ def test_far_values_of_a_mask_excuse_nothing():
     )
     model = onnx.parser.parse_model(text)
     masked = [2, 2, 3, -128]
-    assert verify_file(model, [recorded(masked, [4, 4, 6, -128])]).ok
-    assert verify_file(model, [recorded([1, 2, 3, -128], [2, 4, 6, -128])]).flips
-    assert not verify_file(model, [recorded([2, 3, 3, -128], [4, 6, 6, -128])]).flips
+    assert verify([recorded(masked, [4, 4, 6, -128])], model).ok
+    assert verify([recorded([1, 2, 3, -128], [2, 4, 6, -128])], model).flips
+    assert not verify([recorded([2, 3, 3, -128], [4, 6, 6, -128])], model).flips

@@ -10,13 +10,12 @@ import onnxruntime as ort
 import pytest
 
 import linger
-from linger import Recording
+from linger import Recording, verify
 from linger.errors import UsageError
 from linger.graph import save
+from linger.verification.proof import causes, comparison
 from linger.verification.proof.certificate import file_sha256, sealed
-from linger.verification.proof.comparison import Way
-from linger.verification.proof.result import fingerprint
-from linger.verification.proof.verify import verify_file
+from linger.verification.proof.comparison import fingerprint
 from tests.support.recorded import TEXT, X
 
 
@@ -26,15 +25,15 @@ def model(tmp_path):
     return tmp_path / "m.onnx"
 
 
-def written(model, recordings=None, **way):
+def written(model, recordings=None, **options):
     given = [Recording(inputs=[X])] if recordings is None else recordings
     place = model.with_name("c.json")
-    assert verify_file(model, given, way=Way(**way)).save_certificate(place) == place
+    assert verify(given, model, **options).save_certificate(place) == place
     return json.loads(place.read_text())
 
 
 def test_it_says_what_was_proved(model):
-    content = written(model, levels=("basic", "all"), options={"intra_op_num_threads": 1})
+    content = written(model, levels=("basic", "all"), session_options={"intra_op_num_threads": 1})
     assert (content["schema"], content["schema_version"], content["verdict"]) == ("linger-certificate", 1, "equal")
     assert content["model"] == {"name": "m.onnx", "sha256": file_sha256(model), "external": []}
     assert (content["levels"], content["session_options"]) == (["basic", "all"], {"intra_op_num_threads": 1})
@@ -112,8 +111,7 @@ def test_small_inputs_are_embedded_large_ones_stored_beside_and_seeds_named(mode
     assert (content["inputs"]["kind"], content["inputs"]["file"]) == ("stored", "c.inputs.npz")
     assert content["inputs"]["sha256"] == file_sha256(model.with_name("c.inputs.npz"))
     assert "npz" not in content["inputs"]
-    result = verify_file(model, [Recording(inputs=[X])], seeds=(7,))
-    result.save_certificate(model.with_name("s.json"))
+    verify(None, model, seed=7, batches=1, certificate=model.with_name("s.json"))
     assert json.loads(model.with_name("s.json").read_text())["inputs"]["seeds"] == [7]
 
 
@@ -128,28 +126,28 @@ def test_data_files_have_fingerprints_too(tmp_path):
 
 
 def test_a_model_in_memory_has_no_certificate(model, tmp_path):
-    result = verify_file(onnx.load(model), [Recording(inputs=[X])])
+    result = verify([Recording(inputs=[X])], onnx.load(model))
     with pytest.raises(UsageError, match=r"c\.json: a certificate is about a file"):
         result.save_certificate(tmp_path / "c.json")
     assert not (tmp_path / "c.json").exists()
 
 
 def test_a_file_that_changed_meanwhile_has_none(model, tmp_path):
-    result = verify_file(model, [Recording(inputs=[X])])
+    result = verify([Recording(inputs=[X])], model)
     onnx.save(onnx.parser.parse_model(TEXT.replace("16.0", "8.0")), model)
     with pytest.raises(UsageError, match="has changed since it was verified"):
         result.save_certificate(tmp_path / "c.json")
 
 
 def test_inputs_that_were_not_kept_are_said(model, tmp_path):
-    result = verify_file(model, [Recording(inputs=[X])], kept_bytes=10)
+    result = comparison.verify_file(model, [Recording(inputs=[X])], kept_bytes=10, explainer=causes)
     assert result.ok
     with pytest.raises(UsageError, match="too many to be kept"):
         result.save_certificate(tmp_path / "c.json")
 
 
 def test_nothing_is_left_where_it_cannot_be_written(model, tmp_path):
-    result = verify_file(model, [Recording(inputs=[np.ones((5000, 3), np.float32)])])
+    result = verify([Recording(inputs=[np.ones((5000, 3), np.float32)])], model)
     (tmp_path / "c.json").mkdir()
     with pytest.raises(UsageError, match="this is a folder"):
         result.save_certificate(tmp_path / "c.json")

@@ -5,10 +5,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger import Recording
+from linger import Recording, verify
 from linger.verification.proof import comparison
-from linger.verification.proof.causes import narrow_down
-from linger.verification.proof.comparison import RecordingComparison, Way
 from tests.support.saturating import ImitatedSession
 
 
@@ -28,21 +26,20 @@ def chain(saturating, layers=6):
 @pytest.mark.parametrize("saturating", [0, 3, 5])
 def test_the_layer_is_found_wherever_it_is(monkeypatch, saturating):
     monkeypatch.setattr(comparison, "Session", ImitatedSession)
-    made = RecordingComparison(chain(saturating), Way())
-    made.add(Recording(inputs=[np.array([[10.0, 20.0]], np.float32)]))
-    assert made.first.tensor == "d6"
-    found = narrow_down(made)
-    assert (found.tensor, found.node) == (f"d{saturating + 1}", f"m{saturating} (MatMul)")
+    result = verify([Recording(inputs=[np.array([[10.0, 20.0]], np.float32)])], chain(saturating))
+    assert [row.name for row in result.outputs if row.differing] == ["d6"]
+    first = result.first
+    assert (first.tensor, first.node) == (f"d{saturating + 1}", f"m{saturating} (MatMul)")
     # 127·(10 + 20)/64 = 59.53; saturated: 138 + 148 unsigned make 36322, cut to 32767, less 128·254: 255/64 = 3.98
-    assert (found.expected, found.found) == (60.0, 4.0)
-    assert found.inputs == {f"d{saturating}": True}
+    assert (first.expected, first.found) == (60.0, 4.0)
+    assert first.inputs == {f"d{saturating}": True}
 
 
 def test_other_differences_are_left_alone():
-    made = RecordingComparison(chain(0), Way())
-    made.add(Recording(inputs=[np.ones((1, 2), np.float32)]))
-    assert narrow_down(made) is None
-    made.add(
-        Recording(inputs=[np.ones((1, 2), np.float32)], integers={"q1": np.zeros((1, 2), np.int8)}, is_complete=False)
+    same = Recording(inputs=[np.ones((1, 2), np.float32)])
+    assert verify([same], chain(0)).first is None
+    wrong = Recording(
+        inputs=[np.ones((1, 2), np.float32)], integers={"q1": np.zeros((1, 2), np.int8)}, is_complete=False
     )
-    assert narrow_down(made) is made.first
+    first = verify([same, wrong], chain(0)).first
+    assert (first.tensor, first.batch, first.found_by) == ("q1", 1, "numpy")

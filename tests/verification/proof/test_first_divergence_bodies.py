@@ -5,12 +5,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger import Recording
+from linger import Recording, verify
 from linger.errors import GraphError
 from linger.graph import load, save
 from linger.graph.core.nodes import all_nodes
 from linger.graph.lowering.bodies import attach_functions
-from linger.verification.proof.verify import verify_file
 
 ADD = "thinker.iqAdd<scale_x = 16.0, scale_y = 16.0, scale_o = 8.0>"
 QUANT = "q = thinker.Quant<data_bits = 8, scale_x = 16.0>(x)"
@@ -29,7 +28,7 @@ def proof(text, *feeds, is_damaged=True):
     model = ir.from_proto(onnx.parser.parse_model(text))
     if is_damaged:
         damage(model)
-    return verify_file(model, [Recording(inputs=list(feeds))])
+    return verify([Recording(inputs=list(feeds))], model)
 
 
 def header(inputs, outputs):
@@ -69,7 +68,7 @@ def test_a_branch_with_weights_beside_the_model_is_entered(tmp_path, monkeypatch
     damage(model)
     monkeypatch.setattr("linger.graph.files.model_io.INLINE_BYTES", 0)
     save(model, tmp_path / "m.onnx", external_data=True)
-    result = verify_file(load(tmp_path / "m.onnx"), [Recording(inputs=[X, np.array(False)])])
+    result = verify([Recording(inputs=[X, np.array(False)])], load(tmp_path / "m.onnx"))
     assert (result.first.inside.tensor, result.first.inside.index) == ("s", (1,))
 
 
@@ -185,5 +184,5 @@ def test_a_scan_that_the_reference_lacks_is_refused_in_a_sentence():
 def test_a_difference_with_a_recording_stays_outside():
     model = onnx.parser.parse_model(IF)
     wrong = Recording([X, np.array(False)], integers={"y": np.zeros(2, np.int8)}, is_complete=False)
-    first = verify_file(model, [wrong]).first
+    first = verify([wrong], model).first
     assert (first.node, first.found_by, first.inside) == ("choice (If)", "numpy", None)

@@ -4,10 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from linger import Recording
+from linger import Recording, verify
 from linger.errors import UsageError
-from linger.verification.proof.comparison import Way
-from linger.verification.proof.verify import verify_file
 from tests.support.recorded import TEXT, Q, R, X, recording
 
 
@@ -17,7 +15,7 @@ def proto():
 
 
 def test_matching_recording_is_ok(proto):
-    result = verify_file(proto, [recording()])
+    result = verify([recording()], proto)
     assert result.ok
     assert (result.integers, result.batches) == (6, 1)
 
@@ -25,7 +23,7 @@ def test_matching_recording_is_ok(proto):
 def test_one_wrong_integer_is_found_with_index_and_values(proto):
     wrong = recording()
     wrong.integers["r"] = np.array([[16, 0, 9]], np.int8)
-    result = verify_file(proto, [recording(), wrong])
+    result = verify([recording(), wrong], proto)
     assert (result.differing, result.ok) == (1, False)
     first = result.first
     assert (first.tensor, first.batch, first.index, first.expected, first.found) == ("r", 1, (0, 2), 9, 8)
@@ -34,41 +32,41 @@ def test_one_wrong_integer_is_found_with_index_and_values(proto):
 def test_wrong_shape_is_a_divergence(proto):
     wrong = recording()
     wrong.integers["r"] = np.zeros((3,), np.int8)
-    assert not verify_file(proto, [wrong]).ok
+    assert not verify([wrong], proto).ok
 
 
 def test_wrong_output_is_a_difference(proto):
-    result = verify_file(proto, [recording(outputs=[np.zeros((1, 3), np.float32)])])
+    result = verify([recording(outputs=[np.zeros((1, 3), np.float32)])], proto)
     assert result.output_differences == 2
     assert not result.ok
 
 
 def test_inputs_alone_compare_the_two_computations(proto):
-    result = verify_file(proto, [Recording(inputs=[X])])
+    result = verify([Recording(inputs=[X])], proto)
     assert result.ok
     assert result.integers == 6
 
 
 def test_wrong_number_of_inputs_is_refused(proto):
     with pytest.raises(UsageError, match=r"the file has 1 inputs \(x\), 2 were given"):
-        verify_file(proto, [recording(inputs=[X, X])])
+        verify([recording(inputs=[X, X])], proto)
 
 
 def test_levels_and_who_recorded_are_kept(proto):
-    result = verify_file(proto, [recording()], way=Way(levels=("basic", "disable"), recorded_by="torch"))
+    result = verify([recording()], proto, levels=("basic", "disable"))
     assert result.ok
-    assert (result.levels, result.expected_by) == (("basic", "disable"), "torch")
-    assert verify_file(proto, [Recording(inputs=[X])]).expected_by == "numpy"
+    assert (result.levels, result.expected_by) == (("basic", "disable"), "recording")
+    assert verify([Recording(inputs=[X])], proto).expected_by == "numpy"
 
 
 def test_wrong_type_is_a_divergence(proto):
-    result = verify_file(proto, [recording(integers={"q": recording().integers["q"].astype(np.int16), "r": R})])
+    result = verify([recording(integers={"q": recording().integers["q"].astype(np.int16), "r": R})], proto)
     assert (result.ok, result.differing) == (False, 3)
 
 
 def test_the_second_of_two_batches_is_named(proto):
     wrong = recording(outputs=[np.array([[1.0, 0.0, 9.0]], np.float32)])
-    result = verify_file(proto, [recording(), recording(), wrong])
+    result = verify([recording(), recording(), wrong], proto)
     assert (result.first.batch, result.first.tensor, result.first.index) == (2, "y", (0, 2))
     assert (result.first.expected, result.first.found) == (9.0, 0.5)
 
@@ -77,6 +75,6 @@ def test_an_unsorted_file_is_compared_in_the_order_of_computation(proto):
     nodes = list(proto.graph.node)[::-1]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
-    result = verify_file(proto, [recording(integers={"q": R, "r": Q})])
+    result = verify([recording(integers={"q": R, "r": Q})], proto)
     assert [row.name for row in result.rows] == ["q", "r"]
     assert result.first.tensor == "q"

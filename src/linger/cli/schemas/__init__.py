@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from linger.cli import say, say_json, say_result
 from linger.cli.arguments.options import Json, complete_commands
-from linger.cli.terminal import say, say_json, say_result
 from linger.errors import UsageError
 
 _FOLDER = Path(__file__).parent
@@ -45,8 +46,6 @@ def schema(
             say("\n".join(known))
         return
     if command not in known:
-        from difflib import get_close_matches
-
         near = get_close_matches(command, known, n=1)
         raise UsageError(
             f"schema: there is none for {command!r}{f' (is {near[0]!r} meant?)' if near else ''}. "

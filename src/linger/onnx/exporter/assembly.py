@@ -1,26 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn what torch's exporter wrote into the file: names, initializers, shapes, and the form that was asked for."""
+"""Turn what torch's exporter wrote into the file: names, initializers, shapes, and the form that was asked for.
+
+Then the last steps that a user can ask for: simplify the graph, check the limits of a chip.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
 
+from linger.checks.limits.limit import BY_EXPORT
 from linger.checks.limits.products import PackingLimits, ProductLimits
+from linger.checks.limits.target_findings import PLATFORM, target_findings
 from linger.checks.limits.windows import WindowLimits
 from linger.checks.memory_use import MemoryLimits, scratch_shortage
 from linger.dialect import DOMAIN, find_op
-from linger.errors import GraphError, listing
+from linger.errors import GraphError, UnsupportedError, UsageError, install_line, listing
 from linger.files import made_folder, write_atomically
-from linger.graph.core.nodes import Changes, all_nodes, is_dialect, opset_of
+from linger.graph.core.check_rules import NO_EXACT_FORM
+from linger.graph.core.nodes import ERROR, NOTE, Changes, all_nodes, is_dialect, opset_of
 from linger.graph.core.tensor_types import infer_element_types
 from linger.graph.formats.tensor_formats import SHAPE_OPS, can_run
 from linger.graph.lowering.bodies import attach_functions, expand_dialect, known_tensors, state_recurrent_shapes
@@ -50,10 +61,20 @@ from linger.graph.passes.chip_windows import (
 from linger.graph.passes.constants import fix_shapes, own_parameters
 from linger.graph.passes.declared_types import complete_types
 from linger.graph.passes.well_formed import remove_dead_code
-from linger.onnx.exporter.finishing import follow_modules, name_nodes, number_nodes, store_parameters, unwrap_names
-from linger.onnx.exporter.tracing import TraceOptions
+from linger.numeric.fixed import limits
+from linger.onnx.exporter.emission import (
+    keep_scalars_as_nodes,
+    name_by_modules,
+    name_nodes,
+    store_parameters,
+    unwrap_names,
+)
+from linger.onnx.exporter.tracing import ExportOptions
+from linger.runtime.session import ORT_ERRORS
 from linger.targets import Target, find_target
 from linger.version import __version__
+
+logger = logging.getLogger(__name__)
 
 _SIZES_FROM = {
     **dict.fromkeys(("Expand", "OneHot", "Pad", "Reshape", "Split", "Tile", "TopK", "Upsample"), (1,)),
@@ -96,7 +117,7 @@ def _is_sized_by(node: ir.Node, by_value: set[ir.Value]) -> bool:
 
 
 _MOVING = frozenset(
-    {
+    (
         "Identity",
         "Reshape",
         "Transpose",
@@ -108,7 +129,7 @@ _MOVING = frozenset(
         "Expand",
         "Tile",
         "Split",
-    }
+    )
 )
 """Ops that may stand between an input and its Quant: they move integers as they move real numbers."""
 
@@ -135,10 +156,10 @@ def keep_integers_at_the_ends(model: ir.Model) -> dict[str, str]:
 
 def remove_dequants(model: ir.Model) -> int:
     """Take every Dequant out and connect its consumers to the integers: a file to look at, not to run."""
-    found = [n for n in all_nodes(model) if _is(n, "Dequant")]
-    for node in found:
+    dequants = [n for n in all_nodes(model) if _is(n, "Dequant")]
+    for node in dequants:
         _bypass(node)
-    return len(found)
+    return len(dequants)
 
 
 def _take_integers(source: ir.Value, opset: int) -> str:
@@ -151,7 +172,7 @@ def _take_integers(source: ir.Value, opset: int) -> str:
             node = use.node
             if _is(node, "Quant"):
                 quants.append(node)
-            elif use.idx == 0 and _only_moves(node):
+            elif use.idx == 0 and node.domain == "" and node.op_type in _MOVING:
                 moving.append(node)
                 waiting += node.outputs
             elif node.op_type not in SHAPE_OPS:
@@ -175,16 +196,11 @@ def _quantize_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.N
     for value in (source, *_outputs(moving)):
         value.dtype = kind
     for node in quants:
-        _bypass_quant(node)
+        name, moved = node.outputs[0].name, node.inputs[0]
+        _bypass(node)
+        if moved is not None and not moved.is_graph_input():
+            moved.name = name  # the result of a moving op gets the name of the integers
     return ""
-
-
-def _bypass_quant(node: ir.Node) -> None:
-    """Remove a Quant; if its input is the result of a moving op, that tensor gets the name of the integers."""
-    name, moved = node.outputs[0].name, node.inputs[0]
-    _bypass(node)
-    if moved is not None and not moved.is_graph_input():
-        moved.name = name
 
 
 def _bypass(node: ir.Node) -> None:
@@ -203,10 +219,6 @@ def _is(node: ir.Node, op_type: str) -> bool:
     return is_dialect(node) and node.op_type == op_type
 
 
-def _only_moves(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type in _MOVING
-
-
 def _outputs(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     return [value for node in nodes for value in node.outputs]
 
@@ -215,9 +227,7 @@ def _label(node: ir.Node) -> str:
     return f"{node.name or 'a node'} ({node.op_type})"
 
 
-logger = logging.getLogger(__name__)
-
-Pass = Callable[[ir.Model], Changes]
+_Pass = Callable[[ir.Model], Changes]
 
 
 def suit(model: ir.Model, target: Target) -> Changes:
@@ -232,11 +242,11 @@ def suit(model: ir.Model, target: Target) -> Changes:
     return changes
 
 
-def _passes(target: Target) -> list[Pass]:
+def _passes(target: Target) -> list[_Pass]:
     windows = target.table("windows", WindowLimits)
     products = target.table("products", ProductLimits)
     packing = target.table("packing", PackingLimits)
-    passes: list[Pass] = [
+    passes: list[_Pass] = [
         count_axes_from_the_front,
         slice_parts,
         widen_kernels,
@@ -261,31 +271,16 @@ def _passes(target: Target) -> list[Pass]:
 
 def _reserve(model: ir.Model, *, target: Target) -> Changes:
     """Let the packer reserve the scratch that the engine writes. This costs something, so it is said."""
-    limits = target.table("memory", MemoryLimits)
-    missing = scratch_shortage(model, known_tensors(model).shapes, limits) if limits.scratch_written else {}
-    changes = reserve_scratch(model, missing, per_number=limits.scratch_reserved["LinearInt"]) if missing else Changes()
+    memory = target.table("memory", MemoryLimits)
+    missing = scratch_shortage(model, known_tensors(model).shapes, memory) if memory.scratch_written else {}
+    changes = reserve_scratch(model, missing, per_number=memory.scratch_reserved["LinearInt"]) if missing else Changes()
     for change in changes:
         logger.warning("export for %s: %s: %s.", target.name, change.where, change.what)
     return changes
 
 
-@dataclass(frozen=True)
-class FormOptions(TraceOptions):
-    """The arguments of an export that decide what the graph becomes, besides those of the trace."""
-
-    form: str = "dialect"
-    is_update_dequant: bool = True
-    is_input_quant: bool = False
-    is_scoped_info: bool = True
-    enable_onnx_checker: bool = True
-    is_qdq_symmetric: bool = False
-    has_integer_kernels: bool = True
-    target: str | None = None
-    debug_folder: Path | None = None
-
-
 @dataclass
-class Stages:
+class _Stages:
     """Keeps the model after every step in a folder, for a user who debugs an export."""
 
     folder: Path | None
@@ -303,9 +298,9 @@ class Stages:
         write_atomically(self.folder / "stages.txt", ("\n".join(self.notes) + "\n").encode())
 
 
-def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) -> onnx.ModelProto:
+def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False) -> onnx.ModelProto:
     """Turn a trace into the finished model of the form asked for, checked by onnx."""
-    stages = Stages(options.debug_folder)
+    stages = _Stages(options.debug_folder)
     model = ir.from_proto(onnx.load_from_string(content))
     stages.keep("traced", model, "what torch's exporter wrote; node names travel in the attribute linger_name")
     name_nodes(model)
@@ -321,7 +316,15 @@ def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) 
     if not options.is_dynamic and fix_shapes(model):
         stages.keep("fixed_shapes", model, "shapes that were computed from fixed sizes became constants")
     if options.is_input_quant:
-        _warn_about_float_inputs(keep_integers_at_the_ends(model))
+        refused = keep_integers_at_the_ends(model)
+        if refused:
+            reasons = "; ".join(f"{name!r}, as {reason}" for name, reason in refused.items())
+            warnings.warn(
+                f"export: is_input_quant leaves an input float: {reasons}. Feed real values there, or let a quantized layer be "
+                "the first to use it.",
+                UserWarning,
+                stacklevel=4,
+            )
         stages.keep("integer_ends", model, "Quant at inputs and Dequant at outputs removed (is_input_quant)")
     if not options.is_update_dequant:
         count = remove_dequants(model)
@@ -340,21 +343,10 @@ def assemble(content: bytes, options: FormOptions, *, is_wrapped: bool = False) 
     return proto
 
 
-def _warn_about_float_inputs(refused: Mapping[str, str]) -> None:
-    if refused:
-        reasons = "; ".join(f"{name!r}, as {reason}" for name, reason in refused.items())
-        warnings.warn(
-            f"export: is_input_quant leaves an input float: {reasons}. Feed real values there, or let a quantized layer be "
-            "the first to use it.",
-            UserWarning,
-            stacklevel=5,
-        )
-
-
-def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
+def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
     if options.form == "qdq":
         model = _with_qdq(model, options)
-    if options.form == "standard" and options.has_integer_kernels:
+    if options.form == "standard" and options.integer_kernels:
         write_byte_layers(model)
     if options.form in ("standard", "qdq"):
         state_recurrent_shapes(model)
@@ -372,21 +364,22 @@ def _in_form(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     return finished if bare is None else _bare(ir.from_proto(bare), finished, options)
 
 
-def _with_qdq(model: ir.Model, options: FormOptions) -> ir.Model:
+def _with_qdq(model: ir.Model, options: ExportOptions) -> ir.Model:
     """Write QuantizeLinear/DequantizeLinear pairs where that is possible; log what is not exact in every runtime."""
     attach_functions(model)  # shapes are inferred through the bodies, and a Gemm needs to know its rank
     shaped = ir.from_proto(_finished(model, options))
-    summary = to_qdq(shaped, is_symmetric=options.is_qdq_symmetric).summary()
+    summary = to_qdq(shaped, is_symmetric=options.qdq_symmetric).summary()
     if summary:
         logger.warning("export, form 'qdq': %s", summary)
     return shaped
 
 
-def _name(model: ir.Model, options: FormOptions) -> None:
+def _name(model: ir.Model, options: ExportOptions) -> None:
     if options.is_scoped_info:
-        follow_modules(model)
-    else:
-        number_nodes(model)
+        name_by_modules(model)
+        return
+    for index, node in enumerate(all_nodes(model)):  # by op type and position, without modules
+        node.name = f"{node.op_type}_{index}"
 
 
 def _forget_shapes(model: ir.Model) -> None:
@@ -399,7 +392,7 @@ def _forget_shapes(model: ir.Model) -> None:
                 value.type = None
 
 
-def _finished(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
+def _finished(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
     """Infer the shapes and let onnx check the model."""
     proto = ir.to_proto(model)
     if options.dynamic_axes:
@@ -407,7 +400,9 @@ def _finished(model: ir.Model, options: FormOptions) -> onnx.ModelProto:
     # the checker refuses values that have a type and no shape
     del proto.graph.value_info[:]
     proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    _drop_untyped(proto)
+    shaped = [v for v in proto.graph.value_info if v.type.tensor_type.HasField("shape")]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(shaped)
     proto = _completed(proto)
     if not options.enable_onnx_checker:
         return proto
@@ -430,8 +425,7 @@ def _completed(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _open_outputs(proto: onnx.ModelProto, dynamic_axes: Mapping[str, Any]) -> None:
     """Drop the names that the exporter made up for open sizes of outputs; keep those of the user."""
-    wanted = {name: set(axes.values()) if isinstance(axes, Mapping) else set() for name, axes in dynamic_axes.items()}
-    named = set().union(*wanted.values()) if wanted else set()
+    named = {label for axes in dynamic_axes.values() if isinstance(axes, Mapping) for label in axes.values()}
     for output in proto.graph.output:
         for dim in output.type.tensor_type.shape.dim:
             is_users = dim.dim_param in named or "_dynamic_axes_" in dim.dim_param
@@ -439,13 +433,7 @@ def _open_outputs(proto: onnx.ModelProto, dynamic_axes: Mapping[str, Any]) -> No
                 dim.ClearField("dim_param")
 
 
-def _drop_untyped(proto: onnx.ModelProto) -> None:
-    kept = [v for v in proto.graph.value_info if v.type.tensor_type.HasField("shape")]
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(kept)
-
-
-def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: FormOptions) -> onnx.ModelProto:
+def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: ExportOptions) -> onnx.ModelProto:
     """Write the nodes without functions, integer Relu and the like in the standard domain, with the shapes of the full form."""
     for node in all_nodes(model):
         if node.domain == DOMAIN:
@@ -464,3 +452,106 @@ def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: FormOption
     if options.enable_onnx_checker:
         onnx.checker.check_model(proto)
     return proto
+
+
+_COMPARED_BITS = 8
+
+_RELATIVE_TOLERANCE = 1e-4
+"""A simplifier may compute floats in another order: a few hundred roundings of 2^-24 each stay far below this."""
+
+
+def list_initializers(proto: onnx.ModelProto) -> None:
+    """List the initializers among the graph's inputs, too, as runtimes of before IR version 4 want it."""
+    known = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if tensor.name not in known:
+            shape = ir.Shape(tuple(tensor.dims))
+            value = ir.Value(name=tensor.name, type=ir.TensorType(ir.DataType(tensor.data_type)), shape=shape)
+            proto.graph.input.append(ir.to_proto(value))
+
+
+def simplify(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> onnx.ModelProto:
+    """Simplify a model, keeping dialect nodes and functions, and compare its outputs on the example input.
+
+    Raises:
+        UsageError: Neither tool is installed.
+        GraphError: The tool changed what the model computes.
+    """
+    before = onnx.ModelProto()
+    before.CopyFrom(proto)
+    model = ir.from_proto(_simplified(proto))
+    keep_scalars_as_nodes(model)
+    after = ir.to_proto(model)
+    types = [sorted(n.op_type for n in all_nodes(ir.from_proto(p)) if is_dialect(n)) for p in (before, after)]
+    if types[0] != types[1] or len(before.functions) != len(after.functions):
+        raise GraphError("export: the simplifier removed dialect nodes or functions. Export with simplify=False.")
+    if before.functions or not any(node.domain for node in before.graph.node):
+        _require_same_results(before, after, inputs)
+    return after
+
+
+def _simplified(proto: onnx.ModelProto) -> onnx.ModelProto:
+    if importlib.util.find_spec("onnxslim") is not None:
+        slimmed: onnx.ModelProto = importlib.import_module("onnxslim").slim(proto)
+        return slimmed
+    if importlib.util.find_spec("onnxsim") is not None:
+        simplified: onnx.ModelProto = importlib.import_module("onnxsim").simplify(proto)[0]
+        return simplified
+    raise UsageError(f"export: simplify=True needs onnxslim or onnxsim. Install them with: {install_line('simplify')}")
+
+
+def _require_same_results(before: onnx.ModelProto, after: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> None:
+    tolerance = 0.0 if before.functions else _RELATIVE_TOLERANCE  # functions compute integers
+    old, new = (_run(model, inputs) for model in (before, after))
+    for output, want, have in zip(before.graph.output, old, new, strict=True):
+        is_close = want.shape == have.shape and np.allclose(want, have, rtol=tolerance, atol=1e-5)
+        if not (is_close if tolerance else np.array_equal(want, have)):
+            raise GraphError(
+                f"export: the simplified file computes another {output.name!r}. Export with simplify=False."
+            )
+
+
+def _run(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        feeds = {i.name: _as_wanted(i.type, x) for i, x in zip(session.get_inputs(), inputs, strict=False)}
+        result: list[NDArray[Any]] = session.run(None, feeds)
+    except ORT_ERRORS as error:
+        raise GraphError(f"export: the simplified file does not run ({error}). Export with simplify=False.") from error
+    return result
+
+
+def _as_wanted(kind: str, x: NDArray[Any]) -> NDArray[Any]:
+    """An example in the type of an input; any integers serve for a comparison of two files (`is_input_quant`)."""
+    bits = {"tensor(int8)": 8, "tensor(int16)": 16, "tensor(int32)": 32}.get(kind)
+    if bits is None or x.dtype.kind != "f":
+        return x
+    low, high = limits(min(bits, _COMPARED_BITS))
+    integers: NDArray[Any] = np.clip(np.rint(x * high), low, high).astype(f"int{bits}")
+    return integers
+
+
+def require_suitable(proto: onnx.ModelProto, target: str) -> None:
+    """Refuse a model that the chip cannot take; log what may go wrong and what could not be checked.
+
+    Raises:
+        UnsupportedError: There are errors among the findings; all findings are in the message.
+    """
+    by_export = BY_EXPORT.format(target)
+    findings = [
+        replace(finding, remedy=NO_EXACT_FORM) if by_export in finding.remedy else finding  # it was tried
+        for finding in target_findings(ir.from_proto(proto), find_target(target))
+        if (finding.rule, finding.severity) != (PLATFORM.id, NOTE)  # the user has just named the chip
+    ]
+    errors = sum(finding.severity == ERROR for finding in findings)
+    if errors:
+        listed = "\n".join(f"  {finding.severity}: {finding}" for finding in findings)
+        raise UnsupportedError(
+            f"export: {target} cannot take this model: {errors} of {len(findings)} findings are errors. Nothing was written.\n"
+            f"{listed}"
+        )
+    for finding in findings:
+        level = logging.INFO if finding.severity == NOTE else logging.WARNING
+        logger.log(level, "export for %s: %s", target, finding)

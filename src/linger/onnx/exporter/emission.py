@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write dialect nodes through torch's exporters: one torch op computes the integers and becomes the node.
+"""Write dialect nodes through torch's exporters, and give them the names of the simulation and the checkpoint.
 
-That op is registered with torch on the first export, not on import.
+One torch op computes the integers and becomes the node. It is registered with torch on the first export, not on import. The
+exporters make up names of their own, so names travel in attributes, which are taken out of the graph again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, TypeGuard
+from itertools import chain, count
+from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
@@ -19,21 +22,25 @@ from torch.onnx import symbolic_helper
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION, Op, find_op
 from linger.errors import UnsupportedError
+from linger.graph.core.nodes import all_nodes, is_dialect
+from linger.graph.core.rewiring import drop_unused
+from linger.graph.core.tensor_types import constant_tensor
 from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
 from linger.onnx.operators.declaration import GraphContext
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Runtime
+from linger.simulation import WRAPPED
 
 NAME_ATTRIBUTE = "linger_name"
-"""Attribute that carries the name of a node through the exporter, which makes up names of its own."""
+"""Attribute that carries the name of a node through the exporter."""
 
 PARAMETERS_ATTRIBUTE = "linger_parameters"
-"""Attribute that carries `Names`."""
+"""Attribute that carries `_Names`."""
 
-Operands = Sequence[Any]
+_Operands = Sequence[Any]
 """Tensors of integers, None for an optional input that is left out, a tuple for an int64 constant."""
 
-Names = Mapping[str, str] | None
+_Names = Mapping[str, str] | None
 """The names of a node's initializers by input, where they do not follow from its own name."""
 
 _KEPT = "call_of_constant"
@@ -53,10 +60,10 @@ class TraceEmitter:
     def call(
         self,
         op: Op,
-        tensors: Operands,
+        tensors: _Operands,
         attributes: Mapping[str, Any],
         name: str,
-        parameters: Names = None,
+        parameters: _Names = None,
         *,
         may_be_constant: bool = False,
     ) -> tuple[Tensor, ...]:
@@ -67,7 +74,9 @@ class TraceEmitter:
         more = {"name": name, "is_dynamic": self._is_dynamic, "parameters": dict(parameters or {})}
         is_constant = may_be_constant and _is_tracing() and not any(map(_depends_on_values, given))
         for tensor in given if is_constant else ():
-            _pass_lift(tensor)
+            node = _value(tensor).node()
+            if node.kind() == "aten::lift_fresh":  # torch.from_numpy calls it, and torch has no node for it
+                _give(tensor, next(iter(node.inputs())))
         function = _KEPT if is_constant else _name(len(op.outputs))
         results = getattr(torch.ops.linger, function)(given, _described(op, attributes, more))
         return results if isinstance(results, tuple) else (results,)
@@ -79,10 +88,10 @@ class SymbolicEmitter:
     def call(
         self,
         op: Op,
-        tensors: Operands,
+        tensors: _Operands,
         attributes: Mapping[str, Any],
         name: str,
-        parameters: Names = None,
+        parameters: _Names = None,
         *,
         may_be_constant: bool = False,  # noqa: ARG002 - this exporter computes no nodes of other domains
     ) -> tuple[Tensor, ...]:
@@ -108,8 +117,8 @@ class SymbolicEmitter:
 def register() -> torch.library.Library:
     """Define torch.ops.linger.call and how the tracing exporter writes it; once per process."""
     library = torch.library.Library("linger", "DEF")
-    for name, count in ((_name(1), 1), (_name(2), 2), (_name(3), 3), (_KEPT, 1)):
-        results = ", ".join(["Tensor"] * count)
+    for name, output_count in ((_name(1), 1), (_name(2), 2), (_name(3), 3), (_KEPT, 1)):
+        results = ", ".join(["Tensor"] * output_count)
         aliasing = "CONSERVATIVE" if name == _KEPT else ""
         library.define(f"{name}(Tensor[] tensors, str description) -> ({results})", alias_analysis=aliasing)
         library.impl(name, partial(_results, is_exact=True), "CompositeExplicitAutograd")
@@ -131,31 +140,24 @@ def _results(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> 
 def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tuple[Tensor, ...]:
     call = json.loads(description)
     op = find_op(call["op"], call["platform"])
-    attributes = op.complete(_tuples(call["attributes"]))
+    attributes = op.complete({k: tuple(v) if isinstance(v, list) else v for k, v in call["attributes"].items()})
     # tensors of other types are indices, and stay as they are
-    exact = [t.to(carrier(_STORED_BITS[t.dtype])) if _is_stored(t) else t for t in tensors]
+    bits = [_STORED_BITS.get(t.dtype) if isinstance(t, Tensor) else None for t in tensors]
+    exact = [t if b is None else t.to(carrier(b)) for t, b in zip(tensors, bits, strict=True)]
     carriers = exact if is_exact else [t.float() if isinstance(t, Tensor) else t for t in exact]
     with torch.no_grad():
-        found = op.body(TorchKernel(is_exact=is_exact, device=tensors[0].device), *op.arrange(carriers), **attributes)
-    first, *others = found if len(op.outputs) > 1 else (found,)
+        result = op.body(TorchKernel(is_exact=is_exact, device=tensors[0].device), *op.arrange(carriers), **attributes)
+    first, *others = result if len(op.outputs) > 1 else (result,)
     if not op.has_integer_output:
         return (first,)
-    bits = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
+    width = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
     # torch demands that the results of an op share no memory
-    return (first.to(integer_type(bits)), *(t.clone() for t in others))
-
-
-def _is_stored(value: object) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.dtype in _STORED_BITS
+    return (first.to(integer_type(width)), *(t.clone() for t in others))
 
 
 def _as_tensor(value: Any) -> Any:
     """A tuple of places or counts as the int64 constant that the file holds."""
     return torch.tensor(value) if isinstance(value, tuple) else value
-
-
-def _tuples(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
 
 
 def _write_node(g: GraphContext, tensors: torch._C.Value, description: torch._C.Value) -> object:
@@ -169,12 +171,13 @@ def _write_node(g: GraphContext, tensors: torch._C.Value, description: torch._C.
     if call["parameters"]:
         attributes[f"{PARAMETERS_ATTRIBUTE}_s"] = json.dumps(call["parameters"])
     given = symbolic_helper._unpack_list(tensors)  # noqa: SLF001 - nor for lists
-    made = g.op(f"{DOMAIN}::{op.name}", *given, outputs=len(op.outputs), **attributes)
-    for value, original in zip(made if len(op.outputs) > 1 else [made], g.original_node.outputs(), strict=True):
+    values = g.op(f"{DOMAIN}::{op.name}", *given, outputs=len(op.outputs), **attributes)
+    values = tuple(values) if len(op.outputs) > 1 else (values,)
+    for value, original in zip(values, g.original_node.outputs(), strict=True):
         kind: Any = original.type()  # a tensor type: these ops return nothing else
         # torch would write a size that is fixed here into every Reshape that reads it
         value.setType(kind.with_sizes([None] * len(kind.sizes())) if call["is_dynamic"] else kind)
-    return tuple(made) if len(op.outputs) > 1 else made
+    return values if len(op.outputs) > 1 else values[0]
 
 
 def _described(op: Op, attributes: Mapping[str, Any], more: Mapping[str, object]) -> str:
@@ -245,20 +248,13 @@ class WrapperTrace:
 
 def _depends_on_values(tensor: Tensor) -> bool:
     """Whether a trace has computed a tensor from an input or a parameter."""
-    waiting, seen = [_value(tensor).node()], set[int]()
+    waiting, visited = [_value(tensor).node()], set[int]()
     for node in waiting:  # the list grows while it is walked
         if node.kind() in ("prim::Param", "prim::GetAttr"):
             return True
-        waiting += [value.node() for value in node.inputs() if value.unique() not in seen]
-        seen |= {value.unique() for value in node.inputs()}
+        waiting += [value.node() for value in node.inputs() if value.unique() not in visited]
+        visited |= {value.unique() for value in node.inputs()}
     return False
-
-
-def _pass_lift(tensor: Tensor) -> None:
-    """Let a trace take what `lift_fresh` returns, as torch.from_numpy calls it, for its input: torch has no node for it."""
-    node = _value(tensor).node()
-    if node.kind() == "aten::lift_fresh":
-        _give(tensor, next(iter(node.inputs())))
 
 
 def _is_tracing() -> bool:
@@ -285,3 +281,112 @@ def _untraced() -> Iterator[None]:
         yield
     finally:
         _trace._set_tracing_state(state)  # noqa: SLF001
+
+
+_PARAMETER_NAMES = {"w": "weight", "b": "bias", "running_mean": "running_mean", "running_var": "running_var"}
+
+
+def name_nodes(model: ir.Model) -> None:
+    """Give dialect nodes and the tensors they make the names that the simulation uses."""
+    ends = {id(value) for value in model.graph.outputs}
+    for node in all_nodes(model):
+        parameters = node.attributes.pop(PARAMETERS_ATTRIBUTE, None)
+        if parameters is not None:
+            node.meta[PARAMETERS_ATTRIBUTE] = json.loads(parameters.as_string())
+        attribute = node.attributes.pop(NAME_ATTRIBUTE, None)
+        if attribute is not None:
+            node.name = attribute.as_string()
+            for output, suffix in zip(node.outputs, ("", ".h_n", ".c_n"), strict=False):
+                if id(output) not in ends:
+                    output.name = node.name + suffix
+
+
+def store_parameters(model: ir.Model) -> None:
+    """Store weights, biases and thresholds as initializers named by their state_dict keys; other constants stay nodes."""
+    for node in filter(is_dialect, list(all_nodes(model))):
+        op = find_op(node.op_type)
+        scope = (node.name or "").rpartition(".")[0]
+        constants = dict(zip(op.inputs[1:], op.constant_names, strict=False)) if op.constant_names else {}
+        names = _PARAMETER_NAMES | constants | node.meta.get(PARAMETERS_ATTRIBUTE, {})
+        for index, role, value in _operands(node, () if op.is_variadic else op.form(len(node.inputs))):
+            tensor = constant_tensor(value)
+            if tensor is None:
+                continue
+            if role in names:
+                stored = _initializer(model, f"{scope}.{names[role]}".lstrip("."), tensor)
+            else:
+                stored = _constant_node(node, f"{node.name}.{role}", tensor)
+            node.replace_input_with(index, stored)
+            drop_unused([value], constants_only=True, upstream=False)
+
+
+def keep_scalars_as_nodes(model: ir.Model) -> None:
+    """Turn scalar operands that a tool made initializers back into Constant nodes, as device packers want them."""
+    for node in filter(is_dialect, list(all_nodes(model))):
+        op = find_op(node.op_type)
+        for index, role, value in _operands(node, () if op.is_variadic or op.constant_names or op.forms else op.inputs):
+            tensor = constant_tensor(value) if value.producer() is None else None
+            if role not in _PARAMETER_NAMES and tensor is not None and len(tensor.shape) == 0:
+                node.replace_input_with(index, _constant_node(node, f"{node.name}.{role}", tensor))
+                drop_unused([value], constants_only=True, upstream=False)
+
+
+def _operands(node: ir.Node, roles: Iterable[str]) -> list[tuple[int, str, ir.Value]]:
+    """Index, role and value of every input that is given."""
+    pairs = enumerate(zip(roles, node.inputs, strict=False))
+    return [(index, role, value) for index, (role, value) in pairs if value is not None]
+
+
+def _constant_node(consumer: ir.Node, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Make a Constant node for a scalar operand, as device packers want it; one per consumer, each with its own scale."""
+    value = ir.Value(name=name)
+    node = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", tensor)], outputs=[value], name=name)
+    assert consumer.graph is not None
+    consumer.graph.insert_before(consumer, node)
+    return value
+
+
+def _initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Find or make the initializer of this name and content; if the name has other content, a number is appended."""
+    stem, number = name, 0
+    ends = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    while name in model.graph.initializers or name in ends:
+        present = None if name in ends else model.graph.initializers[name].const_value
+        if present is not None and present.dtype == tensor.dtype and present.tobytes() == tensor.tobytes():
+            return model.graph.initializers[name]
+        number += 1
+        name = f"{stem}_{number}"
+    stored = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(stored.numpy().shape)
+    value = ir.Value(name=name, type=kind, shape=shape, const_value=stored)
+    model.graph.register_initializer(value)
+    return value
+
+
+def unwrap_names(model: ir.Model) -> None:
+    """Remove the wrapper's name from the names of initializers, nodes and tensors."""
+    prefix, path = f"{WRAPPED}.", f"/{WRAPPED}/"
+    for value in list(model.graph.initializers.values()):
+        if value.name is not None and value.name.startswith(prefix):
+            value.name = value.name.removeprefix(prefix)
+    for node in all_nodes(model):
+        named: list[ir.Node | ir.Value] = [node, *node.outputs]
+        for one in named:
+            if one.name and path in one.name:
+                one.name = one.name.replace(path, "/", 1)
+
+
+def name_by_modules(model: ir.Model) -> None:
+    """Name nodes after module paths (`block.relu.Relu`), also those that are not of the dialect."""
+    taken = {node.name for node in all_nodes(model)}
+    for node in all_nodes(model):
+        if node.name and node.name.startswith("/"):
+            taken.discard(node.name)
+            node.name = free_name(node.name.strip("/").replace("/", "."), taken)
+            taken.add(node.name)
+
+
+def free_name(name: str, taken: Collection[str | None]) -> str:
+    """The name, with a number behind it if it is taken."""
+    candidates = chain([name], (f"{name}_{number}" for number in count(1)))
+    return next(candidate for candidate in candidates if candidate not in taken)

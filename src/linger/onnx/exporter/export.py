@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import inspect
-import io
+import logging
 import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,35 +22,23 @@ from torch import Tensor, nn
 from torch.onnx import TrainingMode
 from torch.utils._pytree import tree_leaves
 
-from linger.analysis.attributes import kept_attributes
-from linger.analysis.batches import Forward
+from linger.analysis.batches import Forward, kept_attributes
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.errors import UnsupportedError, UsageError, VerificationError, listing
+from linger.errors import UnsupportedError, UsageError, VerificationError, listing, refuse_unknown
 from linger.files import write_atomically
 from linger.graph.files.model_io import save
 from linger.graph.passes.dequants import cancel_dq_q
-from linger.onnx.exporter.assembly import assemble
-from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter, WrapperTrace
-from linger.onnx.exporter.finishing import list_initializers, require_suitable, unwrap_names
-from linger.onnx.exporter.finishing import simplify as simplify_model
-from linger.onnx.exporter.forms import OPSET, chosen_form
-from linger.onnx.exporter.options import (
-    ExportOptions,
-    check_keywords,
-    check_names,
-    check_options,
-    check_place,
-    check_tensors,
-    warn_about_removed,
-    with_names,
-    with_one_sample,
-    with_target,
-)
+from linger.onnx.exporter import OPSET, PACKED_FORMS, check_form, check_opset, check_packed, chosen_form
+from linger.onnx.exporter.assembly import assemble, list_initializers, require_suitable
+from linger.onnx.exporter.assembly import simplify as simplify_model
+from linger.onnx.exporter.emission import SymbolicEmitter, TraceEmitter, WrapperTrace, free_name, unwrap_names
 from linger.onnx.exporter.tracing import (
+    TORCH_KEYWORDS,
     DecisionWatch,
     DynamicAxes,
     DynamicShapes,
     Example,
+    ExportOptions,
     FunctionMetError,
     declared_axes,
     require_open,
@@ -62,8 +51,8 @@ from linger.proof import verify as prove
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, runtime_of
-from linger.reporting.tree import print_listing
-from linger.simulation.example_call import (
+from linger.reporting.printed import print_listing
+from linger.simulation import (
     WRAPPED,
     ExampleCall,
     Exportable,
@@ -80,6 +69,17 @@ Target = str | os.PathLike[str] | IO[bytes]
 
 LIMIT = 2**31 - 2**27
 """A protobuf has at most 2 GiB; some of it is left for the graph itself."""
+
+_FIRST_BFLOAT16_OPSET = 13
+"""The first opset at which ONNX's ops take bfloat16."""
+
+_IMAGE_AXES = 4
+"""An input with so many axes has samples on its first one; rows of a matrix, and matrices, are no batch."""
+
+_REMOVED = {"aten": False, "export_raw_ir": False, "_retain_param_name": True, "example_outputs": None}
+"""Arguments that torch removed and that have no meaning left, with the defaults they had."""
+
+logger = logging.getLogger(__name__)
 
 
 def export(
@@ -175,56 +175,45 @@ def export(
         UsageError: An argument is wrong, a layer has no scale, the model fails on the example input.
         UnsupportedError: The target cannot take the model; the message has every finding, and nothing is written.
     """
-    check_place(f)
-    warn_about_removed(
-        aten=aten,
-        export_raw_ir=export_raw_ir,
-        _retain_param_name=_retain_param_name,
-        example_outputs=example_outputs,
-    )
-    check_keywords(torch_keywords, inspect.signature(export).parameters)
+    given = locals()
+    if not isinstance(f, (str, os.PathLike)) and not callable(getattr(f, "write", None)):
+        raise UsageError(
+            f"export: f={f!r} is no place for a file. Give a path, or a file object that is open for writing bytes."
+        )
+    for name in (name for name, default in _REMOVED.items() if given[name] != default):
+        warnings.warn(
+            f"linger.onnx.export: the argument {name!r} has no meaning in today's torch and is ignored.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+    refuse_unknown("export", torch_keywords, {*TORCH_KEYWORDS, *inspect.signature(export).parameters})
     if "torch.distributed.tensor" in sys.modules:  # else nothing is sharded
         refuse_sharded(model, "export")
     runtime = runtime_of(model) if isinstance(model, nn.Module) else None
-    own_target = None if runtime is None else runtime.target
-    options = ExportOptions(
-        export_params=export_params,
-        verbose=verbose,
-        training=training,
+    as_they_are = {field.name: given[field.name] for field in fields(ExportOptions) if field.name in given}
+    options = replace(
+        ExportOptions(**as_they_are),
         input_names=tuple(input_names or ()),
         output_names=tuple(output_names or ()),
-        operator_export_type=operator_export_type,
-        opset=_default_opset(opset_version, is_dynamo=dynamo),
-        do_constant_folding=do_constant_folding,
-        strip_doc_string=strip_doc_string,
+        opset=opset_version if opset_version is not None else 18 if dynamo else OPSET,
         dynamic_axes=dynamic_axes or None,
-        keep_initializers_as_inputs=keep_initializers_as_inputs,
-        custom_opsets=custom_opsets,
-        enable_onnx_checker=enable_onnx_checker,
         external_data=True if use_external_data_format else external_data,
-        is_update_dequant=is_update_dequant,
-        is_input_quant=is_input_quant,
-        is_scoped_info=is_scoped_info,
         debug_folder=_debug_folder(debug_dump, f),
-        dynamo=dynamo,
-        dynamic_shapes=dynamic_shapes,
-        report=report,
-        form=chosen_form(form, target or own_target),
-        is_qdq_symmetric=qdq_symmetric,
-        has_integer_kernels=integer_kernels,
-        simplify=simplify,
-        target=target,
-        allow_findings=allow_findings,
-        torch_keywords=torch_keywords,
+        form=chosen_form(form, target or (None if runtime is None else runtime.target)),
     )
     call = read_call(model, args, kwargs)
-    check_tensors(model, call.tensors(), options.opset, is_quantized=runtime is not None)
+    _check_tensors(model, call.tensors(), options.opset, is_quantized=runtime is not None)
     content = _convert(model, call, options, f)
     if content is None:
         return  # a large float model, which is written already; there are no integers to compare
     if verify:
         require_equal(model, call, content, f)
-    _write(f, content, options)
+    if not isinstance(f, (str, os.PathLike)):
+        f.write(content)
+    elif options.external_data:
+        save(ir.from_proto(onnx.load_from_string(content)), f, external_data=True)
+    else:
+        write_atomically(Path(f), content)
 
 
 def export_debug(model: Exportable, args: object, f: Target, *positional: Any, **options: Any) -> None:
@@ -242,75 +231,214 @@ def restore() -> None:
     setattr(torch.onnx, "export", torch_export)  # noqa: B010
 
 
+def _debug_folder(debug_dump: bool | str | os.PathLike[str], f: Target) -> Path | None:  # noqa: FBT001
+    if debug_dump is False or debug_dump is None:
+        return None
+    if debug_dump is not True:
+        return Path(debug_dump)
+    return Path(f).with_name(f"{Path(f).stem}_debug") if isinstance(f, (str, os.PathLike)) else Path("linger_debug")
+
+
+def _check_tensors(model: object, inputs: Sequence[Tensor], opset: int, *, is_quantized: bool) -> None:
+    """Refuse tensors that a file cannot hold, all at once. Weights of a quantized model become integers, of any type."""
+    given = {f"input {i}": tensor for i, tensor in enumerate(inputs)}
+    stored = dict(chain(model.named_parameters(), model.named_buffers())) if isinstance(model, nn.Module) else {}
+    empty = [name for name, tensor in (given | stored).items() if tensor.is_meta]
+    if empty:
+        raise UsageError(
+            f"export: {listing(empty)} on the device 'meta', without numbers that a file could hold. "
+            "Load the weights first (model.to_empty(device='cpu'), then load_state_dict), and give an input with values."
+        )
+    written = given if is_quantized else given | stored
+    brief = [name for name, tensor in written.items() if tensor.dtype == torch.bfloat16]
+    if brief and opset < _FIRST_BFLOAT16_OPSET:
+        raise UsageError(
+            f"export: {listing(brief)} of type bfloat16, which ONNX has from opset {_FIRST_BFLOAT16_OPSET} on, not at {opset}. "
+            f"Give model.float() and inputs in float32, or opset_version={_FIRST_BFLOAT16_OPSET}."
+        )
+
+
 def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Target) -> bytes | None:
     """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
-        _refuse_parts(model, is_quantized=runtime is not None)
+        if runtime is None and isinstance(model, nn.Module):
+            _refuse_parts(model)
         options = _completed(model, call, options, runtime)
         # torch's exporter passes defaults of arguments that are taken by name only as if they were taken by position
         is_wrapped = not call.is_plain or Forward.of(model).has_names_only
         subject = FlatModel(model, call) if is_wrapped else model
         if runtime is None:
-            training = _training_mode(options.training, was_training=was_training)
+            is_training = options.training not in (None, False, TrainingMode.EVAL)
+            if options.training is TrainingMode.PRESERVE:
+                is_training = was_training
+            training = TrainingMode.TRAINING if is_training else TrainingMode.EVAL
             return _convert_float(subject, call, replace(options, training=training), f)
-        content, watch = _trace_quantized(subject, call, options, runtime)
+        content, decisions = _trace_quantized(subject, call, options, runtime)
     proto = assemble(content, options, is_wrapped=is_wrapped)
     if options.keep_initializers_as_inputs:
         list_initializers(proto)
-    _warn_about_losses(proto, call, watch)
+    if decisions:
+        warnings.warn(decisions, stacklevel=3)
+    inputs, in_file = len(call.tensors()), len(proto.graph.input)
+    if in_file < inputs:
+        warnings.warn(
+            f"export: the file has {in_file} of the {inputs} inputs: its outputs do not depend on the others. "
+            "If they should, forward leaves torch on the way (numpy, tolist, pickle).",
+            stacklevel=3,
+        )
     return _finished(proto, call, options, is_quantized=True)
+
+
+def _refuse_parts(model: nn.Module) -> None:
+    """Refuse a module that only holds quantized layers: the model that `init` returned knows how to write them."""
+    modules = list(model.named_modules())
+    quantized = [path or type(module).__name__ for path, module in modules if isinstance(module, QuantizedBase)]
+    inside = [path for path, module in modules if runtime_of(module) is not None]
+    if quantized:
+        wrapped = f" If it is a wrapper for training, export model.{inside[0]}." if len(inside) == 1 else ""
+        raise UsageError(
+            f"export: {listing(quantized)} of this model is quantized, the model as a whole is not. "
+            f"Call linger.init on the whole model and export what it returns.{wrapped}"
+        )
 
 
 def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime | None) -> ExportOptions:
     """The options with the model's chip and a name for every input and output, checked against a run of the model."""
-    if runtime is not None:
-        options = with_target(options, runtime.target)
+    if runtime is not None and runtime.target is not None:
+        options = _with_target(options, runtime.target)
     check_options(options, is_quantized=runtime is not None)
     with kept_attributes(model):
         output = run_once(model, call)
     tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
-    options = with_names(options, default_names(model, call), len(tensors))
+    options = _with_names(options, default_names(model, call), len(tensors))
     if options.dynamic_shapes and not options.dynamo:
         options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
     check_names(options, [t.dim() for t in call.tensors()], [t.dim() for t in tensors])
-    return options if options.target is None else with_one_sample(options, [tuple(t.shape) for t in call.tensors()])
+    return options if options.target is None else _with_one_sample(options, [tuple(t.shape) for t in call.tensors()])
+
+
+def _with_target(options: ExportOptions, own: str) -> ExportOptions:
+    """The options with the chip that the model simulates as target, if the form is one for chips.
+
+    Raises:
+        UsageError: Another chip was asked for.
+    """
+    if options.target not in (None, own):
+        raise UsageError(
+            f"export: the model computes as {own} does (linger.init), not as {options.target}. "
+            f"Leave target out, or quantize the model anew with linger.init(model, target={options.target!r})."
+        )
+    is_for_chips = options.form in PACKED_FORMS and options.is_update_dequant
+    return replace(options, target=own) if is_for_chips else options
+
+
+def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
+    """Refuse combinations of arguments that do not work, and name one that does.
+
+    A target is refused for a float model, for a form that no packer reads, and for a file without Dequants or weights.
+    """
+    check_form(options.form)
+    check_opset(options.opset, is_quantized=is_quantized, is_dynamo=options.dynamo)
+    if options.target is not None:
+        where = f"export: target={options.target!r}"
+        if not is_quantized:
+            raise UsageError(f"{where} is for quantized models. Call linger.init(model) first, or leave target out.")
+        check_packed(options.form, options.target)
+        if not options.is_update_dequant:
+            raise UsageError(f"{where} cannot be judged with is_update_dequant=False, whose file does not run.")
+        if not options.export_params:
+            raise UsageError(
+                f"{where} needs weights in the file: packers refuse one without. Leave export_params at True."
+            )
+    if options.dynamic_axes and options.dynamic_shapes:
+        raise UsageError("export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.")
+
+
+def _with_names(options: ExportOptions, inputs: Sequence[str], output_count: int) -> ExportOptions:
+    """The options with a name for every input and output.
+
+    Where fewer were given, the names of forward's parameters follow, and `output`, `output_1`, …; a taken name gets a number.
+    """
+    names, outputs = list(options.input_names), list(options.output_names)
+    for name in inputs[len(names) :]:
+        names.append(free_name(name, [*names, *outputs]))
+    for number in range(len(outputs), output_count):
+        outputs.append(free_name(f"output_{number}" if number else "output", [*names, *outputs]))
+    return replace(options, input_names=tuple(names), output_names=tuple(outputs))
+
+
+def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequence[int]) -> None:
+    """Refuse names and axes that do not fit the model's inputs and outputs."""
+    wrong, rank_of = [], dict[str, int]()
+    for what, names, own in (("input", options.input_names, ranks), ("output", options.output_names, output_ranks)):
+        rank_of |= dict(zip(names, own, strict=False))
+        if len(names) > len(own):
+            wrong.append(f"{len(names)} {what} names ({listing(names)}) for {len(own)} {what} tensors")
+        if len(set(names)) != len(names):
+            wrong.append(f"{what} names that repeat ({listing(names)})")
+    twice = [name for name in options.input_names if name in options.output_names]
+    if twice:
+        wrong.append(f"{listing(twice)} as the name of an input and of an output, which are two tensors")
+    for name, axes in (options.dynamic_axes or {}).items():
+        rank = rank_of.get(name)
+        outside = [] if rank is None else [str(axis) for axis in axes if not -rank <= int(axis) < rank]
+        if rank is None:
+            wrong.append(f"dynamic_axes for {name!r}, which is no input or output name")
+        elif outside:
+            wrong.append(f"dynamic axis {listing(outside)} of {name!r}, which has {rank} axes")
+    if wrong:
+        raise UsageError(f"export: {'; '.join(wrong)}. Match names and axes to the model's inputs and outputs.")
+
+
+def _with_one_sample(options: ExportOptions, shapes: Sequence[tuple[int, ...]]) -> ExportOptions:
+    """The options with the batch fixed to one sample, as chips compute it; other axes stay open.
+
+    Raises:
+        UsageError: The example has several samples, or torch's newer exporter is told to leave the batch open.
+    """
+    axes = declared_axes(options) if options.is_dynamic else {}
+    names = [name for name, places in axes.items() if any(int(axis) == 0 for axis in places)]
+    several = [
+        f"{name!r} of the shape {list(shape)}"
+        for name, shape in zip(options.input_names, shapes, strict=False)
+        if shape and shape[0] > 1 and (len(shape) >= _IMAGE_AXES or name in names)
+    ]
+    if several:
+        raise UsageError(
+            f"export: {options.target} computes one sample at a time, and the example has {listing(several)}. Give one "
+            "sample, for example x[:1]."
+        )
+    if names and options.dynamo:
+        raise UsageError(
+            f"export: {options.target} computes one sample at a time, and dynamic_shapes leaves the batch of {listing(names)} "
+            "open. Leave that axis out of dynamic_shapes."
+        )
+    if not names:
+        return options
+    logger.warning("export for %s: the batch of %s is fixed to 1", options.target, listing(names))
+    others = {name: _but_the_first(places) for name, places in axes.items()}
+    return replace(options, dynamic_axes={name: places for name, places in others.items() if places} or None)
+
+
+def _but_the_first(places: Mapping[int, str] | Sequence[int]) -> Mapping[int, str] | Sequence[int]:
+    if isinstance(places, Mapping):
+        return {axis: label for axis, label in places.items() if int(axis) != 0}
+    return [axis for axis in places if int(axis) != 0]
 
 
 def _trace_quantized(
     subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime
-) -> tuple[bytes, DecisionWatch]:
-    """Trace the model; return what torch's exporter wrote, and where Python read values meanwhile."""
-    runtime.emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
+) -> tuple[bytes, str]:
+    """Trace the model; return what torch's exporter wrote, and a warning where Python read values meanwhile.
+
+    A trace that holds a size of its example is made again, with pools that read the sizes from the shape.
+    """
+    emitter = SymbolicEmitter() if options.dynamo else TraceEmitter(is_dynamic=options.is_dynamic)
     opsets = {**(options.custom_opsets or {}), DOMAIN: DOMAIN_VERSION}
     options = replace(
         options, export_params=True, training=None, custom_opsets=opsets, keep_initializers_as_inputs=False
     )
-    axes = declared_axes(options) if options.is_dynamic else {}
-    runtime.has_open_sizes = any(int(axis) != 0 for places in axes.values() for axis in places)
-    with DecisionWatch() as watch:
-        content = _run_quantized(subject, call, options, runtime)
-    if axes:
-        content = _opened(content, _example(subject, call, options, runtime), axes, runtime)
-    return content, watch
-
-
-def _opened(content: bytes, example: Example, axes: DynamicAxes, runtime: Runtime) -> bytes:
-    """Return the trace if it holds no size of its example, else a second one in which pools read the sizes from the shape."""
-    try:
-        require_open(content, example, axes)
-    except UnsupportedError:
-        if runtime.has_open_sizes:
-            raise
-        runtime.has_open_sizes = True
-        content = example.trace(ExampleCall(tuple(example.tensors), {}))
-        require_open(content, example, axes)
-    return content
-
-
-def _example(subject: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime) -> Example:
-    """The example of a trace, which can be run and traced again at other sizes."""
-    emitter = runtime.emitter
 
     def run(other: ExampleCall) -> None:
         runtime.emitter = None
@@ -322,33 +450,22 @@ def _example(subject: Exportable, call: ExampleCall, options: ExportOptions, run
         with DecisionWatch():  # as the first time: with the watch, torch orders some nodes in another way
             return _run_quantized(subject, other, options, runtime)
 
-    return Example(call.tensors(), options.input_names, run, trace_again)
-
-
-def _refuse_parts(model: object, *, is_quantized: bool) -> None:
-    """Refuse a module that only holds quantized layers: the model that `init` returned knows how to write them."""
-    parts = [] if is_quantized or not isinstance(model, nn.Module) else list(model.named_modules())
-    found = [path or type(module).__name__ for path, module in parts if isinstance(module, QuantizedBase)]
-    inside = [path for path, module in parts if runtime_of(module) is not None]
-    if found:
-        wrapped = f" If it is a wrapper for training, export model.{inside[0]}." if len(inside) == 1 else ""
-        raise UsageError(
-            f"export: {listing(found)} of this model is quantized, the model as a whole is not. "
-            f"Call linger.init on the whole model and export what it returns.{wrapped}"
-        )
-
-
-def _warn_about_losses(proto: onnx.ModelProto, call: ExampleCall, watch: DecisionWatch) -> None:
-    """Warn about values that Python read, and about inputs that the file does not have."""
-    if watch.summary():
-        warnings.warn(watch.summary(), stacklevel=4)
-    given, kept = len(call.tensors()), len(proto.graph.input)
-    if kept < given:
-        warnings.warn(
-            f"export: the file has {kept} of the {given} inputs: its outputs do not depend on the others. "
-            "If they should, forward leaves torch on the way (numpy, tolist, pickle).",
-            stacklevel=4,
-        )
+    axes = declared_axes(options) if options.is_dynamic else {}
+    runtime.emitter = emitter
+    runtime.has_open_sizes = any(int(axis) != 0 for places in axes.values() for axis in places)
+    with DecisionWatch() as watch:
+        content = _run_quantized(subject, call, options, runtime)
+    if axes:
+        example = Example(call.tensors(), options.input_names, run, trace_again)
+        try:
+            require_open(content, example, axes)
+        except UnsupportedError:
+            if runtime.has_open_sizes:
+                raise
+            runtime.has_open_sizes = True
+            content = example.trace(ExampleCall(tuple(example.tensors), {}))
+            require_open(content, example, axes)
+    return content, watch.summary()
 
 
 def _run(subject: Exportable, call: ExampleCall, options: ExportOptions) -> bytes:
@@ -359,9 +476,7 @@ def _run(subject: Exportable, call: ExampleCall, options: ExportOptions) -> byte
             keywords = {**options.torch_keywords, "custom_translation_table": table}
             content = trace_dynamo(subject, call, replace(options, torch_keywords=keywords))
         else:
-            buffer = io.BytesIO()
-            trace(subject, call, options, buffer)
-            content = buffer.getvalue()
+            content = trace(subject, call, options)
     return with_bodies(content, form=options.form)
 
 
@@ -405,9 +520,8 @@ def export_large(subject: nn.Module, call: ExampleCall, options: ExportOptions, 
 
     Constants are not folded: a batch norm stays a node of its own.
     """
-    buffer = io.BytesIO()
-    trace(subject, call, replace(options, export_params=False, do_constant_folding=False), buffer)
-    model = ir.from_proto(onnx.load_from_string(buffer.getvalue()))
+    content = trace(subject, call, replace(options, export_params=False, do_constant_folding=False))
+    model = ir.from_proto(onnx.load_from_string(content))
     weights = dict(subject.state_dict(keep_vars=True))
     for value in list(model.graph.inputs):
         if value.name in weights:
@@ -428,29 +542,15 @@ def _finished(proto: onnx.ModelProto, call: ExampleCall, options: ExportOptions,
         require_suitable(proto, options.target)
     if is_quantized and not options.export_params:
         model = ir.from_proto(proto)
-        parameters_to_inputs(model)
+        for value in list(model.graph.initializers.values()):  # each becomes a typed input, in the order of the weights
+            assert value.name is not None  # initializers have names
+            value.const_value = None
+            del model.graph.initializers[value.name]
+            model.graph.inputs.append(value)
         proto = ir.to_proto(model)
     if options.verbose:
         print_listing(proto)
     return bytes(proto.SerializeToString())
-
-
-def parameters_to_inputs(model: ir.Model) -> None:
-    """Every initializer becomes a typed input of the graph, in the order of the weights."""
-    for value in list(model.graph.initializers.values()):
-        assert value.name is not None  # initializers have names
-        value.const_value = None
-        del model.graph.initializers[value.name]
-        model.graph.inputs.append(value)
-
-
-def _write(f: Target, content: bytes, options: ExportOptions) -> None:
-    if not isinstance(f, (str, os.PathLike)):
-        f.write(content)
-    elif options.external_data:
-        save(ir.from_proto(onnx.load_from_string(content)), f, external_data=True)
-    else:
-        write_atomically(Path(f), content)
 
 
 def require_equal(model: Exportable, call: ExampleCall, content: bytes, f: Target) -> None:
@@ -464,23 +564,3 @@ def require_equal(model: Exportable, call: ExampleCall, content: bytes, f: Targe
     result = prove(model, content, call.args, kwargs=call.kwargs, sizes=OWN_TRIALS)
     if not result.ok:
         raise VerificationError(f"{f}: nothing is written: {result.summary()}")
-
-
-def _training_mode(training: object, *, was_training: bool) -> TrainingMode:
-    if training in (None, False, TrainingMode.EVAL):
-        return TrainingMode.EVAL
-    if training is TrainingMode.PRESERVE:
-        return TrainingMode.TRAINING if was_training else TrainingMode.EVAL
-    return TrainingMode.TRAINING
-
-
-def _default_opset(opset: int | None, *, is_dynamo: bool) -> int:
-    return opset if opset is not None else 18 if is_dynamo else OPSET
-
-
-def _debug_folder(debug_dump: bool | str | os.PathLike[str], f: Target) -> Path | None:  # noqa: FBT001
-    if debug_dump is False or debug_dump is None:
-        return None
-    if debug_dump is not True:
-        return Path(debug_dump)
-    return Path(f).with_name(f"{Path(f).stem}_debug") if isinstance(f, (str, os.PathLike)) else Path("linger_debug")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call torch's two exporters without their notices, warnings and prints; their errors become one of ours.
+"""The arguments of an export; torch's two exporters without their notices, warnings and prints.
 
 Refuse traces with open sizes that hold the sizes of the example: the model is traced at other sizes too, and compared.
 
@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 import onnx
 import onnxscript
@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from linger.errors import LingerError, UnsupportedError, UsageError, listing
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
 from linger.quantization.core.qtensor import QTensor
-from linger.simulation.example_call import ExampleCall, Exportable, repeated
+from linger.simulation import ExampleCall, Exportable, repeated
 from linger.verification.feeds import OpenAxis, other_sizes, resized_shape
 
 torch_export: Any = torch.onnx.export
@@ -70,8 +70,8 @@ DynamicShapes = Mapping[str, Any] | Sequence[Any] | None
 
 
 @dataclass(frozen=True)
-class TraceOptions:
-    """The arguments of an export that torch's exporters get."""
+class ExportOptions:
+    """All arguments of an export, under their names where they are taken as they are: of the trace, the graph, the last steps."""
 
     export_params: bool = True
     training: object = None
@@ -88,6 +88,19 @@ class TraceOptions:
     dynamic_shapes: DynamicShapes = None
     report: bool = False
     torch_keywords: Mapping[str, Any] = field(default_factory=dict)
+    form: str = "dialect"
+    is_update_dequant: bool = True
+    is_input_quant: bool = False
+    is_scoped_info: bool = True
+    enable_onnx_checker: bool = True
+    qdq_symmetric: bool = False
+    integer_kernels: bool = True
+    target: str | None = None
+    debug_folder: Path | None = None
+    verbose: bool = False
+    external_data: bool | None = None
+    simplify: bool = False
+    allow_findings: bool = False
 
     @property
     def is_dynamic(self) -> bool:
@@ -99,45 +112,45 @@ class FunctionMetError(UsageError):
     """A torch.autograd.Function was given a quantized tensor, which this trace does not follow."""
 
 
-def trace(model: Exportable, call: ExampleCall, options: TraceOptions, target: io.BytesIO | Path) -> None:
-    """Run torch's tracing exporter into a buffer or a file."""
-    arguments: dict[str, Any] = {
-        "export_params": options.export_params,
-        "input_names": list(options.input_names) or None,
-        "output_names": list(options.output_names) or None,
-        "opset_version": options.opset,
-        "do_constant_folding": options.do_constant_folding,
-        "dynamic_axes": _plain_axes(options.dynamic_axes),
-        "keep_initializers_as_inputs": bool(options.keep_initializers_as_inputs),
-        "custom_opsets": dict(options.custom_opsets or {}) or None,
-        **options.torch_keywords,
-    }
-    if options.operator_export_type is not None:
-        arguments["operator_export_type"] = options.operator_export_type
-    if options.training is not None:
-        arguments["training"] = options.training
-    if not options.strip_doc_string:
-        arguments["verbose"] = True  # torch writes doc strings only when it also prints
+def trace(model: Exportable, call: ExampleCall, options: ExportOptions) -> bytes:
+    """Run torch's tracing exporter."""
+    axes = {k: dict(v) if isinstance(v, Mapping) else list(v) for k, v in (options.dynamic_axes or {}).items()}
+    optional = {"operator_export_type": options.operator_export_type, "training": options.training}
+    content = io.BytesIO()
     with _quietly(model, call):
-        torch_export(model, tuple(call.tensors()), target, dynamo=False, **arguments)
+        torch_export(
+            model,
+            tuple(call.tensors()),
+            content,
+            dynamo=False,
+            export_params=options.export_params,
+            input_names=list(options.input_names) or None,
+            output_names=list(options.output_names) or None,
+            opset_version=options.opset,
+            do_constant_folding=options.do_constant_folding,
+            dynamic_axes=axes or None,
+            keep_initializers_as_inputs=bool(options.keep_initializers_as_inputs),
+            custom_opsets=dict(options.custom_opsets or {}) or None,
+            verbose=not options.strip_doc_string,  # torch writes doc strings only when it also prints
+            **{name: value for name, value in optional.items() if value is not None},
+            **options.torch_keywords,
+        )
+    return content.getvalue()
 
 
-def trace_dynamo(model: Exportable, call: ExampleCall, options: TraceOptions) -> bytes:
+def trace_dynamo(model: Exportable, call: ExampleCall, options: ExportOptions) -> bytes:
     """Run torch's newer exporter, which is based on torch.export."""
-    names = {"input_names": list(options.input_names) or None, "output_names": list(options.output_names) or None}
-    shapes = options.dynamic_shapes
-    if options.dynamic_axes:
-        shapes = _shapes_from_axes(options)
     with _quietly(model, call):
         program = torch_export(
             model,
             tuple(call.tensors()),
             dynamo=True,
             opset_version=options.opset,
-            dynamic_shapes=shapes,
+            dynamic_shapes=_shapes_from_axes(options) if options.dynamic_axes else options.dynamic_shapes,
             verbose=False,
             report=options.report,
-            **names,
+            input_names=list(options.input_names) or None,
+            output_names=list(options.output_names) or None,
             **options.torch_keywords,
         )
     assert program is not None  # without a file torch returns the program
@@ -150,17 +163,16 @@ def _quietly(model: Exportable, call: ExampleCall) -> Iterator[None]:
     """Suppress deprecation notices, tracer warnings and listings; turn errors of torch into a UsageError."""
     handle = None
     if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
-        handle = model.register_forward_hook(_real_outputs)
+        # the outputs of a file are real values
+        handle = model.register_forward_hook(lambda _module, _args, output: tree_map(_dequantized, output))
     exporter_log = logging.getLogger("torch.onnx")
     level = exporter_log.level
     try:
         exporter_log.setLevel(logging.ERROR)
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), without_torch_graph():
             # the tracing exporter is deprecated, which it says on every call; that Python numbers become constants is intended
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", UserWarning)
-            warnings.simplefilter("ignore", TracerWarning)
+            for category in (DeprecationWarning, FutureWarning, UserWarning, TracerWarning):
+                warnings.simplefilter("ignore", category)
             yield
     except (RuntimeError, TypeError, ValueError, torch.onnx.OnnxExporterError) as error:
         reason = " ".join(str(error).split())
@@ -176,16 +188,11 @@ def _quietly(model: Exportable, call: ExampleCall) -> Iterator[None]:
             handle.remove()
 
 
-def _real_outputs(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
-    """Dequantize the outputs: those of a file are real values."""
-    return tree_map(lambda leaf: leaf.dequantize() if isinstance(leaf, QTensor) else leaf, output)
+def _dequantized(leaf: object) -> object:
+    return leaf.dequantize() if isinstance(leaf, QTensor) else leaf
 
 
-def _plain_axes(axes: DynamicAxes | None) -> dict[str, Any] | None:
-    return None if not axes else {k: dict(v) if isinstance(v, Mapping) else list(v) for k, v in axes.items()}
-
-
-def _shapes_from_axes(options: TraceOptions) -> tuple[Any, ...]:
+def _shapes_from_axes(options: ExportOptions) -> tuple[Any, ...]:
     """Translate dynamic_axes into dynamic_shapes, one entry per graph input."""
     dims: dict[str, Any] = {}
     entries: list[dict[int, Any] | None] = []
@@ -214,7 +221,7 @@ def axes_from_shapes(shapes: DynamicShapes, input_names: tuple[str, ...]) -> dic
     return result
 
 
-def declared_axes(options: TraceOptions) -> DynamicAxes:
+def declared_axes(options: ExportOptions) -> DynamicAxes:
     """The axes that are to stay open, as dynamic_axes, whichever spelling the user has chosen."""
     return options.dynamic_axes or axes_from_shapes(options.dynamic_shapes, options.input_names)
 
@@ -229,7 +236,7 @@ _STDOUT = 1
 def without_torch_graph() -> Iterator[None]:
     """Keep torch's graph from file descriptor 1; what others write there meanwhile is written afterwards."""
     try:
-        kept = os.dup(_STDOUT)
+        stdout = os.dup(_STDOUT)
     except OSError:  # standard output is closed: there is nothing to hide
         yield
         return
@@ -240,16 +247,12 @@ def without_torch_graph() -> Iterator[None]:
             yield
         finally:
             _flush()
-            os.dup2(kept, _STDOUT)
-            os.close(kept)
-            _pass_on(caught)
-
-
-def _pass_on(caught: IO[bytes]) -> None:
-    caught.seek(0)
-    waiting = caught.read().partition(_GRAPH)[0]
-    while waiting:
-        waiting = waiting[os.write(_STDOUT, waiting) :]
+            os.dup2(stdout, _STDOUT)
+            os.close(stdout)
+            caught.seek(0)
+            waiting = caught.read().partition(_GRAPH)[0]
+            while waiting:
+                waiting = waiting[os.write(_STDOUT, waiting) :]
 
 
 def _flush() -> None:
@@ -294,7 +297,7 @@ def callers_of(model: object, call: ExampleCall, message: str) -> str:
     The tracing exporter says which op it cannot write, but not where it stands in the model.
     """
     fallback = type(model).__name__
-    names = ["::".join(found) for found in _OPERATOR.findall(message)]
+    names = ["::".join(match) for match in _OPERATOR.findall(message)]
     if not names or not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         return fallback
     watch = _OpWatch()
@@ -302,8 +305,8 @@ def callers_of(model: object, call: ExampleCall, message: str) -> str:
         watch.run(model, call)
     except Exception:  # noqa: BLE001 - this only looks for a better message than the one that is being reported
         return fallback
-    found = [caller for name in names for caller in watch.callers.get(name, {})]
-    return listing(dict.fromkeys(found)) or fallback
+    callers = [caller for name in names for caller in watch.callers.get(name, {})]
+    return listing(dict.fromkeys(callers)) or fallback
 
 
 _READS = frozenset(
@@ -325,7 +328,7 @@ class DecisionWatch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; note the line that calls it if it reads a value, and its results if they are made of values."""
         name = getattr(func, "__name__", "")
-        has_values = any(self._has_values(tensor) for tensor in _tensors((args, kwargs)))
+        has_values = any(t.is_floating_point() or id(t) in self._from_values for t in _tensors((args, kwargs)))
         place = _place() if name in _READS and has_values else None
         if place is not None:
             self.places[place] = None
@@ -333,9 +336,6 @@ class DecisionWatch(TorchFunctionMode):
         if has_values and name != "__get__":
             self._from_values |= {id(tensor): tensor for tensor in _tensors(result)}
         return result
-
-    def _has_values(self, tensor: Tensor) -> bool:
-        return tensor.is_floating_point() or id(tensor) in self._from_values
 
     def summary(self) -> str:
         """A warning for the user; empty if no value was read."""
@@ -363,7 +363,8 @@ def _place() -> str | None:
 
 def _is_replaced(frame: FrameType | None) -> bool:
     """Whether a frame runs inside a torch.autograd.Function with a method `symbolic`, whose node replaces this code in the file."""
-    replaced = {_forward_code(kind) for kind in _kinds(torch.autograd.Function)}
+    functions = [kind for kind in _subclasses(torch.autograd.Function) if hasattr(kind, "symbolic")]
+    replaced = {getattr(getattr(kind, "forward", None), "__code__", None) for kind in functions}
     while frame is not None:
         if frame.f_code in replaced:
             return True
@@ -371,13 +372,9 @@ def _is_replaced(frame: FrameType | None) -> bool:
     return False
 
 
-def _kinds(kind: type) -> list[type]:
+def _subclasses(kind: type) -> list[type]:
     children: list[type] = kind.__subclasses__()
-    return [found for child in children for found in (child, *_kinds(child))]
-
-
-def _forward_code(kind: type) -> object:
-    return getattr(getattr(kind, "forward", None), "__code__", None) if hasattr(kind, "symbolic") else None
+    return [each for child in children for each in (child, *_subclasses(child))]
 
 
 @dataclass(frozen=True)
@@ -391,30 +388,27 @@ class Example:
 
     def open_axes(self, declared: DynamicAxes) -> list[OpenAxis]:
         """The declared axes, with the sizes that they have in the example."""
-        found = []
+        result = []
         for name, tensor in zip(self.names, self.tensors, strict=False):
             axes = declared.get(name) or ()
             for axis in axes:
                 place = int(axis) % tensor.dim()
                 label = str(axes[axis]) if isinstance(axes, Mapping) else f"{name}[{place}]"
-                found.append(OpenAxis(name, place, label, int(tensor.shape[place])))
-        return found
+                result.append(OpenAxis(name, place, label, int(tensor.shape[place])))
+        return result
 
     def elsewhere(self, axes: Sequence[OpenAxis]) -> ExampleCall | None:
         """The example resized to the first other sizes at which the model runs; None if it runs at no other."""
         for sizes in other_sizes(axes):
-            call = self._at(sizes)
+            shapes = [resized_shape(n, t.shape, sizes) for n, t in zip(self.names, self.tensors, strict=False)]
+            resized = [repeated(t, shape) for t, shape in zip(self.tensors, shapes, strict=False)]
+            call = ExampleCall((*resized, *self.tensors[len(resized) :]), {})
             try:
                 self.run(call)
             except LingerError:
                 continue
             return call
         return None
-
-    def _at(self, sizes: Mapping[OpenAxis, int]) -> ExampleCall:
-        shapes = [resized_shape(n, t.shape, sizes) for n, t in zip(self.names, self.tensors, strict=False)]
-        resized = [repeated(t, shape) for t, shape in zip(self.tensors, shapes, strict=False)]
-        return ExampleCall((*resized, *self.tensors[len(resized) :]), {})
 
 
 def require_open(content: bytes, example: Example, declared: DynamicAxes) -> None:
@@ -428,30 +422,23 @@ def require_open(content: bytes, example: Example, declared: DynamicAxes) -> Non
         return
     elsewhere = example.elsewhere(axes)
     if elsewhere is None:
-        _warn_that_none_fits(axes)
+        warnings.warn(
+            f"export: the model runs at none of the other sizes that were tried for {listing(map(str, axes))}, so nobody "
+            "knows whether the file is right at another size than the example's. Fix the sizes, or verify with yours: "
+            "linger.verify(model, file, inputs).",
+            stacklevel=5,
+        )
         return
     proto = onnx.load_from_string(content)
     fixed = _fixed(proto, axes)
     different = _differing(proto, onnx.load_from_string(example.trace(elsewhere)))
     if different or fixed:
-        raise _size_error(different, fixed or [axis for axis in axes if _matters(axis, proto, example)] or axes)
-
-
-def _size_error(nodes: Sequence[str], axes: Sequence[OpenAxis]) -> UnsupportedError:
-    return UnsupportedError(
-        f"export: {listing(nodes) or 'forward'}: the file would hold, for every input, what is computed here from the "
-        f"example's size of {listing(f'{axis} ({axis.size})' for axis in axes)}. Fix that size (leave the axis out of "
-        "dynamic_axes), or write this without it: a number that Python computes from a shape is a constant of the file."
-    )
-
-
-def _warn_that_none_fits(axes: Sequence[OpenAxis]) -> None:
-    warnings.warn(
-        f"export: the model runs at none of the other sizes that were tried for {listing(map(str, axes))}, so nobody "
-        "knows whether the file is right at another size than the example's. Fix the sizes, or verify with yours: "
-        "linger.verify(model, file, inputs).",
-        stacklevel=7,
-    )
+        blamed = fixed or [axis for axis in axes if _matters(axis, proto, example)] or axes
+        raise UnsupportedError(
+            f"export: {listing(different) or 'forward'}: the file would hold, for every input, what is computed here from the "
+            f"example's size of {listing(f'{axis} ({axis.size})' for axis in blamed)}. Fix that size (leave the axis out of "
+            "dynamic_axes), or write this without it: a number that Python computes from a shape is a constant of the file."
+        )
 
 
 def _fixed(proto: onnx.ModelProto, axes: Sequence[OpenAxis]) -> list[OpenAxis]:
@@ -476,8 +463,8 @@ def _differing(one: onnx.ModelProto, other: onnx.ModelProto) -> list[str]:
     if kinds[0] != kinds[1]:
         first = next((i for i, (a, b) in enumerate(zip(*kinds, strict=False)) if a != b), min(map(len, kinds)))
         return [f"{left.label(first)} (at another size {right.label(first)})"]
-    found = [i for i, (a, b) in enumerate(zip(left.lines, right.lines, strict=True)) if a != b]
-    return list(dict.fromkeys(left.label(i) for i in found))
+    lines = enumerate(zip(left.lines, right.lines, strict=True))
+    return list(dict.fromkeys(left.label(i) for i, (a, b) in lines if a != b))
 
 
 class _Reading:

@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sees the calls of a model's modules, and the torch functions that its own forwards call, in order and with numbers.
+"""What the diagnoses of a model share: copies of it, its calls in order and with numbers, powers of signal and noise; and coverage.
 
-Which ops of a model run as integers and which stayed float, with the reason and the share of the work.
+`CallWatch` sees the calls of modules and the torch functions that their own forwards call. `SignalNoise` sums in float64 over any
+number of batches. `coverage` lists which ops run as integers and which stayed float, with the reason and the share of the work.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from linger.analysis.batches import Batch, Function, Keywords, fresh
 from linger.constraint.conv_bn import ConvBN
+from linger.dialect import Op
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import unwrap
+from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import QuantizedBase
-from linger.quantization.core.runtime import OpRecord, runtime_of
+from linger.quantization.core.runtime import Frame, OpRecord, runtime_of
+from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.records.table import Column, Result
 
 Key = tuple[str, int]
@@ -32,11 +37,13 @@ Key = tuple[str, int]
 FunctionKey = tuple[str, int, str, int]
 """A module's path, which of its calls, a torch function, and which of its calls there, from 0."""
 
-Given = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments and keyword arguments."""
 
-FunctionHandler = Callable[[FunctionKey, partial[object], Given], object]
+FunctionHandler = Callable[[FunctionKey, partial[object], Arguments], object]
 """Runs a function that is bound to its arguments, and returns what it returns."""
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 _WHOLE = (ConvBN, QuantizedBase, nn.MultiheadAttention)
 """What is inside such a layer is part of it."""
@@ -80,9 +87,8 @@ class CallWatch:
         self._is_paused = False
         self.begin()
         self._mode = None if functions is None else _FunctionMode(self, functions)
-        if (
-            self._mode is not None
-        ):  # begins last and ends first: it sees a function before the modes of a quantized model do
+        if self._mode is not None:
+            # begins last and ends first: it sees a function before the modes of a quantized model do
             model.register_forward_pre_hook(self._mode.enter)
             model.register_forward_hook(self._mode.leave, prepend=True)
         for module in self.modules.values():
@@ -190,6 +196,139 @@ class _FunctionMode(TorchFunctionMode):
         return self._handler(key, partial(func, *args, **kwargs), (args, kwargs))
 
 
+@dataclass
+class SignalNoise:
+    """Σ f² and Σ (f − q)²."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+
+    def add(self, reference: Tensor, other: Tensor) -> None:
+        """Count one pair of tensors of the same shape."""
+        f = as_real(reference)
+        self.signal += inner_product(f, f)
+        self.noise += squared_error(f, as_real(other))
+
+    def add_all(self, references: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+        """Count pairs of tensors.
+
+        Raises:
+            UsageError: There are not as many of one as of the other, or their shapes differ.
+        """
+        difference = mismatch(references, others)
+        if difference is not None:
+            raise UsageError(f"{difference}. Compare results of the same computation.")
+        for reference, other in zip(references, others, strict=True):
+            self.add(reference, other)
+
+    @property
+    def db(self) -> float:
+        """10·log10(signal/noise)."""
+        return decibels(self.signal, self.noise)
+
+
+def decibels(signal: float, noise: float) -> float:
+    """10·log10(signal/noise); ∞ without noise, −∞ for noise without a signal.
+
+    >>> decibels(100.0, 1.0), decibels(0.0, 0.0), decibels(0.0, 1.0)
+    (20.0, inf, -inf)
+    """
+    if noise == 0:
+        return math.inf
+    if signal == 0 or noise == math.inf:
+        return -math.inf
+    return 10.0 * (math.log10(signal) - math.log10(noise))
+
+
+def inner_product(first: Tensor, second: Tensor) -> float:
+    """Σ f·q over what is finite in both flat float64 tensors."""
+    total = float(torch.dot(first, second))
+    if math.isfinite(total):
+        return total
+    is_finite = first.isfinite() & second.isfinite()
+    return float(torch.dot(first[is_finite], second[is_finite]))
+
+
+def squared_error(reference: Tensor, other: Tensor) -> float:
+    """Σ (f − q)² of flat float64 tensors; NaN and infinity are no error where both have the same."""
+    difference = reference - other
+    total = float(torch.dot(difference, difference))
+    if math.isfinite(total):
+        return total
+    is_same = (reference == other) | (reference.isnan() & other.isnan())
+    difference = difference.masked_fill(is_same, 0.0)
+    return float(torch.dot(difference, difference)) if bool(difference.isfinite().all()) else math.inf
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """The values, flat, in float64; a quantized tensor's are q/scale, a complex one's are both parts."""
+    plain = tensor.dequantize() if isinstance(tensor, QTensor) else tensor.detach()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    return plain.detach().double().reshape(-1)
+
+
+def mismatch(references: Sequence[Tensor], others: Sequence[Tensor]) -> str | None:
+    """How two lists of tensors differ in number or shape; None if they do not."""
+    first, second = ([tuple(t.shape) for t in tensors] for tensors in (references, others))
+    return None if first == second else f"shapes {first} in the float model, {second} in the quantized one"
+
+
+def range_of_function(op: Op, frame: Frame) -> str | None:
+    """The path of the functional layer that keeps the range of an op that was just computed; None if it has none."""
+    if op.state_name is None:
+        return None
+    child = f"{KEY_PREFIX}{op.state_name}_{frame.indices[op.name if op.has_own_counter else ''] - 1}"
+    layer = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
+    return f"{frame.path}.{child}".lstrip(".") if isinstance(layer, FunctionalLayer) else None
+
+
+@contextmanager
+def abandoned_on_error(model: nn.Module) -> Iterator[None]:
+    """End the pass of a quantized model that an error or an interruption stopped: what watched it must not stay at work."""
+    try:
+        yield
+    except BaseException:
+        runtime = runtime_of(model)
+        if runtime is not None:
+            runtime.abandon()
+        raise
+
+
+def working_copy(model: nn.Module, who: str) -> nn.Module:
+    """A copy in evaluation mode, with weights of its own.
+
+    Every module gets a hook that does nothing: torch's fused transformer layers skip the layers inside them
+    unless one of these has a hook, and a quantized model has.
+
+    Raises:
+        UsageError: The model holds something that cannot be copied.
+    """
+    try:
+        duplicate = copy.deepcopy(model)
+    except Exception as error:
+        raise UsageError(
+            f"{who}: a copy of {type(model).__name__} cannot be made ({type(error).__name__}: {error}). Remove what "
+            "copy.deepcopy does not copy: open files, generators, tensors that carry a gradient graph."
+        ) from error
+    duplicate.eval()
+    for module in duplicate.modules():
+        module.register_forward_pre_hook(lambda *_: None)
+    return duplicate
+
+
+def sharing_copy(module: _Module, *, instead: Sequence[tuple[object, object]] = ()) -> _Module:
+    """A copy whose parameters are the same objects; everything else, buffers too, is its own.
+
+    Args:
+        module: What to copy.
+        instead: Pairs of an object inside it and its replacement in the copy.
+    """
+    memo: dict[int, object] = {id(parameter): parameter for parameter in module.parameters()}
+    memo |= {id(old): new for old, new in instead}
+    return copy.deepcopy(module, memo)
+
+
 _COLUMNS = (
     Column("where", "layer"),
     Column("op", "op"),
@@ -225,6 +364,13 @@ class CoverageRow:
     def percent(self) -> float:
         """The share in percent."""
         return 100.0 * self.share
+
+    def __str__(self) -> str:
+        """A line about an op that stays float, or whose numbers differ; empty for any other."""
+        if self.runs_as == "integer":
+            return f"  {self.where or 'model'}: {self.op}: {self.reason}" if self.reason else ""
+        share = f" ({_percent(self.share)} of the multiplications)" if self.macs else ""
+        return f"  {self.where or 'model'}: {self.op} stays float{share}: {self.reason}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -264,8 +410,7 @@ class Coverage(Result):
 
     def table(self) -> tuple[CoverageRow, ...]:
         """The rows with names."""
-        total = self.macs or 1
-        kinds = {True: "integer", False: "float"}
+        total, kinds = self.macs or 1, ("float", "integer")
         return tuple(
             CoverageRow(o.where, o.op, kinds[o.is_integer], o.reason, o.macs, o.macs / total) for o in self.ops
         )
@@ -276,14 +421,7 @@ class Coverage(Result):
         return f"{counts}; {_percent(self.integer_share)} of the multiplications as integers" if self.macs else counts
 
     def __str__(self) -> str:
-        lines = [self.summary()]
-        for row in self.table():
-            if row.runs_as == "integer" and row.reason:
-                lines.append(f"  {row.where or 'model'}: {row.op}: {row.reason}")
-            elif row.runs_as == "float":
-                share = f" ({_percent(row.share)} of the multiplications)" if row.macs else ""
-                lines.append(f"  {row.where or 'model'}: {row.op} stays float{share}: {row.reason}")
-        return "\n".join(lines)
+        return "\n".join([self.summary(), *filter(None, map(str, self.table()))])
 
 
 def _percent(share: float) -> str:

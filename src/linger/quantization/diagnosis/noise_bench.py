@@ -4,131 +4,64 @@
 A layer stands as integers in a copy of the float model. A function stands in a copy of the quantized model that computes in real
 numbers, and only its results are rounded as the device does: the noise of its operands is that of the layers before.
 
-Signal and noise powers of tensors that should be equal, summed in float64 over any number of batches.
+`Measurements` are kept in a file for a later run.
 """
 
 from __future__ import annotations
 
-import copy
-import math
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, float_tensors, fresh, run_batch, values_of
 from linger.constraint.limits import QUANTIZATION, Widths
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Op
-from linger.errors import UsageError
+from linger.errors import UsageError, listing
 from linger.numeric.torch.quantize import fake_quantize
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import QuantizedBase
-from linger.quantization.core.runtime import Frame, Operands, OpRecord, Runtime, runtime_of
+from linger.quantization.core.runtime import Operands, OpRecord, Runtime, runtime_of
+from linger.quantization.diagnosis.call_watch import (
+    SignalNoise,
+    abandoned_on_error,
+    range_of_function,
+    sharing_copy,
+    working_copy,
+)
 from linger.quantization.functions.dispatch import dispatch
-from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.initialize import init
-
-
-@dataclass
-class SignalNoise:
-    """Σ f² and Σ (f − q)²."""
-
-    signal: float = 0.0
-    noise: float = 0.0
-
-    def add(self, reference: Tensor, other: Tensor) -> None:
-        """Count one pair of tensors of the same shape."""
-        f = as_real(reference)
-        self.signal += power(f)
-        self.noise += squared_error(f, as_real(other))
-
-    def add_all(self, references: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-        """Count pairs of tensors.
-
-        Raises:
-            UsageError: There are not as many of one as of the other, or their shapes differ.
-        """
-        found = mismatch(references, others)
-        if found is not None:
-            raise UsageError(f"{found}. Compare results of the same computation.")
-        for reference, other in zip(references, others, strict=True):
-            self.add(reference, other)
-
-    @property
-    def db(self) -> float:
-        """10·log10(signal/noise)."""
-        return decibels(self.signal, self.noise)
-
-
-def decibels(signal: float, noise: float) -> float:
-    """10·log10(signal/noise); ∞ without noise, −∞ for noise without a signal.
-
-    >>> decibels(100.0, 1.0), decibels(0.0, 0.0), decibels(0.0, 1.0)
-    (20.0, inf, -inf)
-    """
-    if noise == 0:
-        return math.inf
-    if signal == 0 or noise == math.inf:
-        return -math.inf
-    return 10.0 * (math.log10(signal) - math.log10(noise))
-
-
-def power(values: Tensor) -> float:
-    """Σ v² over what is finite; `values` is float64 and flat."""
-    return inner_product(values, values)
-
-
-def inner_product(first: Tensor, second: Tensor) -> float:
-    """Σ f·q over what is finite in both flat float64 tensors."""
-    total = float(torch.dot(first, second))
-    if math.isfinite(total):
-        return total
-    is_finite = first.isfinite() & second.isfinite()
-    return float(torch.dot(first[is_finite], second[is_finite]))
-
-
-def squared_error(reference: Tensor, other: Tensor) -> float:
-    """Σ (f − q)² of flat float64 tensors; NaN and infinity are no error where both have the same."""
-    difference = reference - other
-    total = float(torch.dot(difference, difference))
-    if math.isfinite(total):
-        return total
-    is_same = (reference == other) | (reference.isnan() & other.isnan())
-    difference = difference.masked_fill(is_same, 0.0)
-    return float(torch.dot(difference, difference)) if bool(difference.isfinite().all()) else math.inf
-
-
-def as_real(tensor: Tensor) -> Tensor:
-    """The values, flat, in float64; a quantized tensor's are q/scale, a complex one's are both parts."""
-    plain = tensor.dequantize() if isinstance(tensor, QTensor) else tensor.detach()
-    if plain.is_complex():
-        plain = torch.view_as_real(plain.resolve_conj())
-    return plain.detach().double().reshape(-1)
-
-
-def mismatch(references: Sequence[Tensor], others: Sequence[Tensor]) -> str | None:
-    """How two lists of tensors differ in number or shape; None if they do not."""
-    first, second = ([tuple(t.shape) for t in tensors] for tensors in (references, others))
-    return None if first == second else f"shapes {first} in the float model, {second} in the quantized one"
-
-
-_Module = TypeVar("_Module", bound=nn.Module)
+from linger.records.reading import As, one_of, parse_json, read
+from linger.records.table import written
+from linger.version import __version__
 
 Layer = QuantLayer | QuantRecurrent
 
 WIDE_BITS = 16
 BOTH, WEIGHTS, ACTIVATIONS = "both", "weights", "activations"
+
+_KIND = "linger sensitivity, measurements so far"
+_FORM = 2
+"""Raised whenever the file gets another form; files of an older one are refused as those of another linger."""
+
+_KINDS = ("alone", "weights", "activations", "functions")
+
+
+_DAMAGED = "this is no file of an earlier sensitivity run, or it is damaged"
+_ELSEWHERE = "It was left as it is. Give another save_path, or remove the file to start anew."
 
 _ROUNDS_INPUTS = ("Quant", "Requant")
 _NO_FUNCTIONS = frozenset({"Requant", "Dequant"})
@@ -209,15 +142,12 @@ class NoiseBench:
         self.layers = {path: self._facts(path, layer, widths) for path, layer in _layers_of(self._template).items()}
 
     def _facts(self, path: str, layer: Layer, usual: Widths) -> LayerFacts:
-        module = self._model.get_submodule(path)
-        choices = [
-            QUANTIZATION.of(part) for part in module.modules()
-        ]  # also that of the convolution inside a fused pair
+        # also that of the convolution inside a fused pair
+        choices = [QUANTIZATION.of(part) for part in self._model.get_submodule(path).modules()]
         is_chosen = any(choice is not None and choice.widths is not None for choice in choices)
         # the batch norm is folded away: it has no numbers of its own on the device
         parameters = sum(p.numel() for name, p in layer.named_parameters() if not name.startswith("bn."))
-        widths = layer.widths if is_chosen else usual
-        return LayerFacts(path, layer.op_name, widths, layer.widths, parameters)
+        return LayerFacts(path, layer.op_name, layer.widths if is_chosen else usual, layer.widths, parameters)
 
     def alone(self, path: str, what: str = BOTH, *, has_own_input: bool = True) -> SignalNoise:
         """This layer as integers, or only its weights or activations; everything else in float.
@@ -233,7 +163,7 @@ class NoiseBench:
             parameter=own.parameter if what != ACTIVATIONS else wide.parameter,
             output=own.output if what != WEIGHTS else wide.output,
         )
-        layer.register_forward_hook(_give_real_values)
+        layer.register_forward_hook(lambda *call: tree_map(_real, call[-1]))  # all behind it computes in float
         model = sharing_copy(self._model)
         old = model.get_submodule(path)
         root = layer if old is model else model
@@ -244,10 +174,17 @@ class NoiseBench:
     def function(self, facts: FunctionFacts) -> SignalNoise:
         """The results of one function rounded; everything else in real numbers."""
         model = sharing_copy(self._calibrated[0])
-        runtime = runtime_of(model)
-        assert runtime is not None  # init made it
+        runtime = cast(Runtime, runtime_of(model))  # init made it
+
+        def round_result(name: str, *rest: Any) -> None:
+            """An observer that writes the rounded numbers over the real ones."""
+            if name in facts.calls:
+                content = rest[-1].content
+                content.copy_(fake_quantize(content.float(), facts.scale, facts.bits).to(content.dtype))
+                rest[-1].accept_write()
+
         runtime.stays_real = True
-        runtime.observers.append(partial(_round_result, facts))
+        runtime.observers.append(round_result)
         return self._measure(model)
 
     def together(self, wide: Collection[str] = ()) -> Trial:
@@ -257,9 +194,8 @@ class NoiseBench:
             return Trial(self._measure(model), self._macs(ops))
         calibrated, ops = self._calibrated
         model = sharing_copy(calibrated)
-        runtime = runtime_of(model)
-        assert runtime is not None
-        watch = FunctionWatch(runtime)
+        runtime = cast(Runtime, runtime_of(model))
+        watch = _FunctionWatch(runtime)
         runtime.observers.append(watch.observe)
         powers = self._measure(model)
         own_inputs = frozenset(record.where for record in ops if record.op in _ROUNDS_INPUTS)
@@ -322,27 +258,29 @@ class NoiseBench:
         return macs
 
 
-class FunctionWatch:
+class _FunctionWatch:
     """An observer of a quantized model: collects the functions that round their results, and to what."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._found: dict[str, FunctionFacts] = {}
+        self._functions: dict[str, FunctionFacts] = {}
 
     def observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, object], result: QTensor) -> None:
         """Remember the format of one call."""
         del attributes
         frame = self._runtime.frame
         assert frame is not None  # ops are computed inside a module
-        module = frame.module
-        is_layer = isinstance(module, QuantizedBase)
-        if not _rounds(op, operands, result) or (is_layer and has_weights(module)):
+        is_layer = isinstance(frame.module, QuantizedBase)
+        # others move numbers, or pick some at a scale that is no coarser
+        is_exact = op.picks and all(o.scale <= result.scale for o in operands if isinstance(o, QTensor))
+        rounds = op.name not in _NO_FUNCTIONS and (op.has_attribute("scale_o") or op.output_scale is not None)
+        if is_exact or not rounds or (is_layer and any(True for _ in frame.module.parameters())):
             return
         key = frame.path if is_layer else range_of_function(op, frame) or name
-        known = self._found.get(key)
+        known = self._functions.get(key)
         calls = (name,) if known is None else tuple(dict.fromkeys((*known.calls, name)))
         layer = frame.path if is_layer else ""
-        self._found[key] = FunctionFacts(calls[0], op.name, result.bits, float(result.scale), calls, layer)
+        self._functions[key] = FunctionFacts(calls[0], op.name, result.bits, float(result.scale), calls, layer)
 
     def functions(self, ops: Sequence[OpRecord]) -> dict[str, FunctionFacts]:
         """The functions by name, with their products among the ops of the first batch."""
@@ -353,61 +291,14 @@ class FunctionWatch:
             name = stem if not counts[stem] else f"{stem}_{counts[stem]}"
             counts[stem] += 1
             macs[name] = record.macs
-        found = [replace(facts, macs=sum(macs.get(call, 0) for call in facts.calls)) for facts in self._found.values()]
-        return {facts.name: facts for facts in found}
-
-
-def range_of_function(op: Op, frame: Frame) -> str | None:
-    """The path of the functional layer that keeps the range of an op that was just computed; None if it has none."""
-    if op.state_name is None:
-        return None
-    child = f"{KEY_PREFIX}{op.state_name}_{frame.indices[op.name if op.has_own_counter else ''] - 1}"
-    layer = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
-    return f"{frame.path}.{child}".lstrip(".") if isinstance(layer, FunctionalLayer) else None
-
-
-def has_weights(layer: nn.Module) -> bool:
-    """Whether a layer has parameters of its own."""
-    return any(True for _ in layer.parameters())
-
-
-def _rounds(op: Op, operands: Operands, result: QTensor) -> bool:
-    """Whether an op rounds what it computes; others move numbers, or pick some at a scale that is no coarser."""
-    if op.picks and all(o.scale <= result.scale for o in operands if isinstance(o, QTensor)):
-        return False
-    return op.name not in _NO_FUNCTIONS and (op.has_attribute("scale_o") or op.output_scale is not None)
-
-
-def _round_result(
-    facts: FunctionFacts, name: str, op: Op, operands: Operands, attributes: Mapping[str, object], result: QTensor
-) -> None:
-    """An observer that writes the rounded numbers over the real ones."""
-    del op, operands, attributes
-    if name in facts.calls:
-        content = result.content
-        content.copy_(fake_quantize(content.float(), facts.scale, facts.bits).to(content.dtype))
-        result.accept_write()
-
-
-@contextmanager
-def abandoned_on_error(model: nn.Module) -> Iterator[None]:
-    """End the pass of a quantized model that an error or an interruption stopped: what watched it must not stay at work."""
-    try:
-        yield
-    except BaseException:
-        runtime = runtime_of(model)
-        if runtime is not None:
-            runtime.abandon()
-        raise
+        return {
+            facts.name: replace(facts, macs=sum(macs.get(call, 0) for call in facts.calls))
+            for facts in self._functions.values()
+        }
 
 
 def _layers_of(model: nn.Module) -> dict[str, Layer]:
     return {path: m for path, m in model.named_modules() if isinstance(m, (QuantLayer, QuantRecurrent))}
-
-
-def _give_real_values(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
-    """Makes everything after a single quantized layer compute in float."""
-    return tree_map(_real, output)
 
 
 def _real(leaf: object) -> object:
@@ -416,39 +307,171 @@ def _real(leaf: object) -> object:
     return unwrap(leaf)
 
 
-def working_copy(model: nn.Module, who: str) -> nn.Module:
-    """A copy in evaluation mode, with weights of its own.
+def _powers(pair: Sequence[str]) -> SignalNoise:
+    signal, noise = (float.fromhex(text) for text in pair)
+    if not (signal >= 0 and noise >= 0):
+        raise ValueError
+    return SignalNoise(signal, noise)
 
-    Every module gets a hook that does nothing: torch's fused transformer layers skip the layers inside them
-    unless one of these has a hook, and a quantized model has.
+
+_Powers = Annotated[SignalNoise, As(_powers, "two powers")]
+
+
+@dataclass(frozen=True)
+class _SavedTrial:
+    """A `Trial` as the file has it, with the wide layers."""
+
+    wide: tuple[str, ...]
+    powers: _Powers
+    macs: dict[str, int]
+    own_inputs: frozenset[str]
+    functions: tuple[FunctionFacts, ...]
+
+    def as_trial(self) -> Trial:
+        """The trial."""
+        return Trial(self.powers, self.macs, self.own_inputs, {facts.name: facts for facts in self.functions})
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The file."""
+
+    kind: Annotated[str, one_of([_KIND])]
+    fingerprint: str
+    alone: Mapping[str, _Powers]
+    weights: Mapping[str, _Powers]
+    activations: Mapping[str, _Powers]
+    functions: Mapping[str, _Powers]
+    together: tuple[_SavedTrial, ...]
+
+
+@dataclass
+class Measurements:
+    """What has been measured; every addition is written to the file, if any.
+
+    Attributes:
+        fingerprint: Of the model, the inputs and the widths.
+        path: The file.
+        alone: Each layer as integers, everything else float.
+        weights, activations: Only its weights, only its activations.
+        functions: The result of each function.
+        together: All layers, by the set of wide ones.
+    """
+
+    fingerprint: str
+    path: Path | None = None
+    alone: dict[str, SignalNoise] = field(default_factory=dict)
+    weights: dict[str, SignalNoise] = field(default_factory=dict)
+    activations: dict[str, SignalNoise] = field(default_factory=dict)
+    functions: dict[str, SignalNoise] = field(default_factory=dict)
+    together: dict[tuple[str, ...], Trial] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> set[str]:
+        """The names of all layers that a measurement mentions."""
+        measured = [name for wide, trial in self.together.items() for name in (*wide, *trial.macs)]
+        return {*self.alone, *self.weights, *self.activations, *measured}
+
+    def add(self, kind: str, name: str, powers: SignalNoise) -> None:
+        """Remember one measurement of a layer (`alone`, `weights`, `activations`) or of one of the `functions`."""
+        self.of(kind)[name] = powers
+        self.save()
+
+    def of(self, kind: str) -> dict[str, SignalNoise]:
+        """The measurements of one kind, by name."""
+        return cast("dict[str, SignalNoise]", getattr(self, kind))
+
+    def add_together(self, wide: tuple[str, ...], trial: Trial) -> None:
+        """Remember the whole model with these layers at 16 bits."""
+        self.together[wide] = trial
+        self.save()
+
+    def save(self) -> None:
+        """Write the file, all or nothing."""
+        if self.path is None:
+            return
+        content = {
+            "kind": _KIND,
+            "fingerprint": self.fingerprint,
+            **{kind: {name: _pair(powers) for name, powers in self.of(kind).items()} for kind in _KINDS},
+            "together": [
+                {
+                    "wide": list(wide),
+                    "powers": _pair(trial.powers),
+                    "macs": trial.macs,
+                    "own_inputs": sorted(trial.own_inputs),
+                    "functions": [asdict(facts) for facts in trial.functions.values()],
+                }
+                for wide, trial in self.together.items()
+            ],
+        }
+        written(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", self.path)
+
+
+def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable[str]) -> Measurements:
+    """The measurements in the file of an earlier run; none if there is no file yet.
 
     Raises:
-        UsageError: The model holds something that cannot be copied.
+        UsageError: The file is damaged, or belongs to another model, other inputs or other widths. It stays untouched.
     """
+    if path is None:
+        return Measurements(fingerprint)
+    place = Path(path)
+    if not place.exists():
+        measurements = Measurements(fingerprint, place)
+        measurements.save()  # a folder that does not exist is better found now than after the first layer
+        return measurements
+    if not place.is_file():
+        raise UsageError(f"{place}: measurements are read again, and this is no file. Give the name of a file.")
     try:
-        made = copy.deepcopy(model)
-    except Exception as error:
+        content = parse_json(place.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{place}: the file cannot be read ({error.strerror or error}).") from error
+    except ValueError as error:
+        raise UsageError(f"{place}: {_DAMAGED} (it is no JSON: {error}). {_ELSEWHERE}") from error
+    if isinstance(content, dict) and content.get("kind") == _KIND and content.get("fingerprint") != fingerprint:
         raise UsageError(
-            f"{who}: a copy of {type(model).__name__} cannot be made ({type(error).__name__}: {error}). Remove what "
-            "copy.deepcopy does not copy: open files, generators, tensors that carry a gradient graph."
-        ) from error
-    made.eval()
-    for module in made.modules():
-        module.register_forward_pre_hook(_do_nothing)
-    return made
+            f"{place}: this file belongs to another model, other inputs, other bits or another version of linger. {_ELSEWHERE}"
+        )
+    saved = read(_Saved, content, f"{place}: {_DAMAGED}", _ELSEWHERE)
+    kinds = {kind: dict(getattr(saved, kind)) for kind in _KINDS}
+    together = {trial.wide: trial.as_trial() for trial in saved.together}
+    measurements = Measurements(fingerprint, place, **kinds, together=together)
+    strange = measurements.layers - frozenset(names)
+    if strange:
+        raise UsageError(f"{place}: {_DAMAGED} (unknown layers {listing(sorted(strange))}). {_ELSEWHERE}")
+    return measurements
 
 
-def sharing_copy(module: _Module, *, instead: Sequence[tuple[object, object]] = ()) -> _Module:
-    """A copy whose parameters are the same objects; everything else, buffers too, is its own.
+def _pair(powers: SignalNoise) -> list[str]:
+    """Both powers, exactly, infinite ones too."""
+    return [powers.signal.hex(), powers.noise.hex()]
 
-    Args:
-        module: What to copy.
-        instead: Pairs of an object inside it and its replacement in the copy.
+
+def fingerprint(model: nn.Module, batches: Sequence[Batch], widths: Widths, layers: Mapping[str, LayerFacts]) -> str:
+    """A number that differs for another model, other inputs, other widths or another linger.
+
+    It does not see the code of `forward`.
     """
-    memo: dict[int, object] = {id(parameter): parameter for parameter in module.parameters()}
-    memo |= {id(old): new for old, new in instead}
-    return copy.deepcopy(module, memo)
+    digest = hashlib.sha256(repr((_KIND, _FORM, __version__, widths, list(layers.values()))).encode())
+    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in tensors:
+            digest.update(f"{kind} {name} ".encode())
+            _take(digest, tensor)
+    for batch in batches:
+        digest.update(b"batch ")
+        for leaf in tree_leaves(values_of(batch)):
+            _take(digest, leaf.data if isinstance(leaf, PackedSequence) else leaf)
+    return digest.hexdigest()
 
 
-def _do_nothing(module: nn.Module, args: object) -> None:
-    """A forward pre-hook."""
+def _take(digest: hashlib._Hash, value: object) -> None:
+    """Count a tensor's type, shape and bits, a plain value, or the type of anything else."""
+    if not isinstance(value, Tensor):
+        is_plain = value is None or isinstance(value, (bool, int, float, complex, str, bytes))
+        digest.update((repr(value) if is_plain else type(value).__qualname__).encode() + b" ")
+        return
+    plain = value.detach().cpu()
+    plain = plain if plain.layout is torch.strided else plain.to_dense()
+    digest.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
+    digest.update(plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from functools import cache, lru_cache, partial, reduce
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from linger.dialect import Binding, Op, Refusal, ops
 from linger.errors import UnsupportedError, UsageError
+from linger.numeric.torch.quantize import fake_quantize
 from linger.quantization.core import packing
 from linger.quantization.core.qtensor import (
     QTensor,
@@ -24,10 +26,16 @@ from linger.quantization.core.qtensor import (
     runtime_among,
     unwrap,
 )
-from linger.quantization.core.runtime import Frame, OpRecord, Runtime, TorchFunction, full_precision, may_be_repeated
+from linger.quantization.core.runtime import (
+    OpRecord,
+    Runtime,
+    TorchFunction,
+    full_precision,
+    may_be_repeated,
+)
 from linger.quantization.core.stored import is_repeating
 from linger.quantization.core.supported import NO_INTEGER_FORM, SHUFFLES, SWITCHES, reason_of, why_off
-from linger.quantization.functions import passthrough, rewrites
+from linger.quantization.functions import rewrites
 from linger.quantization.functions.attention import ATTENTION
 from linger.quantization.functions.chip_forms import is_sum, negated, sum_op
 from linger.quantization.functions.constants import is_parameter, quantize_floats
@@ -45,7 +53,7 @@ from linger.quantization.functions.products import (
     read_product,
 )
 from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly
-from linger.quantization.functions.rewrites import NUMPY_SPELLINGS, REWRITES, Call, Handler, shuffle_channels
+from linger.quantization.functions.rewrites import NUMPY_SPELLINGS, REWRITES, Handler, shuffle_channels
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -79,6 +87,26 @@ _IN_PLACE_OPERATORS = frozenset(
 
 _WRITES_FLOAT = "it writes into a float tensor; write x = x + y instead of x += y"
 
+_MOVING = (
+    "reshape reshape_as view view_as flatten unflatten ravel transpose permute movedim moveaxis swapaxes swapdims t squeeze "
+    "unsqueeze narrow select split split_with_sizes tensor_split chunk unbind contiguous clone detach expand expand_as repeat "
+    "tile flip roll index_select broadcast_to adjoint"
+)
+
+
+def _collect(names: str, *others: TorchFunction) -> frozenset[TorchFunction]:
+    """Functions and methods of these names, as far as torch has them, and others."""
+    places = [getattr(place, name, None) for name in names.split() for place in (torch, Tensor)]
+    return frozenset(function for function in (*places, *others) if function is not None)
+
+
+# torch.export calls the op itself where an index is a size that it does not know
+MOVES = _collect(_MOVING, Tensor.__getitem__, torch.ops.aten.slice, torch.ops.aten.select)
+CONVERSIONS = _collect("", Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.type_as, Tensor.pin_memory)
+_SHIFTING_DROPOUTS = _collect("alpha_dropout", F.alpha_dropout, F.feature_alpha_dropout)
+DROPOUTS = _SHIFTING_DROPOUTS | _collect("dropout feature_dropout", F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
+"""Functions that move numbers without changing them, or leave some out: scale and width pass through."""
+
 _trace: Any = torch._C  # noqa: SLF001 - only torch._C knows what a trace holds; mypy lacks parts of it
 _SIZES = frozenset({"aten::size", "aten::numel", "aten::dim"})
 _VALUES = frozenset({"prim::Param", "prim::GetAttr"})
@@ -107,52 +135,38 @@ def dispatch(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) 
         args, kwargs = _by_position(func, kwargs)
     if func in packing.FUNCTIONS:
         return packing.move_packed(func, *args)
-    frames = runtime.current.frames
-    frame = frames[-1] if frames else None
-    if frame is not None and frame.module.training and may_be_repeated():
-        _remember(runtime, func, args, frame)
-    if _is_kept_float(runtime, func, args, frame):
-        return _moved_or_float(runtime, func, args, kwargs)
-    name = "" if _trace._is_fwd_grad_enabled() else function_with_symbolic()  # noqa: SLF001 - no public name
-    if name:
-        return _in_float(runtime, func, args, kwargs, reason=f"{name} has a symbolic, which the file has instead")
-    return _by_rules(runtime, func, args, kwargs)
-
-
-def _by_rules(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """The result of the first rule that has one."""
-    for rule in _rules_of(func):
+    rules, reason = _rules_of(func), NO_INTEGER_FORM
+    if _stays_float(runtime, func, args):  # what only moves numbers leaves them quantized; a dropout rounds
+        rules, reason = () if func in DROPOUTS else (_kept_as_it_is,), ""
+    elif not _trace._is_fwd_grad_enabled() and (name := function_with_symbolic()):  # noqa: SLF001 - no public name
+        rules, reason = (), f"{name} has a symbolic, which the file has instead"
+    for rule in rules:
         result = rule(runtime, func, args, kwargs)
         if result is not NotImplemented:
             return result
-    return _in_float(runtime, func, args, kwargs, reason=NO_INTEGER_FORM)
+    return _in_float(runtime, func, args, kwargs, reason=reason)
 
 
 def _by_position(func: TorchFunction, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments of a function whose first one was given by its name."""
-    if not any(func in table for table in (bindings(), passthrough.ALL, REWRITES)):
+    if not any(func in table for table in (bindings(), MOVES, DROPOUTS, CONVERSIONS, REWRITES)):
         return (), kwargs
     rest = dict(kwargs)
     return (rest.pop("input"),), rest
 
 
-def _moved_or_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """A function of a module that stays float: what only moves numbers leaves them quantized. A dropout rounds."""
-    result = NotImplemented if func in passthrough.DROPOUTS else _kept_as_it_is(runtime, func, args, kwargs)
-    return _in_float(runtime, func, args, kwargs, reason="") if result is NotImplemented else result
+def _stays_float(runtime: Runtime, func: TorchFunction, args: Args) -> bool:
+    """Whether a module is at work whose functions stay float, or was when a checkpoint ran the function first.
 
-
-def _remember(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame) -> None:
-    """Remember a function in training: a checkpoint may run it again without its module."""
-    if getattr(func, "__name__", "") not in _QUERIES:
+    A function in training is remembered: a checkpoint may run it again without its module.
+    """
+    frames = runtime.current.frames
+    if not frames:
+        return is_repeating(runtime) and runtime.recomputation.kept_float(func, args)
+    frame = frames[-1]
+    if frame.module.training and may_be_repeated() and getattr(func, "__name__", "") not in _QUERIES:
         runtime.recomputation.remember(func, args, frame)
-
-
-def _is_kept_float(runtime: Runtime, func: TorchFunction, args: Args, frame: Frame | None) -> bool:
-    """Whether a module is at work whose functions stay float, or was when a checkpoint ran the function first."""
-    if frame is not None:
-        return bool(frame.keeping.reason)
-    return is_repeating(runtime) and runtime.recomputation.kept_float(func, args)
+    return bool(frame.keeping.reason)
 
 
 def _switched_off(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
@@ -179,7 +193,10 @@ def _kept_as_it_is(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kw
 
 
 def _moved(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
-    return passthrough.move(func, x, unwrap_indices(rest), kwargs)
+    """Apply a function to the content; its other arguments (x.view_as(y), x[mask]) are ordinary tensors."""
+    others: Args = tree_map(lambda a: a.content if isinstance(a, QTensor) else a, rest)
+    result = func(x.moved_content, *others, **kwargs)
+    return x.like(result) if isinstance(result, Tensor) else type(result)(x.like(part) for part in result)
 
 
 def _transposed(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
@@ -187,9 +204,30 @@ def _transposed(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> 
     return x.like(func(x.moved_content))
 
 
-def _dropped(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
-    dropped = passthrough.drop(func, x, rest, kwargs)
-    return x.overwrite(dropped) if _is_in_place(func, (x, *rest), kwargs) else dropped
+def _converted(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
+    """.to(device) and .float() leave the numbers as they are; another type asks for real values."""
+    if not x.is_integer:
+        result = func(x.moved_content, *rest, **kwargs)
+        if result.dtype == x.moved_content.dtype:
+            return x.like(result)
+    result = func(x.dequantize(), *rest, **kwargs)
+    return x if x.is_integer and result.dtype == torch.float32 else result
+
+
+def drop(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> QTensor:
+    """Dropout: nothing in evaluation; in training the survivors, scaled up, are rounded to the same grid."""
+    is_in_place = _is_in_place(func, (x, *rest), kwargs)
+    dropped = x
+    if not x.is_integer:
+        assert x.scale is not None  # dispatch handles overwritten tensors
+        before = x.content if func in _SHIFTING_DROPOUTS else x.moved_content
+        survivors = func(before, *rest, **{k: v for k, v in kwargs.items() if k != "inplace"})
+        if survivors is not before and x.runtime.now.is_real:
+            dropped = x.like(survivors)
+        elif survivors is not before:  # alpha dropout goes negative
+            dropped = QTensor(fake_quantize(survivors, x.scale, x.bits), x.scale, x.bits, x.runtime)
+            dropped.origins = x.origins  # the survivors are larger, so limits behind a dropout hold before it too
+    return x.overwrite(dropped) if is_in_place else dropped
 
 
 def _view_refused(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
@@ -201,11 +239,13 @@ def _view_refused(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -
 
 
 _KEPT: dict[TorchFunction, Callable[[TorchFunction, QTensor, Args, Kwargs], object]] = {
-    **dict.fromkeys(passthrough.IN_PLACE_VIEWS, _view_refused),
-    **dict.fromkeys(passthrough.CONVERSIONS, passthrough.convert),
-    **dict.fromkeys(passthrough.DROPOUTS, _dropped),
-    **dict.fromkeys(passthrough.TRANSPOSES, _transposed),
-    **dict.fromkeys([*passthrough.MOVES, *rewrites.MOVES], _moved),
+    **dict.fromkeys(
+        _collect("squeeze_ unsqueeze_ transpose_ t_ resize_ resize_as_ swapaxes_ swapdims_ as_strided_"), _view_refused
+    ),
+    **dict.fromkeys(CONVERSIONS, _converted),
+    **dict.fromkeys(DROPOUTS, drop),
+    **{getattr(Tensor, name).__get__: _transposed for name in ("T", "mT", "H", "mH")},
+    **dict.fromkeys([*MOVES, *rewrites.MOVES], _moved),
 }
 
 
@@ -217,18 +257,11 @@ def _already_done(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwa
     if not frames or runtime.recorder is not None or runtime.observers:
         return NotImplemented
     runtime.note(OpRecord(frames[-1].path, RELU, is_integer=True))
-    # out of place the result is a tensor of its own
-    is_same = _is_in_place(func, args, kwargs)
-    if is_same:
+    if _is_in_place(func, args, kwargs):
         return x
-    result = QTensor(x.moved_content, x.scale, x.bits, runtime, is_nonnegative=True)
+    result = QTensor(x.moved_content, x.scale, x.bits, runtime, is_nonnegative=True)  # a tensor of its own
     result.origins = x.origins
     return result
-
-
-@cache
-def _relus() -> frozenset[TorchFunction]:
-    return frozenset(func for func, (op, _) in bindings().items() if op.name == RELU)
 
 
 def _openly(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
@@ -240,14 +273,15 @@ def _openly(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
 
 
 def _by_other_calls(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
-    """Compute a function that can be written as other torch calls."""
+    """Compute a function that can be written as other torch calls: each but the first works on the result before it."""
     if not args or not is_quantized(args[0]):
         return NotImplemented
-    calls = rewrites.rewritten(func, args, kwargs) if func in REWRITES else None
-    if calls is not None:
-        return _run_all(calls)
-    pooled = pool_slices(runtime, func, args, kwargs) if func in ADAPTIVE and runtime.frame is not None else None
-    return NotImplemented if pooled is None else pooled
+    result: Any = None
+    for other, (first, *rest) in rewrites.rewritten(func, args, kwargs) or ():
+        result = _call(other, result if first is None else first, *rest)
+    if result is None and func in ADAPTIVE and runtime.frame is not None:
+        result = pool_slices(runtime, func, args, kwargs)
+    return NotImplemented if result is None else result
 
 
 def _call(func: TorchFunction, *args: Any, **kwargs: Any) -> Any:
@@ -270,15 +304,6 @@ def _as_product(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwarg
     return compute_product(product, runtime)
 
 
-def _run_all(calls: list[Call]) -> object:
-    """Calls that stand for one: each but the first works on the result before it."""
-    result: Any = None
-    for func, (first, *rest) in calls:
-        x = result if first is None else first
-        result = dispatch(x.runtime, func, (x, *rest), {}) if isinstance(x, QTensor) else func(x, *rest)
-    return result
-
-
 def pool_slices(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor | None:
     """Adaptive pooling as other calls; None if it has no such form, or is an ordinary pool already."""
     if runtime.has_open_sizes:
@@ -288,12 +313,6 @@ def pool_slices(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwarg
         return None
     x, size = given["x"], given["output_size"]
     return pool_adaptively(func, x, size, lambda other, arguments: _call(other, *arguments))
-
-
-def unwrap_indices(args: Args) -> Args:
-    """Other arguments of a moving function (x.view_as(y), x[mask]) as ordinary tensors."""
-    result: Args = tree_map(lambda a: a.content if isinstance(a, QTensor) else a, args)
-    return result
 
 
 def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> object:
@@ -312,49 +331,51 @@ def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwar
 def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | Refusal:
     """The op of a function on the arguments of a call, whose first one it may write over."""
     op, binding = bindings()[func]
-    spelled = _spelled(kwargs)
+    # by their documented names, without `out`
+    spelled = {NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items() if name != "out"}
     settings = binding(*args, **spelled)
     if isinstance(settings, Refusal):
         return settings
     if op.normalizes:
-        return _run_norm(op, binding, args, spelled, settings)
-    given = _operands(op, binding, args, spelled)
-    parameter = given.pop() if op.inputs[-1] == "w" and is_parameter(given[-1]) else None
-    is_in_place = _is_in_place(func, args, kwargs)
-    x = args[0] if is_in_place and isinstance(args[0], QTensor) else None
-    if "out" in kwargs or (is_in_place and x is None):
+        affine, x = affine_of(binding, args, spelled), args[0] if args else spelled["x"]
+        reason = why_float(x, settings, affine)
+        return Refusal(reason) if reason else call_norm(op, x, settings, affine)
+    arguments = _operands(op, binding, args, spelled)
+    parameter = arguments.pop() if op.inputs[-1] == "w" and is_parameter(arguments[-1]) else None
+    x = _target(func, args, kwargs)
+    if "out" in kwargs or (x is None and _is_in_place(func, args, kwargs)):
         return Refusal(_WRITES_FLOAT)
     with full_precision():
-        found = _quantized_operands(op, given, runtime)
-        if isinstance(found, Refusal):
-            return found
-        op, known, layer = found
+        quantized = _quantized_operands(op, arguments, runtime)
+        if isinstance(quantized, Refusal):
+            return quantized
+        op, operands, layer = quantized
         how: Kwargs = {"is_in_place": x is not None, "parameter": parameter, "layer": layer}
-        result = run_functional(op, known, settings, runtime, real=partial(_by_torch, func, args, kwargs), **how)
-    return result if x is None else _written_over(x, result, func.__name__)
+        result = run_functional(op, operands, settings, runtime, real=partial(_by_torch, func, args, kwargs), **how)
+    if x is None:
+        return result
+    _refuse_growth(x, result.shape, func.__name__)
+    return x.overwrite(result)
 
 
 def _quantized_operands(
-    op: Op, given: list[Any], runtime: Runtime
+    op: Op, arguments: list[Any], runtime: Runtime
 ) -> tuple[Op, list[QTensor], FunctionalLayer | None] | Refusal:
     """An op, its operands as integers, and its layer where that is no usual one. For some chips x − y is the sum of x and −y."""
     as_sum = runtime.target is not None and is_sum(op, runtime.target)
-    operands = [as_operand(value, runtime, is_negated=as_sum and place == 1) for place, value in enumerate(given)]
+    operands = [as_operand(value, runtime, is_negated=as_sum and place == 1) for place, value in enumerate(arguments)]
     known, layer = cast("list[QTensor]", operands), None
     if not all(map(is_quantized, operands)):
-        found = quantize_floats(op, given, operands, runtime)
-        if isinstance(found, Refusal):
-            return found
-        given = [q if o is None else g for g, o, q in zip(given, operands, found[0], strict=True)]
-        known, layer = found
-    return (sum_op(), _summands(given, known, runtime), layer) if as_sum else (op, known, layer)
-
-
-def _summands(given: list[Any], operands: list[QTensor], runtime: Runtime) -> list[QTensor]:
-    """x and −y, constants behind tensors; a constant is negated already."""
-    x, y = operands
-    y = negated(y, runtime) if isinstance(given[1], QTensor) else y
-    return [x, y] if isinstance(given[0], QTensor) else [y, x]
+        quantized = quantize_floats(op, arguments, operands, runtime)
+        if isinstance(quantized, Refusal):
+            return quantized
+        arguments = [q if o is None else a for a, o, q in zip(arguments, operands, quantized[0], strict=True)]
+        known, layer = quantized
+    if not as_sum:
+        return op, known, layer
+    x, y = known  # constants stand behind tensors, and are negated already
+    y = negated(y, runtime) if isinstance(arguments[1], QTensor) else y
+    return sum_op(), [x, y] if isinstance(arguments[0], QTensor) else [y, x], layer
 
 
 def _by_torch(func: TorchFunction, args: Args, kwargs: Kwargs) -> Tensor:
@@ -377,23 +398,6 @@ def _target(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | None:
     return x if isinstance(x, QTensor) and _is_in_place(func, args, kwargs) else None
 
 
-def _spelled(kwargs: Kwargs) -> Kwargs:
-    """Arguments by their documented names, without `out`."""
-    return {NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items() if name != "out"} if kwargs else {}
-
-
-def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Mapping[str, Any]) -> QTensor | Refusal:
-    affine, x = affine_of(binding, args, kwargs), args[0] if args else kwargs["x"]
-    reason = why_float(x, settings, affine)
-    return Refusal(reason) if reason else call_norm(op, x, settings, affine)
-
-
-def _written_over(x: QTensor, result: QTensor, name: str) -> QTensor:
-    """The tensor of a call in place, which has become the result."""
-    _refuse_growth(x, result.shape, name)
-    return x.overwrite(result)
-
-
 def _refuse_growth(x: QTensor, shape: torch.Size, name: str) -> None:
     if shape != x.shape:
         raise UsageError(
@@ -405,18 +409,21 @@ def _refuse_growth(x: QTensor, shape: torch.Size, name: str) -> None:
 def _operands(op: Op, binding: Binding, args: Args, kwargs: Kwargs) -> list[Any]:
     """The tensor arguments of a call, by position or by name, in the order of the op's inputs."""
     count = 1 if op.is_variadic else len(op.inputs) - len(op.constant_names)
-    names = _first_parameters(binding, count)
-    given = [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
+    names = _parameters(binding)[:count]
+    tensors = [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
     if op.is_variadic:
-        return list(given[0])
+        return list(tensors[0])
     order = op.orders.get(binding)
-    return given if order is None else [given[order.index(name)] for name in op.inputs[:count]]
+    return tensors if order is None else [tensors[order.index(name)] for name in op.inputs[:count]]
 
 
 @cache
-def _first_parameters(binding: Binding, count: int) -> list[str]:
-    """Looking at signatures is slow, so it is done once."""
-    return list(inspect.signature(binding).parameters)[:count]
+def _parameters(func: Callable[..., object]) -> list[str]:
+    """The names of a function's parameters; looking at signatures is slow, so it is done once."""
+    try:
+        return list(inspect.signature(func).parameters)
+    except ValueError:  # a Python function around a builtin one, which has no signature
+        return []
 
 
 Rule = Callable[[Runtime, TorchFunction, Args, Kwargs], object]
@@ -433,7 +440,7 @@ def _rules_of(func: TorchFunction) -> tuple[Rule, ...]:
         (_switched_off, SHUFFLES | SWITCHES.keys()),
         (_composed, COMPOSITIONS),
         (_kept_as_it_is, _KEPT),
-        (_already_done, _relus()),
+        (_already_done, [func for func, (op, _) in bindings().items() if op.name == RELU]),
         (_openly, None),  # may know any
         (_by_other_calls, ADAPTIVE | REWRITES.keys()),
         (_as_product, MATRIX_PRODUCTS | PRODUCTS.keys()),
@@ -456,10 +463,17 @@ def _in_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs,
 def _on_real_values(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs, reason: str) -> object:
     name = getattr(func, "__name__", str(func))
     _refuse_hidden_writes(runtime, name, args[0] if args else None, kwargs.get("out"))
-    if _target(func, args, kwargs) is not None or isinstance(kwargs.get("out"), QTensor):
-        written = _overwritten(func, args, kwargs)
+    x, out = _target(func, args, kwargs), kwargs.get("out")
+    if x is not None:
+        copy = x.dequantize().clone()
+        func(copy, *unwrap(args[1:]), **unwrap(kwargs))
+        x.overwrite(copy)
         runtime.note_float(name, reason)
-        return written
+        return x
+    if isinstance(out, QTensor):
+        out.overwrite(func(*unwrap(args), **unwrap({k: v for k, v in kwargs.items() if k != "out"})))
+        runtime.note_float(name, reason)
+        return out
     real_args, real_kwargs = unwrap(args), unwrap(kwargs)
     result = func(*real_args, **real_kwargs)
     if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
@@ -469,18 +483,6 @@ def _on_real_values(runtime: Runtime, func: TorchFunction, args: Args, kwargs: K
     return result
 
 
-def _overwritten(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor:
-    """The first argument, or `out`, as an ordinary tensor with the result of a float function."""
-    x = _target(func, args, kwargs)
-    if x is not None:
-        copy = x.dequantize().clone()
-        func(copy, *unwrap(args[1:]), **unwrap(kwargs))
-        return x.overwrite(copy)
-    out: QTensor = kwargs["out"]
-    rest = {k: v for k, v in kwargs.items() if k != "out"}
-    return out.overwrite(func(*unwrap(args), **unwrap(rest)))
-
-
 def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> object:
     """Answer a question about a tensor from its real values, without giving away memory whose writes are not counted."""
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")  # `shape` for the getter of Tensor.shape
@@ -488,28 +490,21 @@ def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> objec
         if name == "__set__":
             raise _cannot_write(runtime_among(args), "assigning to .data")
         return args[0].dequantize().detach()  # .data itself hides later writes from torch
-    seen = _contents if name in _CONTENT_QUERIES or attribute in _CONTENT_ATTRIBUTES else unwrap
-    answer = func(*seen(args), **unwrap(kwargs))
-    if attribute == "requires_grad" or name == "requires_grad_":
-        return _gradient_answer(args[0], answer, is_set=name in ("requires_grad_", "__set__"))
+    if name in _CONTENT_QUERIES or attribute in _CONTENT_ATTRIBUTES:  # the numbers themselves are no answer
+        asked: Args = tree_map(lambda a: a.moved_content if isinstance(a, QTensor) else a, args)
+    else:
+        asked = unwrap(args)
+    answer = func(*asked, **unwrap(kwargs))
     if name in _ARRAYS:
         answer = answer.copy()
         answer.flags.writeable = runtime_among(args).frame is None  # inside a model, a write is meant for the tensor
-    return answer
-
-
-def _contents(args: Args) -> Args:
-    """Arguments of a question to which the numbers themselves are no answer."""
-    result: Args = tree_map(lambda a: a.moved_content if isinstance(a, QTensor) else a, args)
-    return result
-
-
-def _gradient_answer(x: QTensor, answer: object, *, is_set: bool) -> object:
-    """Whether a tensor requires a gradient; after it was set, the wrapper follows its content."""
-    if is_set:
-        follow(x, x.moved_content)
-        return x
-    return answer or (has_place(x) and not x.is_integer)
+    if attribute != "requires_grad" and name != "requires_grad_":
+        return answer
+    x = args[0]
+    if name not in ("requires_grad_", "__set__"):
+        return answer or (has_place(x) and not x.is_integer)
+    follow(x, x.moved_content)  # after it was set, the wrapper follows its content
+    return x
 
 
 def _refuse_hidden_writes(runtime: Runtime, name: str, x: object, out: object) -> None:
@@ -549,8 +544,8 @@ def _is_in_place(func: TorchFunction, args: Args, kwargs: Kwargs) -> bool:
         return True
     if "inplace" in kwargs:
         return bool(kwargs["inplace"])
-    position = _position_of_inplace(func)
-    return position is not None and position < len(args) and bool(args[position])
+    names = _parameters(func)[: len(args)] if inspect.isfunction(func) else []
+    return "inplace" in names and bool(args[names.index("inplace")])
 
 
 @lru_cache(maxsize=1024)
@@ -558,16 +553,6 @@ def _is_called_in_place(func: TorchFunction) -> bool:
     """Whether a function's name says that it writes over its first argument."""
     name = getattr(func, "__name__", "")
     return name in _IN_PLACE_OPERATORS or _is_in_place_name(name)
-
-
-@cache
-def _position_of_inplace(func: TorchFunction) -> int | None:
-    """Where a function takes `inplace`; looking at signatures is slow, so it is done once."""
-    try:
-        names = list(inspect.signature(func).parameters) if inspect.isfunction(func) else []
-    except ValueError:  # a Python function around a builtin one, which has no signature
-        names = []
-    return names.index("inplace") if "inplace" in names else None
 
 
 # sizes of tensors as settings and operands, while a model is traced

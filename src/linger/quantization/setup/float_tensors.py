@@ -28,9 +28,8 @@ from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Frame, Runtime, Scope, scope_of
 from linger.quantization.core.supported import NO_INTEGER_FORM, why_off
-from linger.quantization.functions import passthrough
 from linger.quantization.functions.constants import is_state, note_derived
-from linger.quantization.functions.dispatch import COMPOSITIONS, bindings
+from linger.quantization.functions.dispatch import COMPOSITIONS, CONVERSIONS, MOVES, bindings
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, INPUT_KEY, FunctionalLayer, functional_layer
 from linger.quantization.functions.masks import masks_scores
 from linger.quantization.functions.products import (
@@ -46,7 +45,7 @@ from linger.quantization.functions.resizing import ADAPTIVE
 from linger.quantization.functions.rewrites import REWRITES
 from linger.quantization.setup.marking import QuantMode
 
-_MASK_NAMES = [
+_MASK_NAMES = (
     "zeros_like",
     "full_like",
     "new_zeros",
@@ -56,10 +55,10 @@ _MASK_NAMES = [
     "where",
     "triu",
     "tril",
-]
+)
 _MASK_MAKERS = {getattr(place, name) for name in _MASK_NAMES for place in (torch, Tensor) if hasattr(place, name)}
 
-_COMPUTES_NOTHING = passthrough.MOVES | {*packing.FUNCTIONS, F.pad, torch.as_strided, Tensor.as_strided}
+_COMPUTES_NOTHING = MOVES | {*packing.FUNCTIONS, F.pad, torch.as_strided, Tensor.as_strided}
 """Functions that only move real numbers, or put others beside them."""
 
 _QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
@@ -189,7 +188,7 @@ def _counts(func: Function, operands: list[Tensor], results: list[Tensor]) -> bo
     """
     if func in _COMPUTES_NOTHING or str(func).startswith("fsdp."):
         return False
-    if func in passthrough.CONVERSIONS and not any(map(_is_float, operands)):
+    if func in CONVERSIONS and not any(map(_is_float, operands)):
         return False
     return not (func in _MASK_MAKERS and all(masks_scores(r, is_surely=True) for r in results))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tuning may cost: seconds of CPU time, or a number of trials."""
+"""What tuning may cost, seconds of CPU time or a number of trials, and how many threads it runs on."""
 
 from __future__ import annotations
 
@@ -20,18 +20,12 @@ from linger.notation import read_allowance
 _MOST_RESERVED = 0.1
 
 
-class OutOfBudgetError(LingerError):
+class _OutOfBudgetError(LingerError):
     """A step would go beyond the budget; it is given up, and what was there before it stays."""
 
 
 class Budget:
-    """CPU time, of the thread that makes it, and trials that are left.
-
-    A copy of a model that is being watched has the same budget.
-
-    Attributes:
-        text: As the user wrote it.
-    """
+    """CPU time, of the thread that makes it, and trials that are left; `text` is what the user wrote."""
 
     def __init__(
         self, text: str, seconds: float = math.inf, trials: float = math.inf, clock: Callable[[], float] | None = None
@@ -43,7 +37,7 @@ class Budget:
         self._reserved = 0.0
 
     def __deepcopy__(self, memo: object) -> Budget:
-        return self
+        return self  # a copy of a model that is being watched has the same budget
 
     @property
     def spent(self) -> float:
@@ -79,13 +73,9 @@ class Budget:
         self._used += trials
 
     def check(self, *_: Any) -> None:
-        """Give a step up; a forward pre-hook of the models that it runs.
-
-        Raises:
-            OutOfBudgetError: The time is over.
-        """
+        """Give a step up if the time is over; a forward pre-hook of the models that it runs."""
         if self.seconds_left <= 0:
-            raise OutOfBudgetError(f"the budget of {self.text} ended during this step")
+            raise _OutOfBudgetError(f"the budget of {self.text} ended during this step")
 
     @contextmanager
     def watching(self, *models: nn.Module) -> Iterator[None]:
@@ -99,11 +89,7 @@ class Budget:
 
 
 def read_budget(budget: object, clock: Callable[[], float] | None = None) -> Budget:
-    """The budget that a user gave.
-
-    Raises:
-        UsageError: It is none, or nothing.
-    """
+    """The budget that a user gave; what is none, or nothing, is refused."""
     allowed = read_allowance(budget, "tune")
     return Budget(allowed.text, allowed.seconds, allowed.trials, clock)
 
@@ -128,16 +114,10 @@ def fitting_threads(
     What a pass costs is the time it takes times the CPU time of all threads, so that threads have to save as much as they
     spend. The number of threads of the process is afterwards what it was.
 
-    Args:
-        model: Is run on the batch a few times.
-        batch: A typical one.
-        clock: Measures a pass on a number of threads, as seconds on the wall and of CPU; None: by the clocks of this machine.
+    A clock measures a pass on a number of threads, as seconds on the wall and of CPU; None: the clocks of this machine.
     """
-    every = torch.get_num_threads()
-    if every == 1:
-        return 1
-    measure = clock or _seconds
-    if measure(model, batch, 1)[1] < _SHORT:
+    every, measure = torch.get_num_threads(), clock or _seconds
+    if every == 1 or measure(model, batch, 1)[1] < _SHORT:
         return 1
     rounds = [(math.prod(measure(model, batch, 1)), math.prod(measure(model, batch, every))) for _ in range(_ROUNDS)]
     one, all_of_them = (min(costs) for costs in zip(*rounds, strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuning with labels: analyse, limit, train, analyse, until no tensor is left that a limit would help."""
+"""Fine-tuning with labels: analyze, limit, train, analyze, until no tensor is left that a limit would help."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from linger.analysis.advice import Advice, Item
+from linger.analysis.advice import Advice
 from linger.analysis.batches import Batch, fresh
 from linger.constraint.advising import advise
 from linger.constraint.conv_bn import layer_of
@@ -28,39 +28,34 @@ _MOST_ROUNDS = 20
 def finetuned(
     model: nn.Module, train_step: TrainStep, batches: Sequence[Batch], budget: Budget
 ) -> tuple[nn.Module, tuple[Round, ...]]:
-    """A float model, which is changed: fused, limited where advised, and trained; and what each round found.
-
-    Raises:
-        UsageError: Training fails, or returns a loss that is no number.
-    """
+    """A float model, which is changed: fused, limited where advised, and trained; and what each round found."""
     trace_layers(model.eval(), fresh(batches[0]))
     rounds: list[Round] = []
     loss: float | None = None
     longest = 0.0
     for number in range(_MOST_ROUNDS + 1):
-        found = advise(model.eval(), [fresh(batch) for batch in batches])
-        rounds.append(_round(number, found, loss))
-        if not found.limits or longest > budget.seconds_left or budget.is_spent:
+        advice = advise(model.eval(), [fresh(batch) for batch in batches])
+        rounds.append(_round(number, advice, loss))
+        if not advice.limits or longest > budget.seconds_left or budget.is_spent:
             break
         begun = budget.spent
-        model = _limited(model, found)
+        model = _limited(model, advice)
         loss = _trained(model, train_step)
         budget.use(1)
         longest = max(longest, budget.spent - begun)
     return model.eval(), tuple(rounds)
 
 
-def _round(number: int, found: Advice, loss: float | None) -> Round:
-    flagged = [item for item in found.items if item.line and item.limit is not None]
-    worst: Item | None = min(flagged, key=lambda item: item.concern, default=None)
-    return Round(
-        number, len(flagged), "" if worst is None else worst.name, None if worst is None else worst.sqnr_8, loss
-    )
+def _round(number: int, advice: Advice, loss: float | None) -> Round:
+    flagged = [item for item in advice.items if item.line and item.limit is not None]
+    worst = min(flagged, key=lambda item: item.concern, default=None)
+    name, sqnr = ("", None) if worst is None else (worst.name, worst.sqnr_8)
+    return Round(number, len(flagged), name, sqnr, loss)
 
 
-def _limited(model: nn.Module, found: Advice) -> nn.Module:
+def _limited(model: nn.Module, advice: Advice) -> nn.Module:
     """The model with the limits that are advised, and no others."""
-    for path, limits in found.limits.items():
+    for path, limits in advice.limits.items():
         module = model.get_submodule(path)
         kinds = [kind for kind in type(layer_of(module)).__mro__ if kind in NORMALIZED]
         before = limits_of(module)  # of an earlier round, or the user's own

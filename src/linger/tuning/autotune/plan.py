@@ -68,7 +68,7 @@ def usual_plan(session: Search) -> Iterator[Step]:
     """Two branches, with and without equalization; then wider tensors, if wished; the best of all is rounded and trained."""
     yield Step("fuse", PLAIN, PLAIN)
     yield Step("equalize", EQUALIZED, PLAIN)
-    yield from _mixed(session) if session.wish.is_mixed else _narrow(session)
+    yield from _mixed(session) if session.is_mixed else _narrow(session)
     best = session.best_branch
     for name in ("round_weights", "correct_biases"):
         yield Step(name, best, best)
@@ -83,7 +83,7 @@ def _narrow(session: Search) -> Iterator[Step]:
     """Every branch at 8 bits: ranges, exponents, biases."""
     for branch in list(session.branches):
         yield from _ranges(branch)
-        yield from _searched(session, branch)
+        yield from _exponents(session, branch)
         yield Step("correct_biases", branch, branch)
 
 
@@ -91,7 +91,7 @@ def _mixed(session: Search) -> Iterator[Step]:
     """Wider tensors first: scales and biases that were fitted to narrow ones would hide what wide ones gain."""
     for branch in list(session.branches):
         yield from _ranges(branch)
-    goal = session.wish.goal if session.wish.goal is not None else round(session.best.score.db + _GAIN_DB, 1)
+    goal = session.goal if session.goal is not None else round(session.best.score.db + _GAIN_DB, 1)
     for branch in list(session.branches):
         if branch == PLAIN or _leaves_time(session, branch, "find_bits", "correct_biases"):
             yield from _widened(session, branch, goal)
@@ -99,7 +99,7 @@ def _mixed(session: Search) -> Iterator[Step]:
             yield Step("correct_biases", branch, branch)
     best = session.best_branch
     if _leaves_time(session, best, "choose_exponents", "correct_biases"):
-        yield from _searched(session, best)
+        yield from _exponents(session, best)
         yield Step("correct_biases", best, best)
 
 
@@ -108,9 +108,9 @@ def _ranges(branch: str) -> Iterator[Step]:
         yield Step("choose_ranges", branch, branch, methods)
 
 
-def _searched(session: Search, branch: str) -> Iterator[Step]:
+def _exponents(session: Search, branch: str) -> Iterator[Step]:
     """Exponents by the error at the output, where the time allows a trial of every range at least."""
-    count = len(ranges_of(session.branches[branch].trial.model))
+    count = len(ranges_of(session.branches[branch].model))
     batches, trials = affordable(session, _TRIALS_EACH * count)
     if trials >= count:
         yield Step("choose_exponents", branch, branch, {"max_trials": trials, "batches": batches})
@@ -118,18 +118,17 @@ def _searched(session: Search, branch: str) -> Iterator[Step]:
 
 def _widened(session: Search, branch: str, goal: float | str) -> Iterator[Step]:
     """16-bit weights of a few layers; where that is not enough, any activation, too."""
-    wish, before = session.wish, session.branches[branch]
-    batches, trials = affordable(session, _TRIALS_EACH * len(ranges_of(before.trial.model)))
+    batches, trials = affordable(session, _TRIALS_EACH * len(ranges_of(session.branches[branch].model)))
     settings = {
         "goal": goal,
-        "is_of_metric": wish.goal is not None and session.metric is not None,
+        "is_of_metric": session.goal is not None and session.metric is not None,
         "max_wide_layers": _WIDE_LAYERS,
         "max_trials": trials,
         "batches": batches,
     }
     yield Step("find_bits", branch, branch, settings | {"widen": ["weights"]})
     after = session.branches[branch]
-    is_enough = wish.is_reached(after) if wish.is_reached is not None else after.score.db >= float(goal)
+    is_enough = session.is_reached(after) if session.is_reached is not None else after.score.db >= float(goal)
     if not is_enough and _leaves_time(session, branch, "find_bits", "correct_biases"):
         yield Step("find_bits", branch, branch, settings)
 
@@ -149,12 +148,9 @@ def affordable(session: Search, wanted: int) -> tuple[int, int]:
 
 def training_steps(session: Search) -> int:
     """As many steps as fit into a part of the time that is left."""
-    left = session.budget.seconds_left * _SHARE
-    before = [
-        step.seconds / step.settings["steps"] for step in session.steps if step.name == "distill" and step.seconds
-    ]
+    before = [s.seconds / s.settings["steps"] for s in session.steps if s.name == "distill" and s.seconds]
     each = max(before, default=_STEP_COST * max(session.batch_seconds, _FASTEST))
-    return int(min(_MOST_STEPS, left / each))
+    return int(min(_MOST_STEPS, session.budget.seconds_left * _SHARE / each))
 
 
 def expected_seconds(session: Search, step: Step) -> float:

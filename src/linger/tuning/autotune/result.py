@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from linger.records.html import bars_html
-from linger.records.table import Column, Result, to_rich, to_text
+from linger.records.table import Column, Result, bars_html, to_rich, to_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,14 +19,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to try.
-
-    Attributes:
-        name: The remedy.
-        branch: What it changes.
-        source: What it starts from.
-        settings: Its arguments.
-    """
+    """One thing to try: a remedy by name with its arguments, the branch that it changes and the one that it starts from."""
 
     name: str
     branch: str
@@ -35,8 +27,7 @@ class Step:
     settings: Settings = field(default_factory=dict)
 
     def __str__(self) -> str:
-        said = ", ".join(f"{key}={value}" for key, value in self.settings.items())
-        return f"{self.name}({said})"
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.settings.items())})"
 
 
 @dataclass(frozen=True)
@@ -44,17 +35,13 @@ class TuneStep:
     """One step that was tried.
 
     Attributes:
-        name: The remedy.
-        settings: Its arguments.
-        branch: Which line of attempts it belongs to.
-        source: The branch that it started from.
+        name, settings: The remedy and its arguments.
+        branch, source: The branch that it belongs to, and the one that it started from.
         before_db, after_db: Signal to noise at the outputs on held-out data; after is None where the step did not end.
         before_metric, after_metric: The user's metric.
-        seconds: CPU time.
-        trials: Models that were measured.
+        seconds, trials: CPU time, and models that were measured.
         is_complete: Whether it ran to its end; only then a repetition runs it again.
-        is_kept: Whether the model has it.
-        why: Why it was kept or dropped.
+        is_kept, why: Whether the model has it, and why it was kept or dropped.
     """
 
     name: str
@@ -110,8 +97,7 @@ class Round:
     Attributes:
         number: From 0, which is before any training.
         flagged: Tensors that a limit would help.
-        worst: The most worrying of them, with its signal to noise at 8 bits.
-        worst_db: That ratio.
+        worst, worst_db: The most worrying of them, and its signal to noise at 8 bits.
         loss: What the training step returned, if it did.
     """
 
@@ -164,12 +150,10 @@ class TuneResult(Result):
         plain_db, after_db: Signal to noise at the outputs, of plain calibration and of the tuned model.
         plain_metric, after_metric: The user's metric of both.
         steps: What was tried, in its order. `linger.tune(…, steps=result.steps)` does the same again.
-        branch: The line of attempts that ended best.
+        branch: The branch that ended best.
         problems: The tensors that cost most now.
         wide_weights, wide_activations: Share of the weight tensors, and of the other tensors, with more than 8 bits.
-        seconds: CPU time of everything.
-        budget: As it was given.
-        seed: Of everything random.
+        seconds, budget, seed: CPU time of everything; the budget as it was given; the seed of everything random.
         rounds: Of fine-tuning with labels.
         notes: Sentences that a reader should know.
         reference: The float model that the tuned one stands for, layer by layer: fused and equalized as it is. No other form of

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of tuning: run a step on a copy, judge it on held-out data, keep it or drop it, remember both."""
+"""The loop of tuning, and its one decision: run a step on a copy, judge it on held-out data, keep it or drop it, remember both."""
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,15 +19,16 @@ from linger.tuning.held_out import Parts
 from linger.tuning.mixed_precision.goals import Metric, checked_metric
 from linger.tuning.remedy import OutputError, error_db
 
+_PASSES_AT_THE_END = 15.0
+"""Passes of a batch that finding the remaining problems takes, about."""
+
+PLAIN = "direct"
+"""The branch that begins with plain calibration."""
+
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on held-out data.
-
-    Attributes:
-        error: Noise at the outputs, relative to the signal.
-        metric: The user's figure, if there is one.
-    """
+    """How good a model is on held-out data: noise at the outputs relative to the signal, and the user's metric if there is one."""
 
     error: float
     metric: float | None = None
@@ -39,15 +39,24 @@ class Score:
         return error_db(self.error)
 
 
-def is_better(found: Score, best: Score) -> bool:
+def is_better(score: Score, best: Score) -> bool:
     """Whether a step is kept: the metric rises or, where there is none or it stays equal, the error falls.
 
     >>> is_better(Score(0.2), Score(0.1)), is_better(Score(0.2, metric=0.9), Score(0.1, metric=0.8))
     (False, True)
     """
-    if found.metric is not None and best.metric is not None and found.metric != best.metric:
-        return found.metric > best.metric
-    return found.error < best.error
+    if score.metric is not None and best.metric is not None and score.metric != best.metric:
+        return score.metric > best.metric
+    return score.error < best.error
+
+
+def _reason(score: Score, before: Score) -> str:
+    """The decision in words."""
+    if score.metric is not None and before.metric is not None and score.metric != before.metric:
+        return "the metric rises" if score.metric > before.metric else "the metric falls"
+    if score.error == before.error:
+        return "the error stays"
+    return "the error falls" if score.error < before.error else "the error rises"
 
 
 class Judge:
@@ -58,21 +67,10 @@ class Judge:
         self._metric = None if metric is None else checked_metric("tune", metric)
 
     def __call__(self, model: nn.Module) -> Score:
-        """The score of a model.
-
-        Raises:
-            UsageError: The metric fails or returns no number.
-        """
+        """The score of a model. A metric that fails or returns no number is a UsageError."""
         error = self._error(model)
         metric = None if self._metric is None else self._metric(model)
         return Score(error if math.isfinite(error) else math.inf, metric)
-
-
-_PASSES_AT_THE_END = 15.0
-"""Passes of a batch that finding the remaining problems takes, about."""
-
-PLAIN = "direct"
-"""The branch that begins with plain calibration."""
 
 
 class NothingToDoError(LingerError):
@@ -87,34 +85,13 @@ class Trial:
         model: Quantized, in evaluation mode.
         reference: The float model that it stands for, layer by layer: traced and equalized as it is.
         trials: Models that were measured on the way.
+        score: How good it is; the worst of all until it is judged.
     """
 
     model: nn.Module
     reference: nn.Module
     trials: int = 1
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """The best model of a branch, and its score."""
-
-    trial: Trial
-    score: Score
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user wants.
-
-    Attributes:
-        is_mixed: Whether tensors may have 16 bits.
-        goal: What is enough: decibels, a share of decisions, or a value of the metric; None: as good as possible.
-        is_reached: Tells a model that is good enough.
-    """
-
-    is_mixed: bool = False
-    goal: float | str | None = None
-    is_reached: Callable[[Candidate], bool] | None = None
+    score: Score = Score(math.inf)
 
 
 @dataclass
@@ -124,14 +101,16 @@ class Search:
     Attributes:
         parts: The data; steps may see the tuning part, and the judge has the other.
         judge: Measures models on the held-out part.
+        budget: What is left.
+        known: The steps that there are, by name.
         target: The chip.
         seed: Of everything random.
-        metric: The user's figure, if there is one.
-        wish: Widths and goal.
+        metric: The user's metric, if there is one.
+        is_mixed: Whether tensors may have 16 bits.
+        goal: What is enough: decibels, a share of decisions, or a value of the metric; None: as good as possible.
+        is_reached: Tells a model that reaches the goal.
         batch_seconds: CPU time of one forward pass of a tuning batch.
-        budget: What is left.
-        known: The steps that there are.
-        branches: The best of each line of attempts so far.
+        branches: The best model of each branch so far.
         steps: What was tried.
         costs: The most CPU seconds that each step has taken.
         plain: The score of plain calibration.
@@ -144,17 +123,19 @@ class Search:
     target: str | None = None
     seed: int = 0
     metric: Metric | None = None
-    wish: Wish = field(default_factory=Wish)
+    is_mixed: bool = False
+    goal: float | str | None = None
+    is_reached: Callable[[Trial], bool] | None = None
     batch_seconds: float = 0.0
-    branches: dict[str, Candidate] = field(default_factory=dict)
+    branches: dict[str, Trial] = field(default_factory=dict)
     steps: list[TuneStep] = field(default_factory=list)
     costs: dict[str, float] = field(default_factory=dict)
-    plain: Score = field(default_factory=lambda: Score(math.inf))
+    plain: Score = Score(math.inf)
 
     def begin(self, trial: Trial) -> None:
         """Judge plain calibration, with which everything is compared."""
         self.plain = self.judge(trial.model)
-        self.branches[PLAIN] = Candidate(trial, self.plain)
+        self.branches[PLAIN] = replace(trial, score=self.plain)
         begun = self.budget.spent
         with torch.no_grad():
             run_batch(trial.model, fresh(self.parts.tuning[0]))
@@ -164,10 +145,10 @@ class Search:
     @property
     def is_good_enough(self) -> bool:
         """Whether the goal is reached."""
-        return self.wish.is_reached is not None and self.wish.is_reached(self.best)
+        return self.is_reached is not None and self.is_reached(self.best)
 
     @property
-    def tuning(self) -> list[tuple[object, ...]]:
+    def tuning(self) -> list[Batch]:
         """What remedies see."""
         return list(self.parts.tuning)
 
@@ -175,13 +156,13 @@ class Search:
     def best_branch(self) -> str:
         """The branch that is best now; the older one where two are equal."""
         best = PLAIN
-        for name, candidate in self.branches.items():
-            if is_better(candidate.score, self.branches[best].score):
+        for name, trial in self.branches.items():
+            if is_better(trial.score, self.branches[best].score):
                 best = name
         return best
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> Trial:
         """The best of all branches."""
         return self.branches[self.best_branch]
 
@@ -189,19 +170,23 @@ class Search:
         """Try a step. What it makes is kept in its branch if it is better there, and always where it begins a branch."""
         begun = self.budget.spent
         rival = self.branches.get(step.branch)
-        compared = (rival or self.branches[step.source]).score
-        trial, why = self._tried(step, self.branches[step.source].trial)
+        before = (rival or self.branches[step.source]).score
+        trial, why = self._tried(step, self.branches[step.source])
         if trial is None:
-            self._note(step, compared, why, self.budget.spent - begun)
+            self._note(step, before, why, self.budget.spent - begun)
             return
-        found = self.judge(trial.model)
+        score = self.judge(trial.model)
         self.budget.use(trial.trials)
-        is_kept = rival is None or is_better(found, compared)
+        is_kept = rival is None or is_better(score, before)
         if is_kept:
-            self.branches[step.branch] = Candidate(trial, found)
+            self.branches[step.branch] = replace(trial, score=score)
         seconds = self.budget.spent - begun
         self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
-        self._note(step, compared, _verdict(found, compared), seconds, found, trial.trials, is_kept=is_kept)
+        self._note(step, before, _reason(score, before), seconds, score, trial.trials, is_kept=is_kept)
+
+    def skip(self, step: Step, why: str) -> None:
+        """Remember a step that was not tried."""
+        self._note(step, self.branches[step.source].score, why)
 
     def _note(
         self,
@@ -214,7 +199,6 @@ class Search:
         *,
         is_kept: bool = False,
     ) -> None:
-        """Remember a step."""
         self.steps.append(
             TuneStep(
                 name=step.name,
@@ -247,44 +231,22 @@ class Search:
         except Exception as error:  # noqa: BLE001 - a model's code may raise anything, and the other steps go on
             return None, f"it failed: {type(error).__name__}: {error}"
 
-    def skip(self, step: Step, why: str) -> None:
-        """Remember a step that was not tried."""
-        self._note(step, self.branches[step.source].score, why)
-
     def settled(self) -> tuple[TuneStep, ...]:
         """The steps, with those that the best model does not have marked as dropped."""
-        best, until = self.best_branch, len(self.steps)
-        found: dict[int, TuneStep] = {}
-        branch = best
-        while True:
+        branch, until = self.best_branch, len(self.steps)
+        note = f", but the branch {branch} ended better"
+        history: set[int] = set()
+        while True:  # back through the branches that the best one grew from
             own = [i for i, step in enumerate(self.steps[:until]) if step.branch == branch]
-            found |= {i: self.steps[i] for i in own}
+            history.update(own)
             if not own or self.steps[own[0]].source == branch:
                 break
             until, branch = own[0], self.steps[own[0]].source
-        note = f", but the branch {best} ended better"
         return tuple(
-            step if i in found or not step.is_kept else replace(step, is_kept=False, why=step.why + note)
+            step if i in history or not step.is_kept else replace(step, is_kept=False, why=step.why + note)
             for i, step in enumerate(self.steps)
         )
-
-    def copied(self, trial: Trial) -> nn.Module:
-        """A copy of a quantized model that a step may change."""
-        return copy.deepcopy(trial.model)
 
 
 StepFunction = Callable[[Search, Trial, Settings], Trial]
 """Makes a model from another, which stays as it is."""
-
-
-def _verdict(found: Score, before: Score) -> str:
-    if found.metric is not None and before.metric is not None and found.metric != before.metric:
-        return "the metric rises" if found.metric > before.metric else "the metric falls"
-    if found.error == before.error:
-        return "the error stays"
-    return "the error falls" if found.error < before.error else "the error rises"
-
-
-def repeatable(steps: Sequence[TuneStep]) -> list[Step]:
-    """The steps that ran to their end, to be tried again."""
-    return [Step(s.name, s.branch, s.source, dict(s.settings)) for s in steps if s.is_complete]

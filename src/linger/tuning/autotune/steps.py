@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of tuning: each makes a quantized model from another, on the tuning part of the data alone."""
+"""Where tuning begins, and its steps: each makes a quantized model from another, on the tuning part of the data alone."""
 
 from __future__ import annotations
 
 import copy
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,145 +41,6 @@ _SAFE = 0.9
 _WIDE = 16
 
 
-def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
-    """A copy of a float model, quantized and calibrated on these batches."""
-    made = init(copy.deepcopy(reference), target=target).eval()
-    calibrate(made, batches)
-    return made
-
-
-def calibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
-    """Set the scales of a quantized model."""
-    with torch.no_grad(), local_calibration():
-        for batch in batches:
-            run_batch(model, fresh(batch))
-
-
-def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
-    """Fold batch norms into their convolutions, and mark what ReLU follows."""
-    del settings
-    reference = _float_model(start)
-    before = _marked(reference)
-    trace_layers(reference, fresh(session.parts.tuning[0]))
-    if _marked(reference) == before:
-        raise NothingToDoError("no batch norm follows a convolution, and no ReLU a layer")
-    return Trial(quantized(reference, session.parts.tuning, session.target), reference)
-
-
-def _float_model(start: Trial) -> nn.Module:
-    if runtime_of(start.reference) is not None:
-        raise NothingToDoError("the model was quantized already, and this needs the float model")
-    return copy.deepcopy(start.reference)
-
-
-def _marked(model: nn.Module) -> int:
-    return sum(FUSED.of(m) is not None or getattr(m, AHEAD_RELU, False) for m in model.modules())
-
-
-def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.equalize`, on the float model."""
-    reference = _float_model(start)
-    with session.budget.watching(reference):
-        found = equalize(reference, session.tuning, target=session.target, **settings)
-    if not found.changes or found.after_db <= found.before_db:
-        raise NothingToDoError("no factors are better than none on the data that it saw")
-    return Trial(quantized(reference, session.parts.tuning, session.target), reference, found.trials)
-
-
-def methods(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.choose_ranges`: other methods of calibration, from what was counted."""
-    model = session.copied(start)
-    before = {key: one.save() for key, one in ranges_of(model).items()}
-    choose_ranges(model, **settings)
-    if all(one.save() == before.get(key) for key, one in ranges_of(model).items()):
-        raise NothingToDoError("every range is the same by this method")
-    return Trial(model, start.reference)
-
-
-def bias_correction(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.correct_biases`."""
-    model = session.copied(start)
-    with session.budget.watching(model):
-        return _done(correct_biases(model, start.reference, session.tuning, **settings), model, start)
-
-
-def rounding(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.round_weights`."""
-    model = session.copied(start)
-    with session.budget.watching(model):
-        found = round_weights(model, start.reference, session.tuning, seed=session.seed, **settings)
-    return _done(found, model, start)
-
-
-def exponents(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.choose_exponents`, on some of the batches where all would take too long."""
-    model, some = session.copied(start), session.tuning[: settings["batches"]]
-    with session.budget.watching(model):
-        found = choose_exponents(model, start.reference, some, max_trials=settings["max_trials"])
-    return _done(found, model, start)
-
-
-def distillation(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.distill`; the clock ends it where its steps take longer than expected."""
-    model = session.copied(start)
-    left = session.budget.seconds_left
-    limit = None if math.isinf(left) else left * _SAFE
-    found = distill(model, start.reference, session.tuning, seed=session.seed, budget=limit, **settings)
-    return _done(found, model, start)
-
-
-def widening(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.find_bits`: 16 bits for a few tensors."""
-    model = session.copied(start)
-    goal: dict[str, Any] = {"goal": settings["goal"]}
-    if session.metric is not None and settings["is_of_metric"]:
-        goal = {"goal": session.metric, "at_least": settings["goal"]}
-    own = ("goal", "is_of_metric", "batches")
-    options = {name: value for name, value in settings.items() if name not in own}
-    some = session.tuning[: settings["batches"]]
-    with session.budget.watching(model):
-        found = find_bits(model, start.reference, some, target=session.target, bits=(8, 16), **goal, **options)
-    if not any(row.after != row.before for row in found.rows):
-        raise NothingToDoError("no tensor had to be wider")
-    return Trial(model, start.reference, max(1, found.trials))
-
-
-def headroom(session: Search, start: Trial, settings: Settings) -> Trial:
-    """Coarser scales for wide activations: other data may go beyond what was seen, and 16 bits can spare a few."""
-    model = session.copied(start)
-    wide = [r for r in ranges_of(model).values() if r.kind is not Kind.WEIGHT and r.bits >= _WIDE and r.scale]
-    if not wide:
-        raise NothingToDoError("no activation is wider than 8 bits")
-    for one in wide:
-        one.choose(one.scale / 2.0 ** settings["bits"])
-    return Trial(model, start.reference)
-
-
-def _done(found: Remedy, model: nn.Module, start: Trial) -> Trial:
-    """What a remedy made; it has judged itself on the tuning data, and may have undone everything.
-
-    Raises:
-        NothingToDoError: It has changed nothing.
-    """
-    if not found.changes or found.after_db == found.before_db:
-        raise NothingToDoError(f"{found.name} found nothing better on the data that it saw")
-    return Trial(model, start.reference, max(1, found.trials))
-
-
-STEPS: Mapping[str, StepFunction] = {
-    "fuse": fuse,
-    "equalize": equalization,
-    "choose_ranges": methods,
-    "correct_biases": bias_correction,
-    "round_weights": rounding,
-    "choose_exponents": exponents,
-    "distill": distillation,
-    "find_bits": widening,
-    "headroom": headroom,
-}
-"""Every step by its name."""
-
-
 @dataclass(frozen=True)
 class Start:
     """A copy of the model that was given.
@@ -203,17 +64,20 @@ class Start:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             if self.given is None:
-                made = quantized(self.reference, batches, self.target)
+                model = quantized(self.reference, batches, self.target)
             else:
-                made = copy.deepcopy(self.given)
-                forget_ranges(made)
-                calibrate(made, batches)
-        if not ranges_of(made):
+                model = copy.deepcopy(self.given)
+                for one in ranges_of(model, with_adopted=True).values():  # as if calibrated for the first time
+                    one.set(0.0, 0.0)
+                    if one.kind is Kind.WEIGHT:
+                        one.choose_range(None)
+                _calibrate(model, batches)
+        if not ranges_of(model):
             raise UsageError(
                 f"tune: nothing of {type(self.reference).__name__} becomes integers, so there is nothing to tune. Layers with weights "
                 "do, and functions that read their results; linger.coverage(model) says why others stay float."
             )
-        return made, [str(warning.message) for warning in said]
+        return model, [str(warning.message) for warning in said]
 
 
 def start_of(model: object, target: str | None) -> Start:
@@ -232,22 +96,22 @@ def start_of(model: object, target: str | None) -> Start:
     refuse_not_finite(model)
     if runtime is None:
         refuse_unquantizable(model)
-        return Start(_copied(model).eval(), chip)
-    if chip not in (None, runtime.target):
+    elif chip not in (None, runtime.target):
         raise UsageError(
             f"tune: target={chip!r}, and the model was quantized for {runtime.target!r}. Give the float model instead, or "
             "leave target out."
         )
-    made = _copied(model).eval()
-    return Start(real_copy(made), runtime.target, made)
+    try:
+        own = copy.deepcopy(model).eval()
+    except LingerError:
+        raise
+    except Exception as error:  # a user's class may refuse to be copied in any way
+        raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
+    return Start(own, chip) if runtime is None else Start(real_copy(own), runtime.target, own)
 
 
 def refuse_not_finite(model: nn.Module) -> None:
-    """Refuse weights that are no numbers; infinity in a buffer may be meant, as in a mask.
-
-    Raises:
-        UsageError: There are such weights; every tensor is named.
-    """
+    """Refuse weights that are no numbers, all of them by name; infinity in a buffer may be meant, as in a mask."""
     wrong = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
     for path, module in model.named_modules():
         own = module.named_buffers(path, recurse=False)
@@ -260,23 +124,138 @@ def refuse_not_finite(model: nn.Module) -> None:
         )
 
 
-def _copied(model: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(model)
-    except LingerError:
-        raise
-    except Exception as error:  # a user's class may refuse to be copied in any way
-        raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
+def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
+    """A copy of a float model, quantized and calibrated on these batches."""
+    model = init(copy.deepcopy(reference), target=target).eval()
+    _calibrate(model, batches)
+    return model
 
 
-def is_calibrated(model: nn.Module) -> bool:
-    """Whether every layer of a quantized model has its scales."""
-    return not any(isinstance(layer, QuantizedBase) and layer.lacks_scale for layer in model.modules())
+def _calibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
+    with torch.no_grad(), local_calibration():
+        for batch in batches:
+            run_batch(model, fresh(batch))
 
 
-def forget_ranges(model: nn.Module) -> None:
-    """Let a quantized model be calibrated as if for the first time."""
-    for one in ranges_of(model, with_adopted=True).values():
-        one.set(0.0, 0.0)
-        if one.kind is Kind.WEIGHT:
-            one.choose_range(None)
+# steps on the float model
+def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
+    """Fold batch norms into their convolutions, and mark what ReLU follows."""
+    del settings
+    reference = _float_model(start)
+    before = _marked(reference)
+    trace_layers(reference, fresh(session.parts.tuning[0]))
+    if _marked(reference) == before:
+        raise NothingToDoError("no batch norm follows a convolution, and no ReLU a layer")
+    return Trial(quantized(reference, session.parts.tuning, session.target), reference)
+
+
+def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.equalize`."""
+    reference = _float_model(start)
+    with session.budget.watching(reference):
+        result = equalize(reference, session.tuning, target=session.target, **settings)
+    if not result.changes or result.after_db <= result.before_db:
+        raise NothingToDoError("no factors are better than none on the data that it saw")
+    return Trial(quantized(reference, session.parts.tuning, session.target), reference, result.trials)
+
+
+def _float_model(start: Trial) -> nn.Module:
+    if runtime_of(start.reference) is not None:
+        raise NothingToDoError("the model was quantized already, and this needs the float model")
+    return copy.deepcopy(start.reference)
+
+
+def _marked(model: nn.Module) -> int:
+    return sum(FUSED.of(m) is not None or getattr(m, AHEAD_RELU, False) for m in model.modules())
+
+
+# steps on the quantized model
+def methods(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.choose_ranges`: other methods of calibration, from what was counted."""
+    del session
+    model = copy.deepcopy(start.model)
+    before = {key: one.save() for key, one in ranges_of(model).items()}
+    choose_ranges(model, **settings)
+    if all(one.save() == before.get(key) for key, one in ranges_of(model).items()):
+        raise NothingToDoError("every range is the same by this method")
+    return Trial(model, start.reference)
+
+
+def bias_correction(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.correct_biases`."""
+    return _remedied(session, start, correct_biases, **settings)
+
+
+def rounding(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.round_weights`."""
+    return _remedied(session, start, round_weights, seed=session.seed, **settings)
+
+
+def exponents(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.choose_exponents`, on some of the batches where all would take too long."""
+    return _remedied(session, start, choose_exponents, settings["batches"], max_trials=settings["max_trials"])
+
+
+def distillation(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.distill`; where its steps take longer than expected the clock ends it, and it keeps what it has."""
+    left = session.budget.seconds_left
+    limit = None if math.isinf(left) else left * _SAFE
+    return _remedied(session, start, distill, is_watched=False, seed=session.seed, budget=limit, **settings)
+
+
+def _remedied(
+    session: Search,
+    start: Trial,
+    remedy: Callable[..., Remedy],
+    batches: int | None = None,
+    *,
+    is_watched: bool = True,
+    **options: Any,
+) -> Trial:
+    """What a remedy makes of a copy; it has judged itself on the tuning data, and may have undone everything."""
+    model = copy.deepcopy(start.model)
+    with session.budget.watching(*[model] * is_watched):
+        result = remedy(model, start.reference, session.tuning[:batches], **options)
+    if not result.changes or result.after_db == result.before_db:
+        raise NothingToDoError(f"{result.name} found nothing better on the data that it saw")
+    return Trial(model, start.reference, max(1, result.trials))
+
+
+def widening(session: Search, start: Trial, settings: Settings) -> Trial:
+    """`linger.find_bits`: 16 bits for a few tensors."""
+    model = copy.deepcopy(start.model)
+    options = {name: value for name, value in settings.items() if name not in ("is_of_metric", "batches")}
+    if session.metric is not None and settings["is_of_metric"]:
+        options |= {"goal": session.metric, "at_least": settings["goal"]}
+    some = session.tuning[: settings["batches"]]
+    with session.budget.watching(model):
+        result = find_bits(model, start.reference, some, target=session.target, bits=(8, 16), **options)
+    if not result.changed:
+        raise NothingToDoError("no tensor had to be wider")
+    return Trial(model, start.reference, max(1, result.trials))
+
+
+def headroom(session: Search, start: Trial, settings: Settings) -> Trial:
+    """Coarser scales for wide activations: other data may go beyond what was seen, and 16 bits can spare a few."""
+    del session
+    model = copy.deepcopy(start.model)
+    wide = [r for r in ranges_of(model).values() if r.kind is not Kind.WEIGHT and r.bits >= _WIDE and r.scale]
+    if not wide:
+        raise NothingToDoError("no activation is wider than 8 bits")
+    for one in wide:
+        one.choose(one.scale / 2.0 ** settings["bits"])
+    return Trial(model, start.reference)
+
+
+STEPS: Mapping[str, StepFunction] = {
+    "fuse": fuse,
+    "equalize": equalization,
+    "choose_ranges": methods,
+    "correct_biases": bias_correction,
+    "round_weights": rounding,
+    "choose_exponents": exponents,
+    "distill": distillation,
+    "find_bits": widening,
+    "headroom": headroom,
+}
+"""Every step by its name."""

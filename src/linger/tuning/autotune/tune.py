@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -14,7 +14,7 @@ from linger.constraint.advising import advise
 from linger.errors import LingerError, UsageError
 from linger.notation import Widths, read_bits
 from linger.progress import progress
-from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.layer_comparison import LayerRow, compare_layers
 from linger.quantization.layers.layer import QuantLayer
@@ -24,19 +24,24 @@ from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, r
 from linger.tuning.autotune.finetuning import TrainStep, finetuned
 from linger.tuning.autotune.plan import ALWAYS, Plan, expected_seconds, usual_plan
 from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
-from linger.tuning.autotune.search import Candidate, Judge, Search, Trial, Wish, is_better, repeatable
-from linger.tuning.autotune.steps import STEPS, Start, is_calibrated, start_of
+from linger.tuning.autotune.search import Judge, Search, Trial, is_better
+from linger.tuning.autotune.steps import STEPS, Start, start_of
 from linger.tuning.held_out import Parts, split
 from linger.tuning.mixed_precision.goals import Metric, read_goal
 from linger.tuning.remedy import OutputError, checked_data
 
-GIVEN = "as given"
+_GIVEN = "as given"
 """The branch of a model that was calibrated before."""
 
 INTERRUPTED = "Interrupted: this is the best model until then."
 """The note of a result after Ctrl-C."""
 
 _TOO_LONG = "it would not end within the budget"
+_PROBLEMS = 3
+_OUTLIER_BITS, _SPREAD_BITS = 2.0, 4.0
+"""As `linger.advise` uses them."""
+
+_USUAL_BITS = 8
 
 
 def tune(
@@ -103,12 +108,21 @@ def tune(
     rounds: tuple[Round, ...] = ()
     first = session
     if finetune is not None:
-        session, rounds, notes = _trained(first, start, finetune, threads)
+        if start.given is not None:
+            raise UsageError("tune: finetune works on the float model. Give the model before linger.init.")
+        # training is the user's, and has the threads of the process
+        trained, rounds = finetuned(copy.deepcopy(start.reference), finetune, parts.tuning, left)
+        with on_threads(threads):
+            session, notes = _begun(Start(trained, start.target), parts, metric, left, seed)
+        notes.append(
+            "After fine-tuning the reference is the fine-tuned model in float; plain calibration is that of the model given."
+        )
     if steps is not None:
         left.lift()
     with on_threads(threads):
-        session.wish = _wish(session, goal, is_mixed=widths.is_mixed)
-        notes += _searched(session, usual_plan if steps is None else _repetition(repeatable(steps)))
+        session.is_mixed = widths.is_mixed
+        _set_goal(session, goal)
+        notes += _searched(session, usual_plan if steps is None else lambda _: iter(repeatable(steps)))
         return _finished(first, session, rounds, notes)
 
 
@@ -116,57 +130,33 @@ def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, se
     """Plain calibration, judged: what everything else is compared with."""
     judge = Judge(start.reference, parts.held_out, metric)
     session = Search(parts, judge, budget, STEPS, start.target, seed, metric)
-    made, said = start.plain(parts.tuning)
-    session.begin(Trial(made, start.reference))
-    if start.given is not None and is_calibrated(start.given):
-        session.branches[GIVEN] = Candidate(Trial(start.given, start.reference), judge(start.given))
-    return session, [note for note in (parts.note, *said) if note]
+    plain, warned = start.plain(parts.tuning)
+    session.begin(Trial(plain, start.reference))
+    given = start.given
+    if given is not None and not any(isinstance(m, QuantizedBase) and m.lacks_scale for m in given.modules()):
+        session.branches[_GIVEN] = Trial(given, start.reference, score=judge(given))
+    return session, [note for note in (parts.note, *warned) if note]
 
 
-def _trained(
-    first: Search, start: Start, finetune: TrainStep, threads: int
-) -> tuple[Search, tuple[Round, ...], list[str]]:
-    """A session that begins with the model after fine-tuning, which is the user's and has the threads of the process.
-
-    Raises:
-        UsageError: The model is quantized already, or training fails.
-    """
-    if start.given is not None:
-        raise UsageError("tune: finetune works on the float model. Give the model before linger.init.")
-    trained, rounds = finetuned(copy.deepcopy(start.reference), finetune, first.parts.tuning, first.budget)
-    made = Start(trained, start.target)
-    with on_threads(threads):
-        session, notes = _begun(made, first.parts, first.metric, first.budget, first.seed)
-    notes.append(
-        "After fine-tuning the reference is the fine-tuned model in float; plain calibration is that of the model given."
-    )
-    return session, rounds, notes
-
-
-def _wish(session: Search, goal: float | str | None, *, is_mixed: bool) -> Wish:
-    """Widths and goal, the latter measured on held-out data.
-
-    Raises:
-        UsageError: The goal is none.
-    """
+def _set_goal(session: Search, goal: float | str | None) -> None:
+    """Say what is enough, measured on held-out data; what is no goal is refused."""
+    session.goal = goal
     if goal is None:
-        return Wish(is_mixed)
+        return
     if session.metric is not None:
         if isinstance(goal, bool) or not isinstance(goal, (int, float)):
             raise UsageError(f"tune: goal={goal!r} is no value of the metric. Give a number.")
-        least = float(goal)
-        return Wish(is_mixed, least, lambda found: found.score.metric is not None and found.score.metric >= least)
-    reference, held_out = session.best.trial.reference, session.parts.held_out
-    wanted = read_goal("tune", goal, None, reference, held_out, OutputError(reference, held_out))
-    return Wish(is_mixed, goal, lambda found: wanted.measure(found.trial.model) >= wanted.value)
+        least = session.goal = float(goal)
+        session.is_reached = lambda trial: trial.score.metric is not None and trial.score.metric >= least
+        return
+    reference, held_out = session.best.reference, session.parts.held_out
+    read = read_goal("tune", goal, None, reference, held_out, OutputError(reference, held_out))
+    session.is_reached = lambda trial: read.measure(trial.model) >= read.value
 
 
-def _repetition(steps: list[Step]) -> Plan:
-    def plan(session: Search) -> Iterator[Step]:
-        del session
-        yield from steps
-
-    return plan
+def repeatable(steps: Sequence[TuneStep]) -> list[Step]:
+    """The steps of an earlier result that ran to their end, to be tried again."""
+    return [Step(s.name, s.branch, s.source, dict(s.settings)) for s in steps if s.is_complete]
 
 
 def _searched(session: Search, plan: Plan) -> list[str]:
@@ -174,7 +164,7 @@ def _searched(session: Search, plan: Plan) -> list[str]:
     try:
         for step in progress(plan(session), "tune"):
             if session.is_good_enough:
-                return [f"The goal of {session.wish.goal} is reached."]
+                return [f"The goal of {session.goal} is reached."]
             if session.budget.is_spent:
                 return [f"The budget of {session.budget.text} ended before the last step."]
             if step.name not in ALWAYS and expected_seconds(session, step) > session.budget.seconds_left:
@@ -195,7 +185,7 @@ def _finished(
         notes.append("Fine-tuning did not help by the metric, so this is the model without it.")
         session = first
     best = session.best
-    model = best.trial.model.eval()
+    model = best.model.eval()
     weights, others = wide_shares(model)
     steps = session.settled()
     left_out = list(dict.fromkeys(step.name for step in steps if step.why == _TOO_LONG))
@@ -203,6 +193,11 @@ def _finished(
         notes.append(
             f"Left out, for it would not end within {session.budget.text}: {', '.join(left_out)}. Raise the budget."
         )
+    problems: tuple[Problem, ...] = ()
+    try:
+        problems = problems_of(model, best.reference, session.parts.held_out[0])
+    except LingerError as error:  # the search is over, so this is only a note
+        notes.append(f"The remaining problems were not found: {error}")
     return model, TuneResult(
         plain_db=plain.db,
         after_db=best.score.db,
@@ -210,7 +205,7 @@ def _finished(
         branch=session.best_branch,
         plain_metric=plain.metric,
         after_metric=best.score.metric,
-        problems=_problems(session, notes),
+        problems=problems,
         wide_weights=weights,
         wide_activations=others,
         seconds=session.budget.spent,
@@ -218,25 +213,8 @@ def _finished(
         seed=session.seed,
         rounds=rounds,
         notes=tuple(notes),
-        reference=best.trial.reference,
+        reference=best.reference,
     )
-
-
-def _problems(session: Search, notes: list[str]) -> tuple[Problem, ...]:
-    """What stays the problem; the search is over, so a failure here is only a note."""
-    trial = session.best.trial
-    try:
-        return problems_of(trial.model, trial.reference, session.parts.held_out[0])
-    except LingerError as error:
-        notes.append(f"The remaining problems were not found: {error}")
-        return ()
-
-
-_COUNT = 3
-_OUTLIER_BITS, _SPREAD_BITS = 2.0, 4.0
-"""As `linger.advise` uses them."""
-
-_USUAL_BITS = 8
 
 
 def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[Problem, ...]:
@@ -246,8 +224,8 @@ def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[P
     rows = [row for row in rows if isinstance(layers.get(row.name), (QuantLayer, QuantRecurrent))]
     items = advise(reference, [batch]).items
     worst = sorted({row.name: row for row in reversed(rows)}.values(), key=lambda row: row.born_db)
-    found = (_problem(row, layers[row.name], items) for row in worst)
-    return tuple(problem for problem in found if problem is not None)[:_COUNT]
+    problems = (_problem(row, layers[row.name], items) for row in worst)
+    return tuple(problem for problem in problems if problem is not None)[:_PROBLEMS]
 
 
 def _problem(row: LayerRow, layer: nn.Module, items: Sequence[Item]) -> Problem | None:
@@ -260,22 +238,19 @@ def _problem(row: LayerRow, layer: nn.Module, items: Sequence[Item]) -> Problem 
     bits = widths[worst.role]
     if bits > _USUAL_BITS:  # what the weights and the output cost at 8 bits is not the cause
         return Problem(row.name, "layer", bits, row.born_db, "inside the layer", "Its tensors are wide already.")
-    return Problem(worst.name, worst.role, bits, row.born_db, _cause(worst), worst.advice)
+    cause = "outlier" if (worst.outlier_bits or 0.0) >= _OUTLIER_BITS else "narrow width"
+    if (worst.channel_bits or 0.0) >= _SPREAD_BITS:
+        cause = "channel spread"
+    return Problem(worst.name, worst.role, bits, row.born_db, cause, worst.advice)
 
 
 def _loses(item: Item) -> bool:
     return item.sqnr_8 is not None and (item.sqnr_8 < FAIR_DB or item.limit is not None or item.needs_width)
 
 
-def _cause(item: Item) -> str:
-    if (item.channel_bits or 0.0) >= _SPREAD_BITS:
-        return "channel spread"
-    return "outlier" if (item.outlier_bits or 0.0) >= _OUTLIER_BITS else "narrow width"
-
-
 def wide_shares(model: nn.Module) -> tuple[float, float]:
     """The share of weight tensors, and of other tensors, with more than 8 bits."""
     ranges = list(ranges_of(model).values())
-    weights = [r for r in ranges if r.kind is Kind.WEIGHT]
-    others = [r for r in ranges if r.kind is not Kind.WEIGHT]
-    return tuple(sum(r.bits > _USUAL_BITS for r in part) / max(1, len(part)) for part in (weights, others))  # type: ignore[return-value]  # two parts
+    weights = [r.bits > _USUAL_BITS for r in ranges if r.kind is Kind.WEIGHT]
+    others = [r.bits > _USUAL_BITS for r in ranges if r.kind is not Kind.WEIGHT]
+    return sum(weights) / max(1, len(weights)), sum(others) / max(1, len(others))

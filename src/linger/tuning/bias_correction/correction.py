@@ -8,15 +8,14 @@ corrected in the order in which they run, each on what the corrected layers befo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function
+from linger.analysis.batches import Batch, Function, evaluating
 from linger.analysis.trace import Trace
 from linger.constraint.limits import clamp, limits_of
 from linger.dialect import Op
@@ -32,14 +31,21 @@ from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.tuning.bias_correction.means import (
     Call,
     ChannelMeans,
-    Found,
+    Means,
     Start,
-    Wanted,
     float_means,
     projections,
     quantized_gates,
 )
-from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
+from linger.tuning.remedy import (
+    Change,
+    OutputError,
+    Remedy,
+    checked_data,
+    error_db,
+    require_pair,
+    undone_on_error,
+)
 
 _WHERE = "correct_biases"
 
@@ -77,10 +83,9 @@ def correct_biases(model: nn.Module, reference: nn.Module, data: object) -> Reme
     """
     batches = checked_data(_WHERE, model, data)
     require_pair(_WHERE, model, reference)
-    with undone_on_error(_WHERE, model):
+    with undone_on_error(_WHERE, model) as saved:
         error = OutputError(reference, batches)
         before = error(model)
-        saved = {key: value.detach().clone() for key, value in model.state_dict().items()}
         changes = _correct(model, reference, batches)
         after = error(model)
         if after > before:
@@ -110,9 +115,7 @@ class _Shift:
         """
         total = sum(count for _, count in self.needs.values())
         needs = torch.stack([need for need, _ in self.needs.values()])
-        weights = torch.tensor(
-            [count / total for _, count in self.needs.values()], dtype=needs.dtype, device=needs.device
-        )
+        weights = needs.new_tensor([count / total for _, count in self.needs.values()])
         mean = weights @ needs
         if len(needs) == 1:
             return mean
@@ -126,29 +129,17 @@ def _correct(model: nn.Module, reference: nn.Module, batches: Sequence[Batch]) -
     recurrent = {path: m for path, m in modules.items() if isinstance(m, QuantRecurrent)}
     biased = [path for path, layer in recurrent.items() if layer.bias]
     attention = [path for path, m in modules.items() if isinstance(m, nn.MultiheadAttention)]
-    wanted = Wanted(_products(model), biased, attention, _function_biases(model))
-    sweep = _Sweep(model, reference, float_means(reference, batches, wanted))
+    products = {path: m.bn is not None for path, m in modules.items() if isinstance(m, QuantLayer) and m.can_shift}
+    # any other vector may be the bias of a function in a user's own forward
+    owned = {id(p) for layer in modules.values() if isinstance(layer, QuantizedBase) for p in layer.parameters()}
+    free = [name for name, p in model.named_parameters() if p.dim() == 1 and id(p) not in owned]
+    sweep = _Sweep(model, reference, float_means(reference, batches, products, biased, attention, free))
     sweep.run(batches)
     more = max([sum(recurrent[path].num_layers for path in biased), int(sweep.is_repeated)])
     for _ in range(min(more, _MOST_SWEEPS - 1)):
         sweep.run(batches)
-    return sweep.apply() + _left_alone(recurrent, biased)
-
-
-def _left_alone(recurrent: Iterable[str], biased: Sequence[str]) -> list[Change]:
-    return [Change(path, "left alone: it has no bias") for path in recurrent if path not in biased]
-
-
-def _products(model: nn.Module) -> dict[str, bool]:
-    """Paths of the layers that can be corrected, and whether a batch norm is folded into each."""
-    layers = ((path, layer) for path, layer in model.named_modules() if isinstance(layer, QuantLayer))
-    return {path: layer.bn is not None for path, layer in layers if layer.can_shift}
-
-
-def _function_biases(model: nn.Module) -> list[str]:
-    """Keys of the parameters that may be the bias of a function in a user's own forward."""
-    owned = {id(p) for layer in model.modules() if isinstance(layer, QuantizedBase) for p in layer.parameters()}
-    return [name for name, p in model.named_parameters() if p.dim() == 1 and id(p) not in owned]
+    left_alone = [Change(path, "left alone: it has no bias") for path in recurrent if path not in biased]
+    return sweep.apply() + left_alone
 
 
 class _Sweep:
@@ -157,7 +148,7 @@ class _Sweep:
     The bias of a recurrent layer, which acts inside its loop, is corrected after each pass.
     """
 
-    def __init__(self, model: nn.Module, reference: nn.Module, expected: Found) -> None:
+    def __init__(self, model: nn.Module, reference: nn.Module, expected: Means) -> None:
         self.shifts: dict[str, _Shift] = {}
         self._trace, self._expected = Trace(model, self._run_function), expected
         self._modules = dict(model.named_modules())
@@ -186,18 +177,15 @@ class _Sweep:
             for batch in progress(batches, _WHERE):
                 self._nodes.clear()
                 trace.run(batch)
-        for key in self.shifts:
-            if self._is_recurrent(key):
-                self._add(key, self.shifts[key].mean - self._added.get(key, 0.0))
-                self._added[key] = self.shifts[key].mean
+        for key, shift in self.shifts.items():
+            if key in self._named and isinstance(self._modules.get(key.rpartition(".")[0]), QuantRecurrent):
+                self._add(key, shift.mean - self._added.get(key, 0.0))
+                self._added[key] = shift.mean
 
     @property
     def is_repeated(self) -> bool:
         """Whether a layer runs more than once, in several batches or in one."""
         return any(len(shift.needs) > 1 for shift in self.shifts.values())
-
-    def _is_recurrent(self, key: str) -> bool:
-        return isinstance(self._modules.get(key.rpartition(".")[0]), QuantRecurrent) and key in self._named
 
     def _run_function(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
         if func not in PRODUCTS:
@@ -238,9 +226,8 @@ class _Sweep:
 
     def _see_gates(self, module: QuantRecurrent, x: QTensor, out: QTensor, attributes: Mapping[str, Any]) -> None:
         path = module.path
-        number = self._nodes[path]
+        name, found = quantized_gates(module, self._starts[path], self._nodes[path], x, out, attributes)
         self._nodes[path] += 1
-        name, found = quantized_gates(module, self._starts[path], number, x, out, attributes)
         key = f"{path}.{name}".lstrip(".")
         call = self._trace.next_call(key)
         expected = self._expected.get(key, {}).get(call)
@@ -258,7 +245,9 @@ class _Sweep:
             return
         axis = product_fast_path(op).channel_axis
         product = accumulate(op, attributes, x.content, frozen.weight, None)
-        bias = self._real_bias(key, product.new_zeros(product.shape[axis])).double()
+        layer = self._modules.get(key)
+        own = layer.real_bias if isinstance(layer, QuantLayer) else self._named[key].detach()
+        bias = (product.new_zeros(product.shape[axis]) if own is None else own).double()
         shape = [-1 if i == product.dim() + axis else 1 for i in range(product.dim())]
         y = product + bias.to(product.dtype).reshape(shape)
         found = ChannelMeans.of(clamp(y, self._limits.get(key)), axis)
@@ -267,12 +256,6 @@ class _Sweep:
         shifted = product + rounded.to(product.dtype).reshape(shape)
         result.content.copy_(fake_quantize(shifted, result.scale, result.bits))
         result.accept_write()
-
-    def _real_bias(self, key: str, zeros: Tensor) -> Tensor:
-        """What a layer or function adds, before it is rounded; zeros where it has no bias."""
-        layer = self._modules.get(key)
-        bias = layer.real_bias if isinstance(layer, QuantLayer) else self._named[key].detach()
-        return zeros if bias is None else bias
 
     def _add(self, key: str, shift: Tensor) -> None:
         """Add to a layer's bias, or to a parameter."""

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean of each channel of a tensor, and how many positions it was taken over."""
+"""The mean of each channel of what layers return, in the float and in the quantized model.
+
+Of a recurrent layer it is what its gates sum up, W_ih·x + b_ih + W_hh·h + b_hh. The sums are computed here from what went in and
+came out, not inside the cell; the biases then take back their shift. In a GRU the third gate is W_in·x + b_in + r·(W_hn·h + b_hn),
+with r from the first.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, Function
+from linger.analysis.batches import Batch, Function, evaluating
 from linger.analysis.trace import Trace
 from linger.constraint.conv_bn import layer_of
 from linger.dialect import find_op
@@ -56,7 +61,7 @@ _WITHOUT_BATCH = 2
 
 
 @dataclass(frozen=True)
-class Weights:
+class _Weights:
     """Parameters of one direction, as real numbers."""
 
     w_ih: Tensor
@@ -143,10 +148,10 @@ def float_gates(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         x = out
 
 
-def _weights_of(module: nn.Module, end: str) -> Weights:
+def _weights_of(module: nn.Module, end: str) -> _Weights:
     w_ih, w_hh = (module.get_parameter(f"weight_{role}{end}") for role in ("ih", "hh"))
     b_ih, b_hh = (getattr(module, f"bias_{role}{end}", None) for role in ("ih", "hh"))
-    return Weights(w_ih, w_hh, b_ih, b_hh)
+    return _Weights(w_ih, w_hh, b_ih, b_hh)
 
 
 def _run_one_layer(module: Any, ends: list[str], x: Tensor, start: Start, row: int) -> Tensor:
@@ -173,8 +178,8 @@ def quantized_gates(
     count = len(module.suffixes[0])
     layer, back = divmod(number, count)
     rounded = module.rounded_weights(layer, attributes["scale_i"], attributes["scale_h"])
-    b_ih, b_hh = (None if b is None else b[back].float() for b in (rounded.b_ih, rounded.b_hh))
-    weights = Weights(rounded.w_ih[back].float(), rounded.w_hh[back].float(), b_ih, b_hh)
+    b_ih, b_hh = (None if b is None else b[back].float() for b in rounded.weights[2:])
+    weights = _Weights(rounded.weights.w_ih[back].float(), rounded.weights.w_hh[back].float(), b_ih, b_hh)
     values, states = x.content.float(), out.content.float()
     if attributes["batch_first"]:
         values, states = values.transpose(0, 1), states.transpose(0, 1)
@@ -183,25 +188,8 @@ def quantized_gates(
     return f"bias_ih{module.suffixes[layer][back]}", start.means(weights.sums(values, before))
 
 
-Found = dict[str, dict[Call, ChannelMeans]]
+Means = dict[str, dict[Call, ChannelMeans]]
 """By the path of a layer, or the key of the bias that a function or a recurrent layer adds."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What to look at in a float model.
-
-    Attributes:
-        layers: Paths of products, and whether the quantized model has a batch norm folded into each.
-        recurrent: Paths of recurrent layers.
-        attention: Paths of attention layers, whose projections are products without a layer.
-        biases: Keys of biases that functions may add (F.linear in a user's own forward).
-    """
-
-    layers: Mapping[str, bool]
-    recurrent: Sequence[str]
-    attention: Sequence[str]
-    biases: Sequence[str]
 
 
 def channel_axis(module: nn.Module) -> int:
@@ -230,55 +218,38 @@ def projections(module: Any) -> Iterator[tuple[str, Tensor, Tensor | None]]:
     yield from zip(INPUTS, weights, biases, strict=True)
 
 
-def _inside(path: str, name: str) -> str:
-    return f"{path}.{name}".lstrip(".")
-
-
 class _Recorder:
     """Asks a trace of a float model what its layers return, and the products that its own forwards compute."""
 
-    def __init__(self, reference: nn.Module, wanted: Wanted) -> None:
-        self.found: Found = {}
+    def __init__(self, reference: nn.Module, has_norm: Mapping[str, bool], biases: Sequence[str]) -> None:
+        self.means: Means = {}
         self.trace = Trace(reference, self._run)
-        self.layers = {reference.get_submodule(path): path for path in wanted.layers}
-        self.recurrent = {reference.get_submodule(path): path for path in wanted.recurrent}
-        self.attention = {reference.get_submodule(path): path for path in wanted.attention}
-        self._has_norm = wanted.layers
+        self._has_norm = has_norm
         named = dict(reference.named_parameters())
-        self._biases = {id(named[name]): name for name in wanted.biases if name in named}
+        self._biases = {id(named[name]): name for name in biases if name in named}
         self._returned: dict[int, tuple[weakref.ref[Tensor], str]] = {}
 
     def _add(self, key: str, y: Tensor, axis: int) -> None:
-        call = self.trace.next_call(key)
+        call = self.trace.next_call(key.lstrip("."))
         if y.numel():
-            self.found.setdefault(key, {})[call] = ChannelMeans.of(y, axis)
+            self.means.setdefault(key.lstrip("."), {})[call] = ChannelMeans.of(y, axis)
 
-    def leave_recurrent(
-        self,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: object,  # noqa: ARG002 - a hook's signature
-    ) -> None:
+    def leave_recurrent(self, path: str, module: nn.Module, args: Batch, kwargs: dict[str, Any], _: object) -> None:
         """A recurrent layer has returned."""
         for name, means in float_gates(module, args, kwargs):
-            key = f"{self.recurrent[module]}.{name}".lstrip(".")
-            self.found.setdefault(key, {})[self.trace.next_call(key)] = means
+            key = f"{path}.{name}".lstrip(".")
+            self.means.setdefault(key, {})[self.trace.next_call(key)] = means
 
-    def leave_attention(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, ...]
-    ) -> None:
+    def leave_attention(self, path: str, module: nn.Module, args: Batch, kwargs: dict[str, Any], output: Any) -> None:
         """An attention layer has returned: the projection of its output is what it returns, those of its inputs follow."""
-        path = self.attention[module]
-        self._add(_inside(path, "out_proj"), unwrap(output[0]), -1)
+        self._add(f"{path}.out_proj", unwrap(output[0]), -1)
         given = dict(zip(INPUTS, args, strict=False)) | kwargs
         for name, weight, bias in projections(module):
             if bias is not None:
-                self._add(_inside(path, f"in_proj_bias, {name}"), F.linear(unwrap(given[name]), weight, bias), -1)
+                self._add(f"{path}.in_proj_bias, {name}", F.linear(unwrap(given[name]), weight, bias), -1)
 
-    def leave_layer(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:  # noqa: ARG002 - a hook's signature
+    def leave_layer(self, path: str, module: nn.Module, _args: object, _kwargs: object, output: object) -> None:
         """A layer has returned; one that the quantized model has fused counts at its batch norm."""
-        path = self.layers[module]
         if not isinstance(output, Tensor):
             return
         if isinstance(module, QuantLayer):  # its batch norm is part of it
@@ -288,7 +259,7 @@ class _Recorder:
         else:
             self._add(path, output, channel_axis(module))
 
-    def leave_batch_norm(self, module: nn.Module, args: Batch, kwargs: object, output: Tensor) -> None:  # noqa: ARG002 - a hook's signature
+    def leave_batch_norm(self, module: nn.Module, args: Batch, _kwargs: object, output: Tensor) -> None:
         """A batch norm has returned, maybe that of a convolution."""
         known = self._returned.get(id(args[0])) if args else None
         if known is not None and known[0]() is args[0]:
@@ -310,17 +281,35 @@ def product_axis(func: Function) -> int:
     return -1 if kind is nn.Linear else -2 if kind is nn.Conv1d else -3
 
 
-def float_means(reference: nn.Module, batches: Sequence[Batch], wanted: Wanted) -> Found:
+def float_means(
+    reference: nn.Module,
+    batches: Sequence[Batch],
+    layers: Mapping[str, bool],
+    recurrent: Sequence[str],
+    attention: Sequence[str],
+    biases: Sequence[str],
+) -> Means:
     """Run a float model, or a quantized one in real numbers (`real_copy`), and collect the means.
 
-    The convolutions of a float model may be fused with their batch norms or not.
+    Args:
+        reference: The float model; its convolutions may be fused with their batch norms or not.
+        batches: What it runs on.
+        layers: Paths of products, and whether the quantized model has a batch norm folded into each.
+        recurrent: Paths of recurrent layers.
+        attention: Paths of attention layers, whose projections are products without a layer.
+        biases: Keys of biases that functions may add (F.linear in a user's own forward).
     """
-    recorder = _Recorder(reference, wanted)
+    recorder = _Recorder(reference, layers, biases)
+    hooks = (
+        (layers, recorder.leave_layer),
+        (recurrent, recorder.leave_recurrent),
+        (attention, recorder.leave_attention),
+    )
     with evaluating(reference), recorder.trace as trace:
-        trace.after(recorder.layers, recorder.leave_layer)
-        trace.after(recorder.recurrent, recorder.leave_recurrent)
-        trace.after(recorder.attention, recorder.leave_attention)
+        for paths, leave in hooks:
+            for module, path in {reference.get_submodule(path): path for path in paths}.items():
+                trace.after([module], partial(leave, path))
         trace.after((m for m in reference.modules() if isinstance(m, _BatchNorm)), recorder.leave_batch_norm)
         for batch in batches:
             trace.run(batch)
-    return recorder.found
+    return recorder.means

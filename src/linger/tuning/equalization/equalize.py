@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""equalize, cross-layer equalization: factors per channel that leave a float model's function as it is.
-
-With them one scale per tensor suits all channels.
-"""
+"""equalize, cross-layer equalization: with factors per channel, which leave the function as it is, one scale suits all channels."""
 
 from __future__ import annotations
 
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.progress import progress
@@ -27,17 +23,8 @@ from linger.quantization.setup.initialize import init
 from linger.targets import find_target
 from linger.tuning.equalization.factors import Chains
 from linger.tuning.equalization.rules import RULES
-from linger.tuning.equalization.watching import watch_channels
-from linger.tuning.equalization.weights import (
-    Array,
-    Limited,
-    Offsets,
-    absorb,
-    limited_modules,
-    put,
-    put_limits,
-    state_of,
-)
+from linger.tuning.equalization.watching import Array, Clip, watch_channels
+from linger.tuning.equalization.weights import ByChannel, absorb, limited_modules, put, put_limits, state_of
 from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_float
 
 _LIMIT_OP = "iqMin"
@@ -82,9 +69,9 @@ def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Re
     search = _Search(model, batches, target, chains, limited)
     chosen = search.run()
     if chosen is not None:
-        with _checked_change(model, batches):
+        with _checked_change(model, search.measure):
             search.put(model, chosen)
-    changes = () if chosen is None else (*_changes(chains, chosen.exponents), *_absorbed(chains, chosen.offsets))
+    changes = () if chosen is None else tuple(_changes(chains, chosen))
     return Remedy("equalize", error_db(search.before), error_db(search.least), changes, trials=search.trials)
 
 
@@ -93,7 +80,7 @@ class _Choice:
     """Exponents of all free channels, and what channels give away before."""
 
     exponents: Array
-    offsets: Offsets
+    offsets: ByChannel
 
 
 @dataclass
@@ -104,14 +91,14 @@ class _Search:
     batches: Sequence[Batch]
     target: str | None
     chains: Chains
-    limited: Sequence[Limited]
+    limited: Sequence[Clip]
     before: float = math.inf
     least: float = math.inf
     trials: int = 0
 
     def run(self) -> _Choice | None:
         """The choice that gives the least error; None where plain calibration does."""
-        self._measure = OutputError(self.model, self.batches)
+        self.measure = OutputError(self.model, self.batches)
         self.before = self.least = self._error(None)
         chosen: _Choice | None = None
         for choice in progress(self._choices(), "equalize", total=7):
@@ -141,16 +128,17 @@ class _Search:
         if chains.count == 0:
             return []
         half, quiet = chains.balanced(0.5), chains.least_noise(chains.balanced(0.5))
-        fitted = [chains.fitted(found) for found in (half, quiet, chains.balanced(0.25), chains.balanced(1.0))]
-        return [_without_small(found) for found in (*fitted, chains.bounded(half), chains.bounded(quiet))]
+        fitted = [chains.fitted(one) for one in (half, quiet, chains.balanced(0.25), chains.balanced(1.0))]
+        candidates = (*fitted, chains.bounded(half), chains.bounded(quiet))
+        return [np.where(np.abs(one) < _SAME, 0.0, one) for one in candidates]
 
     def _error(self, choice: _Choice | None) -> float:
         """The error at the outputs of a copy with these factors, quantized and calibrated."""
         self.trials += 1
-        made = copy.deepcopy(self.model)
+        model = copy.deepcopy(self.model)
         if choice is not None:
-            self.put(made, choice)
-        error = self._measure(quantized_copy(made, self.batches, self.target))
+            self.put(model, choice)
+        error = self.measure(quantized_copy(model, self.batches, self.target))
         return error if math.isfinite(error) else math.inf
 
 
@@ -159,42 +147,34 @@ def quantized_copy(model: nn.Module, batches: Sequence[Batch], target: str | Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said when the user does the same
         trace_layers(model.eval(), fresh(batches[0]))
-        made = init(model, target=target).eval()
+        quantized = init(model, target=target).eval()
         with torch.no_grad(), local_calibration():
             for batch in batches:
-                run_batch(made, fresh(batch))
-    return made
+                run_batch(quantized, fresh(batch))
+    return quantized
 
 
-def _without_small(exponents: Array) -> Array:
-    return np.where(np.abs(exponents) < _SAME, 0.0, exponents)
-
-
-def _changes(chains: Chains, exponents: Array) -> Iterator[Change]:
-    none = np.zeros(chains.count)
+def _changes(chains: Chains, choice: _Choice) -> Iterator[Change]:
+    none, exponents = np.zeros(chains.count), choice.exponents
     for name, own in chains.members().items():
         if np.any(exponents[own] != 0):
             before, after = chains.spread(none, own), chains.spread(exponents, own)
             yield Change(name, f"spread of {len(own)} channels in bits", before, after)
-
-
-def _absorbed(chains: Chains, offsets: Offsets) -> Iterator[Change]:
     for layer in chains.layers:
-        given = [offsets[int(n)] for n in layer.rows if int(n) in offsets] if layer.reader is None else []
+        given = [choice.offsets[n] for n in layer.rows.tolist() if n in choice.offsets] if layer.reader is None else []
         if given:
             yield Change(layer.name, f"biases of {len(given)} channels absorbed, the largest", max(given), 0.0)
 
 
 @contextmanager
-def _checked_change(model: nn.Module, batches: Sequence[Batch]) -> Iterator[None]:
+def _checked_change(model: nn.Module, measure: OutputError) -> Iterator[None]:
     """Let a model be changed, and undo it where its outputs differ from before by more than rounding explains."""
     state = state_of(model)
     before = {name: tensor.detach().clone() for name, tensor in state.items()}
     parts = [(parent, dict(parent._modules)) for parent in model.modules()]  # noqa: SLF001 - torch has no public name
-    expected = list(_outputs(model, batches))
     try:
         yield
-        _require_same(model, expected, list(_outputs(model, batches)))
+        _require_same(model, measure)
     except BaseException:
         for parent, children in parts:
             parent._modules.update(children)  # noqa: SLF001 - as above
@@ -204,22 +184,16 @@ def _checked_change(model: nn.Module, batches: Sequence[Batch]) -> Iterator[None
         raise
 
 
-def _outputs(model: nn.Module, batches: Iterable[Batch]) -> Iterator[list[Tensor]]:
-    with torch.no_grad(), evaluating(model):
-        for batch in batches:
-            yield [t.detach().clone() for t in float_tensors(run_batch(model, fresh(batch)))]
-
-
-def _require_same(model: nn.Module, expected: list[list[Tensor]], found: list[list[Tensor]]) -> None:
-    """Compare outputs before and after.
+def _require_same(model: nn.Module, measure: OutputError) -> None:
+    """Compare outputs before, which were measured, and after.
 
     A sum of n products in floats of the precision ε is off by at most n·ε of the sum of magnitudes. To first order the
     errors of successive layers add, and two models are compared: 2·ε·Σn, in parts of the largest output. Factors
     are multiplied with one rounding, which is another ε for each layer.
     """
     count = sum(p.numel() // p.shape[0] + 1 for p in model.parameters() if p.dim() > 1)
-    for before, after in zip(expected, found, strict=True):
-        for first, second in zip(before, after, strict=True):
+    for batch, before in zip(measure.batches, measure.expected, strict=True):
+        for first, second in zip(before, measure.outputs(model, batch), strict=True):
             bound = 2 * count * torch.finfo(first.dtype).eps * float(first.abs().amax()) if first.numel() else 0.0
             off = float((first - second).abs().amax()) if first.numel() else 0.0
             if not off <= bound:

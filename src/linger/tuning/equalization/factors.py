@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.tuning.equalization.watching import PINNED, Layer, Numbers, Watch
-from linger.tuning.equalization.weights import Array, Limited, find_offsets, magnitudes, state_of
+from linger.tuning.equalization.watching import PINNED, Array, Clip, Layer, Numbers, Watch
+from linger.tuning.equalization.weights import find_offsets, magnitudes, state_of
 
 _LARGEST = 10.0
 """No factor is beyond 2^±10: more than the 8 bits that there are, and far from the ends of float32."""
@@ -49,12 +49,25 @@ class _Side:
         """Parts of the channels that have nothing to do with each other; a batch norm is a product of each alone."""
         return len(self.columns) if self.layer.norm is not None else self.layer.form.groups
 
+    def ranges(self, factors: Array) -> tuple[Array, Array]:
+        """The largest magnitude of each row and of each column under factors."""
+        rows, groups = factors[self.rows], self.groups
+        bottoms = factors[self.columns].reshape(groups, -1).repeat(len(rows) // groups, 0)
+        scaled = self.matrix * rows[:, None] / bottoms
+        return scaled.max(1), scaled.reshape(groups, -1, scaled.shape[1]).max(1).reshape(-1)
+
+    def counts(self, weights: Array) -> Array:
+        """By how much the noise of the layer's outputs counts; that of pinned ones in parts of their own power."""
+        power = max(self.layer.output_power * len(self.rows), _TINY)
+        counts: Array = np.where(self.rows < len(weights) - 1, weights[self.rows], 1.0 / power)
+        return counts
+
 
 class _Noise:
     """The noise that one layer's weights and output add, as a function of all exponents and a zero for the pinned."""
 
     def __init__(self, side: _Side, weights: Array, largest: Array) -> None:
-        self._counts = torch.from_numpy(_counts(side, weights))
+        self._counts = torch.from_numpy(side.counts(weights))
         assert side.layer.input_power is not None
         self._inputs = torch.from_numpy(side.layer.input_power * side.taps)
         self._logs = torch.from_numpy(np.log2(np.maximum(side.matrix, _TINY)))
@@ -92,21 +105,27 @@ class Chains:
         groups: For each, the number of its group: channels that lie in one tensor.
     """
 
-    def __init__(self, watch: Watch, model: nn.Module, limited: Iterable[Limited]) -> None:
-        self._watch = watch
+    def __init__(self, watch: Watch, model: nn.Module, limited: Iterable[Clip]) -> None:
+        self._channels = channels = watch.channels
         self.layers = list(watch.layers.values())
-        channels = watch.channels
         numbers = {int(n) for layer in self.layers for n in (*layer.rows, *layer.columns)}
         self._roots = {number: channels.find(number) for number in numbers}
         free = sorted(set(self._roots.values()) - {PINNED})
         self._index = {root: i for i, root in enumerate(free)} | {PINNED: len(free)}
         self.count = len(free)
-        seen = channels.largest()
-        self.limits = self._limits(limited)
+        limits = np.full(self.count + 1, np.inf)
+        for clip in limited:
+            places = self._places(clip.numbers)
+            limits[places] = np.minimum(limits[places], clip.limit)
+        self.limits = limits[: self.count]
+        seen, state = channels.largest(), state_of(model)
         observed = np.array([seen.get(root, 0.0) for root in free])
         self.largest = np.where(np.isfinite(self.limits), self.limits, observed)
-        state = state_of(model)
-        self._sides = [self._side(layer, state) for layer in self.layers if not _is_inside(layer, self.layers)]
+        # a batch norm counts as a part of the products that it reads
+        inside = {
+            id(layer.reader) for layer in self.layers if layer.reader is not None and layer.reader.norm is not None
+        }
+        self._sides = [self._side(layer, state) for layer in self.layers if id(layer) not in inside]
         self.groups = self._grouped()
 
     def _places(self, numbers: Iterable[int]) -> Numbers:
@@ -117,14 +136,6 @@ class Chains:
         rows = layer.rows if layer.reader is None else layer.reader.rows
         taps = 1 if layer.weight is None else state[layer.weight][0, 0].numel()
         return _Side(layer, matrix, energy, taps, self._places(rows), self._places(layer.columns))
-
-    def _limits(self, limited: Iterable[Limited]) -> Array:
-        """The limit of each channel; infinity where there is none."""
-        found = np.full(self.count + 1, np.inf)
-        for entry in limited:
-            places = self._places(entry.numbers)
-            found[places] = np.minimum(found[places], entry.limit)
-        return found[: self.count]
 
     def _grouped(self) -> Numbers:
         """Channels that are rows of one layer are of one group."""
@@ -142,41 +153,25 @@ class Chains:
 
     def members(self) -> dict[str, Numbers]:
         """The channels of each group, by the name of the first layer that makes them."""
-        found: dict[str, Numbers] = {}
+        members: dict[str, Numbers] = {}
         for group in dict.fromkeys(self.groups.tolist()):
             own = np.flatnonzero(self.groups == group)
             makers = [side.layer.name for side in self._sides if np.isin(side.rows, own).any()]
-            found[makers[0] if makers else f"channel {group}"] = own
-        return found
+            members[makers[0] if makers else f"channel {group}"] = own
+        return members
 
     def spread(self, exponents: Array, own: Numbers) -> float:
         """The mean number of bits by which channels are below the largest of their tensor, in all that holds them."""
         bits: list[Array] = []
         factors = np.exp2(np.append(exponents, 0.0))
         for side in self._sides:
-            rows, columns = self._ranges(side, factors)
-            for found, places in ((rows, side.rows), (columns, side.columns)):
-                is_own = np.isin(places, own) & (found > 0)
-                bits.append(np.log2(found.max() / found[is_own]) if is_own.any() else np.array([]))
+            for ranges, places in zip(side.ranges(factors), (side.rows, side.columns), strict=True):
+                is_own = np.isin(places, own) & (ranges > 0)
+                bits.append(np.log2(ranges.max() / ranges[is_own]) if is_own.any() else np.array([]))
         seen = (self.largest * factors[:-1])[own]
         bits.append(np.log2(seen.max() / seen[seen > 0]) if (seen > 0).any() else np.array([]))
         joined = np.concatenate(bits)
         return float(joined.mean()) if len(joined) else 0.0
-
-    # ranges under factors
-    def _scaled(self, side: _Side, factors: Array) -> Array:
-        groups = side.groups
-        rows, columns = factors[side.rows], factors[side.columns]
-        bottoms = columns.reshape(groups, -1).repeat(len(rows) // groups, 0)
-        scaled: Array = side.matrix * rows[:, None] / bottoms
-        return scaled
-
-    def _ranges(self, side: _Side, factors: Array) -> tuple[Array, Array]:
-        """The largest magnitude of each row and of each column."""
-        scaled = self._scaled(side, factors)
-        groups = side.groups
-        columns = scaled.reshape(groups, -1, scaled.shape[1]).max(1).reshape(-1)
-        return scaled.max(1), columns
 
     def balanced(self, share: float) -> Array:
         """Exponents that make every channel as large where it is read as where it is made.
@@ -189,7 +184,9 @@ class Chains:
             made, read = self._relative(np.exp2(np.append(exponents, 0.0)))
             seen = self.largest * np.exp2(exponents)
             is_used = np.isfinite(made) & np.isfinite(read) & (seen > 0)
-            tops = _group_max(seen, self.groups)
+            tops = np.zeros(self.count)
+            np.maximum.at(tops, self.groups, seen)
+            tops = tops[self.groups]
             below = np.log2(np.maximum(seen, _TINY) / np.maximum(tops, _TINY))
             source = share * np.where(is_used, made, 0.0) + (1 - share) * below
             step = np.where(is_used, (np.where(is_used, read, 0.0) - source) / 2, 0.0)
@@ -202,7 +199,7 @@ class Chains:
         """How far each channel is below the largest of the weights that make it, and that read it, in bits."""
         made, read = np.full(self.count + 1, -np.inf), np.full(self.count + 1, -np.inf)
         for side in self._sides:
-            rows, columns = self._ranges(side, factors)
+            rows, columns = side.ranges(factors)
             with np.errstate(divide="ignore"):
                 np.maximum.at(made, side.rows, np.log2(rows / max(rows.max(initial=0.0), _TINY)))
                 np.maximum.at(read, side.columns, np.log2(columns / max(columns.max(initial=0.0), _TINY)))
@@ -216,8 +213,7 @@ class Chains:
         counted in parts of the outputs' power. The steps follow from the largest magnitudes. In the logarithms of the factors this is
         a sum of maxima of exponentials, so it is convex, and a plain descent finds the least.
         """
-        exponents = torch.tensor(start, requires_grad=True)
-        terms = self._noise_terms()
+        exponents, terms = torch.tensor(start, requires_grad=True), self._noise_terms()
         if not terms:
             return start
         optimizer = torch.optim.Adam([exponents], lr=0.1)
@@ -235,18 +231,13 @@ class Chains:
         return np.clip(best, -_LARGEST, _LARGEST)
 
     def _noise_terms(self) -> list[_Noise]:
-        weight = self._weights_of_noise()
-        largest = np.append(self.largest, 0.0)
-        return [_Noise(side, weight, largest) for side in self._sides if side.layer.input_power is not None]
-
-    def _weights_of_noise(self) -> Array:
-        """By how much the noise of each channel counts at the outputs: through the squared weights of all that follows."""
-        found = np.zeros(self.count + 1)
+        # by how much the noise of each channel counts at the outputs: through the squared weights of all that follows
+        weights = np.zeros(self.count + 1)
         for side in reversed(self._sides):
-            counts = _counts(side, found)
-            shares = (side.energy * counts[:, None]).reshape(side.groups, -1, side.energy.shape[1]).sum(1).reshape(-1)
-            np.add.at(found, side.columns, shares)
-        return found
+            energy = side.energy * side.counts(weights)[:, None]
+            np.add.at(weights, side.columns, energy.reshape(side.groups, -1, energy.shape[1]).sum(1).reshape(-1))
+        largest = np.append(self.largest, 0.0)
+        return [_Noise(side, weights, largest) for side in self._sides if side.layer.input_power is not None]
 
     # onto the grid
     def bounded(self, exponents: Array) -> Array:
@@ -279,7 +270,7 @@ class Chains:
 
     def offsets(self) -> dict[int, float]:
         """What channels may give away, by their numbers."""
-        return find_offsets(self.layers, self._watch.channels)
+        return find_offsets(self.layers, self._channels)
 
     def factors(self, exponents: Array) -> dict[int, float]:
         """Factors by the numbers of channels."""
@@ -287,32 +278,12 @@ class Chains:
         return {number: float(values[self._index[root]]) for number, root in self._roots.items()}
 
 
-def _counts(side: _Side, weights: Array) -> Array:
-    """By how much the noise of a layer's outputs counts; that of pinned ones in parts of their own power."""
-    power = max(side.layer.output_power * len(side.rows), _TINY)
-    is_free = side.rows < len(weights) - 1
-    found: Array = np.where(is_free, weights[side.rows], 1.0 / power)
-    return found
-
-
-def _is_inside(layer: Layer, layers: Iterable[Layer]) -> bool:
-    """Whether a batch norm counts as a part of the products that it reads."""
-    return layer.norm is not None and any(other.reader is layer for other in layers)
-
-
 def _group_mean(values: Array, groups: Numbers) -> Array:
     sums, counts = np.zeros(len(groups) + 1), np.zeros(len(groups) + 1)
     np.add.at(sums, groups, values)
     np.add.at(counts, groups, 1.0)
-    found: Array = (sums / np.maximum(counts, 1.0))[groups]
-    return found
-
-
-def _group_max(values: Array, groups: Numbers) -> Array:
-    tops = np.zeros(len(groups) + 1)
-    np.maximum.at(tops, groups, values)
-    found: Array = tops[groups]
-    return found
+    means: Array = (sums / np.maximum(counts, 1.0))[groups]
+    return means
 
 
 def _shifted(exponents: Array, own: Numbers, shift: float) -> Array:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A watched forward pass: which layers make and read each channel, and what stands between them.
+"""A watched forward pass: which layers make and read each channel, what stands between them, and which channels share a factor.
 
-Every torch function that the model calls is seen, with the tensors that it takes. One that commutes with positive factors
-carries the labels of its input on (`rules`); one that is not known keeps the channels of its inputs as they are.
+Each weight has one number per output channel (a row) and one per input channel (a column); numbers that must have the same
+factor are joined (a union-find). A tensor of the model has labels: a tensor of its shape that holds, for every element, the
+number of the channel whose factor the element carries. A tensor without labels carries none. Multiplying rows by their factors
+and dividing columns by theirs then changes no output. Every torch function that the model calls is seen, with the tensors that it
+takes. One that commutes with positive factors carries the labels of its input on (`rules`); one that is not known keeps the
+channels of its inputs as they are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,6 +29,7 @@ from linger.constraint.conv_bn import ConvBN, as_batch_norm
 from linger.constraint.limits import limits_of
 
 Numbers = NDArray[np.int64]
+Array = NDArray[np.float64]
 
 PINNED = 0
 """The channel whose factor is 1: whatever is joined with it stays as it is."""
@@ -32,20 +37,35 @@ PINNED = 0
 ANY = -1
 """The label of an element that is always zero, as in padding: every factor suits it."""
 
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+_LAYERS = {"linear", "batch_norm", "prelu"} | {f"conv{kind}{n}d" for n in "123" for kind in ("", "_transpose")}
+"""Functions that take parameters after their input. What any other function makes of a parameter would miss its factors."""
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes that every module has."""
+
+_LOOKS = {
+    "__get__",
+    "size",
+    "dim",
+    "ndimension",
+    "numel",
+    "nelement",
+    "stride",
+    "is_contiguous",
+    "element_size",
+    "get_device",
+} | {"is_floating_point", "is_complex", "storage_offset", "__len__", "is_same_size", "__hash__", "__repr__"}
+"""Functions that do not look at numbers, where they return no tensor."""
+
 
 class Form(NamedTuple):
     """How a weight lies in memory: [outputs, inputs/groups, …], or [inputs, outputs/groups, …] if transposed."""
 
     groups: int = 1
     is_transposed: bool = False
-
-    def rows(self, shape: torch.Size) -> int:
-        """Output channels of a weight of this shape."""
-        return shape[1] * self.groups if self.is_transposed else shape[0]
-
-    def columns(self, shape: torch.Size) -> int:
-        """Input channels of a weight of this shape."""
-        return shape[0] if self.is_transposed else shape[1] * self.groups
 
 
 @dataclass
@@ -66,15 +86,13 @@ class Layer:
     Attributes:
         name: The name of the weight, or of the batch norm's.
         rows, columns: Numbers of its output and its input channels.
-        weight: Name of the weight; None for a batch norm alone.
-        form: How the weight lies in memory.
+        weight, form: Name of the weight, None for a batch norm alone, and how it lies in memory.
         biases: Names of what is added to the weight's product.
         norm: The batch norm, where the layer is one.
         reader: The batch norm that reads a weight's product; then the weight's own rows have no factors. The layer itself,
             if there are several.
         is_padded: Whether zeros are added around its input.
-        input_power: Mean square of every input channel, from what was watched.
-        output_power: Mean square of all outputs.
+        input_power, output_power: Mean square of every input channel, and of all outputs.
         lowest, mean, deviation: The least output of each channel, and the least mean and largest standard deviation of a pass.
     """
 
@@ -87,11 +105,41 @@ class Layer:
     norm: Norm | None = None
     reader: Layer | None = None
     is_padded: bool = False
-    input_power: NDArray[np.float64] | None = None
+    input_power: Array | None = None
     output_power: float = 0.0
-    lowest: NDArray[np.float64] | None = None
-    mean: NDArray[np.float64] | None = None
-    deviation: NDArray[np.float64] | None = None
+    lowest: Array | None = None
+    mean: Array | None = None
+    deviation: Array | None = None
+
+    def note_heights(self, values: Array) -> None:
+        """Note how low each channel of the output is; [channels, numbers]."""
+        if values.shape[1] == 0:
+            return
+        lowest, mean, deviation = values.min(1), values.mean(1), values.std(1)
+        if self.lowest is not None and self.mean is not None and self.deviation is not None:
+            lowest, mean = np.minimum(self.lowest, lowest), np.minimum(self.mean, mean)
+            deviation = np.maximum(self.deviation, deviation)
+        self.lowest, self.mean, self.deviation = lowest, mean, deviation
+
+
+@dataclass
+class Clip:
+    """A call of ReLU6 or of another function that limits to 0 … `limit`, right after a layer.
+
+    Attributes:
+        module: Path of the module whose output it limits; None if no module returned it.
+        numbers, axis: The channels of that output, and their axis, counted from the end.
+        limit: The largest result.
+        uses: Counts the functions that take the output.
+        is_in_place: Whether the output was overwritten, so that later functions take the limited numbers.
+    """
+
+    module: str | None
+    numbers: Numbers
+    limit: float
+    uses: list[int]
+    is_in_place: bool
+    axis: int
 
 
 class Channels:
@@ -99,7 +147,7 @@ class Channels:
 
     def __init__(self) -> None:
         self._parents = [PINNED]
-        self._labels = WeakTensorKeyDictionary()
+        self._labels: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
         self._largest: dict[int, float] = {}
         self.with_origin: set[int] = set()  # numbers of channels that a constant cannot be added to
 
@@ -136,8 +184,7 @@ class Channels:
     # tensors
     def labels(self, tensor: Tensor) -> Tensor | None:
         """The labels of a tensor; None if it carries no factors."""
-        found: Tensor | None = self._labels.get(tensor)
-        return found
+        return self._labels.get(tensor)
 
     def label(self, tensor: Tensor, labels: Tensor) -> None:
         """Give a tensor its labels, repeated to its shape."""
@@ -149,46 +196,44 @@ class Channels:
         sizes[axis] = -1
         self.label(tensor, torch.from_numpy(numbers).double().reshape(sizes))
 
+    def _numbers_of(self, tensor: Tensor) -> Numbers:
+        labels = self.labels(tensor)
+        return np.zeros(0, np.int64) if labels is None else as_numbers(_compact(labels).unique())
+
     def pin_tensor(self, tensor: Tensor) -> None:
         """Let all channels of a tensor keep the factor 1."""
-        labels = self.labels(tensor)
-        if labels is not None:
-            self.pin(as_numbers(compact(labels).unique()))
+        self.pin(self._numbers_of(tensor))
 
     def keep_origin(self, tensor: Tensor) -> None:
         """Note that a function of a tensor is another one when a constant is added to a channel."""
-        labels = self.labels(tensor)
-        if labels is not None:
-            self.with_origin.update(as_numbers(compact(labels).unique()).tolist())
-            self.with_origin.discard(ANY)
+        self.with_origin |= set(self._numbers_of(tensor).tolist()) - {ANY}
 
     def along(self, labels: Tensor, axis: int) -> Numbers:
         """One number per index of an axis; what else an index holds is joined with it."""
         axis %= labels.dim()
         others = [d for d in range(labels.dim()) if d != axis]
-        numbers = as_numbers(self.collapse(labels, others).reshape(-1))
-        return np.broadcast_to(numbers, (labels.shape[axis],))
+        return np.broadcast_to(as_numbers(self.collapse(labels, others).reshape(-1)), (labels.shape[axis],))
 
     def collapse(self, labels: Tensor, axes: list[int]) -> Tensor:
         """Labels in which some axes have the size 1, because all along them was joined."""
-        small = compact(labels)
+        small = _compact(labels)
         if not axes or small.numel() == 0:
             return small
         highest = small.amax(axes, keepdim=True)
         lowest = torch.where(small < 0, torch.inf, small).amin(axes, keepdim=True)
         if not bool(((highest == lowest) | (highest < 0)).all()):
-            repeated = highest.expand(small.shape)
-            pairs = torch.stack([small.reshape(-1), repeated.reshape(-1)]).unique(dim=1)
-            self.join(as_numbers(pairs[0]), as_numbers(pairs[1]))
-        kept = [1 if d in axes else labels.shape[d] for d in range(labels.dim())]
-        return highest.expand(kept)
+            self._join_elements(small, highest.expand(small.shape))
+        return highest.expand([1 if d in axes else labels.shape[d] for d in range(labels.dim())])
 
     def join_labels(self, first: Tensor, second: Tensor) -> Tensor:
         """Join two tensors of labels, element by element, each repeated as a sum would; returns those of the sum."""
-        a, b = torch.broadcast_tensors(compact(first), compact(second))
-        pairs = torch.stack([a.reshape(-1), b.reshape(-1)]).unique(dim=1)
-        self.join(as_numbers(pairs[0]), as_numbers(pairs[1]))
+        a, b = torch.broadcast_tensors(_compact(first), _compact(second))
+        self._join_elements(a, b)
         return torch.where(a < 0, b, a)
+
+    def _join_elements(self, first: Tensor, second: Tensor) -> None:
+        pairs = torch.stack([first.reshape(-1), second.reshape(-1)]).unique(dim=1)
+        self.join(as_numbers(pairs[0]), as_numbers(pairs[1]))
 
     # magnitudes
     def observe(self, tensor: Tensor, axis: int, numbers: Numbers) -> None:
@@ -196,20 +241,20 @@ class Channels:
         others = [d for d in range(tensor.dim()) if d != axis % tensor.dim()]
         if tensor.numel() == 0:
             return
-        found = tensor.detach().abs().amax(others) if others else tensor.detach().abs()
-        for number, value in zip(numbers.tolist(), found.tolist(), strict=True):
+        largest = tensor.detach().abs().amax(others) if others else tensor.detach().abs()
+        for number, value in zip(numbers.tolist(), largest.tolist(), strict=True):
             self._largest[number] = max(value, self._largest.get(number, 0.0))
 
     def largest(self) -> dict[int, float]:
         """The largest magnitude that each channel was seen with, by the number that stands for it."""
-        found: dict[int, float] = {}
+        largest: dict[int, float] = {}
         for number, value in self._largest.items():
             root = PINNED if number == ANY else self.find(number)
-            found[root] = max(value, found.get(root, 0.0))
-        return found
+            largest[root] = max(value, largest.get(root, 0.0))
+        return largest
 
 
-def compact(labels: Tensor) -> Tensor:
+def _compact(labels: Tensor) -> Tensor:
     """Labels without the repetitions of expand(): the size of such axes is 1."""
     for axis, (size, stride) in enumerate(zip(labels.shape, labels.stride(), strict=True)):
         if stride == 0 and size > 1:
@@ -219,62 +264,12 @@ def compact(labels: Tensor) -> Tensor:
 
 def as_numbers(labels: Tensor) -> Numbers:
     """Labels as numbers of channels."""
-    found: Numbers = labels.to(torch.int64).numpy()
-    return found
-
-
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-
-_LAYERS = frozenset(
-    {"linear", "batch_norm", "prelu"} | {f"conv{kind}{n}d" for n in "123" for kind in ("", "_transpose")}
-)
-"""Functions that take parameters after their input. What any other function makes of a parameter would miss its factors."""
-
-_OF_TORCH = frozenset(vars(nn.Module()))
-"""Attributes that every module has."""
-
-_LOOKS = frozenset(
-    {
-        "__get__",
-        "size",
-        "dim",
-        "ndimension",
-        "numel",
-        "nelement",
-        "stride",
-        "is_contiguous",
-        "element_size",
-        "get_device",
-    }
-    | {"is_floating_point", "is_complex", "storage_offset", "__len__", "is_same_size", "__hash__", "__repr__"}
-)
-"""Functions that do not look at numbers, where they return no tensor."""
-
-
-@dataclass
-class Clip:
-    """A call of ReLU6 or of another function that limits to 0 … `limit`, right after a layer.
-
-    Attributes:
-        module: Path of the module whose output it limits; None if no module returned it.
-        numbers: The channels of that output.
-        limit: The largest result.
-        uses: Counts the functions that take the output.
-        is_in_place: Whether the output was overwritten, so that later functions take the limited numbers.
-        axis: The axis of the channels, counted from the end.
-    """
-
-    module: str | None
-    numbers: Numbers
-    limit: float
-    uses: list[int]
-    is_in_place: bool
-    axis: int
+    numbers: Numbers = labels.to(torch.int64).numpy()
+    return numbers
 
 
 class Watch:
-    """What watched passes of a model found.
+    """What watched passes of a model tell.
 
     Attributes:
         channels: All channels.
@@ -291,11 +286,13 @@ class Watch:
         self.paths = {module: path for path, module in model.named_modules()}
         state = [*model.named_parameters(remove_duplicate=True), *model.named_buffers(remove_duplicate=True)]
         self._names = {id(tensor): name for name, tensor in state}
-        self._kept_state = _sharing_memory(dict(state))
+        places = {name: t.untyped_storage().data_ptr() for name, t in state if t.numel()}
+        counts = Counter(places.values())
+        self._kept_state = {name for name, place in places.items() if counts[place] > 1}  # they share memory
         self._bias_rows: dict[str, Numbers] = {}
-        self._makers = WeakTensorKeyDictionary()
-        self._uses = WeakTensorKeyDictionary()
-        self._returned_by = WeakTensorKeyDictionary()
+        self._makers: MutableMapping[Tensor, tuple[Layer, int]] = WeakTensorKeyDictionary()
+        self._uses: MutableMapping[Tensor, list[int]] = WeakTensorKeyDictionary()
+        self._returned_by: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
 
     # state of the model
     def name_of(self, tensor: object) -> str | None:
@@ -317,26 +314,17 @@ class Watch:
                 self.channels.pin(layer.columns)
 
     # tensors
-    def use(self, tensor: Tensor) -> list[int]:
-        """Count a function that takes a tensor; returns the counter."""
-        found: list[int] = self._uses.setdefault(tensor, [0])
-        found[0] += 1
-        return found
-
     def uses_of(self, tensor: Tensor) -> list[int]:
-        """The counter of a tensor."""
-        found: list[int] = self._uses.setdefault(tensor, [0])
-        return found
+        """The counter of the functions that take a tensor."""
+        return self._uses.setdefault(tensor, [0])
 
     def maker(self, tensor: Tensor) -> tuple[Layer, int] | None:
         """The layer whose very output a tensor is, and the axis of its channels."""
-        found: tuple[Layer, int] | None = self._makers.get(tensor)
-        return found
+        return self._makers.get(tensor)
 
     def module_of(self, tensor: Tensor) -> str | None:
         """Path of the innermost module that returned a tensor."""
-        found: str | None = self._returned_by.get(tensor)
-        return found
+        return self._returned_by.get(tensor)
 
     def note_returned(self, module: nn.Module, output: object) -> None:
         """Note a module's call, and its result if that is what one layer made."""
@@ -347,21 +335,15 @@ class Watch:
 
     def observe_made(self, tensor: Tensor) -> None:
         """Note the magnitudes of a layer's output that is used as it is, not only where it is positive."""
-        found = self.maker(tensor)
-        if found is not None:
-            layer, axis = found
-            self.channels.observe(tensor, axis, layer.rows)
+        maker = self.maker(tensor)
+        if maker is not None:
+            self.channels.observe(tensor, maker[1], maker[0].rows)
 
     # layers
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, form: Form, axis: int) -> Layer | None:
-        """Note that a weight reads the channels of x; None where it is no parameter, or has other forms elsewhere.
+        """Note that a weight reads the channels of x, on an axis counted from the end.
 
-        Args:
-            x: The input.
-            weight: The weight.
-            bias: What is added.
-            form: How the weight lies in memory.
-            axis: The axis of the channels, counted from the end.
+        None where it is no parameter, or has other forms elsewhere.
         """
         name = self.name_of(weight)
         offset = None if bias is None else self.name_of(bias)
@@ -369,7 +351,8 @@ class Watch:
             return None
         layer = self.layers.get(name)
         if layer is None:
-            rows, columns = self.channels.new(form.rows(weight.shape)), self.channels.new(form.columns(weight.shape))
+            sizes = (weight.shape[0], weight.shape[1] * form.groups)
+            rows, columns = map(self.channels.new, sizes[::-1] if form.is_transposed else sizes)
             layer = self.layers[name] = Layer(name, rows, columns, name, form)
         elif layer.form != form:
             return None
@@ -385,20 +368,19 @@ class Watch:
         if labels is None:
             self.channels.pin(layer.columns)
         else:
-            numbers = self.channels.along(labels, axis)
-            self.channels.join(numbers, layer.columns)
+            self.channels.join(self.channels.along(labels, axis), layer.columns)
             self.channels.observe(x, axis, layer.columns)
         others = [d for d in range(x.dim()) if d != axis % x.dim()]
-        power = x.detach().double().square()
-        found = (power.mean(others) if others else power).cpu().numpy()
-        layer.input_power = found if layer.input_power is None else np.maximum(found, layer.input_power)
+        squares = x.detach().double().square()
+        power = (squares.mean(others) if others else squares).cpu().numpy()
+        layer.input_power = power if layer.input_power is None else np.maximum(power, layer.input_power)
 
     def made(self, output: Tensor, layer: Layer, axis: int) -> None:
         """Note the output of a layer."""
         self.channels.label_axis(output, axis, layer.rows)
         self._makers[output] = (layer, axis % output.dim() - output.dim())
         layer.output_power = max(layer.output_power, float(output.detach().double().square().mean()))
-        _note_heights(layer, output.detach().double().movedim(axis, 0).flatten(1).cpu().numpy())
+        layer.note_heights(output.detach().double().movedim(axis, 0).flatten(1).cpu().numpy())
 
     def normalize(self, x: Tensor, feeder: Layer | None, norm: Norm, output: Tensor, axis: int) -> None:
         """Note a batch norm: rows are its γ and β, columns its statistics.
@@ -420,64 +402,74 @@ class Watch:
         if feeder is not None:
             feeder.output_power = layer.output_power
 
+    def norm_of(self, mean: object, var: object, weight: object, bias: object, eps: float) -> Norm | None:
+        """A batch norm by the names of its tensors; None where one of them is missing or no state of the model."""
+        names = [self.name_of(t) for t in (weight, bias, mean, var)]
+        return None if None in names else Norm(*map(str, names), eps=eps)
+
+    def pin_attributes(self, model: nn.Module) -> None:
+        """Let the tensors that modules keep in attributes, for their next call, stay as they are."""
+        for module in model.modules():
+            for tensor in tensors([value for name, value in vars(module).items() if name not in _OF_TORCH]):
+                self.channels.pin_tensor(tensor)
+
     def unknown(self, arguments: object) -> None:
         """Let whatever a function takes stay as it is."""
-        for leaf in tree_leaves(arguments):
-            if isinstance(leaf, Tensor):
-                self.channels.pin_tensor(leaf)
-                self.keep_state(leaf)
+        for leaf in tensors(arguments):
+            self.channels.pin_tensor(leaf)
+            self.keep_state(leaf)
 
 
-def _note_heights(layer: Layer, values: NDArray[np.float64]) -> None:
-    """Note how low each channel of a layer's output is; [channels, numbers]."""
-    if values.shape[1] == 0:
-        return
-    found = (values.min(1), values.mean(1), values.std(1))
-    if layer.lowest is None or layer.mean is None or layer.deviation is None:
-        layer.lowest, layer.mean, layer.deviation = found
-        return
-    layer.lowest = np.minimum(layer.lowest, found[0])
-    layer.mean = np.minimum(layer.mean, found[1])
-    layer.deviation = np.maximum(layer.deviation, found[2])
+def tensors(tree: object) -> list[Tensor]:
+    """The tensors of a nest."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _sharing_memory(state: dict[str, Tensor]) -> set[str]:
-    """Names of tensors that share memory with another one."""
-    where = {name: t.untyped_storage().data_ptr() for name, t in state.items() if t.numel()}
-    counts = Counter(where.values())
-    return {name for name, place in where.items() if counts[place] > 1}
+class Call(NamedTuple):
+    """A call of a torch function: its name, its first argument, its arguments by the names that the rule knows, and its output."""
+
+    name: str
+    x: Any
+    given: Mapping[str, Any]
+    output: Any
+    func: Function
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
 
 
-Rule = Callable[[Watch, Function, Sequence[Any], dict[str, Any], Any], bool]
+Rule = Callable[[Watch, Call], bool]
 """What a function does to labels; False where it turns out to be none that is known."""
 
+Rules = Mapping[str, tuple[Rule, Sequence[str]]]
+"""By the name of a function its rule, and the names of its positional arguments."""
 
-def _follow(
-    watch: Watch, rule: Rule | None, func: Function, args: Batch, kwargs: dict[str, Any], output: object
-) -> None:
+
+def _follow(watch: Watch, rules: Rules, func: Function, args: Batch, kwargs: dict[str, Any], output: object) -> None:
     """Carry labels over a function; whatever it takes stays as it is where no rule knows the function."""
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    for tensor in tensors:
-        watch.use(tensor)
-    if rule is None or not args or "out" in kwargs or not rule(watch, func, args, kwargs, output):
+    name = getattr(func, "__name__", "")
+    taken = tensors((args, kwargs))
+    for tensor in taken:
+        watch.uses_of(tensor)[0] += 1
+    is_known = False
+    if name in rules and args and "out" not in kwargs:
+        rule, names = rules[name]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        is_known = rule(watch, Call(name, args[0], given, output, func, args, kwargs))
+    if not is_known:
         watch.unknown((args, kwargs))
-    for tensor in tensors if getattr(func, "__name__", "") not in _LAYERS else tensors[:1]:
+    for tensor in taken if name not in _LAYERS else taken[:1]:
         watch.keep_state(tensor)
 
 
-def watch_channels(model: nn.Module, batches: Sequence[Batch], rules: dict[str, Rule]) -> Watch:
-    """Run a float model on batches, in evaluation mode, and follow its channels.
-
-    Raises:
-        UsageError: The model does not accept a batch.
-    """
+def watch_channels(model: nn.Module, batches: Sequence[Batch], rules: Rules) -> Watch:
+    """Run a float model on batches, in evaluation mode, and follow its channels."""
     watch = Watch(model)
     inside: list[nn.Module] = []  # modules that are looked at as a whole
 
     def run(func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
         output, name = func(*args, **kwargs), getattr(func, "__name__", "")
         if not inside and (name not in _LOOKS or isinstance(output, Tensor)):
-            _follow(watch, rules.get(name), func, args, kwargs, output)
+            _follow(watch, rules, func, args, kwargs, output)
         return output
 
     def enter(module: nn.Module, *_: object) -> None:
@@ -485,7 +477,8 @@ def watch_channels(model: nn.Module, batches: Sequence[Batch], rules: dict[str, 
 
     def leave(module: nn.Module, args: Batch, kwargs: dict[str, Any], output: object) -> None:
         if len(inside) == 1:
-            _module_rule(watch, module, args, kwargs, output)
+            is_known = bool(args) and isinstance(args[0], Tensor) and _follow_module(watch, module, args[0], output)
+            watch.unknown((args[1:], kwargs) if is_known else (args, kwargs, list(module.parameters())))
             watch.note_returned(module, output)
         inside.pop()
 
@@ -501,37 +494,21 @@ def watch_channels(model: nn.Module, batches: Sequence[Batch], rules: dict[str, 
         trace.after((module for module in model.modules() if module not in wholes), note)
         for batch in batches:
             watch.unknown(trace.run(batch))
-            _pin_remembered(watch, model)
+            watch.pin_attributes(model)
     watch.finish()
     return watch
 
 
-def _pin_remembered(watch: Watch, model: nn.Module) -> None:
-    """Let the tensors that modules keep in attributes, for their next call, stay as they are."""
-    for module in model.modules():
-        own = [value for name, value in vars(module).items() if name not in _OF_TORCH]
-        for leaf in tree_leaves(own):
-            if isinstance(leaf, Tensor):
-                watch.channels.pin_tensor(leaf)
-
-
-def _module_rule(watch: Watch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-    """What a fused pair or a recurrent layer does to the channels of its input."""
-    is_known = bool(args) and isinstance(args[0], Tensor)
-    if is_known and isinstance(module, ConvBN):
-        is_known = _fused_pair(watch, module, args[0], output)
-    elif is_known:
-        is_known = _recurrent(watch, module, args[0])
-    watch.unknown((args[1:], kwargs) if is_known else (args, kwargs, list(module.parameters())))
-
-
-def _fused_pair(watch: Watch, pair: ConvBN, x: Tensor, output: Tensor) -> bool:
-    conv, norm = pair.conv, norm_of(watch, pair.bn)
-    if norm is None or limits_of(pair).is_any or limits_of(conv).is_any or limits_of(pair.bn).is_any:
+def _follow_module(watch: Watch, module: nn.Module, x: Tensor, output: Any) -> bool:
+    """What a fused pair or a recurrent layer does to the channels of its input; False where that is not known."""
+    if not isinstance(module, ConvBN):
+        return _recurrent(watch, module, x)
+    conv, bn = module.conv, as_batch_norm(module.bn)
+    norm = watch.norm_of(bn.running_mean, bn.running_var, bn.weight, bn.bias, bn.eps)
+    if norm is None or any(limits_of(part).is_any for part in (module, conv, module.bn)):
         return False
     axis = -(conv.weight.dim() - 1)
-    form = Form(conv.groups, isinstance(conv, _TRANSPOSED))
-    layer = watch.product(x, conv.weight, conv.bias, form, axis)
+    layer = watch.product(x, conv.weight, conv.bias, Form(conv.groups, isinstance(conv, _TRANSPOSED)), axis)
     if layer is None:
         return False
     layer.is_padded = any(conv.padding) if isinstance(conv.padding, tuple) else conv.padding != "valid"
@@ -539,27 +516,11 @@ def _fused_pair(watch: Watch, pair: ConvBN, x: Tensor, output: Tensor) -> bool:
     return True
 
 
-def norm_of(watch: Watch, module: nn.Module) -> Norm | None:
-    """A batch norm by the names of its state; None where it has no factors of its own, or no statistics."""
-    bn = as_batch_norm(module)
-    return named_norm(watch, bn.running_mean, bn.running_var, bn.weight, bn.bias, bn.eps)
-
-
-def named_norm(watch: Watch, mean: object, var: object, weight: object, bias: object, eps: float) -> Norm | None:
-    """A batch norm by the names of its tensors; None where one of them is missing or no state of the model."""
-    names = [watch.name_of(t) for t in (weight, bias, mean, var)]
-    if None in names:
-        return None
-    gamma, beta, first, second = (str(name) for name in names)
-    return Norm(gamma, beta, first, second, eps)
-
-
 def _recurrent(watch: Watch, module: nn.Module, x: Tensor) -> bool:
     """The columns of the first layer's weights, in both directions, read the input; nothing is known of the output."""
     is_cell = isinstance(module, nn.RNNCellBase)
-    names = ("weight_ih",) if is_cell else ("weight_ih_l0", "weight_ih_l0_reverse")
     own = dict(module.named_parameters(recurse=False))
-    for name in names:
+    for name in ("weight_ih",) if is_cell else ("weight_ih_l0", "weight_ih_l0_reverse"):
         if name in own:
             layer = watch.product(x, own[name], own.get(name.replace("weight", "bias")), Form(), -1)
             if layer is None:

@@ -6,7 +6,7 @@ The error of a column is passed on to the columns behind it, as GPTQ does (Frant
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from linger.analysis.batches import Batch
 from linger.analysis.trace import Trace
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.noise_bench import decibels
+from linger.quantization.diagnosis.call_watch import decibels
 from linger.tuning.remedy import Change
 
 
@@ -42,17 +42,17 @@ class Pair:
             seed = self.seed * 1_000_003 + 2 * number + (batches is self.held)
             yield batch, count, torch.Generator().manual_seed(seed)
 
-    def observe(self, trace: Trace, observer: Callable[..., None]) -> None:
-        """Show every op of a trace of the quantized model to an observer."""
+    def observe(
+        self, observer: Callable[..., None], batch: Batch, before: Mapping[nn.Module, Callable[..., None]] | None = None
+    ) -> None:
+        """Show every op of a pass of the quantized model to an observer, and calls of modules to hooks, until one raises `Enough`."""
         runtime = runtime_of(self.model)
         assert runtime is not None  # a remedy has asked
-        trace.observe(runtime.observers, observer)
-
-
-def run_until(trace: Trace, batch: Batch) -> None:
-    """A forward pass that ends where a hook or an observer raises `Enough`."""
-    with suppress(Enough):
-        trace.run(batch)
+        with Trace(self.model) as trace, suppress(Enough):
+            for module, hook in (before or {}).items():
+                trace.before([module], hook)
+            trace.observe(runtime.observers, observer)
+            trace.run(batch)
 
 
 _BLOCK = 64
@@ -92,7 +92,7 @@ class Moments:
         self.xx += left.mT @ left
         self.yx += right.mT @ left
 
-    def centerd(self) -> tuple[Tensor, Tensor]:
+    def centered(self) -> tuple[Tensor, Tensor]:
         """Products of inputs, and of outputs with inputs, around their means: what is left to the weights beside a bias."""
         x, y = self.x[:, :, None], self.y[:, :, None]
         return self.xx - x @ x.mT / self.count, self.yx - y @ x.mT / self.count
@@ -217,7 +217,7 @@ class Fit:
 def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
     """The best integers for data that were learned from; channel by channel kept only if the held-out data agree."""
     xx, yx = (
-        learned.centerd() if grid.has_bias else (learned.xx, learned.yx - grid.bias[:, :, None] * learned.x[:, None])
+        learned.centered() if grid.has_bias else (learned.xx, learned.yx - grid.bias[:, :, None] * learned.x[:, None])
     )
     xx, yx = xx * grid.step[:, None] * grid.step, yx * grid.step
 

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learned rounding of a convolution or linear layer."""
+"""Learned rounding of a convolution or linear layer: its inputs as rows of sums (im2col), its weights as the device has them.
+
+There a batch norm is folded into the weights, which lie on a grid; the way back into the layer goes through the batch norm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +24,18 @@ from linger.dialect import Op
 from linger.numeric.fixed import limits
 from linger.quantization.core.quantized import Frozen, integer_bound
 from linger.quantization.layers.layer import QuantLayer
-from linger.tuning.learned_rounding.integer_fit import (
-    Enough,
-    Fit,
-    Grid,
-    Moments,
-    Pair,
-    change_of,
-    fit_integers,
-    run_until,
-)
-from linger.tuning.remedy import Change
+from linger.tuning.learned_rounding.integer_fit import Enough, Fit, Grid, Moments, Pair, change_of, fit_integers
+from linger.tuning.remedy import Change, state_of
 
-_IMAGE_AXES = 2
+_MATRIX_AXES = _IMAGE_AXES = 2
+_SIGNAL_AXES = 3
+_NEGLIGIBLE = 1e-8
+"""A batch norm's factor below which a weight has no effect."""
+
+
+def is_product(op: Op) -> bool:
+    """Whether an op is a convolution or a product of matrices."""
+    return bool(op.window_axes) or op.weight_axes == _MATRIX_AXES
 
 
 def positions(op: Op, y: Tensor) -> tuple[int, ...]:
@@ -62,32 +65,25 @@ def input_rows(op: Op, x: Tensor, geometry: Mapping[str, Any], picks: Tensor, sh
     if axes < _IMAGE_AXES:
         x, shape = x.unsqueeze(-2), (shape[0], 1, shape[1])
     if op.is_transposed:
-        x = _spread(x, strides)
+        # a plain convolution, with a turned kernel, of the image with zeros between its pixels
+        height, width = ((n - 1) * s + 1 for n, s in zip(x.shape[2:], strides, strict=True))
+        wide = x.new_zeros(*x.shape[:2], height, width)
+        wide[..., :: strides[0], :: strides[1]] = x
         reach = [d * (n - 1) for d, n in zip(dilations, kernel, strict=True)]
         more = _image(geometry["output_padding"], 0)
-        begin, end = (
-            [r - b for r, b in zip(reach, begin, strict=True)],
-            [r - e for r, e in zip(reach, end, strict=True)],
-        )
-        end, strides = [e + m for e, m in zip(end, more, strict=True)], [1, 1]
+        begin = [r - b for r, b in zip(reach, begin, strict=True)]
+        end = [r - e + m for r, e, m in zip(reach, end, more, strict=True)]
+        x, strides = wide, [1, 1]
     x = F.pad(x, (begin[1], end[1], begin[0], end[0]))
     batch, row, column = torch.unravel_index(picks, tuple(shape))
     rows = row[:, None] * strides[0] + torch.arange(kernel[0], device=x.device) * dilations[0]
     columns = column[:, None] * strides[1] + torch.arange(kernel[1], device=x.device) * dilations[1]
-    found = x.movedim(1, -1)[batch[:, None, None], rows[:, :, None], columns[:, None, :]]
-    return found.movedim(-1, 1).reshape(len(picks), geometry["group"], -1)
+    windows = x.movedim(1, -1)[batch[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return windows.movedim(-1, 1).reshape(len(picks), geometry["group"], -1)
 
 
 def _image(numbers: Sequence[int], missing: int) -> list[int]:
     return [*[missing] * (_IMAGE_AXES - len(numbers)), *numbers]
-
-
-def _spread(x: Tensor, strides: Sequence[int]) -> Tensor:
-    """A image with zeros between its pixels: a transposed convolution is a plain one of it, with a turned kernel."""
-    height, width = ((n - 1) * s + 1 for n, s in zip(x.shape[2:], strides, strict=True))
-    wide = x.new_zeros(*x.shape[:2], height, width)
-    wide[..., :: strides[0], :: strides[1]] = x
-    return wide
 
 
 def to_rows(weight: Tensor, groups: int, *, is_transposed: bool) -> Tensor:
@@ -107,10 +103,6 @@ def from_rows(rows: Tensor, like: Tensor, *, is_transposed: bool) -> Tensor:
     return parts.reshape(like.shape).flip(tuple(range(2, like.dim())))
 
 
-_NEGLIGIBLE = 1e-8
-"""A batch norm's factor below which a weight has no effect."""
-
-
 def affine_of(layer: QuantLayer) -> tuple[Tensor, Tensor]:
     """Factor and offset per channel of a layer's batch norm, on a product without bias."""
     assert layer.bn is not None
@@ -119,11 +111,17 @@ def affine_of(layer: QuantLayer) -> tuple[Tensor, Tensor]:
     return factor.squeeze(1), offset
 
 
+def folded_weight(layer: QuantLayer) -> Tensor:
+    """A layer's weight with its batch norm folded in, not rounded."""
+    weight = layer.weight.detach()
+    if layer.bn is None:
+        return weight
+    return weight * per_weight(affine_of(layer)[0].detach(), weight, layer.transposed_groups)
+
+
 def grid_of(layer: QuantLayer, frozen: Frozen, groups: int) -> Grid:
     """The folded weights of a layer as rows, and the grid that they are rounded to."""
-    weight: Tensor = layer.weight
-    if layer.bn is not None:
-        weight = weight * per_weight(affine_of(layer)[0], weight, layer.transposed_groups)
+    weight = folded_weight(layer)
     is_transposed = layer.transposed_groups is not None
     integers = frozen.weight_integers.reshape(weight.shape)
     rows, now = (to_rows(t, groups, is_transposed=is_transposed).double().cpu() for t in (weight, integers))
@@ -134,28 +132,32 @@ def grid_of(layer: QuantLayer, frozen: Frozen, groups: int) -> Grid:
     return Grid(rows, now, bias, ones / frozen.scale_w, ones * bound)
 
 
-def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, found: Fit) -> bool:
+def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, fit: Fit) -> bool:
     """Write new integers and biases into a layer; where it would not round to these integers, it stays as it was."""
-    device = layer.weight.device
-    scale, before, chosen = (
+    device, scale, before, chosen = (
+        layer.weight.device,
         frozen.scale_w,
-        {n: t.clone() for n, t in layer.state_dict().items()},
+        state_of(layer),
         layer.ranges["w"].chosen_range(),
     )
-    is_new, bias = found.is_new.flatten().to(device), found.bias.flatten().to(device)
+    is_new, bias = fit.is_new.flatten().to(device), fit.bias.flatten().to(device)
     factor, offset = torch.ones_like(bias), torch.zeros_like(bias)
     if layer.bn is not None:
         factor, offset = (t.double() for t in affine_of(layer))
         is_new = is_new & (factor.abs() > _NEGLIGIBLE)
         factor = factor.masked_fill(~is_new, 1.0)
-    integers = from_rows(found.integers.to(device), layer.weight, is_transposed=layer.transposed_groups is not None)
+    integers = from_rows(fit.integers.to(device), layer.weight, is_transposed=layer.transposed_groups is not None)
     is_new_weight = per_weight(is_new, integers, layer.transposed_groups)
     integers = torch.where(is_new_weight, integers, frozen.weight_integers.reshape(integers.shape))
     weight = integers / scale / per_weight(factor, integers, layer.transposed_groups)
     layer.weight.copy_(torch.where(is_new_weight, weight.to(layer.weight), layer.weight))
     limited = clamp(bias, layer.limited_to.bias)
     assert limited is not None  # as the bias
-    _put_bias(layer, (limited - offset) / factor, is_new)
+    bias = (limited - offset) / factor
+    if layer.bias is None:
+        layer.shift_output(torch.where(is_new, bias, 0.0))  # it gets a bias
+    else:
+        layer.bias.copy_(torch.where(is_new, bias.to(layer.bias), layer.bias))
     layer.ranges["w"].choose_range(limits(layer.widths.parameter)[1] / scale)
     again = layer.freeze(scale_x)
     is_kept = again.scale_w == scale and bool((again.weight_integers.reshape(integers.shape) == integers).all())
@@ -163,23 +165,6 @@ def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, found: Fit) 
         layer.load_state_dict(before)
         layer.ranges["w"].choose_range(chosen)
     return is_kept
-
-
-def _put_bias(layer: QuantLayer, bias: Tensor, is_new: Tensor) -> None:
-    """The new biases of some channels; a layer without a bias gets one."""
-    if layer.bias is None:
-        layer.shift_output(torch.where(is_new, bias, 0.0))
-    else:
-        layer.bias.copy_(torch.where(is_new, bias.to(layer.bias), layer.bias))
-
-
-_SIGNAL_AXES = 3
-_MATRIX_AXES = 2
-
-
-def is_product(op: Op) -> bool:
-    """Whether an op is a convolution or a product of matrices."""
-    return bool(op.window_axes) or op.weight_axes == _MATRIX_AXES
 
 
 @dataclass(frozen=True)
@@ -201,10 +186,10 @@ def improve_product(pair: Pair, layer: QuantLayer, count: int) -> list[Change]:
         return []
     (fitting, call), (judging, _) = learned, held
     grid = grid_of(layer, call.frozen, call.rows.shape[1])
-    found = fit_integers(grid, fitting, judging)
-    if not bool(found.is_new.any()) or not put_integers(layer, call.frozen, call.scale_x, found):
+    fit = fit_integers(grid, fitting, judging)
+    if not bool(fit.is_new.any()) or not put_integers(layer, call.frozen, call.scale_x, fit):
         return []
-    return [change_of(layer.path, grid, found, judging)]
+    return [change_of(layer.path, grid, fit, judging)]
 
 
 def _moments(pair: Pair, layer: QuantLayer, batches: Sequence[Batch], count: int) -> tuple[Moments, _Call] | None:
@@ -218,9 +203,9 @@ def _moments(pair: Pair, layer: QuantLayer, batches: Sequence[Batch], count: int
             return None
         for call, y in zip(calls, outputs, strict=True):
             groups = call.rows.shape[1]
-            wanted = output_rows(call.op, y, call.picks).float().cpu().reshape(len(call.picks), groups, -1)
-            total = total or Moments(groups, wanted.shape[2], call.rows.shape[2])
-            total.add(call.rows, wanted)
+            outputs_at = output_rows(call.op, y, call.picks).float().cpu().reshape(len(call.picks), groups, -1)
+            total = total or Moments(groups, outputs_at.shape[2], call.rows.shape[2])
+            total.add(call.rows, outputs_at)
     return None if total is None or call is None else (total, call)
 
 
@@ -228,7 +213,7 @@ def _inputs(
     pair: Pair, layer: QuantLayer, batch: Batch, count: int, size: int, generator: torch.Generator
 ) -> list[_Call]:
     """What a layer multiplies in one pass."""
-    found: list[_Call] = []
+    calls: list[_Call] = []
 
     def note(name: str, op: Op, operands: Any, attributes: Mapping[str, Any], result: Any) -> None:
         if name.rpartition(".")[0] != layer.path or not is_product(op):
@@ -236,28 +221,26 @@ def _inputs(
         shape = positions(op, result.content)
         picks = torch.randperm(int(torch.Size(shape).numel()), generator=generator)[:size]
         rows = input_rows(op, operands[0].content, attributes, picks, shape)
-        found.append(_Call(op, operands[1], attributes["scale_x"], rows.float().cpu(), picks, shape))
-        if len(found) == count:
+        calls.append(_Call(op, operands[1], attributes["scale_x"], rows.float().cpu(), picks, shape))
+        if len(calls) == count:
             raise Enough
 
-    with Trace(pair.model) as trace:
-        pair.observe(trace, note)
-        run_until(trace, batch)
-    return found
+    pair.observe(note, batch)
+    return calls
 
 
 def _outputs(pair: Pair, layer: QuantLayer, batch: Batch, count: int) -> list[Tensor]:
     """What the float layer gives in one pass, as the quantized one would: its batch norm included."""
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     products: list[Tensor] = []
     module = pair.reference.get_submodule(layer.path)
     has_norm = layer.bn is not None and not isinstance(module, ConvBN)
-    # a transposed signal is a image of one row
+    # a transposed signal is an image of one row
     is_row = layer.transposed_groups is not None and layer.weight.dim() == _SIGNAL_AXES
 
     def add(output: Tensor) -> None:
-        found.append(output.unsqueeze(-2) if is_row else output)
-        if len(found) == count:
+        outputs.append(output.unsqueeze(-2) if is_row else output)
+        if len(outputs) == count:
             raise Enough
 
     def note(_module: nn.Module, _args: object, _kwargs: object, output: Tensor) -> None:
@@ -270,8 +253,8 @@ def _outputs(pair: Pair, layer: QuantLayer, batch: Batch, count: int) -> list[Te
         if any(args[0] is product for product in products):
             add(output)
 
-    with Trace(pair.reference) as trace:
+    with Trace(pair.reference) as trace, suppress(Enough):
         trace.after([module], note)
         trace.after((m for m in pair.reference.modules() if has_norm and isinstance(m, _BatchNorm)), note_norm)
-        run_until(trace, batch)
-    return found
+        trace.run(batch)
+    return outputs

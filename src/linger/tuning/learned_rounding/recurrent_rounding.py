@@ -8,6 +8,7 @@ multiplied before it is added, so W·x and U·h are fitted each by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,7 +35,6 @@ from linger.tuning.learned_rounding.integer_fit import (
     Pair,
     change_of,
     fit_integers,
-    run_until,
 )
 from linger.tuning.remedy import Change
 
@@ -158,10 +158,7 @@ def _quantized_operands(pair: Pair, place: _Place, batch: Batch) -> list[tuple[O
         start = fake_quantize(start, attributes["scale_h"], attributes["o_bits"])
         found.append(((x, _before_each(out, start, place.back)), attributes))
 
-    with Trace(pair.model) as trace:
-        trace.before([place.layer], enter)
-        pair.observe(trace, note)
-        run_until(trace, batch)
+    pair.observe(note, batch, {place.layer: enter})
     return found
 
 
@@ -173,9 +170,9 @@ def _float_operands(pair: Pair, place: _Place, batch: Batch) -> list[Operands]:
     def enter(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         _note_arguments(args, kwargs, lambda x, states: found.append(_run_float(owner, place, unwrap(x), states)))
 
-    with Trace(pair.reference) as trace:
+    with Trace(pair.reference) as trace, suppress(Enough):
         trace.before([module], enter)
-        run_until(trace, batch)
+        trace.run(batch)
     return found
 
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.trace import Trace
+from linger.analysis.batches import evaluating
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.progress import progress
@@ -21,7 +20,15 @@ from linger.tuning.held_out import split_data
 from linger.tuning.learned_rounding.integer_fit import Pair
 from linger.tuning.learned_rounding.product_rounding import improve_product, is_product
 from linger.tuning.learned_rounding.recurrent_rounding import improve_recurrent
-from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
+from linger.tuning.remedy import (
+    Change,
+    OutputError,
+    Remedy,
+    checked_data,
+    error_db,
+    require_pair,
+    undone_on_error,
+)
 
 _MOST_TAPS = 4608
 """A layer whose sums are longer is left alone: its table of second moments would take more than 170 MB."""
@@ -63,11 +70,15 @@ def round_weights(
     learned, held = split_data(where, batches)
     error, held_error = OutputError(reference, batches), OutputError(reference, held)
     before, held_before = error(model), held_error(model)
-    state = {key: value.detach().clone() for key, value in model.state_dict().items()}
-    with undone_on_error(where, model), torch.no_grad(), evaluating(model), evaluating(reference):
+    with undone_on_error(where, model) as state, torch.no_grad(), evaluating(model), evaluating(reference):
         pair = Pair(model, reference, learned, held, positions, seed)
         layers = _layers(pair)
-        changes = [c for layer in progress(layers, "rounding weights") for c in _improve(pair, layer, layers[layer])]
+        changes: list[Change] = []
+        for layer in progress(layers, "rounding weights"):
+            if isinstance(layer, QuantRecurrent):
+                changes += improve_recurrent(pair, layer)
+            elif isinstance(layer, QuantLayer):
+                changes += improve_product(pair, layer, layers[layer])
     after = error(model)
     if held_error(model) >= held_before or after >= before:
         model.load_state_dict(state)
@@ -78,36 +89,26 @@ def round_weights(
 def _layers(pair: Pair) -> dict[QuantizedBase, int]:
     """The layers that can be rounded, in the order of execution, and how often each is called in a pass."""
     calls: Counter[str] = Counter()
-    layers = {m.path: m for m in pair.model.modules() if isinstance(m, (QuantLayer, QuantRecurrent)) and _has_weight(m)}
+    every = [m for m in pair.model.modules() if isinstance(m, (QuantLayer, QuantRecurrent))]
+    layers = {m.path: m for m in every if _weights(m)}  # a pool has none
 
     def note(name: str, op: Op, *_: object) -> None:
         path = name.rpartition(".")[0]
         if path in layers and op.name == layers[path].op_name and is_product(op):
             calls[path] += 1
 
-    with Trace(pair.model) as trace:
-        pair.observe(trace, note)
-        trace.run(pair.learned[0])
+    pair.observe(note, pair.learned[0])
     tensors = (p for m in pair.model.modules() for p in m._parameters.values() if p is not None)  # noqa: SLF001 - parameters() names each once
     uses = Counter(map(id, tensors))
     return {layers[path]: count for path, count in calls.items() if _is_free(layers[path], uses)}
 
 
-def _has_weight(layer: QuantizedBase) -> bool:
-    """Whether a layer multiplies by weights of its own; a pool does not."""
-    return any(name.startswith("weight") for name, _ in layer.named_parameters(recurse=False))
+def _weights(layer: QuantizedBase) -> list[nn.Parameter]:
+    return [p for name, p in layer.named_parameters(recurse=False) if name.startswith("weight")]
 
 
 def _is_free(layer: QuantizedBase, uses: Mapping[int, int]) -> bool:
     """Whether a layer's parameters are its own, and its sums are not too long."""
-    own = dict(layer.named_parameters(recurse=False))
     is_transposed = isinstance(layer, QuantLayer) and layer.transposed_groups is not None
-    taps = max(p.numel() // p.shape[is_transposed] for name, p in own.items() if name.startswith("weight"))
-    return taps <= _MOST_TAPS and all(p.is_leaf and uses[id(p)] == 1 for p in own.values())
-
-
-def _improve(pair: Pair, layer: QuantizedBase, calls: int) -> list[Change]:
-    if isinstance(layer, QuantRecurrent):
-        return improve_recurrent(pair, layer)
-    assert isinstance(layer, QuantLayer)
-    return improve_product(pair, layer, calls)
+    taps = max(p.numel() // p.shape[is_transposed] for p in _weights(layer))
+    return taps <= _MOST_TAPS and all(p.is_leaf and uses[id(p)] == 1 for p in layer.parameters(recurse=False))

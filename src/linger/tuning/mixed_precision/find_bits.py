@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch
+from linger.analysis.batches import Batch, evaluating
 from linger.errors import UsageError
 from linger.notation import as_width
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.noise_bench import abandoned_on_error
+from linger.quantization.diagnosis.call_watch import abandoned_on_error
 from linger.records.table import Column, Result
 from linger.tuning.mixed_precision.flow import watch_flow
 from linger.tuning.mixed_precision.goals import Goal, Metric, read_goal

@@ -19,7 +19,7 @@ from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import Operands, Runtime, runtime_of
-from linger.quantization.diagnosis.noise_bench import range_of_function
+from linger.quantization.diagnosis.call_watch import range_of_function
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.attributes import evaluating
-from linger.analysis.batches import Batch, float_tensors, fresh, run_batch
-from linger.analysis.decisions import class_axis
+from linger.analysis.batches import Batch, class_axis, evaluating, float_tensors, fresh, run_batch
 from linger.errors import LingerError, UsageError, in_one_line
 from linger.notation import DECIBELS, GOALS, PERCENT, value_and_unit
 from linger.quantization.core.qtensor import unwrap

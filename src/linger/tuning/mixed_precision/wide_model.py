@@ -19,7 +19,7 @@ from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.stored import Kind
-from linger.quantization.diagnosis.noise_bench import abandoned_on_error
+from linger.quantization.diagnosis.call_watch import abandoned_on_error
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.tuning.mixed_precision.flow import Layer, input_range_of, layers_of
 from linger.tuning.mixed_precision.units import WEIGHTS, WIDE_BITS, Originals, Unit

@@ -31,21 +31,19 @@ from linger.runtime import session
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.verification.array_files import Array
-from linger.verification.proof.comparison import (
-    PLAIN,
-    Arrays,
-    Batch,
-    RecordingComparison,
-    Way,
-    far_apart,
-    first_index,
-    unequal,
-)
-from linger.verification.proof.result import Cause, Divergence, Flip, FloatRow, TensorRow
+from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way, first_index
+from linger.verification.proof.result import PLAIN, Cause, Divergence, Flip, FloatRow, TensorRow
 from linger.verification.recording import Recording
 
 MOST_ITERATIONS = 256
 """How far a loop is followed."""
+
+
+def explain(model: ir.Model, comparison: RecordingComparison) -> Cause | None:
+    """Follow the first difference to its origin; the result is its cause, where that was found."""
+    comparison.first = narrow_down(comparison)
+    comparison.first = look_inside(comparison)
+    return find_cause(model, comparison)
 
 
 def narrow_down(comparison: RecordingComparison) -> Divergence | None:
@@ -97,7 +95,7 @@ class _CutFile:
         want, have = self.batch.reference[name], self.session.run_up_to(name, self.batch.feeds)
         producer = _producer(self.session.model.graph, name)
         is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_quantizing(producer)
-        return (unequal if is_exact else far_apart)(want, have), have
+        return RecordingComparison.places(want, have, is_exact=is_exact), have
 
     def divergence(self, name: str, first: Divergence) -> Divergence:
         """The difference in a tensor, which is that of `first` or comes before it."""
@@ -168,13 +166,13 @@ def look_inside(comparison: RecordingComparison) -> Divergence | None:
         return first
     way = replace(comparison.way, levels=(levels[first.found_by],))
     try:
-        inside = _run_body(node, comparison.model, batch, way)
+        inside = _run_body(node, comparison, batch, way)
     except (LingerError, StopIteration):
         return first
     return replace(first, inside=inside)
 
 
-def _run_body(node: ir.Node, model: ir.Model, batch: Batch, way: Way) -> Divergence | None:
+def _run_body(node: ir.Node, comparison: RecordingComparison, batch: Batch, way: Way) -> Divergence | None:
     values = {**batch.reference, **batch.feeds}
     runs = _runs(node, values)
     if runs is None:
@@ -184,7 +182,7 @@ def _run_body(node: ir.Node, model: ir.Model, batch: Batch, way: Way) -> Diverge
     outcome: dict[str, Array] = {}
     for feeds in islice(runs.feeds(outcome), MOST_ITERATIONS):
         given = {**feeds, **captured}
-        inner = inner or RecordingComparison(_as_model(runs.body, model, given), way)
+        inner = inner or RecordingComparison(_as_model(runs.body, comparison.model, given), way)
         outcome.update(inner.add(Recording(list(given.values()), input_names=tuple(given))).reference)
         if inner.first is not None:
             found = look_inside(inner)
@@ -310,11 +308,12 @@ def find_cause(model: ir.Model, comparison: RecordingComparison) -> Cause | None
     if not nodes or not session.has_saturating_products():
         return None
     tried = [switch for switch in SWITCHES if switch not in comparison.way.options]
-    vanishes = (switch for switch in tried if _agrees_with(switch, model, comparison.way, batch.recording))
+    vanishes = (switch for switch in tried if _agrees_with(switch, model, comparison, batch.recording))
     return Cause(tuple(nodes), next(vanishes, ""))
 
 
-def _agrees_with(switch: str, model: ir.Model, way: Way, recording: Recording) -> bool:
+def _agrees_with(switch: str, model: ir.Model, comparison: RecordingComparison, recording: Recording) -> bool:
+    way = comparison.way
     try:
         again = RecordingComparison(model, replace(way, options={**way.options, switch: "1"}))
         again.add(recording)
@@ -360,12 +359,21 @@ def _is_safe(value: ir.Value | None) -> bool:
     return bool((np.abs(value.const_value.numpy().astype(np.int16)) <= SAFE_WEIGHT).all())
 
 
+def added_flips(flips: dict[str, Flip], comparison: RecordingComparison, batch: Batch) -> dict[str, Flip] | None:
+    """The flips by tensor with those of one more batch, which differs; None where flips do not explain that."""
+    found = find_flips(comparison, batch)
+    added = {flip.tensor: flip for flip in found}
+    for name in flips.keys() & added.keys():
+        added[name] = replace(added[name], values=added[name].values + flips[name].values)
+    return {**flips, **added} if found else None
+
+
 def find_flips(comparison: RecordingComparison, batch: Batch) -> list[Flip]:
     """The values that flip in a batch that differs; none where flips do not explain every difference in it."""
     quants = {_name(node): node for node in comparison.model.graph if _follows_floats(node)}
     expected = {name: batch.expected(name) for name in quants}
     forced = {name: array for name, array in expected.items() if array is not None}
-    if not forced or _has_other_witness(batch):
+    if not forced or batch.has_other_witness:
         return []
     try:
         with np.errstate(all="ignore"):  # comparisons with infinities and NaN are false, without a warning
@@ -395,12 +403,6 @@ def _flips(comparison: RecordingComparison, batch: Batch, quants: list[ir.Node],
     return flips
 
 
-def _has_other_witness(batch: Batch) -> bool:
-    """Whether a witness computes another number than the file does, which flips between model and file cannot explain."""
-    said = [(name, array) for statement in batch.witnessed.values() for name, array in statement.tensors.items()]
-    return any(unequal(batch.reference[name], array).any() for name, array in said)
-
-
 def _differs_elsewhere(again: RecordingComparison) -> bool:
     """Whether anything differs but the tensors that were replaced."""
     rows: list[TensorRow | FloatRow] = [*again.rows.values(), *again.output_rows.values()]
@@ -421,7 +423,7 @@ def _flip(node: ir.Node, made: Batch, expected: Array, exact: Arrays, recorded: 
         is_near = floats is None or (np.abs(floats - truth) <= bound)[np.isfinite(truth)].all()
         if not is_near or not _are_neighbors(node, expected, found, truth, bound):
             return None
-        count = max(count, int(np.count_nonzero(unequal(expected, found))))
+        count = max(count, int(np.count_nonzero(expected != found)))
     return Flip(_name(node), describe(node), tuple(describe(n) for n in float_ops_before(node)), count)
 
 

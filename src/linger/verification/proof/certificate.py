@@ -2,7 +2,7 @@
 """A certificate: a verification as a JSON file, with the model's fingerprint, the inputs and the versions.
 
 Inputs that were generated are given by their seeds, small ones are part of the file, large ones are stored beside it in
-`<name>.inputs.npz`. `linger.verification.proof.verify` computes everything again.
+`<name>.inputs.npz`. `linger.verification.proof.recheck` computes everything again.
 """
 
 from __future__ import annotations

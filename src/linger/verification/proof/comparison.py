@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare recordings with a file, batch by batch: the numpy reference, ONNX Runtime at every level asked for, and witnesses.
+"""Verify a file: compare recordings, batch by batch, with the numpy reference, ONNX Runtime at every level, and witnesses.
 
 Integers are compared with equality; floats that float ops compute may differ by what rounding can explain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -19,12 +19,13 @@ from linger.errors import UsageError, listing
 from linger.graph.core.dialects import POSITIVE, carried, is_quantizing, positive_part, stands_for
 from linger.graph.core.nodes import describe, inputs_within, required_inputs
 from linger.graph.core.rewiring import needed_nodes
-from linger.graph.network import Network
+from linger.graph.network import Network, NetworkLike
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, as_expected, fastest, make_session_options
 from linger.verification.array_files import Array
-from linger.verification.proof.result import Divergence, FloatRow, TensorRow
-from linger.verification.proof.witness import Statement, Witness, WitnessStand, make_stands
+from linger.verification.proof.certificate import Evidence, file_sha256
+from linger.verification.proof.result import PLAIN, Cause, Divergence, Flip, FloatRow, TensorRow, Verification
+from linger.verification.proof.witness import Statement, Witness, WitnessStand, make_stands, require_same_model
 from linger.verification.recording import Recording
 
 Arrays = Mapping[str, Array]
@@ -39,8 +40,45 @@ RUNTIME = "ONNX Runtime"
 FASTEST = "linger.Session"
 """What messages call the graph that `linger.Session` chooses for this CPU."""
 
-PLAIN = ", run plainly"
-"""Appended to the name of a run that returns the outputs only, as a user runs the file."""
+KEPT_BYTES = 1 << 28
+"""Inputs up to this size stay in memory after a verification, so that a certificate can be written."""
+
+
+def fingerprint(array: Array) -> str:
+    """The SHA-256 of one array.
+
+    >>> import numpy as np
+    >>> fingerprint(np.array([1, 2], np.int8)) == fingerprint(np.array([1, 2], np.int16))
+    False
+    """
+    row = TensorRow("")
+    count(row, array)
+    return row.sha256
+
+
+def count(row: TensorRow | FloatRow, array: Array) -> None:
+    """Count one batch, whose type, shape and little-endian content also go into the fingerprint of the row."""
+    array = np.asarray(array)
+    row.dtype = str(array.dtype)
+    row.values += array.size
+    row.digest.update(f"{array.dtype.name}{list(array.shape)};".encode())
+    if array.dtype.hasobject or array.dtype.kind in "SU":
+        row.digest.update("\0".join(map(str, array.reshape(-1).tolist())).encode())
+    else:
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        row.digest.update(little.reshape(-1).view(np.uint8).data if little.size else b"")
+
+
+def count_integers(row: TensorRow, array: Array) -> None:
+    """Count one batch of integers, those at the ends of their type, and the different ones."""
+    count(row, array)
+    if array.dtype.kind in "iu":
+        ends = np.iinfo(array.dtype)
+        is_at_the_end = array == ends.max
+        if array.dtype.kind == "i":  # the least unsigned number is zero, which occurs without saturation
+            is_at_the_end |= array == ends.min
+        row.saturated += int(np.count_nonzero(is_at_the_end))
+        row.seen = np.union1d(row.seen, array)
 
 
 @dataclass(frozen=True)
@@ -81,6 +119,12 @@ class Batch:
         zero = carried(name)[1]
         return positive_part(whole) if zero is None else (whole.astype(np.int16) + zero).astype(np.uint8)
 
+    @property
+    def has_other_witness(self) -> bool:
+        """Whether a witness computes another number than the file does, which flips between model and file cannot explain."""
+        said = [(name, array) for statement in self.witnessed.values() for name, array in statement.tensors.items()]
+        return any(unequal(self.reference[name], array).any() for name, array in said)
+
 
 class RecordingComparison:
     """Runs a file, which has been checked, on one recording after another and counts what differs.
@@ -97,13 +141,17 @@ class RecordingComparison:
             way.label(level): Session(network, make_session_options(level, way.options), as_written=True)
             for level in way.levels
         }
-        self._fastest = _fastest_session(network, way)
+        self._fastest: Session | None = None
+        if network.once(fastest) is not None:  # `linger.Session` runs another graph than the file's
+            level = "all" if "all" in way.levels else way.levels[-1]
+            self._fastest = Session(network, make_session_options(level, way.options))
         session = next(iter(self.sessions.values()))
         self.model = session.model  # in the order of computation
         self._reference = Reference(network)
         self._inputs = {i.name: i.type for i in session.get_inputs()}
         self._outputs = [o.name for o in session.get_outputs()]
-        self._exact = _dequantized_outputs(network.model)
+        producers = {value.name: value.producer() for value in network.model.graph.outputs if value.name}
+        self._exact = {name for name, node in producers.items() if node is not None and _dequantizes(node)}
         self._producers = {
             name: node
             for node in self.model.graph
@@ -215,35 +263,28 @@ class RecordingComparison:
         is_integer = any(a.dtype in INTEGER_TYPES for a in (expected, *found.values()))
         if recorded is not None and name in batch.reference:
             found = {"numpy": batch.reference[name], **found}
-        said = self._said(name, batch, is_integer=is_integer)
+        # integers that are constant or unused need not be shown
+        is_due = is_integer and bool(batch.witnessed) and name in self._computed
+        said = self._said(name, batch, is_due=is_due)
         if is_integer:
             row = self.rows.setdefault(name, TensorRow(name))
-            row.add(expected)
+            count_integers(row, expected)
             row.differing += self._count(name, batch, expected, {**found, **said})
         elif recorded is not None:
             self._compare_floats(name, batch, expected, {**found, **said})
         else:
             self._count(name, batch, expected, said)
 
-    def _said(self, name: str, batch: Batch, *, is_integer: bool) -> dict[str, Array]:
-        """A tensor as each witness shows it; integers that one does not show are noted, unless they are constant or unused."""
-        found = {}
+    def _said(self, name: str, batch: Batch, *, is_due: bool, is_plain: bool = False) -> dict[str, Array]:
+        """A tensor as each witness shows it, or returns it from a plain run; one that is due and not there is noted."""
+        shown = {}
         for by, statement in batch.witnessed.items():
-            if name in statement.tensors:
-                found[by] = statement.tensors[name]
-            elif is_integer and not statement.is_empty and name in self._computed:
+            tensors = statement.outputs if is_plain else statement.tensors
+            if name in tensors:
+                shown[f"{by}{PLAIN}" if is_plain else by] = tensors[name]
+            elif is_due and not statement.is_empty:
                 self.witnesses[by].row.add_missing(name)
-        return found
-
-    def _said_plainly(self, name: str, batch: Batch) -> dict[str, Array]:
-        """An output as each witness returns it from a plain run; one that does not return it is noted."""
-        found = {}
-        for by, statement in batch.witnessed.items():
-            if name in statement.outputs:
-                found[f"{by}{PLAIN}"] = statement.outputs[name]
-            elif not statement.is_empty:
-                self.witnesses[by].row.add_missing(name)
-        return found
+        return shown
 
     @cached_property
     def _computed(self) -> frozenset[str]:
@@ -261,7 +302,7 @@ class RecordingComparison:
             found = {f"{by}{PLAIN}": a[name] for by, a in batch.outputs.items() if name in a}
             if recorded is not None and name in batch.reference:
                 found = {"numpy": batch.reference[name], **found}
-            found |= self._said_plainly(name, batch)
+            found |= self._said(name, batch, is_due=True, is_plain=True)
             if expected is not None:
                 self._compare_floats(name, batch, expected, found)
 
@@ -275,10 +316,10 @@ class RecordingComparison:
 
     def _compare_floats(self, name: str, batch: Batch, expected: Array, found: Arrays) -> None:
         is_exact = name in self._exact or expected.dtype.kind != "f"
-        made = FloatRow(name, is_exact=is_exact, is_output=name in self._outputs)
-        row = self.output_rows.setdefault(name, made)
+        row = self.output_rows.setdefault(name, FloatRow(name, is_exact, name in self._outputs))
         distances = (largest_distance(expected, have) for by, have in found.items() if self._stand(by) is None)
-        row.add(expected, max(distances, default=0.0))
+        row.error = max(row.error, *distances, 0.0)
+        count(row, expected)
         row.differing += self._count(name, batch, expected, found, is_exact=row.is_exact)
 
     def _count(self, name: str, batch: Batch, expected: Array, found: Arrays, *, is_exact: bool = True) -> int:
@@ -289,14 +330,20 @@ class RecordingComparison:
         wrong = np.zeros(1, bool)
         for by, array in found.items():
             stand = self._stand(by)
-            want = expected if is_exact or stand is None else _own(batch, name, expected)
-            differs = far_apart(want, array) if stand is None and not is_exact else unequal(want, array)
+            own = expected if is_exact or stand is None else batch.reference.get(name, expected)
+            want = own if own.shape == expected.shape else expected
+            differs = self.places(want, array, is_exact=is_exact or stand is not None)
             if stand is not None:
                 stand.row.add(name, differs, is_integer=want.dtype in INTEGER_TYPES and not by.endswith(PLAIN))
             if differs.any() and self.first is None:
                 self.first = self._divergence(name, batch, differs, want, (by, array))
             wrong = wrong | differs.reshape(-1)
         return int(np.count_nonzero(wrong))
+
+    @staticmethod
+    def places(want: Array, have: Array, *, is_exact: bool) -> NDArray[np.bool_]:
+        """Where two arrays differ: at all, or by more than rounding can explain."""
+        return unequal(want, have) if is_exact else far_apart(want, have)
 
     def _stand(self, by: str) -> WitnessStand | None:
         """The witness of this label, plain or not; None for a computation of the file."""
@@ -345,29 +392,9 @@ def _limited(arrays: Arrays) -> dict[str, Array]:
     return {name: positive_part(array) if name.endswith(POSITIVE) else array for name, array in arrays.items()}
 
 
-def _fastest_session(network: Network, way: Way) -> Session | None:
-    """The file as `linger.Session` runs it, where that is another graph than the file's."""
-    if network.once(fastest) is None:
-        return None
-    level = "all" if "all" in way.levels else way.levels[-1]
-    return Session(network, make_session_options(level, way.options))
-
-
-def _own(batch: Batch, name: str, expected: Array) -> Array:
-    """The file's own number for a tensor that was recorded with rounding; the recorded one where its shape is another."""
-    own = batch.reference.get(name, expected)
-    return own if own.shape == expected.shape else expected
-
-
-def _dequantized_outputs(model: ir.Model) -> set[str]:
-    """Outputs that one exact step computes from integers: those of Dequant and DequantizeLinear."""
-    return {
-        value.name
-        for value in model.graph.outputs
-        if value.name
-        and (node := value.producer()) is not None
-        and (is_quantizing(node) or (node.domain == "" and node.op_type == "DequantizeLinear"))
-    }
+def _dequantizes(node: ir.Node) -> bool:
+    """Whether a node computes its output from integers in one exact step."""
+    return is_quantizing(node) or (node.domain == "" and node.op_type == "DequantizeLinear")
 
 
 def unequal(want: Array, have: Array) -> NDArray[np.bool_]:
@@ -401,14 +428,12 @@ def largest_distance(want: Array, have: Array) -> float:
 
 def first_index(differs: NDArray[np.bool_], want: Array, have: Array) -> tuple[tuple[int, ...], Any, Any]:
     """The first index where arrays differ, and both values there; types and shapes where those differ."""
-    if not _is_alike(want, have):
-        return (), _kind(want), _kind(have)
-    index = tuple(int(i) for i in np.argwhere(differs)[0])
-    return index, _plain(want[index]), _plain(have[index])
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    index: tuple[int, ...] = ()
+    sides: list[Any] = [f"{array.dtype}{list(array.shape)}" for array in (want, have)]
+    if _is_alike(want, have):
+        index = tuple(int(i) for i in np.argwhere(differs)[0])
+        sides = [x.item() if isinstance(x, np.generic) else x for x in (want[index], have[index])]
+    return index, sides[0], sides[1]
 
 
 def _is_alike(want: Array, have: Array) -> bool:
@@ -417,5 +442,87 @@ def _is_alike(want: Array, have: Array) -> bool:
     return want.shape == have.shape and (is_text or want.dtype == have.dtype)
 
 
-def _kind(array: Array) -> str:
-    return f"{array.dtype}{list(array.shape)}"
+class Explainer(Protocol):
+    """Finds the origin of differences, as the module `linger.verification.proof.causes` does."""
+
+    def added_flips(
+        self, flips: dict[str, Flip], comparison: RecordingComparison, batch: Batch
+    ) -> dict[str, Flip] | None:
+        """The flips by tensor with those of one more batch, which differs; None where flips do not explain that."""
+
+    def explain(self, model: ir.Model, comparison: RecordingComparison) -> Cause | None:
+        """Follow the first difference to its origin; the result is its cause, where that was found."""
+
+
+def verify_file(
+    model: NetworkLike,
+    recordings: Iterable[Recording],
+    *,
+    way: Way | None = None,
+    seeds: Sequence[int] = (),
+    kept_bytes: int = KEPT_BYTES,
+    witnesses: Sequence[Witness] = (),
+    explainer: Explainer,
+) -> Verification:
+    """Run the file on each recording's inputs and compare every integer with equality.
+
+    For a recording without integers (inputs only) the computations of the file are compared with each other.
+
+    Args:
+        model: The file, a model in memory, or a `Network`.
+        recordings: One per batch.
+        way: Levels and options of ONNX Runtime; None: its defaults.
+        seeds: The seeds that generated the inputs, if any.
+        kept_bytes: Inputs up to this size are kept for a certificate.
+        witnesses: Further computations of the file, which must agree in every tensor.
+        explainer: What finds the origin of differences: `linger.verification.proof.causes`.
+
+    Raises:
+        UsageError: The inputs do not fit the file, or a witness was made from another file.
+        LingerError: A witness crashed.
+    """
+    way, network = way or Way(), Network.of(model)
+    path = network.path
+    if witnesses and path is not None:  # a model in memory has no fingerprint to compare
+        require_same_model(witnesses, lambda: file_sha256(path), str(path))
+    comparison = RecordingComparison(network, way, witnesses)
+    kept, fingerprints = _KeptInputs(0 if seeds else kept_bytes), []  # a seed is enough
+    flips: dict[str, Flip] | None = {}  # None as soon as one batch differs in another way
+    for recording in recordings:
+        before = comparison.differing
+        batch = comparison.add(recording)
+        if comparison.differing != before and flips is not None:
+            flips = explainer.added_flips(flips, comparison, batch)
+        kept.add(batch.feeds)
+        fingerprints.append({name: fingerprint(array) for name, array in batch.feeds.items()})
+    cause = None if comparison.first is None else explainer.explain(network.model, comparison)
+    return Verification(
+        rows=list(comparison.rows.values()),
+        batches=comparison.batches,
+        first=comparison.first,
+        missing=tuple(comparison.missing),
+        output_differences=sum(row.differing for row in comparison.output_rows.values()),
+        float_error=comparison.float_error,
+        levels=way.levels,
+        outputs=list(comparison.output_rows.values()),
+        cause=cause,
+        expected_by=way.recorded_by if comparison.has_recorded else "numpy",
+        flips=() if comparison.missing else tuple((flips or {}).values()),
+        evidence=Evidence(path, kept.inputs, tuple(seeds), fingerprints, dict(way.options), network.files),
+        witnesses=[stand.row for stand in comparison.witnesses.values()],
+    )
+
+
+class _KeptInputs:
+    """The inputs of every batch, unless they are too many."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._bytes_left = most_bytes
+        self.inputs: list[Arrays] | None = []
+
+    def add(self, feeds: Arrays) -> None:
+        self._bytes_left -= sum(array.nbytes for array in feeds.values())
+        if self._bytes_left < 0:
+            self.inputs = None
+        if self.inputs is not None:
+            self.inputs.append(dict(feeds))

@@ -18,41 +18,11 @@ from linger.records.table import Column, Shown, picked
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 from linger.verification.proof.witness import WitnessRow
 
+PLAIN = ", run plainly"
+"""Appended to the name of a run that returns the outputs only, as a user runs the file."""
+
 NARROW = 16
 """A tensor with fewer distinct values than this proves little, and is listed."""
-
-
-class Fingerprint:
-    """The SHA-256 over a series of arrays: element type, shape and little-endian content of each."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, array: NDArray[Any]) -> None:
-        """Append an array."""
-        array = np.asarray(array)
-        self._hash.update(f"{array.dtype.name}{list(array.shape)};".encode())
-        if array.dtype.hasobject or array.dtype.kind in "SU":
-            self._hash.update("\0".join(map(str, array.reshape(-1).tolist())).encode())
-        else:
-            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            self._hash.update(little.reshape(-1).view(np.uint8).data if little.size else b"")
-
-    def hexdigest(self) -> str:
-        """64 hexadecimal digits."""
-        return self._hash.hexdigest()
-
-
-def fingerprint(array: NDArray[Any]) -> str:
-    """The SHA-256 of one array.
-
-    >>> import numpy as np
-    >>> fingerprint(np.array([1, 2], np.int8)) == fingerprint(np.array([1, 2], np.int16))
-    False
-    """
-    made = Fingerprint()
-    made.add(array)
-    return made.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -119,7 +89,7 @@ class Divergence:
 
 @dataclass
 class TensorRow:
-    """One tensor over all batches."""
+    """One tensor over all batches; `seen` are the different values, `digest` is over the expected values of all batches."""
 
     name: str
     dtype: str = ""
@@ -127,7 +97,7 @@ class TensorRow:
     differing: int = 0
     saturated: int = 0
     seen: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    _fingerprint: Fingerprint = field(default_factory=Fingerprint, repr=False, compare=False)
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256, repr=False, compare=False)
 
     @property
     def distinct(self) -> int:
@@ -137,20 +107,7 @@ class TensorRow:
     @property
     def sha256(self) -> str:
         """The fingerprint of the expected values of all batches."""
-        return self._fingerprint.hexdigest()
-
-    def add(self, array: NDArray[Any]) -> None:
-        """Count one batch."""
-        self.dtype = str(array.dtype)
-        self.values += array.size
-        self._fingerprint.add(array)
-        if array.dtype.kind in "iu":
-            ends = np.iinfo(array.dtype)
-            is_at_the_end = array == ends.max
-            if array.dtype.kind == "i":  # the least unsigned number is zero, which occurs without saturation
-                is_at_the_end |= array == ends.min
-            self.saturated += int(np.count_nonzero(is_at_the_end))
-            self.seen = np.union1d(self.seen, array)
+        return self.digest.hexdigest()
 
     def as_dict(self) -> dict[str, Any]:
         """The row as a certificate has it."""
@@ -172,19 +129,12 @@ class FloatRow:
     values: int = 0
     differing: int = 0
     error: float = 0.0
-    _fingerprint: Fingerprint = field(default_factory=Fingerprint, repr=False, compare=False)
-
-    def add(self, array: NDArray[Any], error: float) -> None:
-        """Count one batch; `error` is the largest difference in it."""
-        self.dtype = str(array.dtype)
-        self.values += array.size
-        self.error = max(self.error, error)
-        self._fingerprint.add(array)
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The row as a certificate has it; floats that may differ in their last bits have no fingerprint."""
-        digest = self._fingerprint.hexdigest() if self.is_exact else None
-        return {**picked(self, "name dtype values differing"), "sha256": digest}
+        sha256 = self.digest.hexdigest() if self.is_exact else None
+        return {**picked(self, "name dtype values differing"), "sha256": sha256}
 
 
 @dataclass(frozen=True)

@@ -1,177 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where tensors lie in one piece of memory: those that are needed at the same time do not overlap. Steps and blocks as shown.
-
-The image of an arena over time: a rectangle for each block, with weights and multiplications below. Needs matplotlib.
-"""
+"""The image of an arena over time: a rectangle for each block, with weights and multiplications below. Needs matplotlib."""
 
 from __future__ import annotations
 
 import importlib
 import io
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from linger.c.steps import PlacedBlock, StepMemory
 from linger.errors import UsageError, install_line, printable
 from linger.files import write_atomically
-from linger.graph.network import Lifetime, Lifetimes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
-ALIGNMENT = 16
-"""Every tensor begins at a multiple of so many bytes."""
-
-INPUT, TENSOR, OUTPUT, SCRATCH = "input", "tensor", "output", "scratch"
-"""The kinds of blocks."""
-
-_KB = 1024
-
-_TRIES = 200
-"""How many random orders are tried where the good ones leave gaps."""
-
-
-@dataclass(frozen=True)
-class Arena:
-    """Where each block begins, the size of all, and the size that no plan can be below."""
-
-    blocks: tuple[Lifetime, ...]
-    offsets: Mapping[str, int]
-    size: int
-    least: int
-
-
-def plan_arena(blocks: Sequence[Lifetime]) -> Arena:
-    """Find places for blocks: large ones first, each as low as it can lie.
-
-    The most bytes that are needed at one step are a lower bound. Where the first order misses it, other orders are
-    tried; the same blocks always give the same plan.
-    """
-    lifetimes = Lifetimes(blocks, ALIGNMENT)
-    least = max(lifetimes.totals(), default=0)
-    best: tuple[int, dict[str, int]] | None = None
-    for order in _orders(lifetimes):
-        offsets = _place(lifetimes, order)
-        size = max((offsets[b.tensor] + lifetimes.taken(b) for b in blocks), default=0)
-        if best is None or size < best[0]:
-            best = (size, offsets)
-        if size == least:
-            break
-    assert best is not None  # there is always an order
-    return Arena(tuple(blocks), best[1], best[0], least)
-
-
-def _orders(lifetimes: Lifetimes) -> Iterator[list[Lifetime]]:
-    blocks, taken = lifetimes.pieces, lifetimes.taken
-    yield sorted(blocks, key=lambda b: (-taken(b), b.first))
-    yield sorted(blocks, key=lambda b: (b.first - b.last, -taken(b)))
-    yield sorted(blocks, key=lambda b: (b.first, -taken(b)))
-    generator = random.Random(len(blocks))  # the same plan every time
-    for _ in range(_TRIES):
-        yield sorted(blocks, key=lambda b: -taken(b) * generator.uniform(0.5, 1.0))
-
-
-def _place(lifetimes: Lifetimes, order: Iterable[Lifetime]) -> dict[str, int]:
-    placed: list[tuple[int, Lifetime]] = []
-    for block in order:
-        at = 0
-        for offset, other in sorted(((o, b) for o, b in placed if b.meets(block)), key=lambda pair: pair[0]):
-            if at + lifetimes.taken(block) <= offset:
-                break
-            at = max(at, offset + lifetimes.taken(other))
-        placed.append((at, block))
-    return {block.tensor: at for at, block in placed}
-
-
-@dataclass(frozen=True)
-class PlacedBlock:
-    """A piece of the arena.
-
-    Attributes:
-        name: The tensor that begins it; for scratch the step's number and the name in C.
-        kind: "input", "tensor", "output" or "scratch". What comes in and goes out in one place is an output.
-        offset: Its first byte.
-        bytes: Its size, without what alignment adds.
-        first: The step that fills it; 0 is what comes in.
-        last: The last step that reads it; the one after all others is what goes out.
-        tensors: The tensors that lie in it one after the other, results that replace an operand included.
-    """
-
-    name: str
-    kind: str
-    offset: int
-    bytes: int
-    first: int
-    last: int
-    tensors: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class StepMemory:
-    """One step of the program.
-
-    Attributes:
-        number: Its place in time; 0 is what comes in, the last one what goes out.
-        function: Its function in C; empty for what comes in and goes out.
-        nodes: Names and types of the nodes that it computes; of what comes in or goes out as it is, its name.
-        op_types: The types of these nodes alone.
-        outputs: The tensors that it makes.
-        shapes: Their shapes.
-        live_bytes: What the arena must hold while it runs: tensors and scratch, with what alignment adds.
-        scratch_bytes: Memory that only this step needs.
-        in_place: The operands whose memory its results take over.
-        weight_bytes: The constant arrays that it reads; one that several steps read is counted for each of them.
-        macs: Its multiply-accumulates.
-    """
-
-    number: int
-    function: str
-    nodes: tuple[str, ...]
-    op_types: tuple[str, ...]
-    outputs: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    live_bytes: int
-    scratch_bytes: int = 0
-    in_place: tuple[str, ...] = ()
-    weight_bytes: int = 0
-    macs: int = 0
-
-    @property
-    def title(self) -> str:
-        """Its number and what it computes, as text; of nodes that are joined with the first one only the type."""
-        if self.function:
-            return f"{self.number}: {' + '.join([*self.nodes[:1], *self.op_types[1:]])}"
-        return f"{self.number}: {'output' if self.number else 'input'} {', '.join(self.nodes)}"
-
-    @property
-    def made(self) -> str:
-        """The tensors that it makes with their shapes, as text."""
-        sizes = ("×".join(map(str, shape)) or "1" for shape in self.shapes)
-        return ", ".join(f"{printable(name)} {size}" for name, size in zip(self.outputs, sizes, strict=True))
-
-    @property
-    def place(self) -> str:
-        """Whether its results lie in the memory of an operand, as text."""
-        return "in place" if self.in_place else ""
-
-    @property
-    def weight_kb(self) -> float:
-        """The weights, in KB."""
-        return self.weight_bytes / _KB
-
-
 SUFFIXES = (".png", ".svg")
-FILLS = {INPUT: "#f6d8a8", TENSOR: "#bcd3e8", OUTPUT: "#bfe0c2", SCRATCH: "#ead7ea"}
+FILLS = {"input": "#f6d8a8", "tensor": "#bcd3e8", "output": "#bfe0c2", "scratch": "#ead7ea"}
 """The color of each kind of block, light enough for letters."""
 
-_EDGES = {INPUT: "#c98a1b", TENSOR: "#33658a", OUTPUT: "#3d8b46", SCRATCH: "#8e5a8e"}
+_EDGES = {"input": "#c98a1b", "tensor": "#33658a", "output": "#3d8b46", "scratch": "#8e5a8e"}
 _INK, _RED, _BAR, _PEAK = "#1d2b38", "#c1292e", "#8d99ae", "#f3ece4"
 
+_KB = 1024
 _DPI = 120
 _WIDEST = 30.0
 _MOST_LABELS = 100
@@ -190,39 +46,26 @@ _MARGIN = 2.0
 """Pixels between a name and the edge of its block."""
 
 
-class PlannedArena(Protocol):
-    """What is drawn, as `ArenaUse` has it."""
+class _Planned(Protocol):
+    """What is drawn of an `ArenaUse`."""
 
     @property
-    def steps(self) -> tuple[StepMemory, ...]:
-        """The steps in order."""
-
+    def steps(self) -> tuple[StepMemory, ...]: ...
     @property
-    def blocks(self) -> tuple[PlacedBlock, ...]:
-        """The pieces of the arena."""
-
+    def blocks(self) -> tuple[PlacedBlock, ...]: ...
     @property
-    def arena_bytes(self) -> int:
-        """The size of the arena."""
-
+    def arena_bytes(self) -> int: ...
     @property
-    def least_bytes(self) -> int:
-        """What no plan can be below."""
-
+    def least_bytes(self) -> int: ...
     @property
-    def weight_bytes(self) -> int:
-        """All constant arrays."""
-
+    def weight_bytes(self) -> int: ...
     @property
-    def peak_step(self) -> int:
-        """The fullest step."""
-
+    def peak_step(self) -> int: ...
     @property
-    def path(self) -> Path | None:
-        """The file."""
+    def path(self) -> Path | None: ...
 
 
-def draw_arena(use: PlannedArena, path: Path) -> None:
+def draw_arena(use: _Planned, path: Path) -> None:
     """Write the image.
 
     Raises:
@@ -237,7 +80,7 @@ def draw_arena(use: PlannedArena, path: Path) -> None:
     write_atomically(path, arena_image(use, path.suffix[1:]))
 
 
-def arena_image(use: PlannedArena, suffix: str) -> bytes:
+def arena_image(use: _Planned, suffix: str) -> bytes:
     """The image as a file of this kind, "png" or "svg"; the same plan gives the same bytes."""
     from matplotlib import rc_context
 
@@ -247,7 +90,7 @@ def arena_image(use: PlannedArena, suffix: str) -> bytes:
     return content.getvalue()
 
 
-def arena_figure(use: PlannedArena) -> Figure:
+def arena_figure(use: _Planned) -> Figure:
     """The image as a figure of matplotlib: the blocks, below them the weights and the multiplications of each step."""
     from matplotlib.figure import Figure
 
@@ -271,7 +114,7 @@ def arena_figure(use: PlannedArena) -> Figure:
     return figure
 
 
-def _title(use: PlannedArena) -> str:
+def _title(use: _Planned) -> str:
     name = "" if use.path is None else f"{_short(use.path.name, 60)}   "
     return f"{name}{len(use.steps) - 2} steps, arena {_size(use.arena_bytes)}, weights {_size(use.weight_bytes)}"
 
@@ -280,7 +123,7 @@ def _size(size: int) -> str:
     return f"{size / _KB:,.1f} KB" if size >= _KB else f"{size} B"
 
 
-def _draw_blocks(axes: Axes, use: PlannedArena) -> None:
+def _draw_blocks(axes: Axes, use: _Planned) -> None:
     """A rectangle for each block: steps from left to right, addresses from the bottom to the top."""
     from matplotlib.patches import Patch, Rectangle
 
@@ -320,11 +163,11 @@ def _draw_blocks(axes: Axes, use: PlannedArena) -> None:
     axes.tick_params(axis="x", length=0)
 
 
-def _unit(use: PlannedArena) -> int:
+def _unit(use: _Planned) -> int:
     return _KB if use.arena_bytes >= 4 * _KB else 1
 
 
-def _draw_lines(axes: Axes, use: PlannedArena) -> None:
+def _draw_lines(axes: Axes, use: _Planned) -> None:
     """The size of the arena, and the least that it can be where that is less."""
     unit, last = _unit(use), len(use.steps) - 0.5
     is_least = use.arena_bytes == use.least_bytes
@@ -356,7 +199,7 @@ def _draw_bars(axes: Axes, heights: Sequence[float], title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _step_label(use: PlannedArena, number: int) -> str:
+def _step_label(use: _Planned, number: int) -> str:
     """The step's first node, with how many follow, and its number, which ends beside the axis."""
     step = use.steps[number]
     more = f" +{len(step.nodes) - 1}" if len(step.nodes) > 1 else ""
@@ -381,7 +224,7 @@ class _Label:
     box: Bbox
 
 
-def _write_names(figure: Figure, axes: Axes, use: PlannedArena) -> None:
+def _write_names(figure: Figure, axes: Axes, use: _Planned) -> None:
     """The name of each block where it fits: inside, lying or standing, or above a block that is too low for it."""
     from matplotlib.transforms import Bbox
 
@@ -414,7 +257,7 @@ def _write_names(figure: Figure, axes: Axes, use: PlannedArena) -> None:
 
 def _name(block: PlacedBlock) -> str:
     """The tensor of a block, with how many more lie in it; scratch by its name in C."""
-    if block.kind == SCRATCH:
+    if block.kind == "scratch":
         return _short(block.name.rpartition("/")[2], _LONGEST_NAME)
     more = f" +{len(block.tensors) - 1}" if len(block.tensors) > 1 else ""
     return _short(block.name, _LONGEST_NAME) + more
