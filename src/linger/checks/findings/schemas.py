@@ -28,7 +28,8 @@ from linger.graph.core.dialects import LARGEST, NEWER_OPS, SAFE_WEIGHT, is_dequa
 from linger.graph.core.nodes import WARNING, Finding, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import constant_tensor, infer_element_types
 from linger.graph.files.model_io import INLINE_BYTES
-from linger.graph.formats.propagation import Propagation, Use, propagate
+from linger.graph.formats.propagation import propagate
+from linger.graph.formats.tensor_formats import Propagation, Use
 from linger.graph.lowering.bodies import bring_to_normal_form, require_settings
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
