@@ -127,25 +127,27 @@ def is_narrow_exact(node: ir.Node, op: Op) -> bool:
 def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
     """No runtime has integer Relu, MaxPool and Clip for every opset and width, so they become dialect nodes.
 
-    Attributes with a neutral value are removed. A file without any dialect node, now or before it was converted, is not a
-    linger file and stays as it is.
+    A file without any dialect node, now or before it was converted, is not a linger file and stays as it is.
     """
     if not changes and not dialect_nodes(model):
         return
     standard = {op.standard_name: op for op in ops().values()}
-    for node in [n for n in all_nodes(model) if not n.domain and n.op_type in standard]:
-        if not node.inputs or _width(node.inputs[0]) is None:
-            continue
-        op = standard[node.op_type]
-        others = {name: a.value for name, a in node.attributes.items() if not op.has_attribute(name)}
-        strange = {name: value for name, value in others.items() if value != _NEUTRAL.get(name)}
-        if strange or len(node.outputs) > 1:
-            meaning = f"on integers, {strange or 'a second output'} has no meaning in the dialect. Remove it."
-            raise UnsupportedError(f"{describe(node)}: {meaning}")
-        for name in others:
-            del node.attributes[name]
-        node.domain = DOMAIN
-        changes.note(describe(node), "moved into the dialect")
+    for node in [n for n in all_nodes(model) if not n.domain and n.op_type in standard and n.inputs]:
+        if _width(node.inputs[0]) is not None:
+            _adopt(node, standard[node.op_type])
+            changes.note(describe(node), "moved into the dialect")
+
+
+def _adopt(node: ir.Node, op: Op) -> None:
+    """Make a standard node one of the dialect; attributes with a neutral value are removed."""
+    others = {name: a.value for name, a in node.attributes.items() if not op.has_attribute(name)}
+    strange = {name: value for name, value in others.items() if value != _NEUTRAL.get(name)}
+    if strange or len(node.outputs) > 1:
+        meaning = f"on integers, {strange or 'a second output'} has no meaning in the dialect. Remove it."
+        raise UnsupportedError(f"{describe(node)}: {meaning}")
+    for name in others:
+        del node.attributes[name]
+    node.domain = DOMAIN
 
 
 @dataclass(frozen=True)
@@ -342,12 +344,9 @@ def build_function(
     """
     kernel = ElementAwareKernel(opset=opset, element_bits=element_bits)
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
-    names = tuple(f"x{i}" for i in range(arity)) if op.is_variadic else op.form(arity)
-    references = {a.name: AttributeRef(a.name, a.kind) for a in op.attributes}
-    if op.is_variadic:
-        references |= {name: AttributeRef(name, "float") for name in (f"scale_x_{i}" for i in range(arity))}
+    names, references = _signature(op, arity)
     inputs = [ir.Value(name=name) for name in names]
-    arguments = [OnnxValue(_input_type(op, str(value.name), element_bits), value) for value in inputs]
+    arguments = [OnnxValue(_input_type(op, name, element_bits), x) for name, x in zip(names, inputs, strict=True)]
     results = op.body(kernel, *op.arrange(arguments), **references)
     outputs = [kernel.materialize(r) for r in (results if len(op.outputs) > 1 else [results])]
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
@@ -359,6 +358,15 @@ def build_function(
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
         domain += f".i{element_bits}"
     return ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived
+
+
+def _signature(op: Op, arity: int) -> tuple[tuple[str, ...], dict[str, AttributeRef]]:
+    """The names of the inputs, and the attributes, of an op with so many inputs."""
+    references = {a.name: AttributeRef(a.name, a.kind) for a in op.attributes}
+    if not op.is_variadic:
+        return op.form(arity), references
+    scales = [f"scale_x_{i}" for i in range(arity)]
+    return tuple(f"x{i}" for i in range(arity)), references | {n: AttributeRef(n, "float") for n in scales}
 
 
 def _domain(op: Op, arity: int, *, is_narrow_exact: bool) -> str:

@@ -46,10 +46,10 @@ def inline_functions(model: ir.Model, *, dialect: bool = False) -> Changes:
     """
     changes = Changes()
     own = {key: function for key, function in model.functions.items() if dialect or not is_dialect_domain(key[0])}
-    functions = {key: function for key, function in own.items() if _means_the_same(function, model)}
+    functions = dict(filter(lambda item: _means_the_same(item[1], model), own.items()))
     graphs = [place.graph for place in all_graphs(model) if place.function is None]
     calls = [node for graph in graphs for node in graph if node.op_identifier() in functions]
-    require_bounded(model.functions, (node.op_identifier() for node in calls))
+    require_bounded(model.functions, map(ir.Node.op_identifier, calls))
     for call in calls:
         changes.note(describe(call), f"written out: it called {call.domain}::{call.op_type}")
     if calls:
@@ -80,15 +80,9 @@ def _inline(model: ir.Model, graphs: list[ir.Graph], calls: list[ir.Node], funct
     waiting = calls[::-1]
     while waiting:
         call = waiting.pop()
-        graph = call.graph
-        assert graph is not None  # the call came from a graph
         used[call.op_identifier()] = None
         copy = _Copy(functions[call.op_identifier()], call, tensors, nodes)
-        results = copy.write()
-        graph.insert_before(call, copy.nodes)
-        for old, new in zip(call.outputs, results, strict=False):
-            replacer.stand_in(old, new)
-        replacer.discard(call)
+        copy.replace_call(replacer)
         waiting += copy.calls(functions)
     replacer.finish()
     for identifier in used:
@@ -133,7 +127,16 @@ class _Copy:
         first = next((output.name for output in self.call.outputs if output.name), self.call.op_type)
         return self.call.name or first or self.call.op_type
 
-    def write(self) -> list[ir.Value]:
+    def replace_call(self, replacer: ValueReplacer) -> None:
+        """Put the nodes in the place of the call."""
+        graph, results = self.call.graph, self._write()
+        assert graph is not None  # the call came from a graph
+        graph.insert_before(self.call, self.nodes)
+        for old, new in zip(self.call.outputs, results, strict=False):
+            replacer.stand_in(old, new)
+        replacer.discard(self.call)
+
+    def _write(self) -> list[ir.Value]:
         """Make the nodes; returns what stands for the function's outputs, each a tensor of its own."""
         graph = self.function.graph
         self._values.update(zip(graph.inputs, [*self.call.inputs, *[None] * len(graph.inputs)], strict=False))

@@ -138,11 +138,11 @@ def _evaluated(
 ) -> Array | None:
     """The result of a node whose inputs are constants, or of a Shape or Size of a tensor with fixed sizes; else None."""
     if node.op_type in ("Shape", "Size"):
-        shape = shapes.get(next((value.name or "" for value in node.inputs[:1] if value is not None), ""))
+        shape = shape_of(next(iter(node.inputs), None), shapes)
         return None if shape is None else np.array(_sizes(node, shape), dtype=np.int64)
-    inputs = {f"i{i}": _content(value, known) for i, value in enumerate(node.inputs) if value is not None}
-    contents = {name: content for name, content in inputs.items() if content is not None}
-    if not node.inputs or len(contents) < len(inputs) or _count_made(node.op_type, contents) > _LARGEST:
+    inputs = {f"i{i}": value for i, value in enumerate(node.inputs) if value is not None}
+    contents = {name: content for name, value in inputs.items() if (content := _content(value, known)) is not None}
+    if not inputs or len(contents) < len(inputs) or _count_made(node.op_type, contents) > _LARGEST:
         return None
     try:
         with np.errstate(all="raise"):  # a division by zero is no shape
@@ -388,12 +388,15 @@ def _foldable(model: ir.Model, largest: int) -> dict[ir.Node, None]:
     """The nodes that depend on constants only, in order."""
     sizes, folded = known_tensors(model).shapes, dict[ir.Node, None]()
     for node in model.graph:
-        is_plain = node.domain == "" and node.op_type not in _RANDOM | _QUANTIZING and not inner_graphs(node)
-        if is_plain and all(_is_constant(value, folded) for value in node.inputs):
+        if _is_plain(node) and all(_is_constant(value, folded) for value in node.inputs):
             shapes = [shape_of(value, sizes) or () for value in node.outputs]
             if all(math.prod(size or 1 for size in shape) <= largest for shape in shapes):
                 folded[node] = None
     return folded
+
+
+def _is_plain(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type not in _RANDOM | _QUANTIZING and not inner_graphs(node)
 
 
 def _is_constant(value: ir.Value | None, folded: Mapping[ir.Node, None]) -> bool:

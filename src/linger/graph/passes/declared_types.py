@@ -29,7 +29,7 @@ from linger.graph.core.tensor_types import INTEGERS, OLDEST_OPSET, infer_element
 from linger.graph.files.model_io import INLINE_BYTES, exchanged
 from linger.graph.files.soundness import is_bounded
 from linger.graph.formats.propagation import Formats, propagate
-from linger.graph.formats.tensor_formats import Propagation
+from linger.graph.formats.tensor_formats import Flow, Propagation
 from linger.graph.lowering.bodies import attach_functions
 
 _MOST_ROUNDS = 4
@@ -68,9 +68,8 @@ def _complete_once(model: ir.Model, changes: Changes) -> None:
     """Declare what one run of the inference finds."""
     inferred, declarer = inferred_types(model), _Declarer(model, changes)
     for key, graph in keyed_graphs(model.graph):
-        outputs = [output for node in graph for output in node.outputs if output.name]
-        pairs = [(value, inferred[key, value.name or ""]) for value in outputs if (key, value.name) in inferred]
-        added = sum(declarer.declare(value, known) for value, known in pairs)
+        values = [output for node in graph for output in node.outputs if (key, output.name) in inferred]
+        added = sum(declarer.declare(value, inferred[key, str(value.name)]) for value in values if value.name)
         if added:
             changes.note(graph.name or "graph", f"types or shapes added: {added}")
 
@@ -107,17 +106,22 @@ def _may_replace(value: ir.Value, found: _Inferred, opset: int, *, is_output: bo
     """Whether an inferred type may replace the declared one.
 
     Not where real numbers are declared for an output that holds integers: then a Dequant is missing, and the declaration is
-    right. Nor where the node has an input of a type that standard ONNX does not allow: nobody knows its result.
+    right.
     """
     if value.type is not None and not found.is_sure:
         return False
-    node = value.producer()
-    if value.type not in (None, found.type) and node is not None and not node.domain:
-        types = [(i, v.dtype) for i, v in enumerate(node.inputs) if v is not None]
-        if any(t is not None and not takes(node.op_type, i, t, opset) for i, t in types):
-            return False
+    if value.type not in (None, found.type) and _is_fed_wrongly(value.producer(), opset):
+        return False  # nobody knows the result of a node that cannot take its inputs
     is_integer = found.type is not None and found.type.dtype in INTEGERS
     return not (is_output and is_integer and value.dtype == ir.DataType.FLOAT)
+
+
+def _is_fed_wrongly(node: ir.Node | None, opset: int) -> bool:
+    """Whether a node has an input of a type that standard ONNX does not allow there."""
+    if node is None or node.domain:
+        return False
+    types = [(i, v.dtype) for i, v in enumerate(node.inputs) if v is not None]
+    return any(t is not None and not takes(node.op_type, i, t, opset) for i, t in types)
 
 
 def _as_followed(value: ir.Value, found: _Inferred, facts: Propagation) -> _Inferred | None:
@@ -182,21 +186,23 @@ def correct_types(model: ir.Model, facts: Formats | None = None) -> Changes:
     """
     changes = Changes()
     facts = Formats(model) if facts is None else facts
-    found, flow = facts.found, facts.flow
+    for value in _declarable(facts.flow):
+        element = facts.found.element(value)
+        if element is not None and element != value.dtype and not _is_unscaled_output(value, facts.found):
+            was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
+            changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
+            value.type = ir.TensorType(element)
+    return changes
+
+
+def _declarable(flow: Flow) -> list[ir.Value]:
+    """The tensors that nodes make, and those that a node hands to its bodies; not those that declare nothing inside a graph."""
     open_ends = {
         value for function in flow.functions.values() for value in function.outputs
     }  # a function declares none
-    handed = [value for graph in flow.owners for value in graph.inputs]  # by a node to its bodies
-    for value in (*handed, *(output for node in flow.nodes() for output in node.outputs)):
-        if value.dtype is None and (value in open_ends or not value.is_graph_output()):
-            continue
-        element = found.element(value)
-        if element is None or element == value.dtype or _is_unscaled_output(value, found):
-            continue
-        was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
-        changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
-        value.type = ir.TensorType(element)
-    return changes
+    values = [value for graph in flow.owners for value in graph.inputs]
+    values += [output for node in flow.nodes() for output in node.outputs]
+    return [v for v in values if v.dtype is not None or (v.is_graph_output() and v not in open_ends)]
 
 
 def _is_unscaled_output(value: ir.Value, found: Propagation) -> bool:
@@ -364,8 +370,10 @@ def _forget(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> None:
     """Drop the declared types of tensors that inference can follow by itself: those of known ops, and of calls of functions."""
     functions = {(function.domain, function.name) for function in proto.functions}
     for _, graph in graphs(proto.graph):
-        ops = ((node, (node.domain, node.op_type)) for node in graph.node)
-        names = {name for node, op in ops if op in functions or _is_known(*op) for name in node.output}
+        names: set[str] = set()
+        for node in graph.node:
+            if (node.domain, node.op_type) in functions or _is_known(node.domain, node.op_type):
+                names.update(node.output)
         others = [info for info in graph.value_info if info.name not in names]
         del graph.value_info[:]
         graph.value_info.extend(others)

@@ -220,25 +220,28 @@ def _found_pairs(model: ir.Model, shapes: Shapes) -> dict[str, str]:
 
 def _ports_behind(value: ir.Value) -> Ports:
     """The recurrent layers, and which of their states, that a tensor leads to."""
-    ports, waiting = set(), [value]
+    ports, waiting, known = set(), [value], {value}
     for current in waiting:  # the list grows while it is walked
         for node, index in current.uses():
             if is_recurrent(node):
                 ports.add((node, op_of(node).form(len(node.inputs))[index]))
             else:
-                waiting += [output for output in node.outputs if output not in waiting]
+                waiting += [output for output in node.outputs if output not in known]
+                known.update(node.outputs)
     return ports
 
 
 def _ports_before(value: ir.Value) -> Ports:
     """The recurrent layers, and which of their states, that a tensor comes from."""
-    ports, waiting = set(), [value]
+    ports, waiting, known = set(), [value], {value}
     for current in waiting:  # the list grows while it is walked
         node = current.producer()
         if node is not None and is_recurrent(node):
             ports.add((node, op_of(node).outputs[node.outputs.index(current)]))
         elif node is not None:
-            waiting += [each for each in node.inputs if each is not None and each not in waiting]
+            inputs = set(filter(None, node.inputs))
+            waiting += inputs - known
+            known |= inputs
     return ports
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,9 +68,8 @@ def _use_plain_domain(model: ir.Model) -> None:
 def _fold_constants(model: ir.Model) -> None:
     """Replace what standard nodes compute of constants alone: paddings and bounds that an exporter has put together."""
     nodes: dict[ir.Node, None] = {}  # those that read constants, or each other, alone
-    for node in [node for node in model.graph if not node.domain and node.op_type != "Constant"]:
-        values = inputs_within(node)
-        if values and not inner_graphs(node) and all(is_constant(v) or v.producer() in nodes for v in values):
+    for node in model.graph:
+        if not node.domain and node.op_type != "Constant" and _has_constants(node, nodes):
             nodes[node] = None
     inner = [value for node in nodes for value in node.outputs if not value.is_graph_output()]
     ends = [value for value in inner if not nodes.keys() >= set(value.consumers())]
@@ -78,6 +77,12 @@ def _fold_constants(model: ir.Model) -> None:
         folded = constant_value(f"{value.name}.folded", content)
         model.graph.register_initializer(folded)
         value.replace_all_uses_with(folded)
+
+
+def _has_constants(node: ir.Node, computed: Mapping[ir.Node, None]) -> bool:
+    values = inputs_within(node)
+    is_known = all(is_constant(value) or value.producer() in computed for value in values)
+    return bool(values) and is_known and not inner_graphs(node)
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -89,15 +94,14 @@ def _computed(nodes: Iterable[ir.Node], ends: Sequence[ir.Value], opset: int) ->
     """The content of tensors that these nodes compute of constants."""
     if not ends:
         return []
-    read = {value for node in nodes for value in node.inputs if value is not None}
-    tensors = {str(value.name): constant_tensor(value) for value in read}
+    tensors = {str(x.name): constant_tensor(x) for node in nodes for x in filter(None, node.inputs)}
     contents = {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
-    graph = onnx.GraphProto(name="constants", node=[ir.to_proto(node) for node in nodes])
+    graph = onnx.GraphProto(name="constants", node=map(ir.to_proto, nodes))
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in contents)
     graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in ends)
     proto = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph, opset_import=[onnx.OperatorSetIdProto(version=opset)])
     results: Any = ReferenceEvaluator(proto).run(None, contents)
-    return [np.asarray(result) for result in results]
+    return list(map(np.asarray, results))
 
 
 def sizes_of(model: ir.Model) -> Shapes:

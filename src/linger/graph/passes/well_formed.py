@@ -44,21 +44,26 @@ def remove_dead_code(model: ir.Model) -> Changes:
     changes, places = Changes(), all_graphs(model)
     needed = needed_nodes(model, places)
     needed = with_makers(needed, _deciding(model, places, needed))
-    alive = [place for place in places if place.owner is None or place.owner in needed]
-    for place in alive:
-        dead = [node for node in place.graph if node not in needed]
+    alive = [place.graph for place in places if place.owner is None or place.owner in needed]
+    for graph in alive:
+        dead = [node for node in graph if node not in needed]
         for node in dead:
             changes.note(describe(node), "removed: nobody uses its results")
         remove_nodes(dead)
-    for graph in [place.graph for place in alive]:
-        for name in [n for n, value in graph.initializers.items() if not is_used(value) and not value.is_graph_input()]:
-            del graph.initializers[name]
-            changes.note(name, "initializer removed: nobody uses it")
+    for graph in alive:
+        _drop_initializers(graph, changes)
     called = called_functions(all_nodes(model), model.functions) if model.functions else set()
     for identifier in [i for i in model.functions if i not in called]:
         del model.functions[identifier]
         changes.note(f"{identifier[0]}::{identifier[1]}", "function removed: nobody calls it")
     return changes
+
+
+def _drop_initializers(graph: ir.Graph, changes: Changes) -> None:
+    for name, value in tuple(graph.initializers.items()):
+        if not is_used(value) and not value.is_graph_input():
+            del graph.initializers[name]
+            changes.note(name, "initializer removed: nobody uses it")
 
 
 def _deciding(model: ir.Model, places: list[GraphPlace], needed: set[ir.Node]) -> list[ir.Node]:
@@ -169,17 +174,19 @@ def _name_nodes_of(group: list[GraphPlace], changes: Changes) -> None:
     for place in group:
         nameless = []
         for node in place.graph:
-            name = node.name
+            name = node.name or ""
             if not name or name in before:
-                first = next((output.name for output in node.outputs if output.name), None)
-                node.name = taken.choose(f"{node.op_type}_{first}" if first else node.op_type)
+                node.name = taken.choose("_".join(filter(None, (node.op_type, _first_name(node)))))
+                nameless += [] if name else [node.name]
                 if name:
                     changes.note(node.name, f"was called {name}, as another node is")
-                else:
-                    nameless.append(node.name)
             before.add(node.name or "")
         if nameless:
             changes.note(place.name, f"nodes without a name called {listing(nameless, limit=_SHOWN)}")
+
+
+def _first_name(node: ir.Node) -> str | None:
+    return next((output.name for output in node.outputs if output.name), None)
 
 
 class _TensorNamer:
