@@ -405,22 +405,26 @@ def _peak_findings(use: MemoryUse, target: Target, room: int | None) -> Iterator
     if room is None or use.peak_layer is None or use.peak_bytes < room:
         return
     inner = _inner_bytes(use)
-    is_inside = max(inner) >= room
-    live = inner if is_inside else [each.live_bytes for each in use.layers]
-    peak = live.index(max(live))
-    tensors = [t for t in use.alive_at(peak) if not (is_inside and _is_float_end(t))]
-    tensors.sort(key=lambda tensor: -(tensor.bytes or 0))
-    largest = listing((f"{printable(t.tensor)} {'?' if t.bytes is None else t.bytes}" for t in tensors), limit=_SHOWN)
-    others = [layer.node for layer, size in zip(use.layers, live, strict=True) if size >= room]
-    others.remove(use.layers[peak].node)
-    least = "at least " if use.layers[peak].is_lower_bound else ""
-    reason = f"{least}{live[peak]} bytes of tensors are alive here ({largest}); {target.name} has {room}, and they must take less"
-    reason += f", as at {listing(others, limit=_SHOWN)}" if others else ""
-    if is_inside:
-        yield Finding(ERROR, use.layers[peak].node, reason, _SMALLER, MEMORY.id)
+    if max(inner) >= room:
+        node, reason = _peak(use, inner, room, target.name, is_inside=True)
+        yield Finding(ERROR, node, reason, _SMALLER, MEMORY.id)
     else:
+        node, reason = _peak(use, [layer.live_bytes for layer in use.layers], room, target.name, is_inside=False)
         ends = f"where the packer keeps the float ends, {reason}"
-        yield Finding(WARNING, use.layers[peak].node, ends, _WITHOUT_ENDS, MEMORY.id)
+        yield Finding(WARNING, node, ends, _WITHOUT_ENDS, MEMORY.id)
+
+
+def _peak(use: MemoryUse, live: list[int], room: int, chip: str, *, is_inside: bool) -> tuple[str, str]:
+    """The layer with the most bytes alive, and what is alive there; `is_inside`: without float ends."""
+    layer = use.layers[live.index(max(live))]
+    tensors = [t for t in use.alive_at(live.index(max(live))) if not (is_inside and _is_float_end(t))]
+    tensors.sort(key=lambda tensor: -(tensor.bytes or 0))
+    sizes = [f"{printable(t.tensor)} {'?' if t.bytes is None else t.bytes}" for t in tensors]
+    others = [each.node for each, size in zip(use.layers, live, strict=True) if size >= room and each is not layer]
+    alive = f"{'at least ' if layer.is_lower_bound else ''}{max(live)} bytes of tensors are alive here"
+    where = f", as at {listing(others, limit=_SHOWN)}" if others else ""
+    text = f"{alive} ({listing(sizes, limit=_SHOWN)}); {chip} has {room}, and they must take less{where}"
+    return layer.node, text
 
 
 def _is_float_end(tensor: Lifetime) -> bool:

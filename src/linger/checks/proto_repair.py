@@ -54,8 +54,9 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
 def _repair(proto: onnx.ModelProto, changes: Changes) -> None:
     _fix_imports(proto, changes)
     scopes = proto_scopes(proto)
-    for graph in (graph for scope in scopes for graph in scope if isinstance(graph, onnx.GraphProto)):
-        _fix_initializers(graph, changes)
+    for graph in itertools.chain.from_iterable(scopes):
+        if isinstance(graph, onnx.GraphProto):
+            _fix_initializers(graph, changes)
     repeated = sorted(name for name, count in Counter(value.name for value in proto.graph.input).items() if count > 1)
     wrong = [f"{listing(repeated)}: several inputs of the model have this name"] if repeated else []
     wrong += _merge_functions(proto, changes)

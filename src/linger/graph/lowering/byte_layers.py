@@ -96,7 +96,7 @@ class _ByteWriter(FormWriter):
         if not is_dialect(reader) or reader.graph is not self.node.graph or reader.inputs[0] is not output:
             return False
         low, high = _limits(reader)
-        is_relu = op_of(reader).float_op == "Relu" or (low == 0 and (-1 if high is None else high) >= 0)
+        is_relu = low == 0 and high is not None and high >= 0
         return is_relu and self.is_free(reader) and byte_form(reader) is not None
 
 
@@ -105,9 +105,9 @@ Form = Callable[[_ByteWriter], "_Carrier | ir.Value | None"]
 
 
 def _limits(node: ir.Node) -> tuple[int | None, int | None]:
-    """The thresholds of a Clip, where they are known; (None, None) for any other node."""
+    """The thresholds of a Clip, where they are known, or of a ReLU; (None, None) for any other node."""
     if op_of(node).float_op != "Clip":
-        return None, None
+        return (0, LARGEST) if op_of(node).float_op == "Relu" else (None, None)
     known = FormWriter(node, {})
     low, high = (None if end is None or end.size != 1 else int(end.item()) for end in (known.known(1), known.known(2)))
     return low, high
@@ -225,7 +225,7 @@ def _clipped(w: _ByteWriter, low: int, high: int) -> _Carrier | None:
     x = w.carrier_of(w.input(0))
     if x is None or high < low or (x.zero == 0 and high < 0):
         return None
-    has_low, has_high = low > (0 if x.zero == 0 else -MIDDLE), high != LARGEST or not x.is_limited
+    has_low, has_high = low > -x.zero, high != LARGEST or not x.is_limited
     ends: list[ir.Value | None] = [w.initializer(low + x.zero, np.uint8, "limit") if has_low else None]
     if has_high:
         ends.append(w.initializer(high + x.zero, np.uint8, "limit"))
@@ -325,7 +325,7 @@ def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
     op = op_of(node)
     attributes = attributes_of(node, op)
     if op.is_pointwise:
-        types = {None if value is None else value.dtype for value in node.inputs[:1]}
+        types = {getattr(value, "dtype", None) for value in node.inputs[:1]}
         is_narrow = attributes.get("o_bits", _BYTE_BITS) <= _WORD_BITS and types <= _NARROW
         return (lookup, attributes) if is_narrow else None
     form = FORMS.get(op.float_op or "")

@@ -39,7 +39,7 @@ def replace_idle_clips(model: ir.Model) -> Changes:
     changes = Changes()
     for node in [node for node in all_nodes(model) if node.op_type == "Clip" and node.inputs]:
         x = node.inputs[0]
-        bits = None if x is None else integer_bits(x.dtype)
+        bits = integer_bits(getattr(x, "dtype", None))
         if x is not None and bits is not None:
             _replace_if_idle(node, x, limits(bits), changes)
     for name, value in list(model.graph.initializers.items()):  # bounds that nothing uses any more
@@ -382,8 +382,8 @@ def drop_ceil_mode(model: ir.Model) -> Changes:
 def _max_pools(model: ir.Model) -> list[ir.Node]:
     """Max pools of integers, of the dialect and of standard ONNX."""
     pools = [node for node in all_nodes(model) if node.op_type == "MaxPool" and len(node.outputs) == 1 and node.inputs]
-    known = [(node, node.inputs[0].dtype) for node in pools if node.inputs[0] is not None]
-    return [node for node, dtype in known if is_dialect(node) or (not node.domain and dtype in INTEGERS)]
+    types = {node: getattr(node.inputs[0], "dtype", None) for node in pools if node.inputs[0] is not None}
+    return [node for node in types if is_dialect(node) or (not node.domain and types[node] in INTEGERS)]
 
 
 def _is_ceil(node: ir.Node) -> bool:

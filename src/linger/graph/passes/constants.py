@@ -389,7 +389,7 @@ def _foldable(model: ir.Model, largest: int) -> dict[ir.Node, None]:
     sizes, folded = known_tensors(model).shapes, dict[ir.Node, None]()
     for node in model.graph:
         if _is_plain(node) and all(_is_constant(value, folded) for value in node.inputs):
-            shapes = [shape_of(value, sizes) or () for value in node.outputs]
+            shapes = [sizes.get(str(value.name), ()) for value in node.outputs]
             if all(math.prod(size or 1 for size in shape) <= largest for shape in shapes):
                 folded[node] = None
     return folded

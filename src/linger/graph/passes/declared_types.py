@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 import onnx
 import onnx_ir as ir
@@ -197,9 +198,7 @@ def correct_types(model: ir.Model, facts: Formats | None = None) -> Changes:
 
 def _declarable(flow: Flow) -> list[ir.Value]:
     """The tensors that nodes make, and those that a node hands to its bodies; not those that declare nothing inside a graph."""
-    open_ends = {
-        value for function in flow.functions.values() for value in function.outputs
-    }  # a function declares none
+    open_ends = set(chain.from_iterable(function.outputs for function in flow.functions.values()))  # they declare none
     values = [value for graph in flow.owners for value in graph.inputs]
     values += [output for node in flow.nodes() for output in node.outputs]
     return [v for v in values if v.dtype is not None or (v.is_graph_output() and v not in open_ends)]
@@ -267,8 +266,8 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], _Inferred]:
             if _gains_by_contents(proto, graphs):
                 proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     inferred = _declared(proto, graphs)
-    outputs = ((key, output.name) for key, graph in keyed_graphs(model.graph) for n in graph for output in n.outputs)
-    if any(name and (key, name) not in inferred for key, name in outputs):
+    names = {(k, o.name) for k, graph in keyed_graphs(model.graph) for n in graph for o in n.outputs if o.name}
+    if not names <= inferred.keys():
         _walk(proto, inferred)
     return inferred
 

@@ -69,7 +69,7 @@ def _fold_constants(model: ir.Model) -> None:
     """Replace what standard nodes compute of constants alone: paddings and bounds that an exporter has put together."""
     nodes: dict[ir.Node, None] = {}  # those that read constants, or each other, alone
     for node in model.graph:
-        if not node.domain and node.op_type != "Constant" and _has_constants(node, nodes):
+        if _has_constants(node, nodes):
             nodes[node] = None
     inner = [value for node in nodes for value in node.outputs if not value.is_graph_output()]
     ends = [value for value in inner if not nodes.keys() >= set(value.consumers())]
@@ -80,9 +80,10 @@ def _fold_constants(model: ir.Model) -> None:
 
 
 def _has_constants(node: ir.Node, computed: Mapping[ir.Node, None]) -> bool:
+    if node.domain or node.op_type == "Constant" or inner_graphs(node):
+        return False
     values = inputs_within(node)
-    is_known = all(is_constant(value) or value.producer() in computed for value in values)
-    return bool(values) and is_known and not inner_graphs(node)
+    return bool(values) and all(is_constant(value) or value.producer() in computed for value in values)
 
 
 def is_constant(value: ir.Value) -> bool:
