@@ -71,11 +71,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse arguments by names that nobody takes, all at once, each with the name that is nearest to it.
-
-    Raises:
-        UsageError: There are some.
-    """
+    """Refuse arguments by names that nobody takes, all at once, each with the name that is nearest to it."""
     names = sorted(known)
     told = []
     for name in (name for name in given if name not in names):
@@ -105,11 +101,7 @@ def no_module(where: str, given: object) -> UsageError:
 
 
 def refuse_together(checks: Iterable[Callable[[], object]]) -> None:
-    """Run every check, then refuse what any of them refuses.
-
-    Raises:
-        UsageError: With the sentences of all the checks that raised one.
-    """
+    """Run every check, then raise one UsageError with the sentences of all that raised one."""
     wrong = []
     for check in checks:
         try:

@@ -198,11 +198,7 @@ def _remove_folders(*folders: Path) -> None:
 
 
 def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = None) -> None:
-    """Refuse a folder that could not be written, before the work that fills it.
-
-    Raises:
-        UsageError: Something is in the way, or there is nothing around it.
-    """
+    """Refuse a folder that could not be written (something is in the way) before the work that fills it."""
     _require_name(target)
     try:
         place = Path(os.path.realpath(target))
@@ -218,11 +214,7 @@ def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = No
 
 
 def made_folder(method: str, path: str | os.PathLike[str]) -> Path:
-    """A folder that files are added to, made if it is not there.
-
-    Raises:
-        UsageError: It cannot be made.
-    """
+    """A folder that files are added to, made if it is not there."""
     folder = Path(path)
     _require_name(folder)
     try:
@@ -248,11 +240,7 @@ def file_stem(name: str) -> str:
 
 
 def _place(target: Path) -> Path | None:
-    """The path of the file that is written, after all links; None for a pipe, a device or an open file of this process.
-
-    Raises:
-        UsageError: It is a folder, or there is no folder around it.
-    """
+    """The path of the file that is written, after all links; None for a pipe, a device or an open file of this process."""
     _require_name(target)
     if _descriptor(target) is not None:
         return None

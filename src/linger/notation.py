@@ -93,11 +93,7 @@ class Allowance:
 
 
 def read_allowance(budget: object, where: str) -> Allowance:
-    """The budget that a user gave: "2 min", seconds as a number, "20 trials".
-
-    Raises:
-        UsageError: It is none, or nothing.
-    """
+    """Read the budget that a user gave: "2 min", seconds as a number, "20 trials"; refuse anything else."""
     if isinstance(budget, (int, float)) and not isinstance(budget, bool):
         value, unit = float(budget), "s"
     else:
@@ -116,11 +112,7 @@ def read_allowance(budget: object, where: str) -> Allowance:
 
 
 def value_and_unit(where: str, goal: object, *, has_metric: bool = False) -> tuple[float, str]:
-    """A goal in decibels or percent; with a metric a value of it, which has no unit.
-
-    Raises:
-        UsageError: It is neither, or a share that cannot be.
-    """
+    """Read a goal in decibels or percent, or with a metric a value of it, which has no unit; refuse anything else."""
     if has_metric:
         with suppress(TypeError, ValueError):
             if math.isfinite(value := float(goal)):  # type: ignore[arg-type]  # what is no number is refused below

@@ -137,11 +137,7 @@ class PlatFormQuant(Enum):
 
 
 def SetPlatFormQuant(platform_quant: PlatFormQuant | str = PlatFormQuant.luna_quant) -> None:
-    """Accept the one platform there is. A chip is chosen by `linger.init(…, target=…)`.
-
-    Raises:
-        UsageError: It is another one.
-    """
+    """Accept the one platform there is; a chip is chosen by `linger.init(…, target=…)`."""
     if platform_quant not in (PlatFormQuant.luna_quant, PlatFormQuant.luna_quant.name):
         raise UsageError(f"SetPlatFormQuant: unknown platform {platform_quant!r}. Use PlatFormQuant.luna_quant.")
 

@@ -202,11 +202,7 @@ def _refuse_early(
     metric: str | None,
     about_data: Iterable[Callable[[], object]],
 ) -> None:
-    """Refuse what can be seen to be wrong without torch, whose import takes seconds.
-
-    Raises:
-        UsageError: Settings, names of files and of code, folders; all of them are named.
-    """
+    """Refuse, all at once, what can be seen to be wrong without torch, whose import takes seconds."""
     from linger.workflow.quantized import require_free
 
     checks = settings.checks(has_metric=metric is not None)
@@ -228,11 +224,7 @@ def _given(context: typer.Context) -> dict[str, Any]:
 
 
 def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
-    """Refuse options for images or sounds where the data are something else.
-
-    Raises:
-        UsageError: There are such options; all of them are named.
-    """
+    """Refuse options for images or sounds where the data are something else, all at once."""
     folders = [Path(source) for source in sources if Path(source).is_dir()]
     are_sounds = [any(f.suffix.lower() in SOUNDS for f in files_in(folder)) for folder in folders]
     fitting = {"images": not all(are_sounds), "sounds": any(are_sounds)}

@@ -388,11 +388,7 @@ class Run:
 
 
 def read_run(text: str, where: str) -> Run:
-    """The run that `to_json` wrote; `where` names it in errors.
-
-    Raises:
-        UsageError: This is no run, or one of a version that this linger does not know; every wrong key is named.
-    """
+    """Read the run that `to_json` wrote; refuse another format or version, and name every wrong key; `where` names the file."""
     try:
         content = parse_json(text)
     except ValueError as error:

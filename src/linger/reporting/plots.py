@@ -38,11 +38,7 @@ _LINEAR_TO = 16.0
 
 
 def draw_tensor(item: Item, values: tuple[NDArray[Any], NDArray[Any]], path: Path) -> None:
-    """The histogram (edges, counts) of a tensor with the 8-bit grid of linger's rule, the points where it clips and the limit advised.
-
-    Raises:
-        UsageError: matplotlib is missing, or the file is neither .png nor .svg.
-    """
+    """Draw the histogram (edges, counts) of a tensor with the 8-bit grid of linger's rule, where it clips, and the limit advised."""
     figure = _figure(path, 8, 4)
     axes = figure.add_subplot()
     edges, counts = values
@@ -75,11 +71,7 @@ def _draw_grid(axes: Axes, item: Item) -> None:
 
 
 def draw_layers(names: Sequence[str], decibels: Sequence[float], path: Path, *, title: str) -> None:
-    """Signal to noise, a bar per layer, in the order given; the worst fifth in red.
-
-    Raises:
-        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
-    """
+    """Draw the signal to noise of each layer as a bar, in the order given, the worst fifth in red."""
     if not names:
         raise UsageError(f"{path}: there is no layer to draw.")
     figure = _figure(path, 9, max(2.5, 0.22 * len(names) + 1))
@@ -163,11 +155,7 @@ def _label(name: str) -> str:
 
 
 def require_image(path: Path) -> None:
-    """Refuse a image that could not be drawn, before the work that leads to it.
-
-    Raises:
-        UsageError: The file is neither .png nor .svg, or matplotlib is missing.
-    """
+    """Refuse an image that could not be drawn (its ending, a missing matplotlib) before the work that leads to it."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: images are written as {listing(SUFFIXES)}. Choose one of these endings.")
     try:

@@ -145,10 +145,7 @@ def verdict_of(run: Run) -> Verdict:
 
 
 def memory_needed(run: Run) -> int | None:
-    """Bytes of working memory: the most alive at one step where a chip limits these, else the arena of the program in C.
-
-    None where it is not known.
-    """
+    """Bytes of working memory, if known: the most alive at one step where a chip limits these, else the arena of the program in C."""
     if run.memory is None:
         return None
     is_live = run.memory.arena_bytes is None or run.memory.limit_bytes is not None

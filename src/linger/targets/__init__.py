@@ -88,11 +88,7 @@ class Target:
         return Status.UNTRIED if op_type in self.ops | self.unpacked_ops else Status.REFUSED
 
     def table(self, name: str, kind: type[T]) -> T:
-        """A table of the file as the dataclass of what reads it.
-
-        Raises:
-            UsageError: Values are unknown, missing or of another type; all of them are named.
-        """
+        """A table of the file as the dataclass of what reads it; all unknown, missing and mistyped values are refused at once."""
         return read(kind, self.limits.get(name, {}), f"the chip file of {self.name}", COMPARE, place=f"[{name}]")
 
     def takes(self, op_type: str) -> bool:
@@ -155,11 +151,7 @@ DEFAULT_TARGET = next(iter(TARGETS.values()))
 
 
 def find_target(name: str) -> Target:
-    """The chip of this name.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """The chip of this name; a UsageError that names all chips if there is none."""
     if not isinstance(name, str) or name not in TARGETS:
         by_letters = {known.lower(): known for known in TARGETS}
         near = get_close_matches(str(name).lower(), by_letters, n=1)

@@ -72,11 +72,7 @@ class DataOptions:
 
 
 def read_data(text: str, model: nn.Module, options: DataOptions) -> Samples:
-    """The data that `text` names; see the page on `linger quantize` for what each form means.
-
-    Raises:
-        UsageError: There is no such thing, or it cannot be read; every file that is at fault is named.
-    """
+    """Read the data that `text` names, in any form of the page on `linger quantize`; refuse all files at fault at once."""
     require_data(text)
     path = Path(text)
     if path.is_dir():
@@ -121,11 +117,7 @@ def _bound(arrays: dict[str, Tensor], model: nn.Module, path: Path) -> tuple[Ten
 
 
 def _in_order(arrays: list[str], arguments: list[str], path: Path) -> list[str]:
-    """The names of arrays in the order of the arguments of forward; as they are where no array is called like one.
-
-    Raises:
-        UsageError: Only some are called like arguments, or an argument before them is missing: an order would be a guess.
-    """
+    """The names of arrays in the order of forward's arguments, or as they are if none has such a name; refuse to guess."""
     other = [name for name in arrays if name not in arguments]
     if len(other) == len(arrays):
         return arrays
@@ -184,11 +176,7 @@ _PRESETS: dict[Scale, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
 
 
 def read_images(folder: Path, files: list[Path], options: ImageOptions) -> Samples:
-    """The images [samples, channels, height, width]; labels where every image lies in a sub-folder, its class.
-
-    Raises:
-        UsageError: Files that cannot be read, all of them; images of different sizes and no size; means that do not fit.
-    """
+    """The images [samples, channels, height, width], with labels where every image lies in a sub-folder, its class."""
     mean, std, divisor = _normalization(options)
     chosen = [files[i] for i in spread(len(files), options.limit)]
     if options.size is not None:
@@ -289,11 +277,7 @@ def _pixels(file: Path, options: ImageOptions) -> NDArray[np.uint8]:
 
 
 def _of_bytes(image: Image, kind: str | None) -> Image:
-    """The image with numbers of 8 bits, which Pillow cuts off at 255 instead: of grey with 16 bits the upper ones.
-
-    Raises:
-        ValueError: Its numbers have no known range.
-    """
+    """The image with 8 bits, of 16-bit grey the upper ones, which Pillow would clip; a ValueError for any other width."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and kind in _HOLD_16_BITS):

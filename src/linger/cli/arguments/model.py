@@ -107,11 +107,7 @@ def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
 
 
 def load_metric(text: str) -> Callable[[nn.Module], float]:
-    """The metric that `text` names: a function of a model, whose errors name the line of the user's code.
-
-    Raises:
-        UsageError: There is no such thing, or it cannot be called with a model.
-    """
+    """Load the metric that `text` names, a function of a model; its errors name the line of the user's code."""
     from linger.tuning.mixed_precision.goals import checked_metric
 
     require_code(text, "metric", METRIC)
@@ -131,11 +127,7 @@ def load_metric(text: str) -> Callable[[nn.Module], float]:
 
 
 def load_named(text: str) -> object:
-    """What a text of the form `package.module:name` or `file.py:name` names.
-
-    Raises:
-        UsageError: There is no such thing, or its module cannot be imported.
-    """
+    """Import what a text of the form `package.module:name` or `file.py:name` names; refuse what is not there."""
     named = named_in(text)
     assert named is not None  # the caller has looked
     place, name = named
@@ -147,11 +139,7 @@ def load_named(text: str) -> object:
 
 
 def call_named(function: Callable[[], object], text: str) -> object:
-    """What a user's callable returns.
-
-    Raises:
-        UsageError: It fails, or needs arguments, which the command line has none of; all of them are named.
-    """
+    """Call what a user named; refuse a callable that needs arguments, which the command line has none of."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # something in C that does not say
@@ -199,11 +187,7 @@ def _module(place: str) -> ModuleType:
 
 
 def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
-    """The arguments of one forward pass from an .npz file, in its order; from an .npy file, the one argument.
-
-    Raises:
-        UsageError: No such file, or not arrays.
-    """
+    """The arguments of one forward pass from an .npz file, in its order; from an .npy file, the one argument."""
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
     try:
@@ -226,11 +210,7 @@ def as_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def random_input(text: str) -> tuple[torch.Tensor]:
-    """A standard normal tensor of the sizes in `1x3x224x224`.
-
-    Raises:
-        UsageError: Not such a text.
-    """
+    """A standard normal tensor of the sizes in a text like `1x3x224x224`."""
     try:
         sizes = [int(part) for part in text.replace("×", "x").replace(",", "x").split("x")]
         return (torch.randn(sizes, generator=torch.Generator().manual_seed(0)),)

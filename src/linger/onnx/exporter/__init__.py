@@ -18,11 +18,7 @@ _FLOAT_OPSETS, _INTEGER_OPSETS, _DYNAMO_OPSETS = range(9, 21), range(11, 21), ra
 
 
 def chosen_form(form: str | None, target: str | None) -> str:
-    """The form asked for; else the one that the chip's packer takes, or the one with functions.
-
-    Raises:
-        UsageError: There is no such chip.
-    """
+    """The form asked for; else the one that the chip's packer takes, or the one with functions."""
     if form is not None:
         return form
     return "dialect" if target is None else find_target(target).form

@@ -471,12 +471,7 @@ def list_initializers(proto: onnx.ModelProto) -> None:
 
 
 def simplify(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> onnx.ModelProto:
-    """Simplify a model, keeping dialect nodes and functions, and compare its outputs on the example input.
-
-    Raises:
-        UsageError: Neither tool is installed.
-        GraphError: The tool changed what the model computes.
-    """
+    """Simplify a model; refuse a result with other dialect nodes or functions, or other outputs on the example input."""
     before = onnx.ModelProto()
     before.CopyFrom(proto)
     model = ir.from_proto(_simplified(proto))
@@ -534,11 +529,7 @@ def _as_wanted(kind: str, x: NDArray[Any]) -> NDArray[Any]:
 
 
 def require_suitable(proto: onnx.ModelProto, target: str) -> None:
-    """Refuse a model that the chip cannot take; log what may go wrong and what could not be checked.
-
-    Raises:
-        UnsupportedError: There are errors among the findings; all findings are in the message.
-    """
+    """Refuse a model that the chip cannot take, with all findings; log what may go wrong or could not be checked."""
     by_export = BY_EXPORT.format(target)
     findings = [
         replace(finding, remedy=NO_EXACT_FORM) if by_export in finding.remedy else finding  # it was tried

@@ -319,11 +319,7 @@ def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, run
 
 
 def _with_target(options: ExportOptions, own: str) -> ExportOptions:
-    """The options with the chip that the model simulates as target, if the form is one for chips.
-
-    Raises:
-        UsageError: Another chip was asked for.
-    """
+    """The options with the chip that the model simulates as target, if the form is for chips; refuse another chip."""
     if options.target not in (None, own):
         raise UsageError(
             f"export: the model computes as {own} does (linger.init), not as {options.target}. "
@@ -334,10 +330,7 @@ def _with_target(options: ExportOptions, own: str) -> ExportOptions:
 
 
 def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
-    """Refuse combinations of arguments that do not work, and name one that does.
-
-    A target is refused for a float model, for a form that no packer reads, and for a file without Dequants or weights.
-    """
+    """Refuse combinations of arguments that do not work, among them a target for what no packer reads, and name one that does."""
     check_form(options.form)
     check_opset(options.opset, is_quantized=is_quantized, is_dynamo=options.dynamo)
     if options.target is not None:
@@ -392,11 +385,7 @@ def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequ
 
 
 def _with_one_sample(options: ExportOptions, shapes: Sequence[tuple[int, ...]]) -> ExportOptions:
-    """The options with the batch fixed to one sample, as chips compute it; other axes stay open.
-
-    Raises:
-        UsageError: The example has several samples, or torch's newer exporter is told to leave the batch open.
-    """
+    """The options with the batch fixed to one sample, as chips compute it; refuse an example with several."""
     axes = declared_axes(options) if options.is_dynamic else {}
     names = [name for name, places in axes.items() if any(int(axis) == 0 for axis in places)]
     several = [
@@ -516,10 +505,7 @@ def is_large(model: nn.Module) -> bool:
 
 
 def export_large(subject: nn.Module, call: ExampleCall, options: ExportOptions, target: Path) -> None:
-    """Write the file and its data file; at no time are there two copies of the weights.
-
-    Constants are not folded: a batch norm stays a node of its own.
-    """
+    """Write the file and its data file without a second copy of the weights; constants (batch norms) are not folded."""
     content = trace(subject, call, replace(options, export_params=False, do_constant_folding=False))
     model = ir.from_proto(onnx.load_from_string(content))
     weights = dict(subject.state_dict(keep_vars=True))
@@ -554,11 +540,7 @@ def _finished(proto: onnx.ModelProto, call: ExampleCall, options: ExportOptions,
 
 
 def require_equal(model: Exportable, call: ExampleCall, content: bytes, f: Target) -> None:
-    """Prove what is to be written to `f`; a float model has no integers to compare.
-
-    Raises:
-        VerificationError: It computes something else than the model; the message says where.
-    """
+    """Refuse to write to `f` what computes something else than the model; a float model has no integers to compare."""
     if not isinstance(model, nn.Module) or runtime_of(model) is None:
         return
     result = prove(model, content, call.args, kwargs=call.kwargs, sizes=OWN_TRIALS)

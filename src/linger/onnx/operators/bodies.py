@@ -77,11 +77,7 @@ class Body:
         return Body(self.name, function)
 
     def at(self, opset: int) -> onnx.FunctionProto:
-        """The function for a model of this opset, with that opset in its imports, as onnx demands.
-
-        Raises:
-            UsageError: The body needs a later opset, or means something else at this one.
-        """
+        """The function for a model of this opset, as onnx demands; refuse an opset at which the body is not what it was written as."""
         first = self.written_for
         if first is not None and opset < first:
             raise UsageError(
@@ -104,11 +100,7 @@ class Body:
 
 
 def read_bodies(source: BodyLike | Sequence[BodyLike], name: str) -> list[Body]:
-    """The bodies of an op, from one or several sources.
-
-    Raises:
-        UsageError: Something is no function.
-    """
+    """The bodies of an op, from one or several sources, each of which must be a function."""
     sources: Sequence[Any] = source if isinstance(source, (list, tuple)) else [source]
     return [_read(one, name) for one in sources]
 

@@ -139,11 +139,7 @@ def declare(
     body: BodyLike | Sequence[BodyLike] | None,
     opset: int | None,
 ) -> Declaration:
-    """Read and check a declaration.
-
-    Raises:
-        UsageError: Something does not fit together.
-    """
+    """Read and check a declaration; refuse what does not fit together."""
     torch_op, (domain, name) = read_source(source), _read_target(to)
     bare = Declaration(torch_op, domain, name, arguments, {}, FIRST_OPSET)
     signature = _check_arguments(bare)
