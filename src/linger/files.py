@@ -126,9 +126,7 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
     write_folders({target: (fill, is_own)})
 
 
-def write_folders(
-    folders: Mapping[Path, tuple[Callable[[Path], object], Callable[[Path], bool] | None]],
-) -> None:
+def write_folders(folders: Mapping[Path, tuple[Callable[[Path], object], Callable[[Path], bool] | None]]) -> None:
     """Write several folders that belong together; when one of them fails, all of them are as before.
 
     Args:

@@ -100,12 +100,7 @@ class ModelComparison:
 
 
 def compare(
-    model: nn.Module,
-    path: ModelLike,
-    inputs: object,
-    *,
-    atol: float | None = None,
-    rtol: float | None = None,
+    model: nn.Module, path: ModelLike, inputs: object, *, atol: float | None = None, rtol: float | None = None
 ) -> ModelComparison:
     """Run a model in torch and its file in ONNX Runtime on the same inputs.
 

@@ -17,13 +17,7 @@ from rich.tree import Tree
 
 from linger.checks.check import RULES, CheckResult
 from linger.graph.core.nodes import SEVERITIES, Finding
-from linger.graph.files.summary import (
-    FunctionSummary,
-    GraphSummary,
-    ModelSummary,
-    NodeSummary,
-    TensorSummary,
-)
+from linger.graph.files.summary import FunctionSummary, GraphSummary, ModelSummary, NodeSummary, TensorSummary
 from linger.records.rich_table import table
 from linger.reporting.plots import draw_differences
 

@@ -57,9 +57,7 @@ Batches = Annotated[int, typer.Option(help="How many random batches.", min=1)]
 Chip = Annotated[
     str | None,
     typer.Option(
-        "--target",
-        help=f"What the network is for: the chip {', '.join(TARGETS)}.",
-        autocompletion=complete_chips,
+        "--target", help=f"What the network is for: the chip {', '.join(TARGETS)}.", autocompletion=complete_chips
     ),
 ]
 Machine = Annotated[

@@ -132,12 +132,7 @@ class Declaration:
 
 
 def declare(
-    source: object,
-    to: str,
-    arguments: ArgumentMap,
-    *,
-    body: BodyLike | Sequence[BodyLike] | None,
-    opset: int | None,
+    source: object, to: str, arguments: ArgumentMap, *, body: BodyLike | Sequence[BodyLike] | None, opset: int | None
 ) -> Declaration:
     """Read and check a declaration; refuse what does not fit together."""
     torch_op, (domain, name) = read_source(source), _read_target(to)
