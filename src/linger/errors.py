@@ -70,6 +70,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
+def refuse_if(is_wrong: object, message: str) -> None:
+    """Raise a UsageError with this message if something is wrong: a condition that holds, or a list that is not empty."""
+    if is_wrong:
+        raise UsageError(message)
+
+
 def refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse arguments by names that nobody takes, all at once, each with the name that is nearest to it."""
     names = sorted(known)

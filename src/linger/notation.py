@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from linger.errors import UsageError
+from linger.errors import UsageError, refuse_if
 
 DECIBELS, PERCENT = "dB", "%"
 MIXED = "mixed"
@@ -102,12 +102,10 @@ def read_allowance(budget: object, where: str) -> Allowance:
             raise UsageError(f"{where}: budget={budget!r} is no budget. {_BUDGETS}")
         value, unit = float(found[1]), found[2].lower()
         unit = unit.removesuffix("s") or unit
-    if not 0 < value < math.inf:
-        raise UsageError(f"{where}: budget={budget!r} leaves nothing to tune with. {_BUDGETS}")
+    refuse_if(not 0 < value < math.inf, f"{where}: budget={budget!r} leaves nothing to tune with. {_BUDGETS}")
     if unit == _TRIALS and value == int(value):
         return Allowance(f"{value:g} trials", trials=value)
-    if unit not in _SECONDS:
-        raise UsageError(f"{where}: budget={budget!r} has no unit that is known. {_BUDGETS}")
+    refuse_if(unit not in _SECONDS, f"{where}: budget={budget!r} has no unit that is known. {_BUDGETS}")
     return Allowance(f"{value * _SECONDS[unit]:g} s", seconds=value * _SECONDS[unit])
 
 
@@ -124,6 +122,8 @@ def value_and_unit(where: str, goal: object, *, has_metric: bool = False) -> tup
     if found is None:
         raise UsageError(f"{where}: goal={goal!r} is no goal. {GOALS}")
     value, unit = float(found[1]), PERCENT if found[2] == PERCENT else DECIBELS
-    if unit == PERCENT and not 0 < value <= 100:
-        raise UsageError(f"{where}: goal={goal!r} is no share of decisions. Give a number above 0 and up to 100.")
+    refuse_if(
+        unit == PERCENT and not 0 < value <= 100,
+        f"{where}: goal={goal!r} is no share of decisions. Give a number above 0 and up to 100.",
+    )
     return value, unit

@@ -14,7 +14,7 @@ import typer
 from linger.cli import say, say_result, say_table
 from linger.cli.arguments import options
 from linger.cli.arguments.options import Chip, Force, ImageOptions, Json, Overwrite, Seed, SoundOptions
-from linger.errors import UsageError, counted, listing, refuse_together
+from linger.errors import UsageError, counted, listing, refuse_if, refuse_together
 from linger.lazy_exports import importing
 
 if TYPE_CHECKING:
@@ -216,21 +216,19 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
         for name, kinds in _FOR_KINDS.items()
         if name in given and not any(fitting[kind] for kind in kinds)
     ]
-    if other:
-        raise UsageError(
-            f"quantize: {listing(other)} means nothing for {listing(sources)}. Leave it out, and give the data as the model "
-            "takes them."
-        )
+    refuse_if(
+        other,
+        f"quantize: {listing(other)} means nothing for {listing(sources)}. Leave it out, and give the data as the model "
+        "takes them.",
+    )
 
 
 def _images(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
 ) -> ImageOptions:
-    if scale not in list(options.Scale):
-        raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
+    refuse_if(scale not in list(options.Scale), f"--scale {scale}: no such range. Use {_SCALES}.")
     sizes = options.read_sizes(size, "--size") if size else ()
-    if len(sizes) > 2:
-        raise UsageError(f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
+    refuse_if(len(sizes) > 2, f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
     if shape and not size:
         sizes = options.read_sizes(shape, "--shape")[-2:]
         is_grey = is_grey or options.read_sizes(shape, "--shape")[-3:-2] == (1,)
@@ -266,10 +264,10 @@ def _repeated(
         for name, value in _given(context).items()
         if name not in _KEPT and run.options.get(name, usual[name]) != value
     ]
-    if other:
-        raise UsageError(
-            f"quantize: {listing(other)} is not what {config} says. Leave it out, or start a new run without --config."
-        )
+    refuse_if(
+        other,
+        f"quantize: {listing(other)} is not what {config} says. Leave it out, or start a new run without --config.",
+    )
     named = model or run.model
     if not named:
         raise UsageError(

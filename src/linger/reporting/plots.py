@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.errors import UsageError, install_line, listing
+from linger.errors import UsageError, install_line, listing, refuse_if
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def _draw_grid(axes: Axes, item: Item) -> None:
 
 def draw_layers(names: Sequence[str], decibels: Sequence[float], path: Path, *, title: str) -> None:
     """Draw the signal to noise of each layer as a bar, in the order given, the worst fifth in red."""
-    if not names:
-        raise UsageError(f"{path}: there is no layer to draw.")
+    refuse_if(not names, f"{path}: there is no layer to draw.")
     figure = _figure(path, 9, max(2.5, 0.22 * len(names) + 1))
     axes = figure.add_subplot()
     heights = [min(max(d, -_CEILING_DB), _CEILING_DB) for d in decibels]
@@ -101,8 +100,7 @@ def draw_differences(
     Raises:
         UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
     """
-    if not names:
-        raise UsageError(f"{path}: there is no tensor to draw.")
+    refuse_if(not names, f"{path}: there is no tensor to draw.")
     figure = _figure(path, min(max(6.0, 0.16 * len(names) + 2), _WIDEST), 4.5)
     axes = figure.add_subplot()
     colors = [_GREY if real else _BLUE for real in are_real]
@@ -156,8 +154,9 @@ def _label(name: str) -> str:
 
 def require_image(path: Path) -> None:
     """Refuse an image that could not be drawn (its ending, a missing matplotlib) before the work that leads to it."""
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: images are written as {listing(SUFFIXES)}. Choose one of these endings.")
+    refuse_if(
+        path.suffix not in SUFFIXES, f"{path}: images are written as {listing(SUFFIXES)}. Choose one of these endings."
+    )
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:

@@ -17,7 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_leaves, t
 
 from linger.analysis.batches import Forward, evaluating, failure_of, first_pass, passes_of
 from linger.dialect import Op, ops
-from linger.errors import LingerError, UsageError, listing
+from linger.errors import LingerError, UsageError, listing, refuse_if
 from linger.graph.core.dialects import stands_for
 from linger.graph.core.nodes import is_dialect, required_inputs
 from linger.numeric.numpy_kernel import NumpyKernel
@@ -384,11 +384,11 @@ def _fit_inputs(
             _quantize_input(recording, i, quants, present)
         else:
             wrong.append(str(value.name))
-    if wrong:
-        raise UsageError(
-            f"verify: the file takes integers for {listing(wrong)}, and the model quantizes no input as it comes in there. "
-            "Give recordings with the integers, or export with is_input_quant=False."
-        )
+    refuse_if(
+        wrong,
+        f"verify: the file takes integers for {listing(wrong)}, and the model quantizes no input as it comes in there. "
+        "Give recordings with the integers, or export with is_input_quant=False.",
+    )
 
 
 def _choose_inputs(

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from linger.errors import UsageError
+from linger.errors import UsageError, refuse_if
 from linger.records.reading import read
 
 if TYPE_CHECKING:
@@ -134,8 +134,10 @@ def _all_targets() -> dict[str, Target]:
     # our own files are right, as tests show, and every command reads them: what checks them is not loaded for that
     contents = [_values(path) for path in sorted(_FOLDER.glob("*.toml")) if path != _SHARED]
     found = [Target(**_with_sets(content)) for content in contents]
-    if sum(target.is_default for target in found) != 1:
-        raise UsageError(f"{_FOLDER}: one chip must be the default, no more and no less. Set is_default in one file.")
+    refuse_if(
+        sum(target.is_default for target in found) != 1,
+        f"{_FOLDER}: one chip must be the default, no more and no less. Set is_default in one file.",
+    )
     return {target.name: target for target in sorted(found, key=lambda target: not target.is_default)}
 
 

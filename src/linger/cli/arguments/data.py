@@ -32,7 +32,7 @@ from linger.cli.arguments.options import (
     files_in,
     require_data,
 )
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_if
 from linger.progress import progress
 from linger.verification.array_files import load_arrays, natural_order
 from linger.workflow.samples import (
@@ -97,11 +97,9 @@ def _arrays(path: Path, model: nn.Module, options: DataOptions) -> Samples:
     is_archive = path.suffix == ".npz"
     needed = positional_arguments(model, needed_only=True)  # an argument may be called y
     labels = [name for name in arrays if is_archive and name in LABELS and name not in needed]
-    if len(labels) > 1:
-        raise UsageError(f"{path}: {listing(labels)} all look like labels. Keep one of them.")
+    refuse_if(len(labels) > 1, f"{path}: {listing(labels)} all look like labels. Keep one of them.")
     inputs = {name: array for name, array in arrays.items() if name not in labels}
-    if not inputs:
-        raise UsageError(f"{path}: there is no array of inputs in it. {DATA_FORMS}.")
+    refuse_if(not inputs, f"{path}: there is no array of inputs in it. {DATA_FORMS}.")
     bound = _bound(inputs, model, path) if is_archive else tuple(inputs.values())
     return limited(of_arrays(bound, arrays[labels[0]] if labels else None, str(path)), options.limit)
 
@@ -135,10 +133,10 @@ def _folder(folder: Path, options: DataOptions) -> Samples:
     """The images or the sounds of a folder and of its sub-folders, sorted by name."""
     files = sorted(files_in(folder), key=lambda f: (f.parent, natural_order(f)))
     images, sounds = ([f for f in files if f.suffix.lower() in suffixes] for suffixes in (IMAGES, SOUNDS))
-    if images and sounds:
-        raise UsageError(
-            f"{folder}: it holds {len(images)} images and {len(sounds)} sounds. Give a folder of one kind."
-        )
+    refuse_if(
+        images and sounds,
+        f"{folder}: it holds {len(images)} images and {len(sounds)} sounds. Give a folder of one kind.",
+    )
     if images:
         return read_images(folder, images, options.images)
     return read_sounds(folder, sounds, options.sounds)  # there is one of either kind, as was asked before
@@ -147,12 +145,11 @@ def _folder(folder: Path, options: DataOptions) -> Samples:
 def _with_labels(samples: Samples, file: Path, what: str) -> Samples:
     """The same samples with the labels of a file."""
     labels = list(load_arrays(file, "of labels").values())
-    if len(labels) != 1:
-        raise UsageError(f"{file}: {len(labels)} arrays. Give a file with one array, a label for each sample.")
-    if not samples.are_rows:
-        raise UsageError(
-            f"{what}: --labels needs samples, and these are batches. Return (input, label) batches instead."
-        )
+    refuse_if(len(labels) != 1, f"{file}: {len(labels)} arrays. Give a file with one array, a label for each sample.")
+    refuse_if(
+        not samples.are_rows,
+        f"{what}: --labels needs samples, and these are batches. Return (input, label) batches instead.",
+    )
     labeled = of_arrays(joined_rows([p.arguments for p in samples.pieces]), as_tensor(labels[0]), samples.what)
     return _with_groups(labeled, [piece.group for piece in samples.pieces])
 
@@ -215,13 +212,12 @@ def _normalization(options: ImageOptions) -> tuple[NDArray[Any], NDArray[Any], f
         (usual_std if options.std is None else options.std),
     )
     for name, values in (("--mean", mean), ("--std", std)):
-        if len(values) not in (1, options.channels):
-            raise UsageError(
-                f"{name}: {len(values)} numbers for {options.channels} channels. Give one number, or one for each channel."
-            )
+        refuse_if(
+            len(values) not in (1, options.channels),
+            f"{name}: {len(values)} numbers for {options.channels} channels. Give one number, or one for each channel.",
+        )
     means, deviations = (np.resize(np.array(values, np.float32), options.channels) for values in (mean, std))
-    if not (deviations > 0).all():
-        raise UsageError("--std: a deviation of 0 or less. Give numbers above 0.")
+    refuse_if(not (deviations > 0).all(), "--std: a deviation of 0 or less. Give numbers above 0.")
     return means, deviations, divisor
 
 
@@ -247,15 +243,12 @@ def _read_image(folder: Path, files: list[Path], options: ImageOptions) -> list[
         sizes.add(f"{pixels.shape[2]}x{pixels.shape[1]}")
         if len(sizes) == 1:  # else only the sizes are still of interest
             images.append(pixels)
-    if wrong:
-        raise UsageError(
-            f"{len(wrong)} of {len(files)} images cannot be read: {listing(wrong)}. Repair or remove them."
-        )
-    if len(sizes) > 1:
-        raise UsageError(
-            f"{folder}: the images have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
-            "takes, for example --size 224."
-        )
+    refuse_if(wrong, f"{len(wrong)} of {len(files)} images cannot be read: {listing(wrong)}. Repair or remove them.")
+    refuse_if(
+        len(sizes) > 1,
+        f"{folder}: the images have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
+        "takes, for example --size 224.",
+    )
     return images
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from linger.cli.arguments.options import HOW, METRIC, named_in, require_code, require_file
-from linger.errors import LingerError, UsageError, in_one_line, listing
+from linger.errors import LingerError, UsageError, in_one_line, listing, refuse_if
 from linger.lazy_exports import importing
 
 _PACKAGES = {"cv2": "opencv-python", "PIL": "pillow", "sklearn": "scikit-learn", "skimage": "scikit-image"}
@@ -188,19 +188,16 @@ def _module(place: str) -> ModuleType:
 
 def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
     """The arguments of one forward pass from an .npz file, in its order; from an .npy file, the one argument."""
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
+    refuse_if(not path.is_file(), f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
             arrays = list(content.values()) if isinstance(content, np.lib.npyio.NpzFile) else [content]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
-    if not arrays:
-        raise UsageError(f"{path}: there is no array in it.")
+    refuse_if(not arrays, f"{path}: there is no array in it.")
     wrong = [str(array.dtype) for array in arrays if array.dtype.kind not in "biufc"]
-    if wrong:
-        raise UsageError(f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
+    refuse_if(wrong, f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
     return tuple(map(as_tensor, arrays))
 
 

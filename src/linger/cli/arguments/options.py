@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linger.cli import COMMANDS
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_if
 from linger.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ Machine = Annotated[
 def one_of(command: str, **given: object) -> None:
     """Refuse two options that exclude each other; the names are those of the options without dashes."""
     named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
-    if len(named) > 1:
-        raise UsageError(f"{command}: {' and '.join(named)} exclude each other. Choose one.")
+    refuse_if(len(named) > 1, f"{command}: {' and '.join(named)} exclude each other. Choose one.")
 
 
 HELP = "Sizes of an input: a random one, name=1x3x48x64 (the name may be left out where there is one input). May be repeated."
@@ -113,8 +112,7 @@ def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, 
             wrong.append(f"{text} ({name} is {'x'.join(map(str, declared[name]))} in the file)")
         else:
             shapes[name] = given
-    if wrong:
-        raise UsageError(f"--shape does not fit the file: {listing(wrong)}. Give name=sizes for its inputs.")
+    refuse_if(wrong, f"--shape does not fit the file: {listing(wrong)}. Give name=sizes for its inputs.")
     return shapes
 
 
@@ -190,8 +188,9 @@ def files_in(folder: Path) -> Iterator[Path]:
 def read_sizes(text: str, option: str) -> tuple[int, ...]:
     """Read sizes like 224, 224x320 or 1x3x224x224, all above 0."""
     sizes = tuple(int(part) for part in re.split("[x×]", text)) if _FEW_SIZES.fullmatch(text) else ()
-    if not sizes or not all(sizes):
-        raise UsageError(f"{option} {text}: expected sizes above 0, as in 224, 224x320 or 1x3x224x224.")
+    refuse_if(
+        not sizes or not all(sizes), f"{option} {text}: expected sizes above 0, as in 224, 224x320 or 1x3x224x224."
+    )
     return sizes
 
 
