@@ -293,8 +293,7 @@ def grid_steps(model: nn.Module) -> Parameters:
     are left out. Any other parameter has the 8-bit grid of its range.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, QuantizedBase)]
-    norms = nn.ModuleList(layer.bn for layer in layers if isinstance(layer, QuantLayer) and layer.bn is not None)
-    left_out = set(norms.parameters())
+    left_out = set(chain.from_iterable(bn.parameters() for layer in layers if (bn := getattr(layer, "bn", None))))
     steps: dict[nn.Parameter, Tensor] = {}
     for parameter, step in chain.from_iterable(map(_own_steps, layers)):
         steps.setdefault(parameter, step)

@@ -22,7 +22,7 @@ from linger.quantization.core.runtime import Runtime, is_in_group, runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer
-from linger.tuning.mixed_precision.stages import Stages, Wish, read_wishes
+from linger.tuning.mixed_precision.stages import Stages, Wish, is_count, read_wishes
 
 PLATEAU = "plateau"
 """What a user writes instead of a step."""
@@ -338,12 +338,12 @@ class Schedule:
 
 def _wrong_options(options: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with the options, apart from the widths."""
-    if not _is_count(options["float_steps"]):
+    if not is_count(options["float_steps"]):
         yield f"float_steps={options['float_steps']!r} (a number of steps)"
-    if not _is_count(options["patience"]) or options["patience"] == 0:
+    if not is_count(options["patience"]) or options["patience"] == 0:
         yield f"patience={options['patience']!r} (a number of metrics, at least 1)"
     for name in ("freeze_ranges", "freeze_batch_norms"):
-        if options[name] not in (None, PLATEAU) and not _is_count(options[name]):
+        if options[name] not in (None, PLATEAU) and not is_count(options[name]):
             yield f"{name}={options[name]!r} (a step, or {PLATEAU!r})"
     if options["mode"] not in ("min", "max"):
         yield f"mode={options['mode']!r} ('min' or 'max')"
@@ -375,7 +375,7 @@ def _wrong_state(state: Mapping[str, Any]) -> Iterator[str]:
     """What a saved state lacks, or has wrong."""
     yield from (f"{key!r} is missing" for key in _KEYS if key not in state)
     yield from (f"{key!r} is unknown" for key in sorted(map(str, set(state) - set(_KEYS))))
-    yield from (f"{key}={state[key]!r} is no step" for key in ("step", "waited") if not _is_count(state.get(key, 0)))
+    yield from (f"{key}={state[key]!r} is no step" for key in ("step", "waited") if not is_count(state.get(key, 0)))
     for key in ("best", "plateau_at"):
         if state.get(key) is not None and not _is_number(state[key]):
             yield f"{key}={state[key]!r} is no number"
@@ -384,10 +384,6 @@ def _wrong_state(state: Mapping[str, Any]) -> Iterator[str]:
 def _plain(widths: object) -> object:
     """Widths as dictionaries, whatever mappings they were given in."""
     return {key: _plain(value) for key, value in widths.items()} if isinstance(widths, Mapping) else widths
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_number(value: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -108,7 +109,7 @@ class Chains:
     def __init__(self, watch: Watch, model: nn.Module, limited: Iterable[Clip]) -> None:
         self._channels = channels = watch.channels
         self.layers = list(watch.layers.values())
-        numbers = {int(n) for layer in self.layers for n in (*layer.rows, *layer.columns)}
+        numbers = set(chain.from_iterable((*layer.rows.tolist(), *layer.columns.tolist()) for layer in self.layers))
         self._roots = {number: channels.find(number) for number in numbers}
         free = sorted(set(self._roots.values()) - {PINNED})
         self._index = {root: i for i, root in enumerate(free)} | {PINNED: len(free)}
