@@ -11,8 +11,8 @@ from linger.graph.conversion.node_rewriter import (
     known_number,
     known_width,
     made_attributes,
+    plan_standard,
     renamed,
-    require_standard,
 )
 
 
@@ -69,11 +69,11 @@ def test_what_would_be_no_standard_node():
     pool, x = find_op("MaxPool"), ir.Value(name="x")
     window = ir.AttrInt64s("kernel_shape", [2, 2])
     fine = ir.Node("thinker", "MaxPool", [x])
-    require_standard(fine, pool, {"kernel_shape": window})
+    plan_standard(fine, pool, {"kernel_shape": window})
     with pytest.raises(NoEquivalent, match="it lacks kernel_shape"):
-        require_standard(fine, pool, {})
+        plan_standard(fine, pool, {})
     with pytest.raises(NoEquivalent, match="its attribute 'strides' is of kind float, not ints"):
-        require_standard(fine, pool, {"kernel_shape": window, "strides": ir.AttrFloat32("strides", 1.0)})
+        plan_standard(fine, pool, {"kernel_shape": window, "strides": ir.AttrFloat32("strides", 1.0)})
     for inputs in ([], [None]):
         with pytest.raises(NoEquivalent, match="its first input is missing"):
-            require_standard(ir.Node("thinker", "MaxPool", inputs), pool, {"kernel_shape": window})
+            plan_standard(ir.Node("thinker", "MaxPool", inputs), pool, {"kernel_shape": window})

@@ -7,7 +7,7 @@ from linger.graph import find
 from linger.graph.core.nodes import inner_graphs, inputs_within
 from linger.graph.core.rewiring import can_be_output
 from linger.graph.core.tensor_types import parse_type, type_of
-from linger.graph.editing.edit import Transaction, forget_downstream, hand_over
+from linger.graph.editing.edit import forget_downstream, hand_over, transaction
 from linger.graph.editing.search import Scopes
 from tests.support.onnx_text import BRANCH, parse
 
@@ -30,7 +30,7 @@ def tensors(model, *names):
 )
 def test_what_is_declared_and_what_is_inferred_go_together(old, new, expected):
     model = parse("y = Relu(x)", outputs=f"{old} y")
-    with Transaction(model, "test") as edit:
+    with transaction(model, "test") as edit:
         g = edit.builder(model.graph, "new/")
         made = g.Neg(model.graph.inputs[0])
         made.type, made.shape = parse_type(new)
@@ -54,7 +54,7 @@ def test_types_are_forgotten_through_branches_but_not_at_the_outputs():
     x, a, k, z, y = tensors(model, "x", "a", "k", "z", "y")
     k.type = ir.TensorType(ir.DataType.FLOAT)
     other = ir.Value(name="other", type=ir.TensorType(ir.DataType.DOUBLE), shape=ir.Shape(["n"]))
-    with Transaction(model, "test") as edit:
+    with transaction(model, "test") as edit:
         forget_downstream(edit, x, other, x.consumers())
     assert [type_of(v) for v in (a, k, z, y)] == ["?[]", "?[]", "?[]", "float[n]"]
 
@@ -62,7 +62,7 @@ def test_types_are_forgotten_through_branches_but_not_at_the_outputs():
 def test_equal_types_are_kept():
     model = parse("a = Exp(x) y = Neg(a)", extra="<float[n] a>")
     x, a = tensors(model, "x", "a")
-    with Transaction(model, "test") as edit:
+    with transaction(model, "test") as edit:
         forget_downstream(edit, x, ir.Value(name="o", type=x.type, shape=ir.Shape([None])), x.consumers())
     assert type_of(a) == "float[n]"
 

@@ -6,7 +6,7 @@ from linger.errors import GraphError
 from linger.graph import find
 from linger.graph.core.nodes import all_nodes, inner_graphs
 from linger.graph.core.rewiring import drop_unused, redirect, remove_nodes, replace_outputs
-from linger.graph.editing.edit import Transaction
+from linger.graph.editing.edit import transaction
 from tests.support.onnx_text import BRANCH, content, parse, printed
 
 
@@ -20,13 +20,13 @@ def test_everything_is_undone_in_the_middle_of_everything():
     )
     before = content(model)
     order = list(model.graph)
-    with pytest.raises(StoppedError), Transaction(model, "test") as edit:  # noqa: PT012
+    with pytest.raises(StoppedError), transaction(model, "test") as edit:  # noqa: PT012
         mul, add, neg = order
         g = edit.builder(model.graph, "new/")
         made = g.op("Mine", g.Sqrt(g.Add(mul.inputs[0], 3.0)), _domain="my")
         edit.place(g, model.graph, after=mul)
         redirect(add.outputs[0].uses(), made)
-        edit.set_aside_name(add.outputs[0])
+        add.outputs[0].name = edit.free_name("b")
         model.graph.initializers["v"].name = "vv"
         add.outputs[0].type = add.outputs[0].shape = None
         replace_outputs(neg.outputs[0], made)
@@ -46,7 +46,7 @@ def test_removed_branches_let_go_and_come_back():
     before = content(model)
     [node] = find(model, "If")
     a = find(model, "Exp")[0].outputs[0]
-    with pytest.raises(StoppedError), Transaction(model, "test"):  # noqa: PT012
+    with pytest.raises(StoppedError), transaction(model, "test"):  # noqa: PT012
         remove_nodes([node])
         assert not a.uses()
         raise StoppedError
@@ -57,7 +57,7 @@ def test_removed_branches_let_go_and_come_back():
 def test_nodes_are_sorted_at_the_end():
     model = parse("y = Neg(x)")
     neg = model.graph[0]
-    with Transaction(model, "test") as edit:
+    with transaction(model, "test") as edit:
         g = edit.builder(model.graph, "n/")
         made = g.Abs(model.graph.inputs[0])
         edit.place(g, model.graph, after=neg)
@@ -70,7 +70,7 @@ def test_a_cycle_is_an_error_and_undone():
     before = content(model)
     with (
         pytest.raises(GraphError, match="test: the nodes would depend on each other"),
-        Transaction(model, "test"),
+        transaction(model, "test"),
     ):
         redirect([(model.graph[0], 0)], model.graph[1].outputs[0])
     assert content(model) == before
@@ -78,7 +78,7 @@ def test_a_cycle_is_an_error_and_undone():
 
 def test_nodes_go_into_an_empty_graph():
     model = parse("", outputs="float[n] x")
-    with Transaction(model, "test") as edit:
+    with transaction(model, "test") as edit:
         g = edit.builder(model.graph, "")
         g.Relu("x")
         edit.place(g, model.graph)
@@ -88,11 +88,11 @@ def test_nodes_go_into_an_empty_graph():
 def test_names_are_free_in_the_whole_model():
     model = parse(BRANCH)
     then_branch, _ = inner_graphs(find(model, "If")[0])
-    with Transaction(model, "test") as edit:
+    with transaction(model, "test") as edit:
         g = edit.builder(then_branch, "")
         made = g.Neg("a", _name=None)
         edit.place(g, then_branch)
-        edit.set_aside_name(made)
+        made.name = edit.free_name(made.name)
     names = [o.name for n in all_nodes(model) for o in n.outputs]
     assert len(names) == len(set(names))
 
@@ -101,7 +101,7 @@ def test_a_removed_or_foreign_tensor_is_refused():
     model = parse("y = Neg(x)")
     stranger = parse("y = Neg(x)").graph.inputs[0]
     before = content(model)
-    with pytest.raises(GraphError, match="x cannot be used here"), Transaction(model, "test") as edit:  # noqa: PT012
+    with pytest.raises(GraphError, match="x cannot be used here"), transaction(model, "test") as edit:  # noqa: PT012
         g = edit.builder(model.graph, "")
         g.Add("x", stranger)
         edit.place(g, model.graph)

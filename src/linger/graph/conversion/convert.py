@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,8 +14,7 @@ import onnx_ir as ir
 from linger.dialect import DOMAIN_VERSION
 from linger.errors import GraphError, UnsupportedError, UsageError, listing
 from linger.graph.conversion.node_rewriter import NodeRewriter, NoEquivalent, Plan
-from linger.graph.conversion.to_newer import plan_newer
-from linger.graph.conversion.to_older import plan_older
+from linger.graph.conversion.plans import plan_newer, plan_older
 from linger.graph.core.dialects import DIALECTS, NEWER, NEWER_VERSION, OLDER, is_node_of, scope_nodes, user_scopes
 from linger.graph.core.nodes import ERROR, WARNING, Changes, Finding, Names, describe, is_dialect_domain
 from linger.graph.files.model_io import ModelLike, load_own, save
@@ -113,7 +112,9 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
 def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.Node, Plan]], list[Finding]]:
     """Return a plan for every node that can be converted, and the findings; change nothing."""
     nodes = {scope: list(scope_nodes(model, scope)) for scope in user_scopes(model)}
-    names = Names(_all_names(model, chain.from_iterable(nodes.values())))
+    values: list[ir.Value | None] = [*model.graph.inputs, *model.graph.initializers.values()]
+    values += [value for node in chain.from_iterable(nodes.values()) for value in (*node.inputs, *node.outputs)]
+    names = Names(value.name or "" for value in values if value is not None)
     widths = _widths(model) if to == NEWER else {}
     plans: list[tuple[ir.Node, Plan]] = []
     findings: list[Finding] = []
@@ -139,12 +140,6 @@ def _widths(model: ir.Model) -> dict[ir.Value, int]:
     except GraphError:
         return {}
     return {value: fact.bits for value, fact in facts.items() if fact.is_quantized and fact.bits is not None}
-
-
-def _all_names(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterator[str]:
-    yield from (value.name or "" for value in (*model.graph.inputs, *model.graph.initializers.values()))
-    for node in nodes:
-        yield from (value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
 
 
 def _tidy(model: ir.Model, source: str, to: str) -> None:

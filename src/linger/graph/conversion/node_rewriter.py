@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -68,78 +69,66 @@ def renamed(attribute: ir.Attr, name: str) -> ir.Attr:
 
 
 def known(node: ir.Node, name: str, default: Any = None) -> Any:
-    """The value of an attribute, lists as tuples.
-
-    Raises:
-        NoEquivalent: It is a parameter of the function that contains the node.
-    """
-    found = node.attributes.get(name)
-    if found is None:
+    """The value of an attribute, lists as tuples; NoEquivalent where it is a parameter of the function around the node."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
         return default
-    if found.is_ref():
-        raise NoEquivalent(
-            f"its attribute {name!r} is a parameter of the function around it", "Inline the function first."
-        )
-    return tuple(found.value) if isinstance(found.value, (list, tuple)) else found.value
+    if attribute.is_ref():
+        reason = f"its attribute {name!r} is a parameter of the function around it"
+        raise NoEquivalent(reason, "Inline the function first.")
+    return tuple(attribute.value) if isinstance(attribute.value, (list, tuple)) else attribute.value
 
 
 def known_ints(node: ir.Node, name: str, count: int | None = None) -> tuple[int, ...]:
-    """The value of an attribute that is a list of integers, of `count` of them where that is given.
-
-    Raises:
-        NoEquivalent: It is something else, or missing.
-    """
-    found = known(node, name)
-    if found is None:
-        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
-    is_list = isinstance(found, tuple) and all(isinstance(n, int) for n in found)
-    if not is_list or count not in (None, len(found)):
-        wanted = "integers" if count is None else f"{count} integers"
-        raise NoEquivalent(f"its attribute {name!r} is {found!r}, not {wanted}", EXPORT_AGAIN)
-    return tuple(found)
+    """An attribute that is a list of (`count`) integers; NoEquivalent where it is something else, or missing."""
+    value = _present(known(node, name), name)
+    is_list = isinstance(value, tuple) and all(isinstance(n, int) for n in value) and count in (None, len(value))
+    ints: tuple[int, ...] = _checked(
+        value, name, "integers" if count is None else f"{count} integers", is_right=is_list
+    )
+    return ints
 
 
 def known_number(node: ir.Node, name: str, default: float | None = None) -> float:
-    """The value of an attribute that is a number.
-
-    Raises:
-        NoEquivalent: It is something else, or missing.
-    """
-    found = known(node, name, default)
-    if found is None:
-        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
-    if isinstance(found, (int, float)):
-        return float(found)
-    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a number", EXPORT_AGAIN)
+    """An attribute that is a number; NoEquivalent where it is something else, or missing."""
+    value = _present(known(node, name, default), name)
+    return float(_checked(value, name, "a number", is_right=isinstance(value, (int, float))))
 
 
 def known_width(node: ir.Node, name: str) -> int:
-    """The value of an attribute that is a width.
-
-    Raises:
-        NoEquivalent: It is something else, or missing.
-    """
-    found = known(node, name)
-    if isinstance(found, int) and 0 < found <= _WIDEST:
-        return found
-    raise NoEquivalent(f"its attribute {name!r} is {found!r}, not a width from 1 to {_WIDEST}", EXPORT_AGAIN)
+    """An attribute that is a width; NoEquivalent where it is something else, or missing."""
+    value = known(node, name)
+    is_width = isinstance(value, int) and 0 < value <= _WIDEST
+    return int(_checked(value, name, f"a width from 1 to {_WIDEST}", is_right=is_width))
 
 
-def require_standard(node: ir.Node, op: Op, attributes: Mapping[str, ir.Attr]) -> None:
-    """Refuse attributes and inputs with which the node would not be valid in standard ONNX.
+def _present(value: Any, name: str) -> Any:
+    if value is None:
+        raise NoEquivalent(f"it lacks {name}", EXPORT_AGAIN)
+    return value
+
+
+def _checked(value: Any, name: str, expected: str, *, is_right: bool) -> Any:
+    if not is_right:
+        raise NoEquivalent(f"its attribute {name!r} is {value!r}, not {expected}", EXPORT_AGAIN)
+    return value
+
+
+def plan_standard(node: ir.Node, op: Op, attributes: Mapping[str, ir.Attr]) -> Plan:
+    """The plan for a node that becomes one of standard ONNX.
 
     Raises:
         NoEquivalent: An attribute is missing or of another kind than the op's, or there is no first input.
     """
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
+    _require(op, attributes, {})
     for wanted in op.attributes:
         given, kind = attributes.get(wanted.name), ATTRIBUTE_TYPES[wanted.kind]
-        if given is None and wanted.is_required:
-            raise NoEquivalent(f"it lacks {wanted.name}", EXPORT_AGAIN)
         if given is not None and given.type != kind:
             kinds = f"{given.type.name.lower()}, not {kind.name.lower()}"
             raise NoEquivalent(f"its attribute {wanted.name!r} is of kind {kinds}", EXPORT_AGAIN)
+    return Plan(lambda: rewrite(node, "", op.standard_name or "", attributes), f"became standard {op.standard_name}")
 
 
 def made_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:
@@ -147,7 +136,7 @@ def made_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:
     return {name: make_attribute(name, value) for name, value in values.items()}
 
 
-AXES_ARE_AN_INPUT = 13
+_AXES_ARE_AN_INPUT = 13
 """The opset from which Squeeze and Unsqueeze take their axes as an input."""
 
 
@@ -163,9 +152,9 @@ class NodeRewriter:
     ) -> None:
         self._model, self._function, self._names, self._widths = model, function, names, widths
 
-    def width(self, value: ir.Value | None) -> int | None:
-        """The width of a quantized tensor, where it can be followed."""
-        return None if value is None else self._widths.get(value)
+    def width(self, value: ir.Value | None) -> int:
+        """The width of a quantized tensor: as formats propagate, else as `width_of` finds it."""
+        return (None if value is None else self._widths.get(value)) or width_of(value)
 
     @property
     def opset(self) -> int:
@@ -176,8 +165,8 @@ class NodeRewriter:
     def constant(self, node: ir.Node, content: NDArray[Any], preferred_name: str) -> ir.Value:
         """Make a constant for a node: an initializer; in a function, which has no initializers, a Constant node."""
         if self._function is not None:
-            value = ir.Attr("value", ir.AttributeType.TENSOR, ir.tensor(content))
-            return self.before(node, "Constant", [], [value], preferred_name=preferred_name, like=None)
+            value = ir.AttrTensor("value", ir.tensor(content))
+            return self.before(node, "Constant", [], [value], preferred_name=preferred_name)
         name = self._names.choose(preferred_name)
         tensor = ir.tensor(content, name=name)
         made = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
@@ -197,18 +186,34 @@ class NodeRewriter:
         element: ir.DataType | None = None,
     ) -> ir.Value:
         """Insert a node before a node; its output has the shape of `like`, and another element type if one is given."""
-        made, graph = self._node(node, op_type, inputs, attributes, domain, preferred_name), _graph(node)
-        graph.insert_before(node, made)
+        made = self._node(node, op_type, inputs, attributes, domain, preferred_name)
+        _graph(node).insert_before(node, made)
         kind = element or (None if like is None else like.dtype)
         if like is not None and like.shape is not None and kind is not None:
             made.outputs[0].type, made.outputs[0].shape = ir.TensorType(kind), like.shape
         return made.outputs[0]
 
+    def converted(
+        self,
+        node: ir.Node,
+        domain: str,
+        op_type: str,
+        value: ir.Value | None,
+        attributes: Mapping[str, Any],
+        name: str,
+        element: ir.DataType,
+    ) -> ir.Value:
+        """Insert a dialect node before a node that gives a tensor another element type; its output has the name."""
+        made = made_attributes(attributes).values()
+        return self.before(
+            node, op_type, [value], made, domain=domain, preferred_name=name, like=value, element=element
+        )
+
     def squeeze_behind(self, node: ir.Node, axes: Sequence[int]) -> None:
         """Put a Squeeze behind a node: its output gets the name, the type and the users of the node's first output."""
-        old, graph = node.outputs[0], _graph(node)
+        old = node.outputs[0]
         made = self._axes_node(node, "Squeeze", old, axes)
-        graph.insert_after(node, made)
+        _graph(node).insert_after(node, made)
         new = made.outputs[0]
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         made.replace_input_with(0, old)  # the new node itself goes on reading the old tensor
@@ -224,7 +229,7 @@ class NodeRewriter:
 
     def set_axes(self, node: ir.Node, axes: Sequence[int]) -> None:
         """Give Squeeze or Unsqueeze its axes as the opset requires: as an attribute or as an input."""
-        if self.opset < AXES_ARE_AN_INPUT:
+        if self.opset < _AXES_ARE_AN_INPUT:
             node.attributes["axes"] = ir.AttrInt64s("axes", list(axes))
             return
         node.attributes.pop("axes", None)
@@ -232,13 +237,11 @@ class NodeRewriter:
         node.replace_input_with(1, self.constant(node, np.asarray(axes, np.int64), f"{node.outputs[0].name}_axes"))
 
     def _axes_node(self, near: ir.Node, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Node:
-        is_attribute = self.opset < AXES_ARE_AN_INPUT
-        attributes = [ir.AttrInt64s("axes", list(axes))] if is_attribute else []
         preferred_name = f"{value.name}_{op_type.lower()}"
-        inputs = [value]
-        if not is_attribute:
-            inputs.append(self.constant(near, np.asarray(axes, np.int64), f"{preferred_name}_axes"))
-        return self._node(near, op_type, inputs, attributes, "", preferred_name)
+        if self.opset < _AXES_ARE_AN_INPUT:
+            return self._node(near, op_type, [value], [ir.AttrInt64s("axes", list(axes))], "", preferred_name)
+        constant = self.constant(near, np.asarray(axes, np.int64), f"{preferred_name}_axes")
+        return self._node(near, op_type, [value, constant], (), "", preferred_name)
 
     def _node(
         self,
@@ -295,6 +298,9 @@ def sizes_of(value: ir.Value | None) -> tuple[int | None, ...] | None:
     return tuple(size if isinstance(size, int) else None for size in value.shape)
 
 
+_WIDTH_OF_PART = re.compile(r"x_\d+_bits")
+"""x_0_bits, x_1_bits, … of QCat."""
+
 _USUAL_BITS = 8
 _EVERYWHERE = frozenset({"platform", "quant_mode"})
 _ALWAYS_WRITTEN = frozenset({"ceil_mode", "data_bits", "num_layers", "dropout"})
@@ -311,8 +317,8 @@ _MOVES = frozenset(
 
 def platform_named(node: ir.Node) -> str:
     """The chip of a node of either dialect."""
-    named = known(node, "platform", DEFAULT_PLATFORM)
-    return named if isinstance(named, str) else DEFAULT_PLATFORM
+    name = known(node, "platform")
+    return name if isinstance(name, str) else DEFAULT_PLATFORM
 
 
 def older_op(node: ir.Node, name: str) -> Op:
@@ -341,13 +347,9 @@ def older_op(node: ir.Node, name: str) -> Op:
 def older_attributes(
     node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None
 ) -> dict[str, ir.Attr]:
-    """Return the node's attributes under their older names; the newer dialect's gaps get the customary values.
+    """The attributes of a newer node under their older names; what the newer dialect lacks gets the customary value.
 
-    Args:
-        node: A node of the newer dialect.
-        newer: Its op.
-        op: The older op.
-        more: Values to add, or to write instead of those of the node, by their older names.
+    `more` are values to add, or to write instead of those of the node, by their older names.
 
     Raises:
         NoEquivalent: Attributes are missing.
@@ -356,8 +358,11 @@ def older_attributes(
     written = {name: renamed(attribute, name) for name, attribute in given.items() if op.has_attribute(name)}
     written |= made_attributes(more or {})
     _require(op, written, newer.older_names)
-    written = made_attributes(_customary(op)) | written
-    if op.name.startswith("iq") and _is_usual_width(written.get("o_bits")):
+    optional = [a for a in op.attributes if not a.is_required and a.name not in _EVERYWHERE]
+    customary = {a.name: a.default for a in optional if a.kind == "str" or a.name in _ALWAYS_WRITTEN}
+    written = made_attributes(customary) | written
+    bits = written.get("o_bits") if op.name.startswith("iq") else None
+    if bits is not None and not bits.is_ref() and bits.value == _USUAL_BITS:
         del written["o_bits"]  # older files leave it out
     if platform_named(node) != DEFAULT_PLATFORM and op.has_integer_output:
         written |= made_attributes({"platform": platform_named(node), "quant_mode": QUANT_MODE})
@@ -371,46 +376,23 @@ def _require(op: Op, given: Mapping[str, ir.Attr], names: Mapping[str, str]) -> 
         raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
 
 
-def _customary(op: Op) -> dict[str, Any]:
-    """The defaults that older files write."""
-    optional = [a for a in op.attributes if not a.is_required and a.name not in _EVERYWHERE]
-    return {a.name: a.default for a in optional if a.kind == "str" or a.name in _ALWAYS_WRITTEN}
-
-
 def plan_as_older(node: ir.Node, newer: NewerOp, more: Mapping[str, Any] | None = None, *, doubts: Doubts = ()) -> Plan:
     """The plan for a node that gets its older name and attributes, and nothing else."""
     op = older_op(node, newer.older or "")
     attributes = older_attributes(node, newer, op, more)
-    dropped = _unknown_attributes(node, newer, op)
+    known_names = newer.own | _EVERYWHERE
+    unknown = [n for n in node.attributes if n not in known_names and not _WIDTH_OF_PART.fullmatch(n)]
+    dropped = [n for n in unknown if not op.has_attribute(newer.renamed.get(n, n))]  # neither dialect knows them
     what = f"became {op.name}" + (f", without {listing(dropped)}" if dropped else "")
     return Plan(lambda: rewrite(node, OLDER, op.name, attributes), what, doubts)
-
-
-def _unknown_attributes(node: ir.Node, newer: NewerOp, op: Op) -> list[str]:
-    """Attributes that neither dialect knows; they are left out."""
-    names = [n for n in node.attributes if n not in newer.own | _EVERYWHERE and not _is_width_of_part(n)]
-    return [n for n in names if not op.has_attribute(newer.renamed.get(n, n))]
-
-
-def _is_usual_width(attribute: ir.Attr | None) -> bool:
-    return attribute is not None and not attribute.is_ref() and attribute.value == _USUAL_BITS
-
-
-def _is_width_of_part(name: str) -> bool:
-    """Whether a name is x_0_bits, x_1_bits, … of QCat."""
-    return name.startswith("x_") and name.endswith("_bits") and name[2:-5].isdigit()
 
 
 def newer_attributes(
     node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None
 ) -> dict[str, ir.Attr]:
-    """The node's attributes under their newer names, with those that only the newer op has.
+    """The attributes of an older node under their newer names, with those that only the newer op has.
 
-    Args:
-        node: A node of the older dialect.
-        newer: The newer op.
-        op: Its own op.
-        more: Values to add, or to write instead of those of the node, by their newer names.
+    `more` are values to add, or to write instead of those of the node, by their newer names.
 
     Raises:
         NoEquivalent: Attributes are missing, or ask for another arithmetic than linger's.
@@ -427,13 +409,8 @@ def newer_attributes(
         given = node.attributes.get(attribute.name)
         written |= made_attributes({name: attribute.default}) if given is None else {name: renamed(given, name)}
     written |= {name: a for name, a in node.attributes.items() if op.is_variadic_attribute(name)}
-    return written | made_attributes(_chip_and_rounding(node, newer, op))
-
-
-def _chip_and_rounding(node: ir.Node, newer: NewerOp, op: Op) -> dict[str, str]:
-    """Return the attributes in which newer nodes state their chip and rounding."""
     chip = {"platform": platform_named(node)} if op.has_integer_output else {}
-    return chip | ({"quant_mode": QUANT_MODE} if newer.declared.has_rounding else {})
+    return written | made_attributes(chip | ({"quant_mode": QUANT_MODE} if newer.declared.has_rounding else {}))
 
 
 def plan_as_newer(node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None) -> Plan:
@@ -455,7 +432,8 @@ def width_of(value: ir.Value | None) -> int:
         stated = _stated_width(maker)
         if stated is not None:
             return stated
-        if not _is_move(maker):
+        is_move = maker.op_type in _MOVES or (is_dialect(maker) and is_known(maker.op_type))
+        if not maker.inputs or not is_move:  # only a move's output has the width of its first input
             break
         value = maker.inputs[0]
     if value is None or value.dtype in (None, ir.DataType.UNDEFINED):
@@ -475,9 +453,3 @@ def _stated_width(node: ir.Node) -> int | None:
     given = node.attributes.get(str(name))
     bits = default if given is None or given.is_ref() else given.value
     return bits if isinstance(bits, int) else None
-
-
-def _is_move(node: ir.Node) -> bool:
-    """Whether a node's output has the width of its first input; the node may be of any domain."""
-    is_known_move = node.op_type in _MOVES or (is_dialect(node) and is_known(node.op_type))
-    return bool(node.inputs) and is_known_move

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from linger.graph.core.tensor_types import (
     parse_types,
     type_of,
 )
+from linger.graph.editing.search import op_call
 
 Build = Callable[..., Any]
 """`build(g, *tensors)`: makes nodes with the builder `g` and returns the resulting tensor, or a tuple of them."""
 
-TensorKind = tuple[ir.TensorType, ir.Shape | None]
+_TensorKind = tuple[ir.TensorType, ir.Shape | None]
 _FIRST_OPSETS = {9: 19, 10: 21, 11: 23, 12: 24, 13: 25, 14: 28}
 """The first opset of each version of the format: runtimes of that time know no newer version."""
 
@@ -60,9 +61,7 @@ class GraphBuilder:
         self._automatic: set[ir.Value] = set()
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        if not op_type[:1].isupper():
-            raise AttributeError(f"{op_type}: op types begin with a capital; for others write g.op({op_type!r}, …)")
-        return lambda *inputs, **attributes: self.op(op_type, *inputs, **attributes)
+        return op_call(self.op, op_type)
 
     def op(
         self,
@@ -125,12 +124,17 @@ class GraphBuilder:
         inner = GraphBuilder(self.opsets, prefix=self._prefix)
         for shared in ("made", "_tensors", "_reserved", "_node_names", "_lookup", "_automatic"):
             setattr(inner, shared, getattr(self, shared))
-        outputs = results_of(build(inner), "the inner graph")
-        for index, value in enumerate(outputs):
-            if value.producer() not in inner.nodes or value in outputs[:index]:
-                outputs[index] = inner.op("Identity", value)
+        outputs = inner.own_outputs(results_of(build(inner), "the inner graph"))
         self.opsets.update(inner.opsets)
         return ir.Graph([], outputs, nodes=inner.nodes, initializers=inner.initializers, name=name)
+
+    def own_outputs(self, values: Sequence[ir.Value]) -> list[ir.Value]:
+        """Outputs of the graph's own: an input, an initializer, or a tensor that is an output already gets an Identity."""
+        outputs: list[ir.Value] = []
+        for value in values:
+            is_own = value.producer() in self.nodes and not any(value is other for other in outputs)
+            outputs.append(value if is_own else self.op("Identity", value))
+        return outputs
 
     def has_chosen_name(self, value: ir.Value) -> bool:
         """Whether the builder chose the name of a tensor, so that nobody can depend on it."""
@@ -189,11 +193,11 @@ def results_of(results: Any, where: str) -> list[ir.Value]:
     Raises:
         UsageError: It returned something else than tensors.
     """
-    found = list(results) if isinstance(results, (list, tuple)) else [results]
-    wrong = [type(r).__name__ for r in found if not isinstance(r, ir.Value)]
+    values = list(results) if isinstance(results, (list, tuple)) else [results]
+    wrong = [type(value).__name__ for value in values if not isinstance(value, ir.Value)]
     if wrong:
         raise UsageError(f"{where}: the build function returned {listing(wrong)}. Return the tensors that nodes made.")
-    return found
+    return values
 
 
 def new_model(
@@ -222,13 +226,16 @@ def new_model(
     """
     opsets = {"": opset} if isinstance(opset, int) else dict(opset)
     declared = parse_types(outputs) if isinstance(outputs, Mapping) else {}
-    _refuse_repeated(inputs, outputs)
+    counts = Counter([*outputs, *(name for name in inputs if name in outputs)])
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise UsageError(f"{listing(twice)}: two inputs or outputs have the same name. Rename one.")
     arguments = [ir.Value(name=n, type=t, shape=s) for n, (t, s) in parse_types(inputs).items()]
     g = GraphBuilder(opsets, tensors=Names(inputs), reserved=list(outputs))
     results = results_of(build(g, *arguments), name)
     if len(results) != len(outputs):
         raise UsageError(f"{name}: the build function returned {len(results)} tensors for {len(outputs)} outputs.")
-    finished = [_output(g, r, results[:i]) for i, r in enumerate(results)]
+    finished = g.own_outputs(results)
     _name_outputs(g, dict(zip(outputs, finished, strict=True)), declared)
     graph = ir.Graph(arguments, finished, nodes=g.nodes, initializers=g.initializers, opset_imports=g.opsets, name=name)
     return ir.Model(graph, ir_version=ir_version_for(g.opsets.get("", 0)), producer_name="linger")
@@ -239,41 +246,19 @@ def ir_version_for(opset: int) -> int:
     return max((version for version, first in _FIRST_OPSETS.items() if opset >= first), default=8)
 
 
-def _refuse_repeated(inputs: Iterable[str], outputs: Iterable[str]) -> None:
-    counts = Counter(list(outputs))
-    twice = sorted(counts.keys() & set(inputs)) + [name for name, count in counts.items() if count > 1]
-    if twice:
-        raise UsageError(f"{listing(twice)}: two inputs or outputs have the same name. Rename one.")
-
-
-def _output(g: GraphBuilder, value: ir.Value, before: Sequence[ir.Value]) -> ir.Value:
-    """An output of its own: an input, an initializer or a tensor that is an output already needs an Identity."""
-    is_own = value.producer() in g.nodes and not any(value is other for other in before)
-    made: ir.Value = value if is_own else g.op("Identity", value)
-    return made
-
-
-def _name_outputs(g: GraphBuilder, outputs: Mapping[str, ir.Value], declared: Mapping[str, TensorKind]) -> None:
+def _name_outputs(g: GraphBuilder, outputs: Mapping[str, ir.Value], declared: Mapping[str, _TensorKind]) -> None:
+    """Give outputs their names and declared types."""
     made = {v.name: v for v in (*g.initializers, *(o for node in g.made for o in node.outputs))}
-    wrong = []
+    wrong = [f"{name}: another tensor has this name" for name, v in outputs.items() if made.get(name, v) is not v]
     for name, value in outputs.items():
-        if made.get(name, value) is not value:
-            wrong.append(f"{name}: another tensor has this name")
-        wrong += _declare(name, value, declared.get(name))
+        kind, shape = declared.get(name, (None, None))
+        if kind is not None:
+            if value.dtype not in (None, kind.dtype):
+                wrong.append(f"{name}: it is declared as {kind.dtype.name.lower()}, but has type {type_of(value)}")
+            value.type, value.shape = kind, shape
+        elif value.dtype is None:
+            wrong.append(f"{name}: its type does not follow from the inputs; give outputs={{{name!r}: 'float[…]'}}")
     if wrong:
         raise UsageError(f"{'; '.join(wrong)}.")
     for name, value in outputs.items():
         value.name = name
-
-
-def _declare(name: str, value: ir.Value, declared: TensorKind | None) -> list[str]:
-    """Give an output its declared type; what is wrong with it is returned."""
-    wrong = []
-    if declared is not None:
-        kind, shape = declared
-        if value.dtype not in (None, kind.dtype):
-            wrong.append(f"{name}: it is declared as {kind.dtype.name.lower()}, but has type {type_of(value)}")
-        value.type, value.shape = kind, shape
-    if value.dtype is None:
-        wrong.append(f"{name}: its type does not follow from the inputs; give outputs={{{name!r}: 'float[…]'}}")
-    return wrong

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
-from types import TracebackType
 from typing import Any
 
 import onnx_ir as ir
@@ -17,98 +16,86 @@ from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.nodes import Changes, Names, defined_in, describe, inner_graphs, inputs_within, nodes_within
 from linger.graph.core.rewiring import can_be_output, drop_unused, is_used, redirect, remove_nodes, replace_outputs
 from linger.graph.editing.build import Build, GraphBuilder, results_of
-from linger.graph.editing.search import Match, NodeLike, Pattern, Scopes, TensorLike, matches
+from linger.graph.editing.search import Match, NodeLike, Scopes, TensorLike, matches
 
 
-@dataclass(frozen=True)
-class _Snapshot:
-    """How a model is wired, and what its tensors are called: enough to put everything back, object by object.
-
-    A clone would not do: callers go on using the nodes and tensors that they have found.
-    """
-
-    opsets: dict[str, int]
-    graphs: dict[ir.Graph, tuple[list[ir.Node], list[ir.Value], list[ir.Value]]]  # nodes, outputs, initializers
-    inputs: dict[ir.Node, tuple[ir.Value | None, ...]]
-    tensors: dict[ir.Value, tuple[str | None, ir.TypeProtocol | None, ir.Shape | None]]
-
-    @classmethod
-    def of(cls, model: ir.Model, graphs: Iterable[ir.Graph]) -> _Snapshot:
-        return cls(
-            dict(model.graph.opset_imports),
-            {graph: (list(graph), list(graph.outputs), list(graph.initializers.values())) for graph in graphs},
-            {node: tuple(node.inputs) for graph in graphs for node in graph},
-            {value: (value.name, value.type, value.shape) for graph in graphs for value in defined_in(graph)},
-        )
-
-    def restore(self, model: ir.Model) -> None:
-        model.graph.opset_imports.clear()
-        model.graph.opset_imports.update(self.opsets)
-        for node, inputs in self.inputs.items():
-            for index, value in enumerate(inputs):
-                node.replace_input_with(index, value)
-        for graph, (nodes, outputs, _) in self.graphs.items():
-            graph.outputs[:] = outputs
-            graph.remove([node for node in graph if node not in self.inputs])
-            graph.extend(nodes)
-            graph.initializers.clear()  # so that their names cannot collide while they are given back
-        for tensor, (name, kind, shape) in self.tensors.items():
-            tensor.type, tensor.shape = kind, shape
-            if tensor.name != name:
-                tensor.name = name
-        for graph, (_, _, initializers) in self.graphs.items():
-            for initializer in initializers:
-                graph.initializers.add(initializer)
-
-
-class Transaction:
-    """`with Transaction(model, "insert") as edit:` — an error inside undoes everything that was done to the model there.
+@contextmanager
+def transaction(model: ir.Model, what: str) -> Iterator[_Edit]:
+    """A context for an edit; an error inside undoes everything that was done to the model there.
 
     At the end the nodes are sorted; a cycle is an error like any other.
     """
+    edit = _Edit(model, what)
+    restore = _snapshot(model, edit.scopes.owners)
+    try:
+        yield edit
+        try:
+            model.graph.sort()
+        except ValueError as cycle:
+            raise GraphError(
+                f"{what}: the nodes would depend on each other in a circle. Use tensors that are computed before."
+            ) from cycle
+    except BaseException:
+        restore()
+        for builder in edit.builders:
+            builder.discard()
+        raise
+
+
+def _snapshot(model: ir.Model, graphs: Iterable[ir.Graph]) -> Callable[[], None]:
+    """A function that puts everything back, object by object: how the model is wired, what its tensors are called.
+
+    A clone would not do: callers go on using the nodes and tensors that they have found.
+    """
+    opsets = dict(model.graph.opset_imports)
+    parts = {graph: (list(graph), list(graph.outputs), list(graph.initializers.values())) for graph in graphs}
+    inputs_of = {node: tuple(node.inputs) for graph in graphs for node in graph}
+    tensors = {value: (value.name, value.type, value.shape) for graph in graphs for value in defined_in(graph)}
+
+    def restore() -> None:
+        model.graph.opset_imports.clear()
+        model.graph.opset_imports.update(opsets)
+        for node, inputs in inputs_of.items():
+            for index, value in enumerate(inputs):
+                node.replace_input_with(index, value)
+        for graph, (nodes, outputs, _) in parts.items():
+            graph.outputs[:] = outputs
+            graph.remove([node for node in graph if node not in inputs_of])
+            graph.extend(nodes)
+            graph.initializers.clear()  # so that their names cannot collide while they are given back
+        for tensor, (name, kind, shape) in tensors.items():
+            tensor.type, tensor.shape = kind, shape
+            if tensor.name != name:
+                tensor.name = name
+        for graph, (_, _, initializers) in parts.items():
+            for initializer in initializers:
+                graph.initializers.add(initializer)
+
+    return restore
+
+
+class _Edit:
+    """What an edit of a model works with: the scopes of tensors, builders of new nodes, free names."""
 
     def __init__(self, model: ir.Model, what: str) -> None:
         self.model = model
         self.scopes = Scopes.of(model)
+        self.builders: list[GraphBuilder] = []
         self._what = what
-        self._before = _Snapshot.of(model, self.scopes.owners)
         self._tensor_names = Names(value.name or "" for value in self.scopes.values())
         self._node_names = Names(node.name for node in self.scopes.nodes() if node.name)
-        self._builders: list[GraphBuilder] = []
-
-    def __enter__(self) -> Transaction:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._roll_back()
-            return
-        try:
-            self.model.graph.sort()
-        except ValueError as cycle:
-            self._roll_back()
-            raise GraphError(
-                f"{self._what}: the nodes would depend on each other in a circle. Use tensors that are computed before."
-            ) from cycle
-
-    def _roll_back(self) -> None:
-        self._before.restore(self.model)
-        for builder in self._builders:
-            builder.discard()
 
     def builder(self, graph: ir.Graph, prefix: str) -> GraphBuilder:
         """A builder for nodes that are to stand in a graph; they may use what that graph sees."""
-        made = GraphBuilder(
+        builder = GraphBuilder(
             self.model.graph.opset_imports,
             prefix=prefix,
             tensors=self._tensor_names,
             nodes=self._node_names,
             lookup=lambda name: self._visible(graph, name),
         )
-        self._builders.append(made)
-        return made
+        self.builders.append(builder)
+        return builder
 
     def _visible(self, graph: ir.Graph, name: str) -> ir.Value:
         value = self.scopes.tensor(name)
@@ -117,8 +104,17 @@ class Transaction:
         return value
 
     def place(self, builder: GraphBuilder, graph: ir.Graph, *, after: ir.Node | None = None) -> None:
-        """Put what a builder made into a graph, after a node (None: at its beginning)."""
-        self._refuse_strangers(builder, graph)
+        """Put what a builder made into a graph, after a node (None: at its beginning); refuse what that graph cannot see."""
+        own, read = set(builder.initializers), []
+        for node in builder.made:  # those of inner graphs included
+            own.update(node.outputs, *(defined_in(inner) for inner in inner_graphs(node)))
+            read += [value for value in node.inputs if value is not None]
+        foreign = [v.name for v in dict.fromkeys(read) if v not in own and not self.scopes.sees(graph, v)]
+        if foreign:
+            raise GraphError(
+                f"{self._what}: {listing(map(str, foreign))} cannot be used here: removed, of another model or of "
+                "another sub-graph. Use tensors of this graph or of the graphs around it."
+            )
         first = next(iter(graph), None)
         if after is not None:
             graph.insert_after(after, builder.nodes)
@@ -130,22 +126,9 @@ class Transaction:
             graph.register_initializer(value)
         self.model.graph.opset_imports.update(builder.opsets)
 
-    def _refuse_strangers(self, builder: GraphBuilder, graph: ir.Graph) -> None:
-        """Refuse nodes that read what they could not see in a graph."""
-        own, read = set(builder.initializers), []
-        for node in builder.made:  # those of inner graphs included
-            own.update(node.outputs, *(defined_in(inner) for inner in inner_graphs(node)))
-            read += [value for value in node.inputs if value is not None]
-        foreign = [v.name for v in dict.fromkeys(read) if v not in own and not self.scopes.sees(graph, v)]
-        if foreign:
-            raise GraphError(
-                f"{self._what}: {listing(map(str, foreign))} cannot be used here: removed, of another model or of "
-                "another sub-graph. Use tensors of this graph or of the graphs around it."
-            )
-
-    def set_aside_name(self, value: ir.Value) -> None:
-        """Give a tensor another name that is free and looks like the present one."""
-        value.name = self._tensor_names.choose(value.name or "tensor")
+    def free_name(self, name: str) -> str:
+        """A name for a tensor that is free and looks like the given one."""
+        return self._tensor_names.choose(name)
 
 
 def insert(
@@ -168,13 +151,16 @@ def insert(
         UsageError: No such tensor or consumer, a name in use, an op that does not fit.
         GraphError: The nodes would use what is computed after them.
     """
-    with Transaction(model, "insert") as edit:
+    with transaction(model, "insert") as edit:
         value = edit.scopes.tensor(tensor)
         where, graph = value.name or "?", value.graph
         assert graph is not None  # the scopes know it
         uses = _uses(edit.scopes, value, before)
         is_output = before is None and value.is_graph_output()
-        _require_place(value, uses, is_output=is_output)
+        if not uses and not is_output:
+            raise UsageError(f"{where}: nothing uses this tensor, so nothing can be inserted behind it.")
+        if is_output and value.producer() is None:
+            raise UsageError(f"{where}: it is an input and an output, and both keep their name. Use before=….")
         g = edit.builder(graph, f"{where}/")
         made = results_of(build(g, value), "insert")
         if len(made) != 1 or made[0].producer() not in g.nodes:
@@ -186,20 +172,12 @@ def insert(
         if is_output:
             _give_type(made[0], value)
             replace_outputs(value, made[0])
-            edit.set_aside_name(value)
+            value.name = edit.free_name(where)
             made[0].name = where
     changes = Changes()
     names = [*map(describe, users), *(["the output"] if is_output else [])]
     changes.note(where, f"{listing(n.op_type for n in g.nodes)} inserted, used by {listing(dict.fromkeys(names))}")
     return changes
-
-
-def _require_place(value: ir.Value, uses: list[tuple[ir.Node, int]], *, is_output: bool) -> None:
-    """Refuse a tensor behind which nothing can be inserted."""
-    if not uses and not is_output:
-        raise UsageError(f"{value.name or '?'}: nothing uses this tensor, so nothing can be inserted behind it.")
-    if is_output and value.producer() is None:
-        raise UsageError(f"{value.name or '?'}: it is an input and an output, and both keep their name. Use before=….")
 
 
 def _give_type(value: ir.Value, other: ir.Value) -> None:
@@ -263,11 +241,8 @@ def replace(
             "replace: `where` chooses among the occurrences of a pattern. Choose the nodes themselves instead."
         )
     changes = Changes()
-    with Transaction(model, "replace") as edit:
-        if callable(what):
-            places = list(matches(model, Pattern.of(what), where))
-        else:
-            places = [_group(edit.scopes.some_nodes(what))]
+    with transaction(model, "replace") as edit:
+        places = matches(model, what, where) if callable(what) else [_group(edit.scopes.some_nodes(what))]
         now: dict[ir.Value, ir.Value] = {}  # tensors that an earlier place has replaced
         for place in places:
             made = _substitute(edit, place, build, now)
@@ -279,24 +254,19 @@ def _group(nodes: list[ir.Node]) -> Match:
     """Nodes that go together: what they take from outside and what is used of them outside."""
     if len({node.graph for node in nodes}) != 1:
         raise UsageError(f"replace: {listing(map(describe, nodes)) or 'nothing'} must be nodes of one graph.")
-    made = [output for node in nodes for output in node.outputs]
-    outputs = _used_outside(nodes, made)
+    made = list(chain.from_iterable(node.outputs for node in nodes))
+    inside = set(chain.from_iterable(map(nodes_within, nodes)))
+    outputs = [output for output in made if output.is_graph_output() or not inside.issuperset(output.consumers())]
     if not outputs:
         raise UsageError(f"replace: nothing uses {listing(map(describe, nodes))}. Remove it instead.")
-    inputs = nodes[0].inputs if len(nodes) == 1 else _inputs_from_outside(nodes, made)
+    inputs: Iterable[ir.Value | None] = nodes[0].inputs
+    if len(nodes) > 1:
+        read = chain.from_iterable(node.inputs for node in nodes)
+        inputs = dict.fromkeys(value for value in read if value is not None and value not in made)
     return Match(tuple(inputs), tuple(nodes), tuple(outputs))
 
 
-def _used_outside(nodes: list[ir.Node], made: list[ir.Value]) -> list[ir.Value]:
-    around = {inner for node in nodes for inner in nodes_within(node)}
-    return [output for output in made if output.is_graph_output() or not around.issuperset(output.consumers())]
-
-
-def _inputs_from_outside(nodes: list[ir.Node], made: list[ir.Value]) -> list[ir.Value]:
-    return list(dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in made))
-
-
-def _substitute(edit: Transaction, place: Match, build: Build, now: dict[ir.Value, ir.Value]) -> list[str]:
+def _substitute(edit: _Edit, place: Match, build: Build, now: dict[ir.Value, ir.Value]) -> list[str]:
     """Replace one place; returns the types of the new nodes."""
     graph = place.nodes[0].graph
     assert graph is not None  # it is a node of the model
@@ -316,17 +286,14 @@ def _substitute(edit: Transaction, place: Match, build: Build, now: dict[ir.Valu
 def _built(g: GraphBuilder, place: Match, build: Build) -> list[ir.Value]:
     """What the build function makes in place of a match, one tensor for each of its outputs."""
     title = listing(map(describe, place.nodes))
-    made = results_of(build(g, *place.inputs, **_extra(build, place)), title)
+    extra = {"match": place} if "match" in inspect.signature(build).parameters else {}
+    made = results_of(build(g, *place.inputs, **extra), title)
     if len(made) != len(place.outputs):
         names = listing(o.name or "?" for o in place.outputs)
         raise UsageError(
             f"{title}: the build function returned {len(made)} tensors for {len(place.outputs)} ({names})."
         )
     return made
-
-
-def _extra(build: Build, place: Match) -> dict[str, Match]:
-    return {"match": place} if "match" in inspect.signature(build).parameters else {}
 
 
 def remove(model: ir.Model, nodes: NodeLike | Iterable[NodeLike], *, prune: bool = False) -> Changes:
@@ -344,7 +311,7 @@ def remove(model: ir.Model, nodes: NodeLike | Iterable[NodeLike], *, prune: bool
         UsageError: No such node, or nodes that cannot be bypassed; all of them are named.
     """
     changes = Changes()
-    with Transaction(model, "remove") as edit:
+    with transaction(model, "remove") as edit:
         chosen = edit.scopes.some_nodes(nodes)
         wrong = [f"{describe(node)} {problem}" for node in chosen if (problem := _obstacle(node)) is not None]
         if wrong:
@@ -355,7 +322,7 @@ def remove(model: ir.Model, nodes: NodeLike | Iterable[NodeLike], *, prune: bool
     return changes
 
 
-def _bypass(edit: Transaction, node: ir.Node, changes: Changes, *, prune: bool) -> None:
+def _bypass(edit: _Edit, node: ir.Node, changes: Changes, *, prune: bool) -> None:
     used, source = inputs_within(node), node.inputs[0] if node.inputs else None
     what = "removed"
     if source is not None and is_used(node.outputs[0]):
@@ -369,15 +336,11 @@ def _bypass(edit: Transaction, node: ir.Node, changes: Changes, *, prune: bool) 
 
 def _obstacle(node: ir.Node) -> str | None:
     """Why a node cannot be taken out, or None."""
-    used = list(filter(is_used, node.outputs))
-    if used and used != [node.outputs[0]]:
-        others = [str(o.name) for o in used if o is not node.outputs[0]]
+    others = [str(output.name) for output in node.outputs[1:] if is_used(output)]
+    if others:
         return f"makes {listing(others)} too, which is used"
-    return _bypass_obstacle(node) if used else None
-
-
-def _bypass_obstacle(node: ir.Node) -> str | None:
-    """Why the first input of a node cannot stand in for its first output, or None."""
+    if not any(map(is_used, node.outputs)):
+        return None
     source, output = next(iter(node.inputs), None), node.outputs[0]
     if source is None or inner_graphs(node):
         return "has no input that could stand in for what it makes"
@@ -387,7 +350,7 @@ def _bypass_obstacle(node: ir.Node) -> str | None:
     return None
 
 
-def hand_over(edit: Transaction, old: ir.Value, new: ir.Value, builder: GraphBuilder | None = None) -> ir.Value:
+def hand_over(edit: _Edit, old: ir.Value, new: ir.Value, builder: GraphBuilder | None = None) -> ir.Value:
     """Replace every use of `old`, which is removed, by `new`; outputs of a graph keep their name.
 
     Args:
@@ -414,7 +377,7 @@ def hand_over(edit: Transaction, old: ir.Value, new: ir.Value, builder: GraphBui
     return new
 
 
-def _identity(edit: Transaction, old: ir.Value, new: ir.Value, graph: ir.Graph) -> ir.Value:
+def _identity(edit: _Edit, old: ir.Value, new: ir.Value, graph: ir.Graph) -> ir.Value:
     """An Identity of a tensor, to be the output that `old` was."""
     builder = edit.builder(graph, f"{old.name}/")
     made: ir.Value = builder.op("Identity", new)
@@ -425,7 +388,7 @@ def _identity(edit: Transaction, old: ir.Value, new: ir.Value, graph: ir.Graph) 
 def _merged(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None:
     """Combine the known sizes of two shapes; if they contradict each other, return the new one."""
     if old is None or new is None or _contradict(old, new):
-        return new if old is None or new is not None else old
+        return old if new is None else new
     return ir.Shape([n if isinstance(n, int) else o for o, n in zip(old, new, strict=True)])
 
 
@@ -435,26 +398,21 @@ def _contradict(one: ir.Shape, other: ir.Shape) -> bool:
     )
 
 
-def forget_downstream(edit: Transaction, old: ir.Value, new: ir.Value, users: Iterable[ir.Node]) -> None:
+def forget_downstream(edit: _Edit, old: ir.Value, new: ir.Value, users: Iterable[ir.Node]) -> None:
     """Where a tensor of another type or shape comes in, drop the types noted further on; outputs keep what is declared."""
     types_differ = None not in (old.dtype, new.dtype) and old.dtype != new.dtype
     shapes_differ = old.shape is not None and new.shape is not None and _contradict(old.shape, new.shape)
     if not types_differ and not shapes_differ:
         return
-    for node in _downstream(edit.scopes, users):
-        for output in node.outputs:
-            if not (output.is_graph_output() and output.graph is edit.model.graph):
-                output.type = output.shape = None
-
-
-def _downstream(scopes: Scopes, users: Iterable[ir.Node]) -> set[ir.Node]:
-    """Some nodes and all that depends on them; with a node of a branch, the node that holds the branch."""
-    found: set[ir.Node] = set()
+    visited: set[ir.Node] = set()
     waiting: list[ir.Node | None] = list(users)
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            waiting.append(None if node.graph is None else scopes.owners.get(node.graph))
+        if node is not None and node not in visited:
+            visited.add(node)
+            # with a node of a branch, the node that holds the branch
+            waiting.append(None if node.graph is None else edit.scopes.owners.get(node.graph))
             waiting += [user for output in node.outputs for user in output.consumers()]
-    return found
+    for output in chain.from_iterable(node.outputs for node in visited):
+        if not (output.is_graph_output() and output.graph is edit.model.graph):
+            output.type = output.shape = None

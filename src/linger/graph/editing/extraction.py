@@ -15,10 +15,10 @@ from linger.errors import GraphError, LingerError, UsageError, in_one_line, list
 from linger.graph.core.dialects import is_newer, is_quantizing_domain
 from linger.graph.core.nodes import (
     Names,
-    all_graphs,
     all_nodes,
     called_functions,
     defined_in,
+    graphs_in,
     inputs_within,
     is_dialect,
     nodes_within,
@@ -56,18 +56,6 @@ def extract(model: ir.Model, inputs: Sequence[TensorLike], outputs: Sequence[Ten
     """
     if not outputs:
         raise UsageError("extract: there are no outputs. Name at least one tensor.")
-    starts, ends = _boundary(model, inputs, outputs)
-    seen = _needed_tensors(model, starts, ends)
-    _require_complete(model, starts, seen)
-    part = _cloned(model, starts, ends, seen - set(starts))
-    _complete_types(model, part)
-    return part
-
-
-def _boundary(
-    model: ir.Model, inputs: Sequence[TensorLike], outputs: Sequence[TensorLike]
-) -> tuple[list[ir.Value], list[ir.Value]]:
-    """The tensors where a part begins and ends, each named once and of the main graph."""
     scopes = Scopes.of(model)
     starts, ends = scopes.tensors(inputs), scopes.tensors(outputs)
     twice = [v.name or "?" for some in (starts, ends) for v in dict.fromkeys(some) if some.count(v) > 1]
@@ -78,37 +66,35 @@ def _boundary(
         raise UsageError(
             f"extract: {listing(inside)} belongs to a sub-graph. Only tensors of the main graph can be named."
         )
-    return starts, ends
+    part = _cloned(model, starts, ends, _needed_tensors(model, starts, ends) - set(starts))
+    _complete_types(model, part)
+    return part
 
 
 def _needed_tensors(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value]) -> set[ir.Value]:
-    """The tensors of the main graph that the ends are computed from, back to the starts."""
-    seen: set[ir.Value] = set()
+    """The tensors of the main graph that the ends are computed from, back to the starts; all starts must be needed."""
+    needed: set[ir.Value] = set()
     waiting = list(ends)
     while waiting:
         value = waiting.pop()
-        if value in seen or value.graph not in (model.graph, None):
+        if value in needed or value.graph not in (model.graph, None):
             continue  # a tensor inside a branch
-        seen.add(value)
+        needed.add(value)
         node = value.producer()
         if value not in starts and node is not None:
             waiting += inputs_within(node)
-    unmade = sorted(v.name or "?" for v in seen if v.graph is None)
+    unmade = sorted(v.name or "?" for v in needed if v.graph is None)
     if unmade:
         raise GraphError(f"extract: no node makes {listing(unmade)}, which is used. Repair the model first.")
-    return seen
-
-
-def _require_complete(model: ir.Model, starts: Sequence[ir.Value], seen: set[ir.Value]) -> None:
-    """Refuse inputs that the outputs do not need, and those that are missing."""
-    missing = seen.difference(starts, model.graph.initializers.values())
+    missing = needed.difference(starts, model.graph.initializers.values())
     wrong = {
-        "the outputs do not depend on {}, leave it out": [v.name for v in starts if v not in seen],
+        "the outputs do not depend on {}, leave it out": [v.name for v in starts if v not in needed],
         "the outputs also depend on {}, add it to the inputs": [v.name for v in model.graph.inputs if v in missing],
     }
     sentences = [text.format(listing(map(str, names))) for text, names in wrong.items() if names]
     if sentences:
         raise UsageError(f"extract: {'; '.join(sentences)}.")
+    return needed
 
 
 def _cloned(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value], made: set[ir.Value]) -> ir.Model:
@@ -134,16 +120,11 @@ def _cloned(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value
     functions = [function.clone() for key, function in model.functions.items() if key in called]
     part = ir.Model(graph, ir_version=model.ir_version, producer_name=model.producer_name, functions=functions)
     own_types(part)
-    _drop_unused_domains(part)
+    used = {"", *(node.domain for node in all_nodes(part))}
+    used.update(*({function.domain, *function.opset_imports} for function in functions))
+    for domain in graph.opset_imports.keys() - used:
+        del graph.opset_imports[domain]
     return part
-
-
-def _drop_unused_domains(model: ir.Model) -> None:
-    used = {"", *(node.domain for node in all_nodes(model))}
-    for function in model.functions.values():
-        used |= {function.domain, *function.opset_imports}
-    for domain in model.graph.opset_imports.keys() - used:
-        del model.graph.opset_imports[domain]
 
 
 def _complete_types(model: ir.Model, part: ir.Model) -> None:
@@ -201,11 +182,14 @@ def merge(first: ir.Model, second: ir.Model, connect: Mapping[str, str], *, pref
     one, two = copied(first), copied(second)
     sources = {value.name: value for value in one.graph.outputs}
     sinks = {value.name: value for value in two.graph.inputs}
-    wrong = [*_unknown(connect, sources, sinks), *_contradictions(one, two)]
     pairs = [(sources[a], sinks[b]) for a, b in connect.items() if a in sources and b in sinks]
-    wrong += [f"{a.name} is {_kind(a)}, {b.name} is {_kind(b)}" for a, b in pairs if not _fit(a, b)]
     joined = [sink for _, sink in pairs]
-    wrong += _rename(one, two, joined, prefix)
+    wrong = [
+        *_unknown(connect, sources, sinks),
+        *_contradictions(one, two),
+        *(f"{a.name} is {_kind(a)}, {b.name} is {_kind(b)}" for a, b in pairs if not _fit(a, b)),
+        *_rename(one, two, joined, prefix),
+    ]
     if wrong:
         raise UsageError(f"merge: {'; '.join(wrong)}.")
     for source, sink in pairs:
@@ -257,13 +241,11 @@ def _rename(one: ir.Model, two: ir.Model, joined: list[ir.Value], prefix: str) -
     for value in ends:
         value.name = f"{prefix}{value.name}"
         taken.claim(value.name)
-    for place in all_graphs(two):
-        if place.function is None:
-            for value in defined_in(place.graph):
-                if value not in ends and value.name:
-                    value.name = taken.choose(f"{prefix}{value.name}")
-    for node in all_nodes(two):
-        node.name = nodes.choose(f"{prefix}{node.name}") if node.name else node.name
+    values = chain.from_iterable(defined_in(place.graph) for place in graphs_in(two.graph))
+    for value in [value for value in values if value not in ends and value.name]:
+        value.name = taken.choose(f"{prefix}{value.name}")
+    for node in filter(lambda node: node.name, all_nodes(two)):
+        node.name = nodes.choose(f"{prefix}{node.name}")
     return sorted(clashes)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -50,19 +51,11 @@ def find(
     """
     types = None if op_type is None else {op_type} if isinstance(op_type, str) else set(op_type)
     domain = "" if domain == "ai.onnx" else domain
-
-    def fits(node: ir.Node) -> bool:
-        has_type = types is None or node.op_type in types
-        has_domain = domain is None or node.domain == domain
-        return has_type and has_domain and (name is None or _has_name(node, name)) and (where is None or where(node))
-
-    return [node for node in (all_nodes(model) if subgraphs else model.graph) if fits(node)]
-
-
-def _has_name(node: ir.Node, name: str) -> bool:
-    """Whether a node's name equals a name or matches it as a glob; `layers[0]` may be meant either way."""
-    own = node.name or ""
-    return own == name or fnmatchcase(own, name)
+    nodes: Iterable[ir.Node] = all_nodes(model) if subgraphs else model.graph
+    nodes = (n for n in nodes if (types is None or n.op_type in types) and domain in (None, n.domain))
+    if name is not None:  # `layers[0]` may be meant as it is or as a glob
+        nodes = (n for n in nodes if (n.name or "") == name or fnmatchcase(n.name or "", name))
+    return [n for n in nodes if where is None or where(n)]
 
 
 @dataclass(frozen=True)
@@ -97,68 +90,58 @@ class Scopes:
         return False
 
     def tensor(self, tensor: TensorLike) -> ir.Value:
-        """Return the tensor that is given itself or by name.
-
-        Raises:
-            UsageError: There is none, or the name is used in several sub-graphs.
-        """
+        """The tensor that is given itself or by name; as `tensors`."""
         return self.tensors([tensor])[0]
 
     def tensors(self, tensors: Iterable[TensorLike]) -> list[ir.Value]:
-        """Return the tensors that are given themselves or by name.
+        """The tensors that are given themselves or by name.
 
         Raises:
             UsageError: Tensors that do not exist or whose name is used in several sub-graphs; all of them are named.
         """
-        return _meant(tensors, self.values(), "tensor")
+        return _look_up(tensors, self.values(), "tensor")
 
     def some_nodes(self, nodes: NodeLike | Iterable[NodeLike]) -> list[ir.Node]:
-        """Return the nodes that are given themselves or by name, without repetitions.
+        """The nodes that are given themselves or by name, without repetitions.
 
         Raises:
             UsageError: Nodes that are not in the model or whose name is not unique; all of them are named.
         """
-        wanted = [nodes] if isinstance(nodes, (str, ir.Node)) else nodes
-        return list(dict.fromkeys(_meant(wanted, self.nodes(), "node")))
+        given = [nodes] if isinstance(nodes, (str, ir.Node)) else nodes
+        return list(dict.fromkeys(_look_up(given, self.nodes(), "node")))
 
 
 _Named = TypeVar("_Named", ir.Node, ir.Value)
 
 
-def _meant(wanted: Iterable[str | _Named], known: Iterable[_Named], kind: str) -> list[_Named]:
-    """Look up nodes or tensors that are given themselves or by name."""
+def _look_up(given: Iterable[str | _Named], known: Iterable[_Named], kind: str) -> list[_Named]:
+    """Nodes or tensors that are given themselves or by name."""
     things = dict.fromkeys(known)
     by_name: dict[str, list[_Named]] = {}
     for thing in things:
         if thing.name:
             by_name.setdefault(thing.name, []).append(thing)
-    found, wrong = [], []
-    for want in wanted:
-        if not isinstance(want, str):
-            found.append(want)
-            wrong += [] if want in things else [_stranger(want, kind)]
-        elif len(same := by_name.get(want, [])) == 1:
-            found += same
-        else:
-            wrong.append(_not_one(want, len(same), kind, sorted(by_name)))
+    results, wrong = [], []
+    for item in given:
+        same = by_name.get(item, []) if isinstance(item, str) else [item] * (item in things)
+        results += same
+        if len(same) != 1:
+            wrong.append(_lookup_problem(item, len(same), kind, sorted(by_name)))
     if wrong:
         raise UsageError(" ".join(wrong))
-    return found
+    return results
 
 
-def _stranger(thing: ir.Node | ir.Value, kind: str) -> str:
-    title = describe(thing) if isinstance(thing, ir.Node) else thing.name
-    return f"{title} is no {kind} of this model: it was removed, or belongs to another model or to a function. Find it again."
-
-
-def _not_one(name: str, count: int, kind: str, known: list[str]) -> str:
+def _lookup_problem(item: str | ir.Node | ir.Value, count: int, kind: str, known: list[str]) -> str:
+    if not isinstance(item, str):
+        title = describe(item) if isinstance(item, ir.Node) else item.name
+        return f"{title} is no {kind} of this model: it was removed, or belongs to another model or to a function. Find it again."
     if count:
-        return (
-            f"{name}: there are {count} {kind}s of this name. Give the {kind} itself, as linger.graph.find returns it."
-        )
-    near = get_close_matches(name, known, n=3)
+        there_are = f"there are {count} {kind}s of this name"
+        return f"{item}: {there_are}. Give the {kind} itself, as linger.graph.find returns it."
+    near = get_close_matches(item, known, n=3)
     hint = f"Is {' or '.join(near)} meant?" if near else f"Known are {listing(known, limit=8)}."
-    return f"{name}: there is no {kind} of this name in the model. {hint}"
+    return f"{item}: there is no {kind} of this name in the model. {hint}"
 
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"})
@@ -167,15 +150,15 @@ _LARGEST_CONSTANT = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class _Wanted:
     """A tensor of a pattern: output `index` of a node, or (without one) a parameter, which stands for any tensor."""
 
-    node: WantedNode | None = None
+    node: _WantedNode | None = None
     index: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class WantedNode:
+class _WantedNode:
     """A node of a pattern; attributes that are not named may have any value."""
 
     op_type: str
@@ -184,62 +167,49 @@ class WantedNode:
     attributes: Mapping[str, Any]
 
 
-class PatternBuilder:
+def op_call(op: Callable[..., Any], op_type: str) -> Callable[..., Any]:
+    """`g.Relu`, short for `g.op("Relu", …)`, of the builders of graphs and of patterns."""
+    if not op_type[:1].isupper():
+        raise AttributeError(f"{op_type}: op types begin with a capital; for others write g.op({op_type!r}, …)")
+    return partial(op, op_type)
+
+
+class _PatternBuilder:
     """The `g` of a pattern function: it takes the calls of a builder and remembers what they ask for."""
 
     def __init__(self) -> None:
-        self.nodes: list[WantedNode] = []
+        self.nodes: list[_WantedNode] = []
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        if not op_type[:1].isupper():
-            raise AttributeError(f"{op_type}: op types begin with a capital; for others write g.op({op_type!r}, …)")
-        return lambda *inputs, **attributes: self.op(op_type, *inputs, **attributes)
+        return op_call(self.op, op_type)
 
     def op(self, op_type: str, *inputs: Any, _domain: str = "", _outputs: int = 1, **attributes: Any) -> Any:
         """A node that must be there; several outputs come as a tuple."""
-        wanted = WantedNode(op_type, "" if _domain == "ai.onnx" else _domain, inputs, attributes)
+        wanted = _WantedNode(op_type, "" if _domain == "ai.onnx" else _domain, inputs, attributes)
         self.nodes.append(wanted)
-        return Wanted(wanted) if _outputs == 1 else tuple(Wanted(wanted, i) for i in range(_outputs))
+        return _Wanted(wanted) if _outputs == 1 else tuple(_Wanted(wanted, i) for i in range(_outputs))
 
 
-@dataclass(frozen=True, eq=False)
-class Pattern:
-    """A pattern function, called once: its parameters, nodes and results."""
-
-    name: str
-    parameters: tuple[Wanted, ...]
-    nodes: tuple[WantedNode, ...]
-    outputs: tuple[Wanted, ...]
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> Pattern:
-        """Read a pattern function `pattern(g, *tensors)`.
-
-        Raises:
-            UsageError: It returns no tensor of its nodes, or has nodes that its first result does not need.
-        """
-        name = getattr(function, "__name__", "pattern")
-        g = PatternBuilder()
-        parameters = tuple(Wanted() for _ in list(inspect.signature(function).parameters)[1:])
-        results = function(g, *parameters)
-        outputs = tuple(results) if isinstance(results, (list, tuple)) else (results,)
-        if not outputs or any(getattr(output, "node", None) is None for output in outputs):
-            raise UsageError(f"{name}: the pattern must return the tensors that its nodes make.")
-        needed = set(_upstream(outputs[0].node))
-        spare = [node.op_type for node in g.nodes if node not in needed]
-        if spare:
-            raise UsageError(
-                f"{name}: the first result of the pattern does not depend on {', '.join(spare)}. Return the last tensor first."
-            )
-        return cls(name, parameters, tuple(g.nodes), outputs)
-
-
-def _upstream(node: WantedNode | None) -> Iterator[WantedNode]:
-    if node is not None:
-        yield node
-        for value in node.inputs:
-            if isinstance(value, Wanted):
-                yield from _upstream(value.node)
+def _read(function: Callable[..., Any]) -> tuple[list[_Wanted], list[_WantedNode], list[Any]]:
+    """Call a pattern function `pattern(g, *tensors)` once; return its parameters, nodes and results."""
+    name = getattr(function, "__name__", "pattern")
+    g = _PatternBuilder()
+    parameters = [_Wanted() for _ in list(inspect.signature(function).parameters)[1:]]
+    results = function(g, *parameters)
+    outputs = list(results) if isinstance(results, (list, tuple)) else [results]
+    if not outputs or any(getattr(output, "node", None) is None for output in outputs):
+        raise UsageError(f"{name}: the pattern must return the tensors that its nodes make.")
+    needed = [outputs[0].node]
+    for node in needed:  # the list grows while it is walked
+        needed += [
+            value.node for value in node.inputs if isinstance(value, _Wanted) and value.node not in (None, *needed)
+        ]
+    spare = [node.op_type for node in g.nodes if node not in needed]
+    if spare:
+        raise UsageError(
+            f"{name}: the first result of the pattern does not depend on {', '.join(spare)}. Return the last tensor first."
+        )
+    return parameters, g.nodes, outputs
 
 
 @dataclass(frozen=True)
@@ -251,25 +221,32 @@ class Match:
     outputs: tuple[ir.Value, ...]
 
 
-Binding = dict[Any, Any]
-"""What each Wanted (a tensor) and WantedNode (a node) of a pattern stands for."""
+_Binding = dict[Any, Any]
+"""What each _Wanted (a tensor) and _WantedNode (a node) of a pattern stands for."""
 
 
-def matches(model: ir.Model, pattern: Pattern, where: Callable[[Match], bool] | None = None) -> Iterator[Match]:
-    """Every place where a pattern occurs and could be cut out: no tensor inside is used elsewhere, no node is shared."""
+def matches(model: ir.Model, pattern: Callable[..., Any], where: Callable[[Match], bool] | None = None) -> list[Match]:
+    """Every place where a pattern occurs and could be cut out: no tensor inside is used elsewhere, no node is shared.
+
+    Raises:
+        UsageError: The pattern returns no tensor of its nodes, or has nodes that its first result does not need.
+    """
+    parameters, nodes, outputs = _read(pattern)
+    results: list[Match] = []
     taken: set[ir.Node] = set()
     for node in list(all_nodes(model)):
-        for binding in _bind_node(pattern.outputs[0].node, node, {}, model):
-            found = Match(
-                tuple(binding.get(p) for p in pattern.parameters),
-                tuple(binding[n] for n in pattern.nodes),
-                tuple(binding[o.node].outputs[o.index] for o in pattern.outputs),
+        for binding in _bind_node(outputs[0].node, node, {}, model):
+            match = Match(
+                tuple(binding.get(p) for p in parameters),
+                tuple(binding[n] for n in nodes),
+                tuple(binding[o.node].outputs[o.index] for o in outputs),
             )
-            is_free = not taken.intersection(found.nodes) and _can_be_cut_out(found)
-            if is_free and (where is None or where(found)):
-                taken.update(found.nodes)
-                yield found
+            is_free = not taken.intersection(match.nodes) and _can_be_cut_out(match)
+            if is_free and (where is None or where(match)):
+                taken.update(match.nodes)
+                results.append(match)
                 break
+    return results
 
 
 def _can_be_cut_out(match: Match) -> bool:
@@ -282,8 +259,8 @@ def _can_be_cut_out(match: Match) -> bool:
     )
 
 
-def _bind_node(wanted: WantedNode | None, node: ir.Node | None, binding: Binding, model: ir.Model) -> Iterator[Binding]:
-    if wanted is None or node is None:
+def _bind_node(wanted: _WantedNode, node: ir.Node | None, binding: _Binding, model: ir.Model) -> Iterator[_Binding]:
+    if node is None:
         return
     if wanted in binding:
         if binding[wanted] is node:
@@ -291,42 +268,25 @@ def _bind_node(wanted: WantedNode | None, node: ir.Node | None, binding: Binding
         return
     if (node.op_type, node.domain) != (wanted.op_type, wanted.domain) or not _fits(wanted.attributes, node, model):
         return
-    for order in _input_orders(wanted):
-        yield from _bind_inputs(order, _trimmed(node.inputs), {**binding, wanted: node}, model)
-
-
-def _input_orders(wanted: WantedNode) -> list[Sequence[Any]]:
-    """The inputs of a node of a pattern, in both orders where the op does not mind."""
     is_symmetric = not wanted.domain and wanted.op_type in _COMMUTATIVE and len(wanted.inputs) == _PAIR
-    return [wanted.inputs, wanted.inputs[::-1]] if is_symmetric else [wanted.inputs]
-
-
-def _trimmed(values: Sequence[ir.Value | None]) -> list[ir.Value | None]:
-    """Inputs without the empty ones at the end, which mean nothing."""
-    kept = list(values)
-    while kept and kept[-1] is None:
-        kept.pop()
-    return kept
+    for order in [wanted.inputs, wanted.inputs[::-1]] if is_symmetric else [wanted.inputs]:
+        yield from _bind_inputs(order, node.inputs, {**binding, wanted: node}, model)
 
 
 def _bind_inputs(
-    wanted: Sequence[Any], values: Sequence[ir.Value | None], binding: Binding, model: ir.Model
-) -> Iterator[Binding]:
-    if not wanted and not values:
-        yield binding
-    if not wanted or (not values and not _may_be_missing(wanted[0])):
+    wanted: Sequence[Any], values: Sequence[ir.Value | None], binding: _Binding, model: ir.Model
+) -> Iterator[_Binding]:
+    """Bind the inputs of a node one after the other; empty ones at its end mean nothing."""
+    if not wanted:
+        if all(value is None for value in values):
+            yield binding
         return
-    value = values[0] if values else None
-    for bound in _bind_value(wanted[0], value, binding, model):
+    for bound in _bind_value(wanted[0], values[0] if values else None, binding, model):
         yield from _bind_inputs(wanted[1:], values[1:], bound, model)
 
 
-def _may_be_missing(wanted: Any) -> bool:
-    return wanted is None or (isinstance(wanted, Wanted) and wanted.node is None)
-
-
-def _bind_value(wanted: Any, value: ir.Value | None, binding: Binding, model: ir.Model) -> Iterator[Binding]:
-    if not isinstance(wanted, Wanted):
+def _bind_value(wanted: Any, value: ir.Value | None, binding: _Binding, model: ir.Model) -> Iterator[_Binding]:
+    if not isinstance(wanted, _Wanted):
         if _is_constant(value, wanted):
             yield binding
     elif wanted.node is None:
@@ -350,8 +310,8 @@ def _is_constant(value: ir.Value | None, number: Any) -> bool:
 def _constant_of(value: ir.Value) -> NDArray[Any] | None:
     """The content of an initializer or of a Constant node; an initializer that may be overridden is none."""
     if value.is_initializer() and value.const_value is not None:
-        large = value.is_graph_input() or value.const_value.size > _LARGEST_CONSTANT
-        return None if large else value.const_value.numpy()
+        is_open = value.is_graph_input() or value.const_value.size > _LARGEST_CONSTANT
+        return None if is_open else value.const_value.numpy()
     producer = value.producer()
     if producer is None or (producer.domain, producer.op_type) != ("", "Constant"):
         return None

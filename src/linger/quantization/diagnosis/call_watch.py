@@ -37,10 +37,10 @@ Key = tuple[str, int]
 FunctionKey = tuple[str, int, str, int]
 """A module's path, which of its calls, a torch function, and which of its calls there, from 0."""
 
-Given = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments and keyword arguments."""
 
-FunctionHandler = Callable[[FunctionKey, partial[object], Given], object]
+FunctionHandler = Callable[[FunctionKey, partial[object], Arguments], object]
 """Runs a function that is bound to its arguments, and returns what it returns."""
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -87,9 +87,8 @@ class CallWatch:
         self._is_paused = False
         self.begin()
         self._mode = None if functions is None else _FunctionMode(self, functions)
-        if (
-            self._mode is not None
-        ):  # begins last and ends first: it sees a function before the modes of a quantized model do
+        if self._mode is not None:
+            # begins last and ends first: it sees a function before the modes of a quantized model do
             model.register_forward_pre_hook(self._mode.enter)
             model.register_forward_hook(self._mode.leave, prepend=True)
         for module in self.modules.values():
@@ -207,7 +206,7 @@ class SignalNoise:
     def add(self, reference: Tensor, other: Tensor) -> None:
         """Count one pair of tensors of the same shape."""
         f = as_real(reference)
-        self.signal += power(f)
+        self.signal += inner_product(f, f)
         self.noise += squared_error(f, as_real(other))
 
     def add_all(self, references: Sequence[Tensor], others: Sequence[Tensor]) -> None:
@@ -216,9 +215,9 @@ class SignalNoise:
         Raises:
             UsageError: There are not as many of one as of the other, or their shapes differ.
         """
-        found = mismatch(references, others)
-        if found is not None:
-            raise UsageError(f"{found}. Compare results of the same computation.")
+        difference = mismatch(references, others)
+        if difference is not None:
+            raise UsageError(f"{difference}. Compare results of the same computation.")
         for reference, other in zip(references, others, strict=True):
             self.add(reference, other)
 
@@ -239,11 +238,6 @@ def decibels(signal: float, noise: float) -> float:
     if signal == 0 or noise == math.inf:
         return -math.inf
     return 10.0 * (math.log10(signal) - math.log10(noise))
-
-
-def power(values: Tensor) -> float:
-    """Σ v² over what is finite; `values` is float64 and flat."""
-    return inner_product(values, values)
 
 
 def inner_product(first: Tensor, second: Tensor) -> float:
@@ -311,16 +305,16 @@ def working_copy(model: nn.Module, who: str) -> nn.Module:
         UsageError: The model holds something that cannot be copied.
     """
     try:
-        made = copy.deepcopy(model)
+        duplicate = copy.deepcopy(model)
     except Exception as error:
         raise UsageError(
             f"{who}: a copy of {type(model).__name__} cannot be made ({type(error).__name__}: {error}). Remove what "
             "copy.deepcopy does not copy: open files, generators, tensors that carry a gradient graph."
         ) from error
-    made.eval()
-    for module in made.modules():
-        module.register_forward_pre_hook(_do_nothing)
-    return made
+    duplicate.eval()
+    for module in duplicate.modules():
+        module.register_forward_pre_hook(lambda *_: None)
+    return duplicate
 
 
 def sharing_copy(module: _Module, *, instead: Sequence[tuple[object, object]] = ()) -> _Module:
@@ -333,10 +327,6 @@ def sharing_copy(module: _Module, *, instead: Sequence[tuple[object, object]] = 
     memo: dict[int, object] = {id(parameter): parameter for parameter in module.parameters()}
     memo |= {id(old): new for old, new in instead}
     return copy.deepcopy(module, memo)
-
-
-def _do_nothing(module: nn.Module, args: object) -> None:
-    """A forward pre-hook."""
 
 
 _COLUMNS = (
@@ -374,6 +364,13 @@ class CoverageRow:
     def percent(self) -> float:
         """The share in percent."""
         return 100.0 * self.share
+
+    def __str__(self) -> str:
+        """A line about an op that stays float, or whose numbers differ; empty for any other."""
+        if self.runs_as == "integer":
+            return f"  {self.where or 'model'}: {self.op}: {self.reason}" if self.reason else ""
+        share = f" ({_percent(self.share)} of the multiplications)" if self.macs else ""
+        return f"  {self.where or 'model'}: {self.op} stays float{share}: {self.reason}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -413,8 +410,7 @@ class Coverage(Result):
 
     def table(self) -> tuple[CoverageRow, ...]:
         """The rows with names."""
-        total = self.macs or 1
-        kinds = {True: "integer", False: "float"}
+        total, kinds = self.macs or 1, ("float", "integer")
         return tuple(
             CoverageRow(o.where, o.op, kinds[o.is_integer], o.reason, o.macs, o.macs / total) for o in self.ops
         )
@@ -425,14 +421,7 @@ class Coverage(Result):
         return f"{counts}; {_percent(self.integer_share)} of the multiplications as integers" if self.macs else counts
 
     def __str__(self) -> str:
-        lines = [self.summary()]
-        for row in self.table():
-            if row.runs_as == "integer" and row.reason:
-                lines.append(f"  {row.where or 'model'}: {row.op}: {row.reason}")
-            elif row.runs_as == "float":
-                share = f" ({_percent(row.share)} of the multiplications)" if row.macs else ""
-                lines.append(f"  {row.where or 'model'}: {row.op} stays float{share}: {row.reason}")
-        return "\n".join(lines)
+        return "\n".join([self.summary(), *filter(None, map(str, self.table()))])
 
 
 def _percent(share: float) -> str:

@@ -176,17 +176,25 @@ class Dumper:
         method = "enable_dump_quanted"
         self._check(method, model)
         runtime = runtime_of(model)
+        if runtime is None and quantized_layers(model):
+            raise UsageError(
+                f"{method}: this is a part of a quantized model, or holds one. Give the model that linger.init returned, and "
+                "name the part in match_pattern."
+            )
         if runtime is None:
-            raise UsageError(f"{method}: {_why_not_quantized(model)}")
+            raise UsageError(
+                f"{method}: this model is not quantized. Call linger.init(model) first, or use enable_dump_model for a float "
+                "model."
+            )
         if model.training:
             raise UsageError(
                 f"{method}: the model is in training mode, where layers compute with floats. Call model.eval() first."
             )
         pattern = compiled_pattern(method, match_pattern)
         _require_op(method, model, pattern)
-        dump = _OpDump(_Gate(method, model), made_folder(method, os.fspath(path)), pattern)
-        runtime.observers.append(dump.write)
-        self._cleanup.callback(runtime.observers.remove, dump.write)
+        write = partial(_write_op, _Gate(method, model), made_folder(method, os.fspath(path)), pattern)
+        runtime.observers.append(write)
+        self._cleanup.callback(runtime.observers.remove, write)
         self._keep(method, model, [])
 
     def enable_dump_model(
@@ -263,15 +271,6 @@ def _is_counted(model: nn.Module) -> bool:
     return runtime is None or not (runtime.is_thorough or runtime.emitter is not None)
 
 
-def _why_not_quantized(model: nn.Module) -> str:
-    if quantized_layers(model):
-        return (
-            "this is a part of a quantized model, or holds one. Give the model that linger.init returned, and name the "
-            "part in match_pattern."
-        )
-    return "this model is not quantized. Call linger.init(model) first, or use enable_dump_model for a float model."
-
-
 def _require_op(method: str, model: nn.Module, pattern: re.Pattern[str]) -> None:
     paths = [path for path, module in model.named_modules() if not isinstance(module, FunctionalLayer)]
     if any(pattern.match(root_name(path)) for path in paths):
@@ -300,22 +299,22 @@ class _Gate:
         return not is_refused
 
 
-class _OpDump:
-    """Writes every op of a quantized model; an observer of its runtime."""
-
-    def __init__(self, gate: _Gate, folder: Path, pattern: re.Pattern[str]) -> None:
-        self._gate, self._folder, self._pattern = gate, folder, pattern
-
-    def write(
-        self, name: str, op: Op, operands: Sequence[Tensor | Frozen], attributes: Mapping[str, Any], result: QTensor
-    ) -> None:
-        where = root_name(name.rpartition(".")[0])
-        full = root_name(name)
-        if not (self._pattern.match(where) or self._pattern.match(full)) or not self._gate.is_open:
-            return
+def _write_op(
+    gate: _Gate,
+    folder: Path,
+    pattern: re.Pattern[str],
+    name: str,
+    op: Op,
+    operands: Sequence[Tensor | Frozen],
+    attributes: Mapping[str, Any],
+    result: QTensor,
+) -> None:
+    """Write one op of a quantized model; an observer of its runtime."""
+    full = root_name(name)
+    if (pattern.match(root_name(name.rpartition(".")[0])) or pattern.match(full)) and gate.is_open:
         tensors = op_tensors(op, operands, result)
         texts = {f".{key}": [array] for key, array in tensors.items()}
-        write_tensors(self._folder, file_stem(full), texts, op_settings(op, operands, attributes, result) | tensors)
+        write_tensors(folder, file_stem(full), texts, op_settings(op, operands, attributes, result) | tensors)
 
 
 class _LayerDump:
@@ -329,9 +328,8 @@ class _LayerDump:
         calls = Calls()
         handles = calls.watch(model)
         for layer, name in layers.items():
-            after = Hook(partial(self._after, name, calls))
             handles.append(layer.register_forward_pre_hook(Hook(self._before), with_kwargs=True))
-            handles.append(layer.register_forward_hook(after))
+            handles.append(layer.register_forward_hook(Hook(partial(self._after, name, calls))))
         return handles
 
     def _before(self, layer: nn.Module, args: object, kwargs: object) -> None:
@@ -346,10 +344,9 @@ class _LayerDump:
         if inputs is None:
             return
         number = calls.number(name)
-        outputs = _arrays(output)
         texts = {"_input_float": inputs[:1], "_output_float": _arrays(main_output(layer, output))}
         stem = file_stem(name) + (f"@{number}" if number else "")
-        content = _numbered("input", inputs) | _numbered("output", outputs)
+        content = _numbered("input", inputs) | _numbered("output", _arrays(output))
         if content:
             write_tensors(self._folder, stem, {suffix: a for suffix, a in texts.items() if a}, content)
 
@@ -386,17 +383,12 @@ def op_tensors(op: Op, operands: Sequence[Tensor | Frozen], result: QTensor) -> 
         pairs["input" if len(inputs) == 1 else f"input{number}"] = _real_and_integers(operand)
     for frozen in data:
         if isinstance(frozen, Frozen):
-            pairs |= _parameters(frozen)
+            pairs["weights"] = frozen.weight, frozen.weight_integers
+            if frozen.bias is not None and frozen.bias_integers is not None:
+                pairs["bias"] = frozen.bias, frozen.bias_integers
     pairs["outputs"] = _real_and_integers(result)
     integers = {f"q_{key}": as_array(whole) for key, (_, whole) in pairs.items() if whole is not None}
     return {key: as_array(real) for key, (real, _) in pairs.items()} | integers
-
-
-def _parameters(frozen: Frozen) -> dict[str, tuple[Tensor, Tensor | None]]:
-    found: dict[str, tuple[Tensor, Tensor | None]] = {"weights": (frozen.weight, frozen.weight_integers)}
-    if frozen.bias is not None and frozen.bias_integers is not None:
-        found["bias"] = frozen.bias, frozen.bias_integers
-    return found
 
 
 def _real_and_integers(operand: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -412,13 +404,13 @@ def op_settings(
     """
     data, constants = _without_constants(op, operands)
     quantized = [operand for operand in data if isinstance(operand, QTensor)]
-    found = {key: value for key, value in op.complete(attributes).items() if value is not None}
-    found |= {f"q_{name}": as_array(c.integers()) for name, c in constants.items() if isinstance(c, QTensor)}
+    settings: dict[str, Any] = {"scale_o": result.scale, "o_bits": result.bits}
     if len(quantized) == 1:
-        found = {"scale_x": quantized[0].scale, "data_bits": quantized[0].bits} | found
+        settings |= {"scale_x": quantized[0].scale, "data_bits": quantized[0].bits}
     elif quantized:
-        found = {"data_bits": [operand.bits for operand in quantized]} | found
-    return {"scale_o": result.scale, "o_bits": result.bits} | found
+        settings["data_bits"] = [operand.bits for operand in quantized]
+    settings |= {key: value for key, value in op.complete(attributes).items() if value is not None}
+    return settings | {f"q_{name}": as_array(c.integers()) for name, c in constants.items() if isinstance(c, QTensor)}
 
 
 def _without_constants(
@@ -441,7 +433,7 @@ def write_tensors(folder: Path, stem: str, texts: Mapping[str, Sequence[Array]],
     writers: dict[Path, Writer] = {
         folder / f"{stem}{suffix}": partial(_write_lines, parts) for suffix, parts in texts.items()
     }
-    writers[folder / f"{stem}.npz"] = partial(_write_npz, arrays)
+    writers[folder / f"{stem}.npz"] = lambda file: np.savez(file, **arrays)
     write_together(writers)
 
 
@@ -453,7 +445,3 @@ def _write_lines(arrays: Sequence[Array], file: IO[bytes]) -> None:
         for start in range(0, flat.size, _LINES):
             numbers = flat[start : start + _LINES].tolist()
             file.write(("%.6f\n" * len(numbers) % tuple(numbers)).encode())
-
-
-def _write_npz(arrays: Mapping[str, Any], file: IO[bytes]) -> None:
-    np.savez(file, **arrays)

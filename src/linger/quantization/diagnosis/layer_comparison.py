@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,17 +24,16 @@ from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.stored import EVERYTHING
 from linger.quantization.diagnosis.call_watch import (
+    Arguments,
     Call,
     CallWatch,
     FunctionKey,
-    Given,
     Key,
     SignalNoise,
     as_real,
     decibels,
     inner_product,
     mismatch,
-    power,
     range_of_function,
     squared_error,
     working_copy,
@@ -122,16 +121,13 @@ class LayerComparison(Result):
 
     def summary(self) -> str:
         """The result in one line."""
-        functions = sum(row.is_function for row in self.rows)
-        text = f"{self.output_db:.1f} dB at the output, {len(self.rows) - functions} calls of layers"
-        if functions:
-            text += f", {functions} of functions"
-        born = self.born()
-        if born:
-            text += f"; most error is born in {born[0].name or 'the model'} ({born[0].born_db:.1f} dB)"
-        if self.unmatched:
-            text += f"; {len(self.unmatched)} without a counterpart"
-        return text
+        functions, born = sum(row.is_function for row in self.rows), self.born()
+        return (
+            f"{self.output_db:.1f} dB at the output, {len(self.rows) - functions} calls of layers"
+            + (f", {functions} of functions" if functions else "")
+            + (f"; most error is born in {born[0].name or 'the model'} ({born[0].born_db:.1f} dB)" if born else "")
+            + (f"; {len(self.unmatched)} without a counterpart" if self.unmatched else "")
+        )
 
     def __repr__(self) -> str:
         return f"LayerComparison({len(self.rows)} calls of layers, {self.output_db:.1f} dB at the output)"
@@ -180,8 +176,7 @@ def compare_layers(float_model: nn.Module, quantized_model: nn.Module, inputs: o
 
 
 def _check(float_model: nn.Module, quantized_model: nn.Module) -> None:
-    models: tuple[object, ...] = (float_model, quantized_model)
-    wrong = [type(m).__name__ for m in models if not isinstance(m, nn.Module)]
+    wrong = [type(m).__name__ for m in (float_model, quantized_model) if not isinstance(m, nn.Module)]
     if wrong:
         raise UsageError(f"compare_layers: two torch modules are expected, not {listing(wrong)}.")
     if any(isinstance(module, QuantizedBase) for module in float_model.modules()):
@@ -206,33 +201,27 @@ class _Sums:
     quantized_power: float = 0.0
     max_lsb: float | None = None
 
-    def add(self, reference: Tensor, local: Tensor, found: Tensor, used: tuple[float, float]) -> None:
+    def add(self, reference: Tensor, local: Tensor, quantized: Tensor, used: tuple[float, float]) -> None:
         """Count one output: the float model's, the float layer's on the quantized input, the quantized one."""
-        f, between, q = (as_real(tensor).clamp(*used) for tensor in (reference, local, found))
+        f, between, q = (as_real(tensor).clamp(*used) for tensor in (reference, local, quantized))
         self.output.add(f, q)
         self.born += squared_error(between, q)
         self.passed += squared_error(f, between)
         self.product += inner_product(f, q)
-        self.quantized_power += power(q)
-        if isinstance(found, QTensor) and found.scale is not None and f.numel():
-            self.max_lsb = max(self.max_lsb or 0.0, float((f - q).abs().max()) * found.scale)
+        self.quantized_power += inner_product(q, q)
+        if isinstance(quantized, QTensor) and quantized.scale is not None and f.numel():
+            self.max_lsb = max(self.max_lsb or 0.0, float((f - q).abs().max()) * quantized.scale)
 
     def row(self, key: Key) -> LayerRow:
-        """The finished row."""
-        signal = self.output.signal
-        return LayerRow(
-            name=key[0],
-            call=key[1],
-            op=self.op,
-            input_db=self.arriving.db,
-            sqnr_db=self.output.db,
-            born_db=decibels(signal, self.born),
-            passed_db=decibels(signal, self.passed),
-            verdict=_verdict(signal, self.born, self.passed),
-            cosine=_cosine(self.product, signal, self.quantized_power),
-            max_lsb=self.max_lsb,
-            is_function=self.is_function,
-        )
+        """The finished row. The cosine is 1 between two zero tensors, 0 between a zero one and another."""
+        signal, quantized_power = self.output.signal, self.quantized_power
+        if signal == 0 or quantized_power == 0:
+            cosine = 1.0 if signal == quantized_power else 0.0
+        else:
+            cosine = max(-1.0, min(1.0, self.product / math.sqrt(signal) / math.sqrt(quantized_power)))
+        born_db, passed_db = decibels(signal, self.born), decibels(signal, self.passed)
+        numbers = (self.arriving.db, self.output.db, born_db, passed_db, _verdict(signal, self.born, self.passed))
+        return LayerRow(*key, self.op, *numbers, cosine, self.max_lsb, self.is_function)
 
 
 def _used(layer: nn.Module | None) -> tuple[float, float]:
@@ -251,15 +240,7 @@ def _verdict(signal: float, born: float, passed: float) -> str:
     return "passed" if passed > _FACTOR * born else "both"
 
 
-def _cosine(product: float, first: float, second: float) -> float:
-    """The cosine of the angle between two tensors; 1 between two zero tensors, 0 between a zero one and another."""
-    if first == 0 or second == 0:
-        return 1.0 if first == second else 0.0
-    return max(-1.0, min(1.0, product / math.sqrt(first) / math.sqrt(second)))
-
-
-@dataclass
-class _Expected:
+class _Expected(NamedTuple):
     """A quantized call that waits for its float counterpart.
 
     `through` is the call of the convolution, where convolution and batch norm are compared as one.
@@ -269,28 +250,16 @@ class _Expected:
     output: list[Tensor]
     through: Call | None = None
 
-    @property
-    def begin(self) -> Call:
-        """The call whose input is the input of this row."""
-        return self.through or self.call
 
+class _ExpectedFunction(NamedTuple):
+    """A function of the quantized model that waits for its float counterpart: its node's name and its op.
 
-@dataclass
-class _ExpectedFunction:
-    """A function of the quantized model that waits for its float counterpart.
-
-    Attributes:
-        name: Of its node.
-        op: The op that it runs as.
-        given: Its arguments as real values.
-        used_inputs: What is looked at of each of them that is a tensor.
-        output: What it returned.
-        used: What of that is looked at.
+    `arguments` are real values; `used_inputs` and `used` say what is looked at of each tensor among them, and of the output.
     """
 
     name: str
     op: str
-    given: tuple[tuple[Any, ...], dict[str, Any]]
+    arguments: Arguments
     used_inputs: list[Interval]
     output: QTensor
     used: Interval
@@ -324,19 +293,15 @@ class _Comparison:
         """Run both models on one batch."""
         self._batches += 1
         self._kept, self._functions, self._uses = {}, {}, {}
-        found = self._run(self._quantized_model, self._quantized, batch)
+        outputs = self._run(self._quantized_model, self._quantized, batch)
         self._waiting = self._pair_up()
-        self._begun = {
-            expected.through.key: None for expected in self._waiting.values() if expected.through is not None
-        }
-        self._layers = {key: kept.call.module for key, kept in self._kept.items()}
+        self._begun = {e.through.key: None for e in self._waiting.values() if e.through is not None}
+        self._layers = {key: expected.call.module for key, expected in self._kept.items()}
         self._kept = {}  # what has been compared is not kept any longer
         reference = self._run(self._float_model, self._float, batch)
         self._unmatched |= dict.fromkeys([*self._waiting, *((e.name, 0) for e in self._functions.values())])
-        difference = mismatch(reference, found)
-        if difference is None:
-            self._output.add_all(reference, found)
-        else:
+        difference = mismatch(reference, outputs)
+        if difference is not None:
             self._mismatches.setdefault("output", difference)
         if self._mismatches:
             where = listing(f"{path}: {text}" for path, text in self._mismatches.items())
@@ -344,6 +309,7 @@ class _Comparison:
                 f"compare_layers: the models are not of the same architecture. {where}. "
                 "Give a quantized model and the float model it was made from."
             )
+        self._output.add_all(reference, outputs)
 
     @staticmethod
     def _run(model: nn.Module, watch: CallWatch, batch: Batch) -> list[Tensor]:
@@ -370,12 +336,12 @@ class _Comparison:
         used = EVERYTHING if path is None else _used(self._quantized_model.get_submodule(path))
         self._ops.append((name, op.name, used))
 
-    def _keep_function(self, key: FunctionKey, call: partial[object], given: Given) -> object:
-        """A function of the quantized model: keep what it was given and what it returned, if it runs as an op."""
-        operands = float_tensors(given)
+    def _keep_function(self, key: FunctionKey, call: partial[object], arguments: Arguments) -> object:
+        """A function of the quantized model: keep what it takes and what it returns, if it runs as an op."""
+        operands = float_tensors(arguments)
         if not any(isinstance(x, QTensor) for x in operands):
             return call()
-        used, real = [self._use_of(x) for x in operands], unwrap(fresh(given))
+        used, real = [self._use_of(x) for x in operands], unwrap(fresh(arguments))
         self._ops.clear()
         result = call()
         if self._ops and isinstance(result, QTensor) and result.scale is not None:
@@ -386,51 +352,46 @@ class _Comparison:
 
     def _use_of(self, x: Tensor) -> Interval:
         """What is looked at of what a layer or a function of the quantized model has returned."""
-        made, use = self._uses.get(id(x), (None, EVERYTHING))
-        if made is not None and made() is x:
+        result, use = self._uses.get(id(x), (None, EVERYTHING))
+        if result is not None and result() is x:
             return use
-        kept = self._kept.get(self._quantized.origin(x) or ("", -1))
-        return EVERYTHING if kept is None else _used(kept.call.module)
+        expected = self._kept.get(self._quantized.origin(x) or ("", -1))
+        return EVERYTHING if expected is None else _used(expected.call.module)
 
-    def _compare_function(self, key: FunctionKey, call: partial[object], given: Given) -> object:
+    def _compare_function(self, key: FunctionKey, call: partial[object], arguments: Arguments) -> object:
         """A function of the float model, against that of the quantized one."""
         expected = self._functions.get(key)
-        arriving = [] if expected is None else fresh(float_tensors(given))
+        arriving = [] if expected is None else fresh(float_tensors(arguments))
         result = call()
         if expected is None or not isinstance(result, Tensor):
             return result
-        found, output = float_tensors(expected.given), expected.output
-        if mismatch(arriving, found) is None and mismatch([result], [output]) is None:
+        operands, (args, kwargs) = float_tensors(expected.arguments), expected.arguments
+        if mismatch(arriving, operands) is None and mismatch([result], [expected.output]) is None:
             del self._functions[key]
             sums = self._rows.setdefault((expected.name, 0), _Sums(expected.op, is_function=True))
-            for f, q, used in zip(arriving, found, expected.used_inputs, strict=True):
+            for f, q, used in zip(arriving, operands, expected.used_inputs, strict=True):
                 sums.arriving.add(f.clamp(*used), q.clamp(*used))
-            local: Any = call.func(*expected.given[0], **expected.given[1])
-            sums.add(result, local, output, expected.used)
+            sums.add(result, cast(Tensor, call.func(*args, **kwargs)), expected.output, expected.used)
         return result
 
     def _pair_up(self) -> dict[Key, _Expected]:
         """What to compare: a convolution and its batch norm as one where only one of the models has fused them."""
         waiting: dict[Key, _Expected] = {}
-        for key, kept in self._kept.items():
+        for key, expected in self._kept.items():
             counterpart = self._float.modules.get(key[0])
-            is_fused, is_fused_there = (isinstance(m, EmptyBatchNorm) for m in (kept.call.module, counterpart))
-            source = self._source_of(kept.call)
+            is_fused, is_fused_there = (isinstance(m, EmptyBatchNorm) for m in (expected.call.module, counterpart))
+            source = self._kept.get(expected.call.source or ("", -1))
             if counterpart is not None and is_fused == is_fused_there:
                 if not is_fused:
-                    waiting[key] = kept
+                    waiting[key] = expected
             elif counterpart is None or source is None:
                 self._unmatched[key] = None
             else:
                 # the convolution's own result means something else in the other model, and so does what handed it on
                 conv = source.call.key
                 waiting = {k: e for k, e in waiting.items() if conv not in (k, e.call.source)}
-                waiting[key] = _Expected(kept.call, kept.output, through=source.call)
+                waiting[key] = expected._replace(through=source.call)
         return waiting
-
-    def _source_of(self, call: Call) -> _Expected | None:
-        """The quantized call that returned the first argument of another one."""
-        return None if call.source is None else self._kept.get(call.source)
 
     def _compare(self, call: Call, output: object) -> None:
         """A call of the float model has ended."""
@@ -443,30 +404,25 @@ class _Comparison:
                 self._unmatched[call.key] = None
                 return
             self._compare_layer(call.key, expected, first, call.module, float_tensors(output))
-        elif not call.has_inner and not self._is_known(call.key):
-            self._unmatched[call.key] = None
-
-    def _is_known(self, key: Key) -> bool:
-        """Whether the quantized model has this call too, or one layer in place of the part it belongs to."""
-        path = key[0]
-        return key in self._layers or any(
-            not outer or path.startswith(f"{outer}.") for outer, _ in self._layers if outer != path
-        )
+        elif not call.has_inner and call.key not in self._layers:
+            path = call.key[0]  # the quantized model may have one layer in place of the part that this belongs to
+            if not any(not outer or path.startswith(f"{outer}.") for outer, _ in self._layers if outer != path):
+                self._unmatched[call.key] = None
 
     def _compare_layer(
         self, key: Key, expected: _Expected, first: Call, last: nn.Module, reference: Sequence[Tensor]
     ) -> None:
-        begin = expected.begin
+        begin = expected.through or expected.call  # whose input is the input of this row
         arriving = [float_tensors((call.args, call.kwargs)) for call in (first, begin)]
         difference = mismatch(*arriving) or mismatch(reference, expected.output)
         if difference is not None:
             self._mismatches.setdefault(key[0], difference)
             return
         layer = begin.module
-        op = getattr(layer, "op_name", type(layer).__name__)
-        sums = self._rows.setdefault(key, _Sums(op))
+        sums = self._rows.setdefault(key, _Sums(getattr(layer, "op_name", type(layer).__name__)))
+        used = _used(None if begin.source is None else self._layers.get(begin.source))  # what anybody looks at
         for f, q in zip(*arriving, strict=True):
-            sums.arriving.add(*self._seen(begin, f, q))
+            sums.arriving.add(*((f, q) if used == EVERYTHING else (f.clamp(*used), q.clamp(*used))))
         with self._float.paused():
             local = run_batch(first.module, begin.args, begin.kwargs)
             if expected.through is not None:
@@ -475,11 +431,6 @@ class _Comparison:
         used = _used(end if isinstance(end, QuantLayer) else layer)
         for f, between, q in zip(reference, float_tensors(local), expected.output, strict=True):
             sums.add(f, between, q, used)
-
-    def _seen(self, call: Call, reference: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """What arrives at a layer, as far as anybody looks at it."""
-        used = _used(None if call.source is None else self._layers.get(call.source))
-        return (reference, found) if used == EVERYTHING else (reference.clamp(*used), found.clamp(*used))
 
     def result(self) -> LayerComparison:
         """Everything that was summed."""

@@ -14,9 +14,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -142,15 +142,12 @@ class NoiseBench:
         self.layers = {path: self._facts(path, layer, widths) for path, layer in _layers_of(self._template).items()}
 
     def _facts(self, path: str, layer: Layer, usual: Widths) -> LayerFacts:
-        module = self._model.get_submodule(path)
-        choices = [
-            QUANTIZATION.of(part) for part in module.modules()
-        ]  # also that of the convolution inside a fused pair
+        # also that of the convolution inside a fused pair
+        choices = [QUANTIZATION.of(part) for part in self._model.get_submodule(path).modules()]
         is_chosen = any(choice is not None and choice.widths is not None for choice in choices)
         # the batch norm is folded away: it has no numbers of its own on the device
         parameters = sum(p.numel() for name, p in layer.named_parameters() if not name.startswith("bn."))
-        widths = layer.widths if is_chosen else usual
-        return LayerFacts(path, layer.op_name, widths, layer.widths, parameters)
+        return LayerFacts(path, layer.op_name, layer.widths if is_chosen else usual, layer.widths, parameters)
 
     def alone(self, path: str, what: str = BOTH, *, has_own_input: bool = True) -> SignalNoise:
         """This layer as integers, or only its weights or activations; everything else in float.
@@ -166,7 +163,7 @@ class NoiseBench:
             parameter=own.parameter if what != ACTIVATIONS else wide.parameter,
             output=own.output if what != WEIGHTS else wide.output,
         )
-        layer.register_forward_hook(_give_real_values)
+        layer.register_forward_hook(lambda *call: tree_map(_real, call[-1]))  # all behind it computes in float
         model = sharing_copy(self._model)
         old = model.get_submodule(path)
         root = layer if old is model else model
@@ -177,10 +174,17 @@ class NoiseBench:
     def function(self, facts: FunctionFacts) -> SignalNoise:
         """The results of one function rounded; everything else in real numbers."""
         model = sharing_copy(self._calibrated[0])
-        runtime = runtime_of(model)
-        assert runtime is not None  # init made it
+        runtime = cast(Runtime, runtime_of(model))  # init made it
+
+        def round_result(name: str, *rest: Any) -> None:
+            """An observer that writes the rounded numbers over the real ones."""
+            if name in facts.calls:
+                content = rest[-1].content
+                content.copy_(fake_quantize(content.float(), facts.scale, facts.bits).to(content.dtype))
+                rest[-1].accept_write()
+
         runtime.stays_real = True
-        runtime.observers.append(partial(_round_result, facts))
+        runtime.observers.append(round_result)
         return self._measure(model)
 
     def together(self, wide: Collection[str] = ()) -> Trial:
@@ -190,9 +194,8 @@ class NoiseBench:
             return Trial(self._measure(model), self._macs(ops))
         calibrated, ops = self._calibrated
         model = sharing_copy(calibrated)
-        runtime = runtime_of(model)
-        assert runtime is not None
-        watch = FunctionWatch(runtime)
+        runtime = cast(Runtime, runtime_of(model))
+        watch = _FunctionWatch(runtime)
         runtime.observers.append(watch.observe)
         powers = self._measure(model)
         own_inputs = frozenset(record.where for record in ops if record.op in _ROUNDS_INPUTS)
@@ -255,27 +258,29 @@ class NoiseBench:
         return macs
 
 
-class FunctionWatch:
+class _FunctionWatch:
     """An observer of a quantized model: collects the functions that round their results, and to what."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._found: dict[str, FunctionFacts] = {}
+        self._functions: dict[str, FunctionFacts] = {}
 
     def observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, object], result: QTensor) -> None:
         """Remember the format of one call."""
         del attributes
         frame = self._runtime.frame
         assert frame is not None  # ops are computed inside a module
-        module = frame.module
-        is_layer = isinstance(module, QuantizedBase)
-        if not _rounds(op, operands, result) or (is_layer and has_weights(module)):
+        is_layer = isinstance(frame.module, QuantizedBase)
+        # others move numbers, or pick some at a scale that is no coarser
+        is_exact = op.picks and all(o.scale <= result.scale for o in operands if isinstance(o, QTensor))
+        rounds = op.name not in _NO_FUNCTIONS and (op.has_attribute("scale_o") or op.output_scale is not None)
+        if is_exact or not rounds or (is_layer and any(True for _ in frame.module.parameters())):
             return
         key = frame.path if is_layer else range_of_function(op, frame) or name
-        known = self._found.get(key)
+        known = self._functions.get(key)
         calls = (name,) if known is None else tuple(dict.fromkeys((*known.calls, name)))
         layer = frame.path if is_layer else ""
-        self._found[key] = FunctionFacts(calls[0], op.name, result.bits, float(result.scale), calls, layer)
+        self._functions[key] = FunctionFacts(calls[0], op.name, result.bits, float(result.scale), calls, layer)
 
     def functions(self, ops: Sequence[OpRecord]) -> dict[str, FunctionFacts]:
         """The functions by name, with their products among the ops of the first batch."""
@@ -286,40 +291,14 @@ class FunctionWatch:
             name = stem if not counts[stem] else f"{stem}_{counts[stem]}"
             counts[stem] += 1
             macs[name] = record.macs
-        found = [replace(facts, macs=sum(macs.get(call, 0) for call in facts.calls)) for facts in self._found.values()]
-        return {facts.name: facts for facts in found}
-
-
-def has_weights(layer: nn.Module) -> bool:
-    """Whether a layer has parameters of its own."""
-    return any(True for _ in layer.parameters())
-
-
-def _rounds(op: Op, operands: Operands, result: QTensor) -> bool:
-    """Whether an op rounds what it computes; others move numbers, or pick some at a scale that is no coarser."""
-    if op.picks and all(o.scale <= result.scale for o in operands if isinstance(o, QTensor)):
-        return False
-    return op.name not in _NO_FUNCTIONS and (op.has_attribute("scale_o") or op.output_scale is not None)
-
-
-def _round_result(
-    facts: FunctionFacts, name: str, op: Op, operands: Operands, attributes: Mapping[str, object], result: QTensor
-) -> None:
-    """An observer that writes the rounded numbers over the real ones."""
-    del op, operands, attributes
-    if name in facts.calls:
-        content = result.content
-        content.copy_(fake_quantize(content.float(), facts.scale, facts.bits).to(content.dtype))
-        result.accept_write()
+        return {
+            facts.name: replace(facts, macs=sum(macs.get(call, 0) for call in facts.calls))
+            for facts in self._functions.values()
+        }
 
 
 def _layers_of(model: nn.Module) -> dict[str, Layer]:
     return {path: m for path, m in model.named_modules() if isinstance(m, (QuantLayer, QuantRecurrent))}
-
-
-def _give_real_values(module: nn.Module, args: object, output: object) -> object:  # noqa: ARG001 - a hook's signature
-    """Makes everything after a single quantized layer compute in float."""
-    return tree_map(_real, output)
 
 
 def _real(leaf: object) -> object:
@@ -350,7 +329,7 @@ class _SavedTrial:
 
     def as_trial(self) -> Trial:
         """The trial."""
-        return Trial(self.powers, self.macs, self.own_inputs, {found.name: found for found in self.functions})
+        return Trial(self.powers, self.macs, self.own_inputs, {facts.name: facts for facts in self.functions})
 
 
 @dataclass(frozen=True)
@@ -395,21 +374,12 @@ class Measurements:
 
     def add(self, kind: str, name: str, powers: SignalNoise) -> None:
         """Remember one measurement of a layer (`alone`, `weights`, `activations`) or of one of the `functions`."""
-        self._of(kind)[name] = powers
+        self.of(kind)[name] = powers
         self.save()
 
-    def has(self, kind: str, name: str) -> bool:
-        """Whether something was measured."""
-        return name in self._of(kind)
-
-    def _of(self, kind: str) -> dict[str, SignalNoise]:
-        by_kind = {
-            "alone": self.alone,
-            "weights": self.weights,
-            "activations": self.activations,
-            "functions": self.functions,
-        }
-        return by_kind[kind]
+    def of(self, kind: str) -> dict[str, SignalNoise]:
+        """The measurements of one kind, by name."""
+        return cast("dict[str, SignalNoise]", getattr(self, kind))
 
     def add_together(self, wide: tuple[str, ...], trial: Trial) -> None:
         """Remember the whole model with these layers at 16 bits."""
@@ -423,8 +393,17 @@ class Measurements:
         content = {
             "kind": _KIND,
             "fingerprint": self.fingerprint,
-            **{kind: {name: _pair(powers) for name, powers in self._of(kind).items()} for kind in _KINDS},
-            "together": [_as_plain(wide, trial) for wide, trial in self.together.items()],
+            **{kind: {name: _pair(powers) for name, powers in self.of(kind).items()} for kind in _KINDS},
+            "together": [
+                {
+                    "wide": list(wide),
+                    "powers": _pair(trial.powers),
+                    "macs": trial.macs,
+                    "own_inputs": sorted(trial.own_inputs),
+                    "functions": [asdict(facts) for facts in trial.functions.values()],
+                }
+                for wide, trial in self.together.items()
+            ],
         }
         written(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", self.path)
 
@@ -439,9 +418,9 @@ def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable
         return Measurements(fingerprint)
     place = Path(path)
     if not place.exists():
-        made = Measurements(fingerprint, place)
-        made.save()  # a folder that does not exist is better found now than after the first layer
-        return made
+        measurements = Measurements(fingerprint, place)
+        measurements.save()  # a folder that does not exist is better found now than after the first layer
+        return measurements
     if not place.is_file():
         raise UsageError(f"{place}: measurements are read again, and this is no file. Give the name of a file.")
     try:
@@ -462,18 +441,6 @@ def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable
     if strange:
         raise UsageError(f"{place}: {_DAMAGED} (unknown layers {listing(sorted(strange))}). {_ELSEWHERE}")
     return measurements
-
-
-def _as_plain(wide: Sequence[str], trial: Trial) -> dict[str, Any]:
-    functions = [asdict(facts) for facts in trial.functions.values()]
-    own = sorted(trial.own_inputs)
-    return {
-        "wide": list(wide),
-        "powers": _pair(trial.powers),
-        "macs": trial.macs,
-        "own_inputs": own,
-        "functions": functions,
-    }
 
 
 def _pair(powers: SignalNoise) -> list[str]:

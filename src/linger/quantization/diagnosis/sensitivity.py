@@ -19,7 +19,7 @@ from linger.notation import MIXED, as_width, read_bits
 from linger.progress import progress
 from linger.quantization.core.observation import is_calibrating
 from linger.quantization.core.quantized import QuantizedBase
-from linger.quantization.diagnosis.call_watch import SignalNoise, decibels
+from linger.quantization.diagnosis.call_watch import decibels
 from linger.quantization.diagnosis.noise_bench import (
     ACTIVATIONS,
     BOTH,
@@ -132,11 +132,13 @@ class Sensitivity(Result):
     def summary(self) -> str:
         """The result in one line."""
         worst = self.rows[0]
-        text = f"{len(self.rows)} layers, {self.quantised_db:.1f} dB with all at {self.bits}{' bits' if isinstance(self.bits, int) else ''}"
-        if self.predicted_db is not None:
-            text += f" ({self.predicted_db:.1f} dB predicted by their sum)"
+        unit = " bits" if isinstance(self.bits, int) else ""
         which = "" if worst.what == BOTH else f", {worst.what}"
-        text += f"; most damaging: {worst.name or 'the model'} ({worst.noise_share:.0%} of the noise{which})"
+        text = (
+            f"{len(self.rows)} layers, {self.quantised_db:.1f} dB with all at {self.bits}{unit}"
+            + ("" if self.predicted_db is None else f" ({self.predicted_db:.1f} dB predicted by their sum)")
+            + f"; most damaging: {worst.name or 'the model'} ({worst.noise_share:.0%} of the noise{which})"
+        )
         if self.target_db is None or self.reached_db is None:
             return text
         wide = f"{len(self.wide_layers)} of them raised to 16 bits"
@@ -206,21 +208,17 @@ def sensitivity(
                 "Check what linger.disable_quant was called with, and the layer types that linger supports."
             )
         key = "" if save_path is None else fingerprint(model, batches, widths, bench.layers)
-        found = open_measurements(save_path, key, bench.layers)
-        narrow = _together(bench, found, ())
-        _measure(bench, found, narrow)
-        noises = _noises(found)
-        ranked = sorted(bench.layers, key=lambda path: -found.alone[path].noise)
-        wide: Sequence[str] = ()
-        reached = None
-        if target_db is not None:
-            wide, reached = _widen(bench, found, ranked, target_db)
+        measured = open_measurements(save_path, key, bench.layers)
+        narrow = _together(bench, measured, ())
+        _measure(bench, measured, narrow)
+        noises = _noises(measured)
+        wide, reached = ((), None) if target_db is None else _widen(bench, measured, target_db)
     return Sensitivity(
-        rows=_rows(noises, bench, found, narrow),
+        rows=_rows(noises, bench, measured, narrow),
         bits=widths.data if widths.data == widths.parameter else f"w{widths.parameter}a{widths.data}",
         quantised_db=narrow.powers.db,
         target_db=None if target_db is None else float(target_db),
-        wide_layers=tuple(wide),
+        wide_layers=wide,
         reached_db=reached,
         lines=() if target_db is None else _lines(bench, wide),
         predicted_db=decibels(narrow.powers.signal, sum(noises.values())),
@@ -229,16 +227,16 @@ def sensitivity(
 
 def _widths(bits: int | str) -> Widths:
     """The widths of all layers: 4, 8 or 16, or other ones for weights."""
-    given = as_width(bits)
-    if isinstance(given, str) and given.strip().lower() != MIXED:
-        read = read_bits(given, "sensitivity")
-        return Widths(read.data, read.weights, read.data)
-    if isinstance(given, str):
+    width = as_width(bits)
+    if not isinstance(width, str):
+        return checked_widths(width, width, width)
+    if width.strip().lower() == MIXED:
         raise UsageError(
             f'sensitivity: bits={bits!r}: every layer is measured at the same widths. Use 4, 8, 16 or "w4a8" here, and '
             'linger.tune(model, data, bits="mixed") for mixed widths.'
         )
-    return checked_widths(given, given, given)
+    read = read_bits(width, "sensitivity")
+    return Widths(read.data, read.weights, read.data)
 
 
 def _check(model: object, target_db: object) -> None:
@@ -253,67 +251,54 @@ def _check(model: object, target_db: object) -> None:
         raise UsageError(f"sensitivity: target_db={target_db!r} is no number of decibels. Give for example 30.0.")
 
 
-def _measure(bench: NoiseBench, found: Measurements, narrow: Trial) -> None:
+def _measure(bench: NoiseBench, measured: Measurements, narrow: Trial) -> None:
     """Every layer, its weights, its activations and every function alone, as far as the file has not got them."""
-    missing = [job for job in _jobs(bench, narrow) if not found.has(job.kind, job.name)]
-    for job in progress(missing, "sensitivity"):
-        if isinstance(job.subject, FunctionFacts):
-            powers = bench.function(job.subject)
+    missing = [job for job in _jobs(bench, narrow) if job[1] not in measured.of(job[0])]
+    for kind, name, function in progress(missing, "sensitivity"):
+        if function is not None:
+            powers = bench.function(function)
         else:
-            what = BOTH if job.kind == "alone" else job.kind
-            powers = bench.alone(job.name, what, has_own_input=job.name in narrow.own_inputs)
-        found.add(job.kind, job.name, powers)
+            powers = bench.alone(name, BOTH if kind == "alone" else kind, has_own_input=name in narrow.own_inputs)
+        measured.add(kind, name, powers)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One measurement: of what `kind`, the layer's or function's name, and what stands for it."""
+def _jobs(bench: NoiseBench, narrow: Trial) -> Iterator[tuple[str, str, FunctionFacts | None]]:
+    """The measurements: of what kind, the layer's or function's name, and the function that stands for it, if one does.
 
-    kind: str
-    name: str
-    subject: LayerFacts | FunctionFacts
-
-
-def _jobs(bench: NoiseBench, narrow: Trial) -> Iterator[_Job]:
+    A layer without weights that reads what others rounded is its result: that is as wide as what it reads.
+    """
     by_layer = {facts.layer: facts for facts in narrow.functions.values() if facts.layer}
     for path, layer in bench.layers.items():
-        own = None if path in narrow.own_inputs else by_layer.get(path)
-        yield from _jobs_of_layer(layer, own)
-    yield from (_Job("functions", name, facts) for name, facts in narrow.functions.items() if not facts.layer)
+        yield "alone", path, None if path in narrow.own_inputs else by_layer.get(path)
+        if layer.parameters and layer.wide != layer.widths:
+            yield from ((kind, path, None) for kind in (WEIGHTS, ACTIVATIONS))
+    yield from (("functions", name, facts) for name, facts in narrow.functions.items() if not facts.layer)
 
 
-def _jobs_of_layer(layer: LayerFacts, result: FunctionFacts | None) -> Iterator[_Job]:
-    """A layer without weights that reads what others rounded is its `result`: that is as wide as what it reads."""
-    yield _Job("alone", layer.path, layer if result is None else result)
-    if layer.parameters and layer.wide != layer.widths:
-        yield from (_Job(kind, layer.path, layer) for kind in (WEIGHTS, ACTIVATIONS))
-
-
-def _noises(found: Measurements) -> dict[tuple[str, str], float]:
+def _noises(measured: Measurements) -> dict[tuple[str, str], float]:
     """The noise of every row, by the kind of the measurement and the name."""
-    measured = (("alone", found.alone), ("functions", found.functions))
-    return {(kind, name): powers.noise for kind, powers_of in measured for name, powers in powers_of.items()}
+    kinds = ("alone", "functions")
+    return {(kind, name): powers.noise for kind in kinds for name, powers in measured.of(kind).items()}
 
 
-def _together(bench: NoiseBench, found: Measurements, wide: tuple[str, ...]) -> Trial:
-    if wide not in found.together:
-        found.add_together(wide, bench.together(wide))
-    return found.together[wide]
+def _together(bench: NoiseBench, measured: Measurements, wide: tuple[str, ...]) -> Trial:
+    if wide not in measured.together:
+        measured.add_together(wide, bench.together(wide))
+    return measured.together[wide]
 
 
-def _widen(
-    bench: NoiseBench, found: Measurements, ranked: Sequence[str], target_db: float
-) -> tuple[tuple[str, ...], float]:
+def _widen(bench: NoiseBench, measured: Measurements, target_db: float) -> tuple[tuple[str, ...], float]:
     """The layers to give 16 bits, and the SQNR measured with them; the best there is if the target is out of reach."""
+    ranked = sorted(bench.layers, key=lambda path: -measured.alone[path].noise)
     candidates = [path for path in ranked if bench.layers[path].wide != bench.layers[path].widths]
     best: tuple[str, ...] = ()
-    best_db = _together(bench, found, ()).powers.db
+    best_db = _together(bench, measured, ()).powers.db
     if best_db >= target_db or not candidates:
         return best, best_db
-    first = _predicted_count(bench, found, candidates, target_db)
+    first = _predicted_count(bench, measured, candidates, target_db)
     for count in progress(range(first, len(candidates) + 1), f"sensitivity: {WIDE_BITS} bits"):
         wide = tuple(candidates[:count])
-        db = _together(bench, found, wide).powers.db
+        db = _together(bench, measured, wide).powers.db
         if db > best_db:
             best, best_db = wide, db
         if db >= target_db:
@@ -321,10 +306,10 @@ def _widen(
     return best, best_db
 
 
-def _predicted_count(bench: NoiseBench, found: Measurements, candidates: Sequence[str], target_db: float) -> int:
+def _predicted_count(bench: NoiseBench, measured: Measurements, candidates: Sequence[str], target_db: float) -> int:
     """How many layers must be wide if noises simply add up, at least one; each bit more quarters a noise."""
-    noises = _noises(found)
-    signal = max(powers.signal for powers in found.alone.values())
+    noises = _noises(measured)
+    signal = max(powers.signal for powers in measured.alone.values())
     for count, path in enumerate(candidates, start=1):
         noises["alone", path] *= 4.0 ** -(WIDE_BITS - min(astuple(bench.layers[path].widths)))
         if decibels(signal, sum(noises.values())) >= target_db:
@@ -333,68 +318,45 @@ def _predicted_count(bench: NoiseBench, found: Measurements, candidates: Sequenc
 
 
 def _rows(
-    noises: dict[tuple[str, str], float], bench: NoiseBench, found: Measurements, narrow: Trial
+    noises: dict[tuple[str, str], float], bench: NoiseBench, measured: Measurements, narrow: Trial
 ) -> tuple[SensitivityRow, ...]:
-    ranked = sorted(noises, key=lambda key: -noises[key])
-    shares = _shares([noises[key] for key in ranked])
-    return tuple(
-        _layer_row(bench.layers[name], share, found, narrow)
-        if kind == "alone"
-        else _function_row(narrow.functions[name], share, found.functions[name])
-        for (kind, name), share in zip(ranked, shares, strict=True)
-    )
+    ranked, rows = sorted(noises, key=lambda key: -noises[key]), []
+    if math.inf in noises.values():  # an infinite noise leaves nothing to the finite ones
+        noises = {key: float(noise == math.inf) for key, noise in noises.items()}
+    total = sum(noises[key] for key in ranked)
+    for kind, name in ranked:
+        share = noises[kind, name] / total if total else 0.0
+        if kind == "alone":
+            rows.append(_layer_row(bench.layers[name], share, measured, narrow))
+        else:
+            facts, db = narrow.functions[name], measured.functions[name].db
+            rows.append(SensitivityRow(name, facts.op, str(facts.bits), db, share, 0, facts.macs, ACTIVATIONS))
+    return tuple(rows)
 
 
-def _layer_row(layer: LayerFacts, share: float, found: Measurements, narrow: Trial) -> SensitivityRow:
-    weights, activations = found.weights.get(layer.path), found.activations.get(layer.path)
-    return SensitivityRow(
-        name=layer.path,
-        op=layer.op,
-        widths=str(layer.widths),
-        sqnr_db=found.alone[layer.path].db,
-        noise_share=share,
-        parameters=layer.parameters,
-        macs=narrow.macs[layer.path],
-        what=_culprit(weights, activations) if layer.parameters else ACTIVATIONS,
-        weights_db=None if weights is None else weights.db,
-        activations_db=None if activations is None else activations.db,
-    )
-
-
-def _culprit(weights: SignalNoise | None, activations: SignalNoise | None) -> str:
-    if weights is None or activations is None or weights.noise == activations.noise:
-        return BOTH
-    if weights.noise >= _MOST * activations.noise:
-        return WEIGHTS
-    return ACTIVATIONS if activations.noise >= _MOST * weights.noise else BOTH
-
-
-def _function_row(facts: FunctionFacts, share: float, powers: SignalNoise) -> SensitivityRow:
-    return SensitivityRow(
-        facts.name, facts.op, str(facts.bits), powers.db, share, parameters=0, macs=facts.macs, what=ACTIVATIONS
-    )
-
-
-def _shares(noises: Sequence[float]) -> list[float]:
-    """Parts of the sum; an infinite noise leaves nothing to the finite ones."""
-    if math.inf in noises:
-        noises = [float(noise == math.inf) for noise in noises]
-    total = sum(noises)
-    return [noise / total if total else 0.0 for noise in noises]
+def _layer_row(layer: LayerFacts, share: float, measured: Measurements, narrow: Trial) -> SensitivityRow:
+    path, what = layer.path, BOTH if layer.parameters else ACTIVATIONS
+    weights, activations = measured.weights.get(path), measured.activations.get(path)
+    facts = (path, layer.op, str(layer.widths), measured.alone[path].db, share, layer.parameters, narrow.macs[path])
+    if weights is None or activations is None:
+        return SensitivityRow(*facts, what)
+    if layer.parameters and weights.noise != activations.noise:
+        if weights.noise >= _MOST * activations.noise:
+            what = WEIGHTS
+        elif activations.noise >= _MOST * weights.noise:
+            what = ACTIVATIONS
+    return SensitivityRow(*facts, what, weights.db, activations.db)
 
 
 def _lines(bench: NoiseBench, wide: Sequence[str]) -> tuple[str, ...]:
     """The calls before `init` that make it build the model that was measured; wide layers first."""
-    order = [*wide, *(path for path in bench.layers if path not in wide)]
-    chosen = [
-        (bench.layers[path], bench.layers[path].wide if path in wide else bench.layers[path].widths) for path in order
-    ]
-    return tuple(_line(layer, widths) for layer, widths in chosen if widths != layer.by_itself)
-
-
-def _line(layer: LayerFacts, widths: Widths) -> str:
-    name = json.dumps(layer.path, ensure_ascii=False)
-    return (
-        f"linger.quant_module(model.get_submodule({name}), "
-        f"data_bits={widths.data}, parameter_bits={widths.parameter}, out_bits={widths.output})"
-    )
+    lines = []
+    for path in (*wide, *(path for path in bench.layers if path not in wide)):
+        layer = bench.layers[path]
+        widths = layer.wide if path in wide else layer.widths
+        if widths != layer.by_itself:
+            lines.append(
+                f"linger.quant_module(model.get_submodule({json.dumps(path, ensure_ascii=False)}), "
+                f"data_bits={widths.data}, parameter_bits={widths.parameter}, out_bits={widths.output})"
+            )
+    return tuple(lines)
