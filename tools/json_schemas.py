@@ -20,8 +20,8 @@ from typing import Any
 from linger.analysis.advice import Item
 from linger.analysis.result import Row
 from linger.c.exported_folder import Cut
-from linger.c.memory_use import PlacedBlock, StepMemory
 from linger.c.proof import TensorProof
+from linger.c.steps import PlacedBlock, StepMemory
 from linger.checks.memory_use import LayerMemory
 from linger.cli import __name__ as package
 from linger.cli.c import _Measured

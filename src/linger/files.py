@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from operator import methodcaller
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -43,11 +44,11 @@ _LONGEST = 180
 
 def write_atomically(target: Path, content: bytes) -> None:
     """Write a file so that it holds either the whole new content or what it held before."""
-    write_together({target: lambda file: file.write(content)})
+    write_together({target: content})
 
 
-def write_together(writers: Mapping[Path, Writer]) -> None:
-    """Write several files that belong together; when one of them fails, all of them are as before.
+def write_together(files: Mapping[Path, Writer | bytes]) -> None:
+    """Write several files, each with its content or what writes it; when one of them fails, all of them are as before.
 
     Only a power cut between two renames can part them. The last file is the one that refers to the others. What a pipe or
     a device was given cannot be taken back, so these are written when all the rest is ready to be moved.
@@ -59,7 +60,8 @@ def write_together(writers: Mapping[Path, Writer]) -> None:
     streams: dict[Path, IO[bytes]] = {}
     with ExitStack() as stack:
         stack.callback(_remove, staged)
-        for target, write in writers.items():
+        for target, content in files.items():
+            write: Writer = content if callable(content) else methodcaller("write", content)
             with _told(target):
                 place = _place(target)
                 if place in staged:
@@ -73,14 +75,14 @@ def write_together(writers: Mapping[Path, Writer]) -> None:
                     with _undisturbed():
                         staged[place] = _stage(target, place)
                     _fill(place, staged[place], write)
-        for target, content in streams.items():
+        for target, stream in streams.items():
             with _told(target):
                 _log.debug("%s", target)
-                _pour(target, content)
+                _pour(target, stream)
         if staged:
             with _undisturbed():
                 _move_into_place(staged)
-                for target in writers.keys() - streams.keys():
+                for target in files.keys() - streams.keys():
                     _log.debug("%s", target)
 
 

@@ -16,6 +16,7 @@ from linger.graph.network import Network, NetworkLike
 from linger.progress import progress
 from linger.runtime.session import Options, Session, checked_levels, make_session_options
 from linger.verification.feeds import Shapes, Sizes, SizeTrials, generated_feeds, generated_shapes, given_feeds
+from linger.verification.proof import causes
 from linger.verification.proof.comparison import KEPT_BYTES, Way, verify_file
 from linger.verification.proof.result import Verification
 from linger.verification.proof.witness import Witnesses, as_witnesses
@@ -90,7 +91,13 @@ def verify(
     shown = progress(recordings, "verify", len(seeds) or None)
     try:
         result = verify_file(
-            network, shown, way=way, seeds=() if sizes else seeds, kept_bytes=kept_bytes, witnesses=witnesses
+            network,
+            shown,
+            way=way,
+            seeds=() if sizes else seeds,
+            kept_bytes=kept_bytes,
+            witnesses=witnesses,
+            explainer=causes,
         )
     except GraphError as error:
         if not trials.tried:

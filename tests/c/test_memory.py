@@ -12,7 +12,8 @@ import pytest
 import linger.c
 from linger.c import ArenaUse, memory
 from linger.c.arena_image import arena_figure, arena_image
-from linger.c.memory_use import PlacedBlock, StepMemory, table_bytes
+from linger.c.memory_use import table_bytes
+from linger.c.steps import PlacedBlock, StepMemory
 from linger.errors import GraphError, LingerError, UnsupportedError, UsageError
 from linger.graph import save
 from tests.support.chip import WIDTHS, WINDOW, model_of, node

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from linger.c.steps import PlacedBlock, StepMemory
 from linger.errors import UsageError, install_line, printable
 from linger.files import write_atomically
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
-
-    from linger.c.memory_use import ArenaUse, PlacedBlock
 
 SUFFIXES = (".png", ".svg")
 FILLS = {"input": "#f6d8a8", "tensor": "#bcd3e8", "output": "#bfe0c2", "scratch": "#ead7ea"}
@@ -47,7 +46,26 @@ _MARGIN = 2.0
 """Pixels between a name and the edge of its block."""
 
 
-def draw_arena(use: ArenaUse, path: Path) -> None:
+class _Planned(Protocol):
+    """What is drawn of an `ArenaUse`."""
+
+    @property
+    def steps(self) -> tuple[StepMemory, ...]: ...
+    @property
+    def blocks(self) -> tuple[PlacedBlock, ...]: ...
+    @property
+    def arena_bytes(self) -> int: ...
+    @property
+    def least_bytes(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def peak_step(self) -> int: ...
+    @property
+    def path(self) -> Path | None: ...
+
+
+def draw_arena(use: _Planned, path: Path) -> None:
     """Write the image.
 
     Raises:
@@ -62,7 +80,7 @@ def draw_arena(use: ArenaUse, path: Path) -> None:
     write_atomically(path, arena_image(use, path.suffix[1:]))
 
 
-def arena_image(use: ArenaUse, suffix: str) -> bytes:
+def arena_image(use: _Planned, suffix: str) -> bytes:
     """The image as a file of this kind, "png" or "svg"; the same plan gives the same bytes."""
     from matplotlib import rc_context
 
@@ -72,7 +90,7 @@ def arena_image(use: ArenaUse, suffix: str) -> bytes:
     return content.getvalue()
 
 
-def arena_figure(use: ArenaUse) -> Figure:
+def arena_figure(use: _Planned) -> Figure:
     """The image as a figure of matplotlib: the blocks, below them the weights and the multiplications of each step."""
     from matplotlib.figure import Figure
 
@@ -96,7 +114,7 @@ def arena_figure(use: ArenaUse) -> Figure:
     return figure
 
 
-def _title(use: ArenaUse) -> str:
+def _title(use: _Planned) -> str:
     name = "" if use.path is None else f"{_short(use.path.name, 60)}   "
     return f"{name}{len(use.steps) - 2} steps, arena {_size(use.arena_bytes)}, weights {_size(use.weight_bytes)}"
 
@@ -105,7 +123,7 @@ def _size(size: int) -> str:
     return f"{size / _KB:,.1f} KB" if size >= _KB else f"{size} B"
 
 
-def _draw_blocks(axes: Axes, use: ArenaUse) -> None:
+def _draw_blocks(axes: Axes, use: _Planned) -> None:
     """A rectangle for each block: steps from left to right, addresses from the bottom to the top."""
     from matplotlib.patches import Patch, Rectangle
 
@@ -145,11 +163,11 @@ def _draw_blocks(axes: Axes, use: ArenaUse) -> None:
     axes.tick_params(axis="x", length=0)
 
 
-def _unit(use: ArenaUse) -> int:
+def _unit(use: _Planned) -> int:
     return _KB if use.arena_bytes >= 4 * _KB else 1
 
 
-def _draw_lines(axes: Axes, use: ArenaUse) -> None:
+def _draw_lines(axes: Axes, use: _Planned) -> None:
     """The size of the arena, and the least that it can be where that is less."""
     unit, last = _unit(use), len(use.steps) - 0.5
     is_least = use.arena_bytes == use.least_bytes
@@ -181,7 +199,7 @@ def _draw_bars(axes: Axes, heights: Sequence[float], title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _step_label(use: ArenaUse, number: int) -> str:
+def _step_label(use: _Planned, number: int) -> str:
     """The step's first node, with how many follow, and its number, which ends beside the axis."""
     step = use.steps[number]
     more = f" +{len(step.nodes) - 1}" if len(step.nodes) > 1 else ""
@@ -206,7 +224,7 @@ class _Label:
     box: Bbox
 
 
-def _write_names(figure: Figure, axes: Axes, use: ArenaUse) -> None:
+def _write_names(figure: Figure, axes: Axes, use: _Planned) -> None:
     """The name of each block where it fits: inside, lying or standing, or above a block that is too low for it."""
     from matplotlib.transforms import Bbox
 

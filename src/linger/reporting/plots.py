@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from linger.analysis.advice import Item
+    from linger.checks.memory_use import MemoryUse
 
 SUFFIXES = (".png", ".svg")
 _CEILING_DB = 100.0
@@ -29,7 +30,9 @@ _CEILING_DB = 100.0
 _BLUE, _RED, _GREY = "#33658a", "#c1292e", "#8d99ae"
 _MOST_GRID_LINES = 64
 _MOST_LABELS = 100
+_LONGEST_LABEL = 40
 _WIDEST = 24.0
+_KB = 1024
 _LINEAR_TO = 16.0
 """The axis is linear up to so many LSB, so that 1 and 2 can be told apart."""
 
@@ -133,6 +136,32 @@ def _draw_bars(axes: Axes, names: Sequence[str], largest: NDArray[np.float64], c
     axes.set_ylim(bottom=0)
 
 
+def memory_image(use: MemoryUse, suffix: str) -> bytes:
+    """The bytes that are alive while each layer runs, red where they reach the chip's limit, which is a line."""
+    from matplotlib.figure import Figure
+
+    layers, limit = use.layers, math.inf if use.tensor_bytes is None else use.tensor_bytes
+    figure = Figure(figsize=(min(max(6.0, 0.16 * len(layers) + 2), _WIDEST), 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    colors = [_RED if layer.live_bytes >= limit else _BLUE for layer in layers]
+    axes.bar(range(len(layers)), [layer.live_kb for layer in layers], color=colors)
+    shown = range(0, len(layers), -(-len(layers) // _MOST_LABELS) or 1)
+    axes.set_xticks(shown, [_label(layers[i].node) for i in shown], rotation=90, fontsize=6, parse_math=False)
+    if use.tensor_bytes is not None:
+        label = f"{use.target}: {limit / _KB:g} KB"
+        axes.axhline(limit / _KB, color="black", linestyle="--", linewidth=1, label=label)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
+    axes.set_ylabel("tensors alive, KB")
+    axes.set_title(_label("" if use.path is None else use.path.name), loc="left", fontsize=10, parse_math=False)
+    return _content(figure, suffix)
+
+
+def _label(name: str) -> str:
+    """A name that fits under a bar, in letters that every font has."""
+    plain = name.encode("ascii", "backslashreplace").decode()
+    return plain if len(plain) <= _LONGEST_LABEL else f"{plain[:_LONGEST_LABEL]}..."
+
+
 def require_image(path: Path) -> None:
     """Refuse a image that could not be drawn, before the work that leads to it.
 
@@ -154,16 +183,17 @@ def _figure(path: Path, width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _content(figure: Figure, suffix: str) -> bytes:
     content = io.BytesIO()
-    # no date and fixed ids: the same data gives the same file
     from matplotlib import rc_context
 
-    with rc_context({"svg.hashsalt": "linger"}):
-        figure.savefig(
-            content, format=path.suffix[1:], dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None
-        )
-    write_atomically(path, content.getvalue())
+    with rc_context({"svg.hashsalt": "linger"}):  # with it, and without a date, the same data gives the same file
+        figure.savefig(content, format=suffix, dpi=120, metadata={"Date": None} if suffix == "svg" else None)
+    return content.getvalue()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    write_atomically(path, _content(figure, path.suffix[1:]))
 
 
 def file_name(name: str, suffix: str) -> str:

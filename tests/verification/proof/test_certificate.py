@@ -13,7 +13,7 @@ import linger
 from linger import Recording, verify
 from linger.errors import UsageError
 from linger.graph import save
-from linger.verification.proof import comparison
+from linger.verification.proof import causes, comparison
 from linger.verification.proof.certificate import file_sha256, sealed
 from linger.verification.proof.comparison import fingerprint
 from tests.support.recorded import TEXT, X
@@ -140,7 +140,7 @@ def test_a_file_that_changed_meanwhile_has_none(model, tmp_path):
 
 
 def test_inputs_that_were_not_kept_are_said(model, tmp_path):
-    result = comparison.verify_file(model, [Recording(inputs=[X])], kept_bytes=10)
+    result = comparison.verify_file(model, [Recording(inputs=[X])], kept_bytes=10, explainer=causes)
     assert result.ok
     with pytest.raises(UsageError, match="too many to be kept"):
         result.save_certificate(tmp_path / "c.json")

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from linger.verification.proof.comparison import RecordingComparison, far_apart, largest_distance, unequal
+from linger.verification.proof.comparison import far_apart, first_index, largest_distance, unequal
 
 
 def test_integers_are_compared_with_equality():
     a, b = np.array([[1, 2], [3, 4]], np.int8), np.array([[1, 2], [3, 5]], np.int8)
     assert unequal(a, b).tolist() == [[False, False], [False, True]]
-    assert RecordingComparison.first_index(unequal(a, b), a, b) == ((1, 1), 4, 5)
+    assert first_index(unequal(a, b), a, b) == ((1, 1), 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_integers_are_compared_with_equality():
 def test_another_type_or_shape_is_all_wrong(other, kind):
     a = np.array([1, 2], np.int8)
     assert unequal(a, other).tolist() == [True, True]
-    assert RecordingComparison.first_index(unequal(a, other), a, other) == ((), "int8[2]", kind)
+    assert first_index(unequal(a, other), a, other) == ((), "int8[2]", kind)
 
 
 def test_something_instead_of_nothing_is_one_difference():

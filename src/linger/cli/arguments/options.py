@@ -50,6 +50,8 @@ def complete_commands(incomplete: str) -> list[str]:
 
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON, described by linger schema.")]
 Inputs = Annotated[Path | None, typer.Option(help=RANDOM_WITHOUT)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")]
+Force = Annotated[bool, typer.Option("--force", hidden=True)]  # the older name of --overwrite
 Seed = Annotated[int, typer.Option(help="Seed of what is random.", min=0)]
 Batches = Annotated[int, typer.Option(help="How many random batches.", min=1)]
 Chip = Annotated[

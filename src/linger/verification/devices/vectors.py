@@ -26,6 +26,7 @@ from linger.runtime.session import Session
 from linger.verification.array_files import Array, write_npz
 from linger.verification.devices.file_runner import TensorFact, constants_of, label_of, tensor_facts
 from linger.verification.feeds import Feed, given_feeds, spread_feeds
+from linger.verification.proof import causes
 from linger.verification.proof.comparison import verify_file
 from linger.verification.recording import Recording
 from linger.version import __version__
@@ -397,7 +398,7 @@ class _Run:
         """
         names = [value.name or "" for value in required_inputs(self.model)]
         recordings = (Recording(inputs=[feed[n] for n in names]) for feed in feeds)
-        result = verify_file(self._written, recordings)
+        result = verify_file(self._written, recordings, explainer=causes)
         if not result.integers:
             raise UsageError(f"{self._label}: there is no quantized tensor in it. Give a quantized file.")
         if not result.ok:

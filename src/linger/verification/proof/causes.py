@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -31,11 +31,9 @@ from linger.runtime import session
 from linger.runtime.reference import Reference
 from linger.runtime.session import Session
 from linger.verification.array_files import Array
-from linger.verification.proof.result import PLAIN, Cause, Divergence, Flip
+from linger.verification.proof.comparison import Arrays, Batch, RecordingComparison, Way, first_index
+from linger.verification.proof.result import PLAIN, Cause, Divergence, Flip, FloatRow, TensorRow
 from linger.verification.recording import Recording
-
-if TYPE_CHECKING:
-    from linger.verification.proof.comparison import Arrays, Batch, FloatRow, RecordingComparison, TensorRow, Way
 
 MOST_ITERATIONS = 256
 """How far a loop is followed."""
@@ -60,7 +58,7 @@ def narrow_down(comparison: RecordingComparison) -> Divergence | None:
     session = comparison.sessions.get(first.found_by.removesuffix(PLAIN))
     if session is None:  # a witness, which cannot be cut
         return first
-    cut = _CutFile(comparison, session, batch)
+    cut = _CutFile(session, batch)
     before = ancestors(comparison.model.graph, first.tensor)
     ends = _layer_ends([node for node in comparison.model.graph if node in before], first.tensor)
     low, high = -1, len(ends) - 1  # the last one is known to differ
@@ -86,7 +84,6 @@ def _quantizer(node: ir.Node) -> ir.Node | None:
 class _CutFile:
     """The file, cut off behind one tensor or another, on one batch."""
 
-    comparison: RecordingComparison
     session: Session
     batch: Batch
 
@@ -98,14 +95,14 @@ class _CutFile:
         want, have = self.batch.reference[name], self.session.run_up_to(name, self.batch.feeds)
         producer = _producer(self.session.model.graph, name)
         is_exact = want.dtype.kind != "f" or producer.op_type == "DequantizeLinear" or is_quantizing(producer)
-        return self.comparison.places(want, have, is_exact=is_exact), have
+        return RecordingComparison.places(want, have, is_exact=is_exact), have
 
     def divergence(self, name: str, first: Divergence) -> Divergence:
         """The difference in a tensor, which is that of `first` or comes before it."""
         made = first
         if name != first.tensor:
             differs, have = self._run_up_to(name)
-            index, expected, found = self.comparison.first_index(differs, self.batch.reference[name], have)
+            index, expected, found = first_index(differs, self.batch.reference[name], have)
             made = replace(first, tensor=name, index=index, expected_by="numpy", expected=expected, found=found)
         node = _layer(_producer(self.session.model.graph, name))
         varying = [v.name for v in node.inputs if v is not None and v.name and _varies(v)]
@@ -185,7 +182,7 @@ def _run_body(node: ir.Node, comparison: RecordingComparison, batch: Batch, way:
     outcome: dict[str, Array] = {}
     for feeds in islice(runs.feeds(outcome), MOST_ITERATIONS):
         given = {**feeds, **captured}
-        inner = inner or comparison.of(_as_model(runs.body, comparison.model, given), way)
+        inner = inner or RecordingComparison(_as_model(runs.body, comparison.model, given), way)
         outcome.update(inner.add(Recording(list(given.values()), input_names=tuple(given))).reference)
         if inner.first is not None:
             found = look_inside(inner)
@@ -318,7 +315,7 @@ def find_cause(model: ir.Model, comparison: RecordingComparison) -> Cause | None
 def _agrees_with(switch: str, model: ir.Model, comparison: RecordingComparison, recording: Recording) -> bool:
     way = comparison.way
     try:
-        again = comparison.of(model, replace(way, options={**way.options, switch: "1"}))
+        again = RecordingComparison(model, replace(way, options={**way.options, switch: "1"}))
         again.add(recording)
     except GraphError:  # ONNX Runtime 1.31 cannot load every file with the last of the switches
         return False
@@ -387,7 +384,7 @@ def find_flips(comparison: RecordingComparison, batch: Batch) -> list[Flip]:
 
 def _flips(comparison: RecordingComparison, batch: Batch, quants: list[ir.Node], forced: Arrays) -> list[Flip]:
     model = _with_forced(comparison.model, forced)
-    again = comparison.of(model, comparison.way)
+    again = RecordingComparison(model, comparison.way)
     feeds, given = {**batch.feeds, **forced}, batch.recording
     integers = {_OWN + name if name in forced else name: array for name, array in given.integers.items()}
     made = again.add(

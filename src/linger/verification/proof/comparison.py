@@ -6,11 +6,10 @@ Integers are compared with equality; floats that float ops compute may differ by
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -21,13 +20,11 @@ from linger.graph.core.dialects import POSITIVE, carried, is_quantizing, positiv
 from linger.graph.core.nodes import describe, inputs_within, required_inputs
 from linger.graph.core.rewiring import needed_nodes
 from linger.graph.network import Network, NetworkLike
-from linger.records.table import picked
 from linger.runtime.reference import Reference
 from linger.runtime.session import Options, Session, as_expected, fastest, make_session_options
 from linger.verification.array_files import Array
-from linger.verification.proof.causes import added_flips, explain
 from linger.verification.proof.certificate import Evidence, file_sha256
-from linger.verification.proof.result import PLAIN, Divergence, Flip, Verification
+from linger.verification.proof.result import PLAIN, Cause, Divergence, Flip, FloatRow, TensorRow, Verification
 from linger.verification.proof.witness import Statement, Witness, WitnessStand, make_stands, require_same_model
 from linger.verification.recording import Recording
 
@@ -47,24 +44,6 @@ KEPT_BYTES = 1 << 28
 """Inputs up to this size stay in memory after a verification, so that a certificate can be written."""
 
 
-class _Fingerprint:
-    """The SHA-256 over a series of arrays: element type, shape and little-endian content of each."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self.hexdigest = self._hash.hexdigest
-
-    def add(self, array: Array) -> None:
-        """Append an array."""
-        array = np.asarray(array)
-        self._hash.update(f"{array.dtype.name}{list(array.shape)};".encode())
-        if array.dtype.hasobject or array.dtype.kind in "SU":
-            self._hash.update("\0".join(map(str, array.reshape(-1).tolist())).encode())
-        else:
-            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            self._hash.update(little.reshape(-1).view(np.uint8).data if little.size else b"")
-
-
 def fingerprint(array: Array) -> str:
     """The SHA-256 of one array.
 
@@ -72,79 +51,34 @@ def fingerprint(array: Array) -> str:
     >>> fingerprint(np.array([1, 2], np.int8)) == fingerprint(np.array([1, 2], np.int16))
     False
     """
-    digest = _Fingerprint()
-    digest.add(array)
-    return digest.hexdigest()
+    row = TensorRow("")
+    count(row, array)
+    return row.sha256
 
 
-@dataclass
-class TensorRow:
-    """One tensor over all batches."""
-
-    name: str
-    dtype: str = ""
-    values: int = 0
-    differing: int = 0
-    saturated: int = 0
-    seen: Array = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    _fingerprint: _Fingerprint = field(default_factory=_Fingerprint, repr=False, compare=False)
-
-    @property
-    def distinct(self) -> int:
-        """How many different values occurred."""
-        return int(self.seen.size)
-
-    @property
-    def sha256(self) -> str:
-        """The fingerprint of the expected values of all batches."""
-        return self._fingerprint.hexdigest()
-
-    def add(self, array: Array) -> None:
-        """Count one batch."""
-        self.dtype = str(array.dtype)
-        self.values += array.size
-        self._fingerprint.add(array)
-        if array.dtype.kind in "iu":
-            ends = np.iinfo(array.dtype)
-            is_at_the_end = array == ends.max
-            if array.dtype.kind == "i":  # the least unsigned number is zero, which occurs without saturation
-                is_at_the_end |= array == ends.min
-            self.saturated += int(np.count_nonzero(is_at_the_end))
-            self.seen = np.union1d(self.seen, array)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as a certificate has it."""
-        return picked(self, "name dtype values distinct saturated differing sha256")
+def count(row: TensorRow | FloatRow, array: Array) -> None:
+    """Count one batch, whose type, shape and little-endian content also go into the fingerprint of the row."""
+    array = np.asarray(array)
+    row.dtype = str(array.dtype)
+    row.values += array.size
+    row.digest.update(f"{array.dtype.name}{list(array.shape)};".encode())
+    if array.dtype.hasobject or array.dtype.kind in "SU":
+        row.digest.update("\0".join(map(str, array.reshape(-1).tolist())).encode())
+    else:
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        row.digest.update(little.reshape(-1).view(np.uint8).data if little.size else b"")
 
 
-@dataclass
-class FloatRow:
-    """One output, or one recorded tensor of floats, over all batches.
-
-    With `is_exact` the values must be equal, because integers determine every bit of them. Otherwise they may differ by a
-    thousandth of the largest one; `error` is the largest difference.
-    """
-
-    name: str
-    is_exact: bool
-    is_output: bool = True
-    dtype: str = ""
-    values: int = 0
-    differing: int = 0
-    error: float = 0.0
-    _fingerprint: _Fingerprint = field(default_factory=_Fingerprint, repr=False, compare=False)
-
-    def add(self, array: Array, error: float) -> None:
-        """Count one batch; `error` is the largest difference in it."""
-        self.dtype = str(array.dtype)
-        self.values += array.size
-        self.error = max(self.error, error)
-        self._fingerprint.add(array)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as a certificate has it; floats that may differ in their last bits have no fingerprint."""
-        digest = self._fingerprint.hexdigest() if self.is_exact else None
-        return {**picked(self, "name dtype values differing"), "sha256": digest}
+def count_integers(row: TensorRow, array: Array) -> None:
+    """Count one batch of integers, those at the ends of their type, and the different ones."""
+    count(row, array)
+    if array.dtype.kind in "iu":
+        ends = np.iinfo(array.dtype)
+        is_at_the_end = array == ends.max
+        if array.dtype.kind == "i":  # the least unsigned number is zero, which occurs without saturation
+            is_at_the_end |= array == ends.min
+        row.saturated += int(np.count_nonzero(is_at_the_end))
+        row.seen = np.union1d(row.seen, array)
 
 
 @dataclass(frozen=True)
@@ -235,11 +169,6 @@ class RecordingComparison:
         self.first_batch: Batch | None = None
         self.batches = 0
         self.has_recorded = False
-
-    @staticmethod
-    def of(model: ir.Model, way: Way) -> RecordingComparison:
-        """The comparison of another file."""
-        return RecordingComparison(model, way)
 
     @property
     def differing(self) -> int:
@@ -339,7 +268,7 @@ class RecordingComparison:
         said = self._said(name, batch, is_due=is_due)
         if is_integer:
             row = self.rows.setdefault(name, TensorRow(name))
-            row.add(expected)
+            count_integers(row, expected)
             row.differing += self._count(name, batch, expected, {**found, **said})
         elif recorded is not None:
             self._compare_floats(name, batch, expected, {**found, **said})
@@ -389,7 +318,8 @@ class RecordingComparison:
         is_exact = name in self._exact or expected.dtype.kind != "f"
         row = self.output_rows.setdefault(name, FloatRow(name, is_exact, name in self._outputs))
         distances = (largest_distance(expected, have) for by, have in found.items() if self._stand(by) is None)
-        row.add(expected, max(distances, default=0.0))
+        row.error = max(row.error, *distances, 0.0)
+        count(row, expected)
         row.differing += self._count(name, batch, expected, found, is_exact=row.is_exact)
 
     def _count(self, name: str, batch: Batch, expected: Array, found: Arrays, *, is_exact: bool = True) -> int:
@@ -415,16 +345,6 @@ class RecordingComparison:
         """Where two arrays differ: at all, or by more than rounding can explain."""
         return unequal(want, have) if is_exact else far_apart(want, have)
 
-    @staticmethod
-    def first_index(differs: NDArray[np.bool_], want: Array, have: Array) -> tuple[tuple[int, ...], Any, Any]:
-        """The first index where arrays differ, and both values there; types and shapes where those differ."""
-        index: tuple[int, ...] = ()
-        sides: list[Any] = [f"{array.dtype}{list(array.shape)}" for array in (want, have)]
-        if _is_alike(want, have):
-            index = tuple(int(i) for i in np.argwhere(differs)[0])
-            sides = [x.item() if isinstance(x, np.generic) else x for x in (want[index], have[index])]
-        return index, sides[0], sides[1]
-
     def _stand(self, by: str) -> WitnessStand | None:
         """The witness of this label, plain or not; None for a computation of the file."""
         return self.witnesses.get(by.removesuffix(PLAIN))
@@ -438,7 +358,7 @@ class RecordingComparison:
         found: tuple[str, Array],
     ) -> Divergence:
         is_recorded = expected is not batch.reference.get(name)
-        index, want, have = self.first_index(differs, expected, found[1])
+        index, want, have = first_index(differs, expected, found[1])
         expected_by = self.way.recorded_by if is_recorded else "numpy"
         made = Divergence(name, batch.number, index, expected_by, want, found[0], have)
         node = self._producers.get(name)
@@ -506,10 +426,32 @@ def largest_distance(want: Array, have: Array) -> float:
     return float(np.abs(want[both].astype(np.float64) - have[both]).max(initial=0.0))
 
 
+def first_index(differs: NDArray[np.bool_], want: Array, have: Array) -> tuple[tuple[int, ...], Any, Any]:
+    """The first index where arrays differ, and both values there; types and shapes where those differ."""
+    index: tuple[int, ...] = ()
+    sides: list[Any] = [f"{array.dtype}{list(array.shape)}" for array in (want, have)]
+    if _is_alike(want, have):
+        index = tuple(int(i) for i in np.argwhere(differs)[0])
+        sides = [x.item() if isinstance(x, np.generic) else x for x in (want[index], have[index])]
+    return index, sides[0], sides[1]
+
+
 def _is_alike(want: Array, have: Array) -> bool:
     """Whether types and shapes are the same; all numpy types that hold text count as one."""
     is_text = want.dtype.kind in "OSU" and have.dtype.kind in "OSU"
     return want.shape == have.shape and (is_text or want.dtype == have.dtype)
+
+
+class Explainer(Protocol):
+    """Finds the origin of differences, as the module `linger.verification.proof.causes` does."""
+
+    def added_flips(
+        self, flips: dict[str, Flip], comparison: RecordingComparison, batch: Batch
+    ) -> dict[str, Flip] | None:
+        """The flips by tensor with those of one more batch, which differs; None where flips do not explain that."""
+
+    def explain(self, model: ir.Model, comparison: RecordingComparison) -> Cause | None:
+        """Follow the first difference to its origin; the result is its cause, where that was found."""
 
 
 def verify_file(
@@ -520,6 +462,7 @@ def verify_file(
     seeds: Sequence[int] = (),
     kept_bytes: int = KEPT_BYTES,
     witnesses: Sequence[Witness] = (),
+    explainer: Explainer,
 ) -> Verification:
     """Run the file on each recording's inputs and compare every integer with equality.
 
@@ -532,6 +475,7 @@ def verify_file(
         seeds: The seeds that generated the inputs, if any.
         kept_bytes: Inputs up to this size are kept for a certificate.
         witnesses: Further computations of the file, which must agree in every tensor.
+        explainer: What finds the origin of differences: `linger.verification.proof.causes`.
 
     Raises:
         UsageError: The inputs do not fit the file, or a witness was made from another file.
@@ -548,10 +492,10 @@ def verify_file(
         before = comparison.differing
         batch = comparison.add(recording)
         if comparison.differing != before and flips is not None:
-            flips = added_flips(flips, comparison, batch)
+            flips = explainer.added_flips(flips, comparison, batch)
         kept.add(batch.feeds)
         fingerprints.append({name: fingerprint(array) for name, array in batch.feeds.items()})
-    cause = None if comparison.first is None else explain(network.model, comparison)
+    cause = None if comparison.first is None else explainer.explain(network.model, comparison)
     return Verification(
         rows=list(comparison.rows.values()),
         batches=comparison.batches,

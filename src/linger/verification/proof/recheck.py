@@ -18,6 +18,7 @@ from linger.progress import progress
 from linger.runtime.session import Session, checked_levels
 from linger.verification.array_files import UNREADABLE, Array, arrays_in
 from linger.verification.feeds import generated_feeds
+from linger.verification.proof import causes
 from linger.verification.proof.certificate import (
     EMBEDDED,
     EQUAL,
@@ -145,7 +146,7 @@ def _again(
     recordings = (Recording(list(feeds.values()), input_names=tuple(feeds)) for feeds in batches)
     try:
         shown = progress(recordings, "verify", len(batches))
-        result = verify_file(network, shown, way=way, witnesses=witnesses)
+        result = verify_file(network, shown, way=way, witnesses=witnesses, explainer=causes)
     except LingerError as error:
         wrong.append(f"it cannot be computed again on the certificate's inputs: {error}")
         return None

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from linger.errors import counted
 from linger.records.table import Column, Shown, picked
 from linger.verification.proof.certificate import DIFFERENT, EQUAL, Evidence, write_certificate
 from linger.verification.proof.witness import WitnessRow
-
-if TYPE_CHECKING:
-    from linger.verification.proof.comparison import FloatRow, TensorRow
 
 PLAIN = ", run plainly"
 """Appended to the name of a run that returns the outputs only, as a user runs the file."""
@@ -84,6 +85,56 @@ class Divergence:
         return (
             f"its input {', '.join(wrong)} differs already" if wrong else f"its input {', '.join(unknown)} is not known"
         )
+
+
+@dataclass
+class TensorRow:
+    """One tensor over all batches; `seen` are the different values, `digest` is over the expected values of all batches."""
+
+    name: str
+    dtype: str = ""
+    values: int = 0
+    differing: int = 0
+    saturated: int = 0
+    seen: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256, repr=False, compare=False)
+
+    @property
+    def distinct(self) -> int:
+        """How many different values occurred."""
+        return int(self.seen.size)
+
+    @property
+    def sha256(self) -> str:
+        """The fingerprint of the expected values of all batches."""
+        return self.digest.hexdigest()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as a certificate has it."""
+        return picked(self, "name dtype values distinct saturated differing sha256")
+
+
+@dataclass
+class FloatRow:
+    """One output, or one recorded tensor of floats, over all batches.
+
+    With `is_exact` the values must be equal, because integers determine every bit of them. Otherwise they may differ by a
+    thousandth of the largest one; `error` is the largest difference.
+    """
+
+    name: str
+    is_exact: bool
+    is_output: bool = True
+    dtype: str = ""
+    values: int = 0
+    differing: int = 0
+    error: float = 0.0
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256, repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as a certificate has it; floats that may differ in their last bits have no fingerprint."""
+        sha256 = self.digest.hexdigest() if self.is_exact else None
+        return {**picked(self, "name dtype values differing"), "sha256": sha256}
 
 
 @dataclass(frozen=True)
