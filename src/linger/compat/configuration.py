@@ -22,14 +22,18 @@ from linger.constraint.normalize import DEFAULT_TYPES, NORMALIZED, normalize_lay
 from linger.errors import UsageError, listing, refuse_if
 from linger.quantization.core.supported import SETTERS, SWITCHES, supported_types
 from linger.quantization.setup.config import last_fitting, patterns_in, save_config, unfitting
-from linger.quantization.setup.config_file import Config, Constraint, joined, unknown, write_config
-from linger.quantization.setup.config_reader import (
+from linger.quantization.setup.config_file import (
     DEFAULT_CLAMP,
     DEFAULT_QUANT,
     DEFAULTS,
+    Config,
+    Constraint,
+    joined,
     newer_config,
     read_config,
+    unknown,
     unsaid_method,
+    write_config,
 )
 from linger.quantization.setup.marking import checked_exceptions
 from linger.settings import choose, choose_newer, keep_float, newer_settings

@@ -27,8 +27,7 @@ from linger.onnx.exporter.export import export
 from linger.proof import verify
 from linger.quantization.diagnosis.call_watch import coverage
 from linger.quantization.setup.config import config_of
-from linger.quantization.setup.config_file import as_text
-from linger.quantization.setup.config_reader import read_config
+from linger.quantization.setup.config_file import as_text, read_config
 from linger.records.reading import Is, read_with_problems
 from linger.reporting.facts import FindingFacts, Quality, Run, read_run
 from linger.reporting.verdict import verdict_of

@@ -36,7 +36,7 @@ from linger.quantization.core.calibration_parts import (
     install_part,
     merge_parts,
 )
-from linger.quantization.core.methods import Plan, apply_ranges, find_ranges, uncounted
+from linger.quantization.core.methods import Plan, apply_ranges, check_patterns, find_ranges, uncounted
 from linger.quantization.core.observation import CALIBRATION, Calibration, Histogram, histograms_of
 from linger.quantization.core.quantized import QuantizedBase, quantized_ranges, ranges_of
 from linger.quantization.core.ranges import ZEROS, Range
@@ -147,7 +147,7 @@ def choose_ranges(
     """
     plan = Plan.read("choose_ranges", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
     ranges = quantized_ranges(model, "choose_ranges")
-    plan.check_patterns(ranges)
+    check_patterns(plan.where, plan.layers, ranges)
     if missing := uncounted(ranges, plan):
         raise UsageError(
             f"choose_ranges: {listing(missing)}: nothing was counted for these ranges, because they come from a checkpoint or "
@@ -214,7 +214,7 @@ def _settle(seen: Calibration, plan: Plan, backup: Backup, counts: Counts) -> No
     for model in backup.models:
         ranges |= ranges_of(model)
     if seen.passes:
-        plan.check_patterns(ranges)
+        check_patterns(plan.where, plan.layers, ranges)
     apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
 
 
@@ -528,7 +528,7 @@ def merge_statistics(
             range_.histogram = histogram
             range_.restart_learning()
         ranges = ranges_of(model)
-        plan.check_patterns(ranges)
+        check_patterns(plan.where, plan.layers, ranges)
         apply_ranges(ranges, find_ranges(ranges, plan, is_settled=True))
     except BaseException:
         backup.restore()

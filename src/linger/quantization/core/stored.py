@@ -112,6 +112,13 @@ class RangeHolder(nn.Module):
         """The upper bound of the range of its output; a layer within limits has a finite one."""
         return math.inf
 
+    def range_weights(self) -> dict[str, Tensor]:
+        """The weights of a layer as they are rounded, batch norm folded in, by the names of their ranges."""
+        return {}
+
+    def follow_range(self, name: str) -> None:
+        """Write what follows from the range `name`, which has got another value."""
+
     def missing_scale(self, where: str) -> str:
         """The message for a layer without a scale."""
         return f"{where} has no scale yet. Run data through the model inside `with linger.calibration():`, or train it."

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,8 +72,7 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer, TransposedSignalLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.setup.config import finish, named_types, prepared
-from linger.quantization.setup.config_file import SCALES, Config
-from linger.quantization.setup.config_reader import newer_config, read_config
+from linger.quantization.setup.config_file import SCALES, Config, newer_config, read_config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer, quant_tensor
 from linger.quantization.setup.learned_scales import refuse_other_methods
 from linger.quantization.setup.marking import (
@@ -156,14 +156,24 @@ def init(
     chip = None if target is None else find_target(target).name
     given = _Given(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits, bits)
     types, parts = checked_exceptions("init", disable_module, disable_submodel)
-    kept = _Kept(types, _float_paths(model, parts))
-    _ordered(Config(), given, kept)  # what is wrong with the arguments is said before the model changes
-    config = _read(model, config_file, given, kept)
+    paths = [name for name, _ in model.named_modules()]
+    if unknown := [part for part in parts if not any(_is_inside(path, [part]) for path in paths)]:
+        raise UsageError(f"init: disable_submodel names {', '.join(unknown)}, which the model does not have.")
+    order = partial(_ordered, given=given, types=types, parts=parts)
+    order(Config())  # what is wrong with the arguments is said before the model changes
+    config = _read(model, config_file, given, is_excepting=bool(types or parts))
     if bits is not None:
         choose_widths(model, bits, "init", quant_modules)
-    order = _ordered(config, given, kept)
-    runtime = _runtime_for(config, given)
-    freeze_batch_norms(model, is_frozen=runtime.switches.freezes_batch_norm)
+    return _replaced(model, config, order(config), given)
+
+
+def _replaced(model: nn.Module, config: Config, order: _Order, given: _Given) -> nn.Module:
+    """The model with its layers replaced."""
+    is_said = config.complete or bool(config.switches)
+    switches = given.switches or (Switches(**config.switches) if is_said else chosen_switches())
+    runtime = Runtime(dispatch, make_watch=FloatWatch, target=given.target or config.target, switches=switches)
+    runtime.methods, runtime.scales = config.calibration, config.scales
+    freeze_batch_norms(model, is_frozen=switches.freezes_batch_norm)
     replacements, stay = _replacements(model, order, runtime)
     _allow_products(model, runtime, order, stay)
     root = replacements.get(model, model)
@@ -176,7 +186,7 @@ def init(
         warnings.warn(
             f"init: {listing(synchronized)}: a SyncBatchNorm stays float. Keep nn.BatchNorm: a quantized one learns the "
             "statistics of all processes.",
-            stacklevel=2,
+            stacklevel=3,
         )
     logger.info("init: %d layers quantized", len(replacements))
     return root
@@ -192,58 +202,27 @@ class _Given(NamedTuple):
     bits: int | str | None = None
 
 
-class _Kept(NamedTuple):
-    """Types and paths that stay float, as the arguments of `init` say."""
-
-    types: Types
-    paths: Sequence[str]
-
-
-def _read(model: nn.Module, config_file: str | Path | None, given: _Given, kept: _Kept) -> Config:
+def _read(model: nn.Module, config_file: str | Path | None, given: _Given, *, is_excepting: bool) -> Config:
     """The settings of a file, else of this context, made ready in the model."""
-    config, source = _said(config_file)
-    also = [name for name, value in given._asdict().items() if value is not None] if config_file is not None else []
-    also += ["disable_module or disable_submodel"] if any(kept) and config.complete else []
+    if config_file is not None:
+        config, source = read_config(config_file), f"config_file: {config_file}"
+        also = [name for name, value in given._asdict().items() if value is not None]
+    else:
+        content, source, also = newer_settings(), "QUANT_CONFIGS", []
+        config = newer_config(content, source, platform=None) if content else Config()
+    also += ["disable_module or disable_submodel"] if is_excepting and config.complete else []
     if also:
         raise UsageError(f"init: config_file says {listing(also)} already. Leave the arguments out, or edit the file.")
     if config == Config():
         return config
-    made = prepared(model, config, source)
-    if made.scales != SCALES[0]:
+    config = prepared(model, config, source)
+    if config.scales != SCALES[0]:
         warnings.warn(
-            f"init: {source} asks for learned scales. Call linger.learn_scales(model, {made.scales!r}) after calibration; "
+            f"init: {source} asks for learned scales. Call linger.learn_scales(model, {config.scales!r}) after calibration; "
             "until then scales follow from running ranges.",
             stacklevel=4,
         )
-    return made
-
-
-def _said(config_file: str | Path | None) -> tuple[Config, str]:
-    """The configuration of a file, else of this context, and where it stands."""
-    if config_file is not None:
-        return read_config(config_file), f"config_file: {config_file}"
-    content, source = newer_settings(), "QUANT_CONFIGS"
-    return newer_config(content, source, platform=None) if content else Config(), source
-
-
-def _ordered(config: Config, given: _Given, kept: _Kept) -> _Order:
-    types = named_types(config) if given.quant_modules is None else given.quant_modules
-    return _Order(
-        checked_types(types),
-        checked_widths(8, given.parameter_bits or config.parameter_bits, 8),
-        (*kept.types, *(() if config.complete else kept_float())),
-        [*config.stays_float, *kept.paths],
-        config.not_quantized,
-    )
-
-
-def _runtime_for(config: Config, given: _Given) -> Runtime:
-    is_said = config.complete or bool(config.switches)
-    switches = given.switches or (Switches(**config.switches) if is_said else chosen_switches())
-    target = given.target or config.target
-    made = Runtime(dispatch, make_watch=FloatWatch, target=target, switches=switches)
-    made.methods, made.scales = config.calibration, config.scales
-    return made
+    return config
 
 
 @dataclass(frozen=True)
@@ -259,6 +238,17 @@ class _Order:
     def wants(self, path: str, module: nn.Module) -> bool:
         """Whether a module may be quantized at all."""
         return not counts_as(module, self.excluded) and not _is_inside(path, self.float_paths)
+
+
+def _ordered(config: Config, given: _Given, types: Types, parts: Sequence[str]) -> _Order:
+    quantized = named_types(config) if given.quant_modules is None else given.quant_modules
+    return _Order(
+        checked_types(quantized),
+        checked_widths(8, given.parameter_bits or config.parameter_bits, 8),
+        (*types, *(() if config.complete else kept_float())),
+        [*config.stays_float, *parts],
+        config.not_quantized,
+    )
 
 
 def _replacements(
@@ -308,10 +298,9 @@ def refuse_unquantizable(model: nn.Module) -> None:
     """
     if runtime_of(model) is not None:
         raise UsageError("init: this model is quantized already. Call init once, on the float model.")
-    scripts = [
-        path or type(model).__name__ for path, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)
-    ]
-    outer = [path for path in scripts if not any(path.startswith(f"{other}.") for other in scripts)]
+    scripts = [path for path, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]
+    named = [path or type(model).__name__ for path in scripts]
+    outer = [path for path in named if not any(path.startswith(f"{other}.") for other in named)]
     if outer:
         raise UsageError(
             f"init: {listing(outer)}: a module of torch.jit.trace or torch.jit.script computes by itself, without the layers "
@@ -326,30 +315,20 @@ def why_nothing(model: nn.Module) -> str | None:
     if runtime.make_edge is not None or any(_may_compute(m, path, runtime) for path, m in model.named_modules()):
         return None
     reasons = listing((f"{path or 'model'} ({reason})" for path, reason in runtime.reasons.items()), limit=5)
+    kinds = dict.fromkeys(type(m).__name__ for m in model.modules() if not any(m.children()))
     return (
-        f"init: no layer of {type(model).__name__} was replaced, so nothing will run as integers; it holds {listing(_leaf_types(model))}. "
+        f"init: no layer of {type(model).__name__} was replaced, so nothing will run as integers; it holds {listing(kinds)}. "
         f"{f'Refused: {reasons}. ' if reasons else ''}"
         "Look at quant_modules, disable_module, disable_submodel and linger.disable_quant, or at the types that linger "
         f"quantizes: {listing(kind.__name__ for kind in supported_types())}."
     )
 
 
-def _leaf_types(model: nn.Module) -> list[str]:
-    return list(dict.fromkeys(type(m).__name__ for m in model.modules() if not any(m.children())))
-
-
 def _may_compute(module: nn.Module, path: str, runtime: Runtime) -> bool:
     """Whether a module may compute integers, by itself or in its forward."""
-    return (
-        isinstance(module, QuantizedBase)
-        or bool(_quantized_inputs(module, path, runtime))
-        or _calls_quant_tensor(module)
-    )
-
-
-def _calls_quant_tensor(module: nn.Module) -> bool:
     code = getattr(type(module).forward, "__code__", None)
-    return code is not None and quant_tensor.__name__ in code.co_names
+    calls_quant_tensor = code is not None and quant_tensor.__name__ in code.co_names
+    return isinstance(module, QuantizedBase) or bool(_quantized_inputs(module, path, runtime)) or calls_quant_tensor
 
 
 def quantized_layers(model: nn.Module) -> dict[str, QuantLayer]:
@@ -357,28 +336,18 @@ def quantized_layers(model: nn.Module) -> dict[str, QuantLayer]:
     return {path: m for path, m in model.named_modules() if isinstance(m, QuantLayer)}
 
 
-def _float_paths(model: nn.Module, wanted: Sequence[str]) -> Sequence[str]:
-    known = [name for name, _ in model.named_modules()]
-    unknown = [p for p in wanted if not any(_is_inside(name, [p]) for name in known)]
-    if unknown:
-        raise UsageError(f"init: disable_submodel names {', '.join(unknown)}, which the model does not have.")
-    return wanted
-
-
 def _is_inside(path: str, parents: Iterable[str]) -> bool:
     """Whether a path is one of the parents or inside one; a * at the end of a parent stands for any rest of a path."""
-    return any(
-        path == p or path.startswith(f"{p}.") or (p.endswith("*") and path.startswith(p.removesuffix("*")))
-        for p in parents
-    )
+    starts = [(f"{p}.", p.removesuffix("*") if p.endswith("*") else f"{p}.") for p in parents]
+    return any(f"{path}.".startswith(inside) or path.startswith(pattern) for inside, pattern in starts)
 
 
 def _quantized(module: nn.Module, path: str, order: _Order, runtime: Runtime) -> QuantLayer | QuantRecurrent | None:
     """The quantized form of a module; None if it stays what it is."""
-    found = _op_to_use(module, path, order.types)
-    if found is None:
+    form = _op_to_use(module, path, order.types)
+    if form is None:
         return None
-    (op, binding), layer = found, layer_of(module)
+    (op, binding), layer = form, layer_of(module)
     folded = fold_weight_norm(layer)
     geometry = _refusal(module) or binding(layer)
     if isinstance(geometry, Refusal):
@@ -387,16 +356,16 @@ def _quantized(module: nn.Module, path: str, order: _Order, runtime: Runtime) ->
         load_folded(layer, folded)
         return None
     widths = choice_for(module).widths or order.widths
-    made: QuantLayer | QuantRecurrent
+    quantized: QuantLayer | QuantRecurrent
     if op.is_recurrent:
-        made = (QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent)(op, layer, widths, runtime)
-        made.limited_to = limits_of(module)
+        quantized = (QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent)(op, layer, widths, runtime)
+        quantized.limited_to = limits_of(module)
     else:
-        made = _layer_class(op, layer)(op, layer, geometry, widths, runtime)
-        _carry_over(module, made, runtime)
-    made.path = path
-    load_folded(made, folded)
-    return made
+        quantized = _layer_class(op, layer)(op, layer, geometry, widths, runtime)
+        _carry_over(module, quantized, runtime)
+    quantized.path = path
+    load_folded(quantized, folded)
+    return quantized
 
 
 def _op_to_use(module: nn.Module, path: str, types: Types) -> tuple[Op, Binding] | None:
@@ -404,14 +373,12 @@ def _op_to_use(module: nn.Module, path: str, types: Types) -> tuple[Op, Binding]
     layer, choice = layer_of(module), choice_for(module)
     if choice.is_disabled:
         return None
-    found = op_for(layer)
-    if found is None:
-        if limits_of(module).is_any:
-            name = type(module).__name__
-            logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, name)
-        return None
+    form = op_for(layer)
+    if form is None and limits_of(module).is_any:
+        name = type(module).__name__
+        logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, name)
     is_named = choice.widths is not None and isinstance(layer, types_by_name())
-    return found if (is_named or counts_as(module, types)) and not _is_functional(module) else None
+    return form if (is_named or counts_as(module, types)) and not _is_functional(module) else None
 
 
 def _layer_class(op: Op, layer: nn.Module) -> type[QuantLayer]:
@@ -480,8 +447,8 @@ def _refusal(module: nn.Module) -> Refusal | None:
 
 def _is_functional(module: nn.Module) -> bool:
     """Whether a module is a layer with a forward of its own, whose products become integers one by one."""
-    found = op_for(module)
-    is_product = found is not None and "w" in found[0].inputs and found[0].state_name is not None
+    form = op_for(module)
+    is_product = form is not None and "w" in form[0].inputs and form[0].state_name is not None
     return is_product and has_own_forward(module) and not isinstance(module, Normalized)
 
 
@@ -506,9 +473,8 @@ def _allow_products(model: nn.Module, runtime: Runtime, order: _Order, kept_floa
 
 def _attach(root: nn.Module, runtime: Runtime) -> None:
     """Hooks that name the module at work, and that make functional layers when a checkpoint has them."""
-    kinds = {type(module) for module in root.modules()}
-    is_unpacking = _has(kinds, QuantRecurrent) and not _has(kinds, nn.RNNBase)
-    runtime.make_unpacking = Unpacked if is_unpacking else None
+    has_recurrent, has_float = (any(isinstance(m, k) for m in root.modules()) for k in (QuantRecurrent, nn.RNNBase))
+    runtime.make_unpacking = Unpacked if has_recurrent and not has_float else None
     runtime.recomputation, runtime.make_function = Recomputation(), _make_function
     runtime.exchange = Exchange(_make_function)
     home = device_of(root)
@@ -516,7 +482,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
-        QUANTIZED.put(module, said=True)
+        QUANTIZED.put(module, value=True)
         if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
             module.to(next((p.device for p in module.parameters()), home))  # ranges live where the numbers are
@@ -524,15 +490,10 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
         if isinstance(module, EmptyBatchNorm):
             continue  # it computes nothing, so no op can ask where it is
         module.register_forward_pre_hook(scope.enter)
-        names = _quantized_inputs(module, path, runtime)
-        if names:
+        if names := _quantized_inputs(module, path, runtime):
             module.register_forward_pre_hook(InputQuantizer(runtime, names), with_kwargs=True)
         module.register_forward_hook(scope.leave, always_call=True)
         module.register_load_state_dict_pre_hook(_make_functional_layers)
-
-
-def _has(kinds: Iterable[type[nn.Module]], wanted: type[nn.Module]) -> bool:
-    return any(issubclass(kind, wanted) for kind in kinds)
 
 
 def _quantized_inputs(module: nn.Module, path: str, runtime: Runtime) -> tuple[str, ...]:
@@ -558,18 +519,19 @@ def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefi
         widths = widths_in(state_dict, f"{prefix}{child}.")
         if widths is not None:  # of products that the module calls
             QUANTIZATION.put(module, QuantChoice(widths=widths))
-    if not prefix and any(key.endswith(".running_o") for key in state_dict):
+    outputs = [] if prefix else [value for key, value in state_dict.items() if key.endswith(".running_o")]
+    if outputs:
         _forget_unknown_ranges(module, state_dict)
         runtime = runtime_of(module)
-        if runtime is not None and any(v.any() for k, v in state_dict.items() if k.endswith(".running_o")):
+        if runtime is not None and any(value.any() for value in outputs):
             runtime.keeps_float_operands = not any(FLOAT_OPERAND in key for key in state_dict)
 
 
 def _make_function(module: nn.Module, child: str) -> FunctionalLayer:
     """Make the functional layer of this name in a module."""
-    made = FunctionalLayer(child.removeprefix(KEY_PREFIX), device_of(module)).train(module.training)
-    module.add_module(child, made)
-    return made
+    layer = FunctionalLayer(child.removeprefix(KEY_PREFIX), device_of(module)).train(module.training)
+    module.add_module(child, layer)
+    return layer
 
 
 def _forget_unknown_ranges(model: nn.Module, state_dict: dict[str, Any]) -> None:
