@@ -456,7 +456,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
     for path, module in root.named_modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # torch's way around padding, which also goes around every layer
-        QUANTIZED.put(module, said=True)
+        QUANTIZED.put(module, value=True)
         if isinstance(module, QuantizedBase) and module.is_layer:
             runtime.layers.append(module)
             module.to(next((p.device for p in module.parameters()), home))  # ranges live where the numbers are

@@ -121,6 +121,14 @@ class Layer:
             deviation = np.maximum(self.deviation, deviation)
         self.lowest, self.mean, self.deviation = lowest, mean, deviation
 
+    def least_output(self, deviations: float) -> Array | None:
+        """So many standard deviations below the least output of each channel, and twice as many below its mean; None if never seen."""
+        if self.lowest is None or self.mean is None or self.deviation is None:
+            return None
+        margin = deviations * self.deviation
+        least: Array = np.minimum(self.lowest, self.mean - margin) - margin
+        return least
+
 
 @dataclass
 class Clip:
