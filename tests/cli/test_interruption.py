@@ -117,7 +117,7 @@ from linger.cli import ops
 def wait(*arguments, **keywords):
     sys.stderr.write("ready\\n")
     signal.pause()
-ops.console = wait
+ops.say_table = wait
 sys.argv = ["linger", "ops"]
 main()
 """

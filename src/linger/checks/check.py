@@ -17,16 +17,17 @@ from urllib.parse import quote
 import onnx
 import onnx_ir as ir
 
-from linger.checks.findings.parameters import number_findings
-from linger.checks.findings.scales import (
+from linger.checks.findings.parameters import input_range_findings, number_findings, scale_findings
+from linger.checks.findings.schemas import (
     dequant_findings,
-    input_range_findings,
+    onnx_verdict,
     propagation_findings,
     qdq_findings,
     saturation_findings,
-    scale_findings,
+    schema_findings,
+    setting_findings,
+    without_weights,
 )
-from linger.checks.findings.schemas import onnx_verdict, schema_findings, setting_findings, without_weights
 from linger.checks.findings.structure import (
     CheckedModel,
     model_finding,
@@ -50,7 +51,7 @@ from linger.graph.core.check_rules import (
 )
 from linger.graph.core.nodes import ERROR, NOTE, SEVERITIES, WARNING, Finding
 from linger.graph.network import Network, NetworkLike
-from linger.records.table import Column, Shown
+from linger.records.table import Column, Shown, picked
 from linger.targets import Target, find_target
 from linger.version import __version__
 
@@ -67,12 +68,15 @@ RULES: dict[str, CheckRule] = {
 """Every rule, by its id."""
 
 
-_COLUMNS = (
-    Column("severity", "severity"),
-    Column("rule", "rule"),
-    Column("place", "where"),
-    Column("reason", "what"),
-    Column("remedy", "remedy"),
+_COLUMNS = tuple(
+    Column(name, title)
+    for name, title in (
+        ("severity", "severity"),
+        ("rule", "rule"),
+        ("place", "where"),
+        ("reason", "what"),
+        ("remedy", "remedy"),
+    )
 )
 
 
@@ -122,17 +126,14 @@ class CheckResult(Shown):
 
     def counts(self) -> dict[str, int]:
         """How many findings of each severity."""
-        found = Counter(f.severity for f in self.findings)
-        return {severity: found[severity] for severity in SEVERITIES}
+        return {severity: len(self._of(severity)) for severity in SEVERITIES}
 
     def summary(self) -> str:
         """The verdict in one sentence."""
         where = "the model" if self.path is None else str(self.path)
         chip = "" if self.target is None else f" for {self.target}"
-        if not self.findings:
-            return f"{where}{chip}: nothing found."
         listed = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in self.counts().items())
-        return f"{where}{chip}: {listed}."
+        return f"{where}{chip}: {listed if self.findings else 'nothing found'}."
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """The findings as (severity, rule, node or tensor, reason, remedy)."""
@@ -161,57 +162,42 @@ def relative_location(path: PurePath) -> str:
 
 def json_report(results: Iterable[CheckResult]) -> str:
     """Several results as one JSON text, the same for the same findings."""
-    files = [_file(result) for result in results]
-    document = {
-        "format": "linger-check",
-        "version": FORMAT_VERSION,
-        "linger": __version__,
-        "ok": all(file["ok"] for file in files),
-        "files": files,
-    }
+    files = [
+        {
+            "path": result.location,
+            "target": result.target,
+            "ok": result.ok,
+            "counts": result.counts(),
+            "findings": [
+                {"rule": f.rule, "name": RULES[f.rule].name, **picked(f, "severity node tensor reason remedy")}
+                for f in result.findings
+            ],
+        }
+        for result in results
+    ]
+    head = {"format": "linger-check", "version": FORMAT_VERSION, "linger": __version__}
+    document = {**head, "ok": all(file["ok"] for file in files), "files": files}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def _file(result: CheckResult) -> dict[str, object]:
-    return {
-        "path": result.location,
-        "target": result.target,
-        "ok": result.ok,
-        "counts": result.counts(),
-        "findings": [_finding(f) for f in result.findings],
-    }
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    return {
-        "rule": finding.rule,
-        "name": RULES[finding.rule].name,
-        "severity": finding.severity,
-        "node": finding.node,
-        "tensor": finding.tensor,
-        "reason": finding.reason,
-        "remedy": finding.remedy,
-    }
 
 
 def sarif_report(results: Iterable[CheckResult]) -> str:
     """One run with the findings of all files; the same text for the same findings."""
     results = list(results)
     index = {rule: number for number, rule in enumerate(RULES)}
+    uris = dict.fromkeys(_uri(result.location) for result in results if result.location is not None)
+    names = {"name": "linger", "version": __version__, "semanticVersion": __version__}
     run = {
-        "tool": {
-            "driver": {
-                "name": "linger",
-                "version": __version__,
-                "semanticVersion": __version__,
-                "rules": [_rule(rule) for rule in RULES.values()],
-            }
-        },
+        "tool": {"driver": {**names, "rules": [_rule(rule) for rule in RULES.values()]}},
         "invocations": [{"executionSuccessful": True}],
-        "artifacts": [{"location": {"uri": uri}} for uri in dict.fromkeys(_uris(results))],
+        "artifacts": [{"location": {"uri": uri}} for uri in uris],
         "results": [entry for result in results for entry in _entries(result, index)],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _uri(location: str) -> str:
+    """A relative URI: special characters are written as %XX, `:` too, which would look like a scheme."""
+    return quote(location, safe="/")
 
 
 def _rule(rule: CheckRule) -> dict[str, object]:
@@ -225,28 +211,20 @@ def _rule(rule: CheckRule) -> dict[str, object]:
     }
 
 
-def _uri(location: str) -> str:
-    """A relative URI: special characters are written as %XX, `:` too, which would look like a scheme."""
-    return quote(location, safe="/")
-
-
-def _uris(results: Iterable[CheckResult]) -> Iterable[str]:
-    return (_uri(result.location) for result in results if result.location is not None)
-
-
 def _entries(result: CheckResult, index: dict[str, int]) -> Iterable[dict[str, object]]:
-    seen: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for finding in result.findings:
         identity = (finding.rule, finding.node, finding.tensor)
+        fingerprint = hashlib.sha256("\0".join((*identity, str(counts[identity]))).encode()).hexdigest()
         yield {
             "ruleId": finding.rule,
             "ruleIndex": index[finding.rule],
             "level": finding.severity,
             "message": {"text": str(finding)},
             "locations": [_location(result, finding)],
-            "partialFingerprints": {_FINGERPRINT: _fingerprint(*identity, str(seen[identity]))},
+            "partialFingerprints": {_FINGERPRINT: fingerprint},
         }
-        seen[identity] += 1
+        counts[identity] += 1
 
 
 def _location(result: CheckResult, finding: Finding) -> dict[str, object]:
@@ -264,14 +242,9 @@ def _location(result: CheckResult, finding: Finding) -> dict[str, object]:
     return location
 
 
-def _fingerprint(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
 def worst(results: Sequence[CheckResult]) -> str | None:
     """The worst severity that was found; None for no finding."""
-    found = {f.severity for result in results for f in result.findings}
-    return next((severity for severity in SEVERITIES if severity in found), None)
+    return next((severity for severity in SEVERITIES if any(result.counts()[severity] for result in results)), None)
 
 
 __all__ = ["CheckResult", "check"]
@@ -294,29 +267,31 @@ def check(path: NetworkLike, target: str | Target | None = None, *, ignore: Iter
             text, external data outside of its folder).
     """
     chip = target if target is None or isinstance(target, Target) else find_target(target)
-    left_out = rule_ids(ignore)
+    ignored = rule_ids(ignore)
     network = Network.of(path)
     checked = CheckedModel.of(network.listed)
-    light = without_weights(_proto(network))
-    found = _ordered(checked, _collected(checked, light, chip))
-    kept = tuple(f for f in found if f.rule not in left_out)
-    return CheckResult(kept, network.path, None if chip is None else chip.name)
+    try:
+        light = without_weights(network.proto)  # as the file has it; onnx_ir would change some of it
+    except (ir.serde.SerdeError, ValueError, TypeError) as error:
+        raise GraphError(f"check: the given model cannot be written as a file ({error}). Repair it first.") from error
+    findings = tuple(f for f in _ordered(checked, _collected(checked, light, chip)) if f.rule not in ignored)
+    return CheckResult(findings, network.path, None if chip is None else chip.name)
 
 
-def rule_ids(given: Iterable[str]) -> frozenset[str]:
+def rule_ids(names: Iterable[str]) -> frozenset[str]:
     """The rules that are meant, by their ids or names.
 
     Raises:
         UsageError: Rules that do not exist; all of them are named.
     """
     by_name = {rule.name: rule.id for rule in RULES.values()}
-    wanted = [given] if isinstance(given, str) else list(given)
-    unknown = [name for name in wanted if name not in by_name and name not in RULES]
+    names = [names] if isinstance(names, str) else list(names)
+    unknown = [name for name in names if name not in by_name and name not in RULES]
     if unknown:
         raise UsageError(
             f"ignore: there is no rule {listing(unknown)}. Every finding shows its rule: {RULES_SPAN}, or their names."
         )
-    return frozenset(by_name.get(name, name) for name in wanted)
+    return frozenset(by_name.get(name, name) for name in names)
 
 
 _ONLY_NUMBERS = frozenset({PARAMETER_TYPE.id, PARAMETER_RANGE.id, BIAS_RANGE.id})
@@ -325,35 +300,24 @@ _ONLY_NUMBERS = frozenset({PARAMETER_TYPE.id, PARAMETER_RANGE.id, BIAS_RANGE.id}
 RULES_SPAN = f"{min(RULES)} … {max(RULES)}"
 
 
-def _proto(network: Network) -> onnx.ModelProto:
-    """The content as the file has it; onnx_ir would change some of it."""
-    try:
-        return network.proto
-    except (ir.serde.SerdeError, ValueError, TypeError) as error:
-        raise GraphError(f"check: the given model cannot be written as a file ({error}). Repair it first.") from error
-
-
 def _collected(checked: CheckedModel, light: onnx.ModelProto, chip: Target | None) -> Iterator[Finding]:
     broken = list(tensor_findings(checked))
     found = [*schema_findings(checked), *structure_findings(checked), *broken]
     found += number_findings(checked, skip=_unfit(checked, found))
     yield from found
     unfit = _unfit(checked, found)
-    yield from onnx_verdict(light, checked, {f.node for f in found if f.severity == ERROR})
-    yield from usage_findings(checked)
-    yield from open_size_findings(checked)
-    yield from name_findings(checked)
-    yield from size_findings(checked)
+    wrong = {f.node for f in found if f.severity == ERROR}
+    yield from onnx_verdict(light, checked, wrong)
+    for find in (usage_findings, open_size_findings, name_findings, size_findings):
+        yield from find(checked)
     yield from input_range_findings(checked, skip=unfit)
     yield from scale_findings(checked, for_target=chip is not None and not broken)
     yield from propagation_findings(checked, light)
     yield from dequant_findings(checked)
     yield from qdq_findings(checked, skip=unfit)
     yield from saturation_findings(checked)
-    skipped = []
-    if any(f.severity == ERROR for f in found):
-        skipped.append("whether linger could run every node")
-    else:
+    skipped = ["whether linger could run every node"] if wrong else []
+    if not wrong:
         yield from setting_findings(light, checked)
     if chip is not None and broken:
         skipped.append(f"the limits of {chip.name}")
@@ -364,25 +328,18 @@ def _collected(checked: CheckedModel, light: onnx.ModelProto, chip: Target | Non
         yield model_finding(NOT_CHECKED, reason, "Repair these and check again.")
 
 
-def _unfit(checked: CheckedModel, found: Iterable[Finding]) -> frozenset[str]:
+def _unfit(checked: CheckedModel, findings: Collection[Finding]) -> frozenset[str]:
     """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
-    found = list(found)
-    wrong = {f.node for f in found if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
-    broken = {f.tensor for f in found if f.rule == BROKEN_TENSOR.id} - {""}
-    return frozenset(wrong | (_readers(checked, broken) if broken else set()))
+    wrong = {f.node for f in findings if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
+    broken = {f.tensor for f in findings if f.rule == BROKEN_TENSOR.id} - {""}
+    readers = (place for place in checked.places if broken)
+    return frozenset(wrong.union(str(p) for p in readers if any(v and v.name in broken for v in p.node.inputs)))
 
 
-def _readers(checked: CheckedModel, tensors: Collection[str]) -> set[str]:
-    """The nodes that read one of these tensors."""
-    return {str(place) for place in checked.places if any(v and v.name in tensors for v in place.node.inputs)}
-
-
-def _ordered(checked: CheckedModel, found: Iterable[Finding]) -> Collection[Finding]:
+def _ordered(checked: CheckedModel, findings: Iterable[Finding]) -> list[Finding]:
     """The findings without repetitions: the worst first, those of the model before those of its nodes, nodes in their order."""
-    position: dict[str, int] = {"": -1}
-    for index, place in enumerate(checked.places):
-        position.setdefault(str(place), index)
     last = len(checked.places)
+    position = {str(place): last - index for index, place in enumerate(reversed(checked.places), start=1)} | {"": -1}
     return sorted(
-        dict.fromkeys(found), key=lambda f: (SEVERITIES.index(f.severity), position.get(f.node, last), f.rule)
+        dict.fromkeys(findings), key=lambda f: (SEVERITIES.index(f.severity), position.get(f.node, last), f.rule)
     )

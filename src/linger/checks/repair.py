@@ -122,20 +122,22 @@ def repair(
     """
     if target is not None:
         find_target(target)
-    given = model_name.source if isinstance(model_name, Network) else model_name
+    source = model_name.source if isinstance(model_name, Network) else model_name
     with uncollected():
-        model, before = load_broken(given)
-        policy = _usual_outputs(model) if outputs is None else outputs
-        changes, findings = apply_rules(model, outputs=policy, rules=rules, is_for_chip=target is not None)
+        model, before = load_broken(source)
+        if outputs is None:  # real ones, except in a model that was exported with integers at both ends
+            has_integers = any(value.dtype in _INTEGER_INPUTS for value in model.graph.inputs)
+            outputs = "declared" if has_integers else "float"
+        changes, findings = apply_rules(model, outputs=outputs, rules=rules, is_for_chip=target is not None)
     verdict = _checked(model) if is_check else None
     path, all_changes = None, (*before, *changes)
-    if isinstance(given, (str, os.PathLike)):
-        source = Path(given)
-        path = source.with_name(f"{source.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
+    if isinstance(source, (str, os.PathLike)):
+        file = Path(source)
+        path = file.with_name(f"{file.name.removesuffix(_SUFFIX)}_fix{_SUFFIX}")
         if all_changes or external_tensors(model):
             save(model, path)
         else:
-            write_atomically(path, source.read_bytes())  # the same bytes, however another tool ordered them
+            write_atomically(path, file.read_bytes())  # the same bytes, however another tool ordered them
     return Repair(model, path, all_changes, tuple(findings), verdict)
 
 
@@ -151,11 +153,6 @@ def fix_dequant(
     The arguments and errors are those of `repair`. Files with integer inputs, which `is_input_quant` writes, keep their outputs.
     """
     return repair(model_name, is_check, outputs=outputs, rules=rules)
-
-
-def _usual_outputs(model: ir.Model) -> OutputPolicy:
-    """Real outputs, except in a model that was exported with integers at both ends."""
-    return "declared" if any(value.dtype in _INTEGER_INPUTS for value in model.graph.inputs) else "float"
 
 
 def parser_dequant(onnx_model: ModelLike, is_change_in_out_type: bool) -> onnx.ModelProto | ir.Model:  # noqa: FBT001 - the documented signature
@@ -205,13 +202,13 @@ def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
     """
     if isinstance(source, ir.Model):
         return load_own(source), []
-    made: list[RuleChange] = []
+    changes: list[RuleChange] = []
 
     def prepare(proto: onnx.ModelProto) -> bool:
-        made.extend(_named("repair_proto", repair_proto(proto)))
-        return bool(made)
+        changes.extend(_named("repair_proto", repair_proto(proto)))
+        return bool(changes)
 
-    return load(source, prepare=prepare), made
+    return load(source, prepare=prepare), changes
 
 
 def apply_rules(
@@ -221,13 +218,7 @@ def apply_rules(
     rules: Iterable[str] | str | None = None,
     is_for_chip: bool = False,
 ) -> tuple[list[RuleChange], list[Finding]]:
-    """Run the rules on a model, in place, until none of them finds anything.
-
-    Args:
-        model: The model.
-        outputs: As for `propagate`.
-        rules: Names of the rules to run; None for all that are on by default.
-        is_for_chip: Without `rules`, run those for chips, too.
+    """Run rules (None: those that are on by default, or for a chip) on a model, in place, until none of them finds anything.
 
     Returns:
         What was changed, and what could not be repaired.
@@ -244,10 +235,21 @@ def apply_rules(
     late = run.apply(rule for rule in chosen if rule.apply is correct_types)
     if late:
         changes += [*late, *_settle(chosen, run)]
-    findings = run.facts.found.findings
+    findings = list(run.facts.found.findings)
     if any(change.rule == "complete_types" for change in changes):  # newer types need a newer version of the format
         changes += run.apply(rule for rule in chosen if rule.apply is fix_versions)
-    return changes, [*findings, *_findings(chosen, model)]
+    for rule in chosen:  # what they see and leave as it is
+        findings += rule.find(model) if rule.find is not None else ()
+    return changes, findings
+
+
+def _may_find_more(chosen: Iterable[RepairRule], model: ir.Model, changes: Iterable[RuleChange]) -> bool:
+    """Whether rules made work for others that have run already."""
+    names = {change.rule for change in changes}
+    active = [rule for rule in chosen if rule.name in names]
+    has_moved = any(rule.moves_dequants for rule in active)
+    has_identity = has_moved and any(n.op_type == "Identity" for place in all_graphs(model) for n in place.graph)
+    return has_identity or any(rule.joins_tensors for rule in active)
 
 
 class _Run:
@@ -269,31 +271,16 @@ class _Run:
         return changes
 
 
-def _findings(rules: Iterable[RepairRule], model: ir.Model) -> list[Finding]:
-    """What the rules see and leave as it is."""
-    return [finding for rule in rules if rule.find is not None for finding in rule.find(model)]
-
-
-def _may_find_more(chosen: Iterable[RepairRule], model: ir.Model, changes: Iterable[RuleChange]) -> bool:
-    """Whether rules made work for others that have run already."""
-    names = {change.rule for change in changes}
-    made = [rule for rule in chosen if rule.name in names]
-    if any(rule.joins_tensors for rule in made):
-        return True
-    has_moved = any(rule.moves_dequants for rule in made)
-    return has_moved and any(n.op_type == "Identity" for place in all_graphs(model) for n in place.graph)
-
-
 def _settle(chosen: Iterable[RepairRule], run: _Run) -> list[RuleChange]:
     """Run the rules again until they find nothing: what one of them repairs may be work for another."""
     first = [rule for rule in chosen if rule.moves_dequants or rule.apply is remove_identity]
     others = [rule for rule in chosen if rule not in first]
     changes: list[RuleChange] = []
     for _ in range(_MOST_ROUNDS):
-        made = [*run.apply(first), *run.apply(others)]
-        if not made:
+        more = [*run.apply(first), *run.apply(others)]
+        changes += more
+        if not more:
             break
-        changes += made
     return changes
 
 

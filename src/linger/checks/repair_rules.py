@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -69,95 +70,43 @@ def _attach_where_functions_are(model: ir.Model) -> Changes:
     return attach_functions(model) if has_bodies else Changes()
 
 
+_TYPES = "No tensor is declared as integers where it is real, or the other way round."
+_DEAD = "Nodes, initializers and functions that nobody uses go."
+_CANCELED = "A dequantization that is undone exactly goes, and so does what undoes it."
+_ISLANDS = "Float ops between DequantizeLinear and QuantizeLinear run on integers where that gives the same numbers."
+_OWN_PARAMETERS = "Every quantized tensor has a scale and a zero point of its own."
+_BODIES = "A file that brings function bodies has one for every dialect node."
+_OWN_WEIGHTS = "Every node of a file for a chip has a weight and a bias of its own, side by side."
+
+
+_on_request = partial(RepairRule, is_default=False)
+_of_dequants = partial(RepairRule, moves_dequants=True, reads_facts=True)
+_joining = partial(RepairRule, is_default=False, joins_tensors=True)
+
 _ALL = (
     RepairRule("sort_nodes", "Nodes stand after those that they need.", sort_nodes),
     RepairRule(
         "fix_versions", "Every domain that is used is imported once, and the format's version suffices.", fix_versions
     ),
-    RepairRule(
-        "inline_functions", "Calls of the user's own functions become nodes.", inline_functions, is_default=False
-    ),
+    _on_request("inline_functions", "Calls of the user's own functions become nodes.", inline_functions),
     RepairRule("remove_identity", "Identities go, except where an output needs a tensor of its own.", remove_identity),
-    RepairRule(
-        "rescale_dequant",
-        "Every Dequant has the scale of its tensor.",
-        rescale_dequant,
-        moves_dequants=True,
-        reads_facts=True,
+    _of_dequants("rescale_dequant", "Every Dequant has the scale of its tensor.", rescale_dequant),
+    _of_dequants(
+        "remove_dequant", "Ops that take integers have them; Dequants of floats and second ones go.", remove_dequant
     ),
-    RepairRule(
-        "remove_dequant",
-        "Ops that take integers have them; Dequants of floats and second ones go.",
-        remove_dequant,
-        moves_dequants=True,
-        reads_facts=True,
+    _of_dequants(
+        "insert_dequant", "Ops that need real numbers have them, through one Dequant per tensor.", insert_dequant
     ),
-    RepairRule(
-        "insert_dequant",
-        "Ops that need real numbers have them, through one Dequant per tensor.",
-        insert_dequant,
-        moves_dequants=True,
-        reads_facts=True,
-    ),
-    RepairRule(
-        "correct_types",
-        "No tensor is declared as integers where it is real, or the other way round.",
-        correct_types,
-        reads_facts=True,
-    ),
-    RepairRule(
-        "remove_dead_code",
-        "Nodes, initializers and functions that nobody uses go.",
-        remove_dead_code,
-        find=dead_code_findings,
-    ),
+    RepairRule("correct_types", _TYPES, correct_types, reads_facts=True),
+    RepairRule("remove_dead_code", _DEAD, remove_dead_code, find=dead_code_findings),
     RepairRule("complete_types", "Every tensor says which type and shape it has, and says it right.", complete_types),
-    RepairRule(
-        "cancel_dq_q",
-        "A dequantization that is undone exactly goes, and so does what undoes it.",
-        cancel_dq_q,
-        find=pair_findings,
-        joins_tensors=True,
-    ),
-    RepairRule(
-        "fill_float_islands",
-        "Float ops between DequantizeLinear and QuantizeLinear run on integers where that gives the same numbers.",
-        fill_float_islands,
-        is_default=False,
-        find=island_findings,
-        joins_tensors=True,
-    ),
-    RepairRule(
-        "merge_initializers",
-        "Initializers of equal content become one.",
-        merge_initializers,
-        is_default=False,
-        joins_tensors=True,
-    ),
-    RepairRule(
-        "merge_duplicates",
-        "Nodes that compute the same become one.",
-        merge_duplicates,
-        is_default=False,
-        joins_tensors=True,
-    ),
-    RepairRule(
-        "split_shared_zero_points",
-        "Every quantized tensor has a scale and a zero point of its own.",
-        split_shared_zero_points,
-    ),
-    RepairRule(
-        "attach_functions",
-        "A file that brings function bodies has one for every dialect node.",
-        _attach_where_functions_are,
-    ),
-    RepairRule(
-        "own_parameters",
-        "Every node of a file for a chip has a weight and a bias of its own, side by side.",
-        own_parameters,
-        is_default=False,
-        is_for_chips=True,
-    ),
+    RepairRule("cancel_dq_q", _CANCELED, cancel_dq_q, find=pair_findings, joins_tensors=True),
+    _joining("fill_float_islands", _ISLANDS, fill_float_islands, find=island_findings),
+    _joining("merge_initializers", "Initializers of equal content become one.", merge_initializers),
+    _joining("merge_duplicates", "Nodes that compute the same become one.", merge_duplicates),
+    RepairRule("split_shared_zero_points", _OWN_PARAMETERS, split_shared_zero_points),
+    RepairRule("attach_functions", _BODIES, _attach_where_functions_are),
+    _on_request("own_parameters", _OWN_WEIGHTS, own_parameters, is_for_chips=True),
     RepairRule("name_nodes", "Every node has a name of its own, and so has every tensor.", name_nodes),
 )
 
@@ -186,15 +135,11 @@ def choose_rules(
         return tuple(rule for rule in known.values() if rule.is_default or (rule.is_for_chips and is_for_chip))
     if not isinstance(names, Iterable):
         raise UsageError(f"rules: {names!r} is no list of names. Known rules: {listing(known, limit=99)}.")
-    wanted = {names: None} if isinstance(names, str) else dict.fromkeys(names)
-    _require_known(wanted, known)
-    return tuple(rule for name, rule in known.items() if name in wanted)
-
-
-def _require_known(names: Iterable[str], known: Mapping[str, RepairRule]) -> None:
-    unknown = [_unknown(name, known) for name in names if name not in known]
+    names = [names] if isinstance(names, str) else list(names)
+    unknown = [_unknown(name, known) for name in dict.fromkeys(names) if name not in known]
     if unknown:
         raise UsageError(f"{' '.join(unknown)} Known rules: {listing(known, limit=99)}.")
+    return tuple(rule for name, rule in known.items() if name in names)
 
 
 def _unknown(name: object, known: Mapping[str, RepairRule]) -> str:

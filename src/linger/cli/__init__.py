@@ -29,7 +29,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from inspect import getdoc  # the module would be hidden by the command of this name
@@ -94,6 +94,13 @@ def console(*, stderr: bool = False) -> Console:
 def say(text: str, *, stderr: bool = False, style: str | None = None) -> None:
     """Write a sentence as it is, in one line."""
     console(stderr=stderr).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table of plain values."""
+    from linger.records.rich_table import table
+
+    console().print(table(title, columns, rows))
 
 
 def say_result(command: str, content: Mapping[str, Any]) -> None:

@@ -4,48 +4,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linger.cli import console, say, say_result
-from linger.cli.arguments.options import Json, Machine, Seed, one_of
-from linger.errors import UsageError, VerificationError, listing, printable
+from linger.cli import say, say_result, say_table
+from linger.cli.arguments.options import Json, Machine, Overwrite, Seed, one_of
+from linger.errors import UsageError, VerificationError, listing, printable, refuse_if
 
 if TYPE_CHECKING:
     from linger.c.program import Program
     from linger.c.proof import CProof
 
 
-class Arena(StrEnum):
-    """Who owns the memory."""
-
-    static = "static"
-    caller = "caller"
-
-
-class Edges(StrEnum):
-    """How images and signals lie at the edges."""
-
-    file = "file"
-    nhwc = "nhwc"
-
-
-class Weights(StrEnum):
-    """Where the weights are."""
-
-    c = "c"
-    file = "file"
-
-
-class Framework(StrEnum):
-    """Whose layout the folder has."""
-
-    zephyr = "zephyr"
-    esp_idf = "esp-idf"
-    arduino = "arduino"
+_Arena = Literal["static", "caller"]
+_Layout = Literal["file", "nhwc"]
+_Weights = Literal["c", "file"]
+_Framework = Literal["zephyr", "esp-idf", "arduino"]
 
 
 @dataclass(frozen=True)
@@ -68,12 +44,12 @@ def c(
     name: Annotated[
         str | None, typer.Option(help="What every symbol begins with; else made of the file's name.")
     ] = None,
-    arena: Annotated[Arena, typer.Option(help="The program's own memory, or given with every call.")] = Arena.static,
+    arena: Annotated[_Arena, typer.Option(help="The program's own memory, or given with every call.")] = "static",
     layout: Annotated[
-        Edges, typer.Option(help="Images at the edges as in the file, or channels innermost.")
-    ] = Edges.file,
-    weights: Annotated[Weights, typer.Option(help="Compiled, or a file beside the program.")] = Weights.c,
-    framework: Annotated[Framework | None, typer.Option(help="The folder as a module or library of it.")] = None,
+        _Layout, typer.Option(help="Images at the edges as in the file, or channels innermost.")
+    ] = "file",
+    weights: Annotated[_Weights, typer.Option(help="Compiled, or a file beside the program.")] = "c",
+    framework: Annotated[_Framework | None, typer.Option(help="The folder as a module or library of it.")] = None,
     stream: Annotated[
         int | None, typer.Option(help="Frames of one step of a stream; 0: the file is one step already.", min=0)
     ] = None,
@@ -101,9 +77,7 @@ def c(
     batches: Annotated[int | None, typer.Option(help="How many random batches; with --prove.", min=1)] = None,
     samples: Annotated[int | None, typer.Option("--samples", hidden=True, min=1)] = None,
     seed: Seed = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Write a network as C99 without dependencies, and build and prove it on this machine or an emulated one.
@@ -119,10 +93,9 @@ def c(
     from linger.c.toolchains import toolchain
 
     one_of("c", batches=batches, samples=samples)
-    samples = batches or samples
-    if samples is not None and not prove:
-        raise UsageError("c: --batches belongs to --prove. Add --prove, or leave it out.")
-    if prove or target is not None:  # what is missing is said before anything is written
+    samples, is_built = batches or samples, prove or target is not None
+    refuse_if(samples is not None and not prove, "c: --batches belongs to --prove. Add --prove, or leave it out.")
+    if is_built:  # what is missing is said before anything is written
         chain = toolchain(target)
         chain.find_compiler(cc)
         chain.require_emulator()
@@ -132,43 +105,46 @@ def c(
         model,
         folder,
         name=name,
-        arena=arena.value,
-        layout=layout.value,
-        weights=weights.value,
-        framework=None if framework is None else framework.value,
+        arena=arena,
+        layout=layout,
+        weights=weights,
+        framework=framework,
         stream=stream,
-        time=None if not time else {key: _axis(key, axis) for key, axis in _parted("--time", "x=1", time)},
-        pairs=None if not pairs else dict(_parted("--pairs", "hn=h0", pairs)),
+        time=_axes(_parted("--time", "x=1", time)),
+        pairs=_parted("--pairs", "hn=h0", pairs),
         certificate=certificate,
         cut=cut,
         overwrite=overwrite,
     )
     proof, measured = None, None
-    if prove or target is not None:
-        proof, measured = _built(model, written, target, cc, samples if prove else None, seed, is_proven=prove)
+    if is_built:
+        proof, measured = _built(model, written, target, cc, samples, seed, is_proven=prove)
     _show(written, measured, proof, as_json=as_json)
     if proof is not None and not proof.ok:
         raise VerificationError(f"{written}: {proof.summary()}")
 
 
-def _parted(option: str, example: str, values: list[str]) -> list[tuple[str, str]]:
-    """The two sides of values such as x=1; a name may hold the sign, too, before the last one."""
-    wrong = [value for value in values if not all(value.rpartition("="))]
-    names = [value.rpartition("=")[0] for value in values]
-    if wrong:
-        raise UsageError(
-            f"c: {option} {listing(map(printable, wrong))}: expected a name, = and what it is given, as in {example}."
-        )
-    if len(set(names)) < len(names):
-        raise UsageError(f"c: {option} names {listing(map(printable, names))}: expected each name once.")
-    return [(name, value.rpartition("=")[2]) for name, value in zip(names, values, strict=True)]
+def _parted(option: str, example: str, values: list[str] | None) -> dict[str, str] | None:
+    """The two sides of values such as x=1; a name may hold the sign, too, before the last one. None without values."""
+    parts = [value.rpartition("=") for value in values or []]
+    wrong = [printable("".join(part)) for part in parts if not all(part)]
+    refuse_if(wrong, f"c: {option} {listing(wrong)}: expected a name, = and what it is given, as in {example}.")
+    result = {name: value for name, _, value in parts}
+    if len(result) < len(parts):
+        names = listing(printable(name) for name, _, _ in parts)
+        raise UsageError(f"c: {option} names {names}: expected each name once.")
+    return result or None
 
 
-def _axis(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"c: --time {printable(f'{name}={text}')}: the axis is no number. Use --time x=1.") from None
+def _axes(texts: dict[str, str] | None) -> dict[str, int] | None:
+    axes = {}
+    for name, text in (texts or {}).items():
+        try:
+            axes[name] = int(text)
+        except ValueError:
+            where = printable(f"{name}={text}")
+            raise UsageError(f"c: --time {where}: the axis is no number. Use --time x=1.") from None
+    return axes or None
 
 
 def _built(
@@ -215,29 +191,25 @@ def _show(folder: Path, measured: _Measured | None, proof: CProof | None, *, as_
     if as_json:
         say_result("c", _content(folder, manifest, measured, proof))
         return
-    from linger.records.rich_table import table
-
-    is_given = manifest["arena"] == "caller"
+    is_given, is_file = manifest["arena"] == "caller", manifest["weights"] is not None
     rows = [
         ("functions", ", ".join(_functions(manifest))),
-        ("arena", f"{manifest['arena_bytes']:,} bytes{', given with every call' if is_given else ''}"),
-        ("weights", f"{manifest['weight_bytes']:,} bytes{'' if manifest['weights'] is None else ', a file'}"),
+        ("arena", f"{manifest['arena_bytes']:,} bytes{', given with every call' * is_given}"),
+        ("weights", f"{manifest['weight_bytes']:,} bytes{', a file' * is_file}"),
     ]
     if manifest["states"]:
         rows.append(("state", f"{manifest['state_bytes']:,} bytes for each stream"))
     if measured is not None:
+        code = f"{measured.code:,} of them code{'; without the file of weights' * is_file}"
+        outside = ["arena"] * is_given + ["state"] * bool(manifest["states"]) + ["inputs", "outputs"]
         rows += [
             ("built by", measured.description),
-            (
-                "flash",
-                f"{measured.flash:,} bytes, {measured.code:,} of them code"
-                + ("" if manifest["weights"] is None else "; without the file of weights"),
-            ),
-            ("RAM", f"{measured.ram:,} bytes, without {', '.join(_callers_memory(manifest))} and stack"),
+            ("flash", f"{measured.flash:,} bytes, {code}"),
+            ("RAM", f"{measured.ram:,} bytes, without {', '.join(outside)} and stack"),
         ]
         rows += [] if measured.stack is None else [("stack", f"{measured.stack:,} bytes")]
         rows += [] if measured.instructions is None else [("instructions", f"{measured.instructions:,} for one run")]
-    console().print(table(f"{folder}", ("what", "value"), rows))
+    say_table(f"{folder}", ("what", "value"), rows)
     for line in cut_lines(manifest):
         say(line)
     if proof is not None and proof.ok:
@@ -261,17 +233,11 @@ def _edge_text(edge: dict[str, Any]) -> str:
     return f"{printable(edge['name'])} ({inner['type']}{edge['shape']}{scale})"
 
 
-def _callers_memory(manifest: dict[str, Any]) -> list[str]:
-    """What is no variable of the program."""
-    arena = ["arena"] if manifest["arena"] == "caller" else []
-    return [*arena, *(["state"] if manifest["states"] else []), "inputs", "outputs"]
-
-
 def _functions(manifest: dict[str, Any]) -> list[str]:
-    name, verb = manifest["name"], "step" if manifest["states"] else "run"
     edges = (*manifest["inputs"], *manifest["outputs"])
-    integers = [f"{name}_{verb}_q"] if any(edge["quantized"] is not None for edge in edges) else []
-    return [*([f"{name}_reset"] if manifest["states"] else []), f"{name}_{verb}", *integers]
+    verbs = ["reset", "step"] if manifest["states"] else ["run"]
+    verbs += [f"{verbs[-1]}_q"] * any(edge["quantized"] is not None for edge in edges)
+    return [f"{manifest['name']}_{verb}" for verb in verbs]
 
 
 def _content(

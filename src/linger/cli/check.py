@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import io
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -22,32 +21,20 @@ if TYPE_CHECKING:
     from linger.checks.check import CheckResult
 
 
-class Form(StrEnum):
-    """How findings are written."""
-
-    table = "table"
-    json = "json"
-    sarif = "sarif"
-
-
-class Severity(StrEnum):
-    """What makes the command fail."""
-
-    error = "error"
-    warning = "warning"
-    note = "note"
+_Form = Literal["table", "json", "sarif"]
+_Severity = Literal["error", "warning", "note"]
 
 
 def check(
     models: Annotated[list[Path], typer.Argument(help="ONNX files.")],
     target: Chip = None,
     form: Annotated[
-        Form, typer.Option("--format", help="How it is written: a table for people, JSON or SARIF 2.1.0 for programs.")
-    ] = Form.table,
+        _Form, typer.Option("--format", help="How it is written: a table for people, JSON or SARIF 2.1.0 for programs.")
+    ] = "table",
     out: Annotated[Path | None, typer.Option(help="Where to write: a file in place of the terminal.")] = None,
     fail_on: Annotated[
-        Severity, typer.Option(help="Exit with 1 where something of this severity, or worse, is found.")
-    ] = Severity.error,
+        _Severity, typer.Option(help="Exit with 1 where something of this severity, or worse, is found.")
+    ] = "error",
     ignore: Annotated[
         list[str] | None, typer.Option(help="A rule to leave out, by id or name; may be repeated.")
     ] = None,
@@ -68,15 +55,15 @@ def check(
     from linger.checks.check import rule_ids, worst
     from linger.graph.core.nodes import SEVERITIES
 
-    one_of("check", json=as_json, format_sarif=form is Form.sarif)
-    form = Form.json if as_json else form
+    one_of("check", json=as_json, format_sarif=form == "sarif")
+    form = "json" if as_json else form
     left_out = ",".join(ignore).split(",") if ignore else []
     rule_ids(left_out)  # wrong usage is said before any file is read
     chip = None if target is None else find_target(target)
     results = _results(models, chip, left_out)
     _show(results, form, out, show_all=show_all)
-    found = worst(results)
-    if found is not None and SEVERITIES.index(found) <= SEVERITIES.index(fail_on.value):
+    severity = worst(results)
+    if severity is not None and SEVERITIES.index(severity) <= SEVERITIES.index(fail_on):
         raise typer.Exit(1)
 
 
@@ -90,38 +77,34 @@ def _results(models: list[Path], chip: Target | None, left_out: list[str]) -> li
             results.append(check_file(model, chip, ignore=left_out))
         except LingerError as error:
             errors.append(error)
+    if len(errors) > 1:  # all files that cannot be read, as one error of the worst kind
+        kind = next((type(e) for e in errors if isinstance(e, UsageError)), type(errors[0]))
+        raise kind(" ".join(map(str, errors)))
     if errors:
-        raise _joined(errors)
+        raise errors[0]
     return results
 
 
-def _joined(errors: list[LingerError]) -> LingerError:
-    """All files that cannot be read, as one error of the worst kind."""
-    if len(errors) == 1:
-        return errors[0]
-    kind = next((type(e) for e in errors if isinstance(e, UsageError)), type(errors[0]))
-    return kind(" ".join(str(error) for error in errors))
-
-
-def _show(results: list[CheckResult], form: Form, out: Path | None, *, show_all: bool) -> None:
+def _show(results: list[CheckResult], form: _Form, out: Path | None, *, show_all: bool) -> None:
     from linger.checks.check import json_report, sarif_report
 
-    if form is Form.table:
-        page = io.StringIO()
-        _print(console() if out is None else Console(file=page, width=UNBROKEN), results, show_all=show_all)
-        text = page.getvalue()
+    if form == "table":
+        text = _print(None if out is None else io.StringIO(), results, show_all=show_all)
     else:
-        text = json_report(results) if form is Form.json else sarif_report(results)
+        text = json_report(results) if form == "json" else sarif_report(results)
     if out is not None:
         write_atomically(out, text.encode())
-    elif form is not Form.table:
+    elif form != "table":
         say_json(text)
 
 
-def _print(page: Console, results: list[CheckResult], *, show_all: bool) -> None:
+def _print(file: io.StringIO | None, results: list[CheckResult], *, show_all: bool) -> str:
+    """Print the findings to the terminal, or as the text of a file, which is returned."""
     from linger.reporting.printed import SHOWN, finding_tables
 
+    page = console() if file is None else Console(file=file, width=UNBROKEN)
     for result in results:
         for shown in finding_tables(result, shown=None if show_all else SHOWN):
             page.print(shown)
         page.print(result.summary(), markup=False, highlight=False, soft_wrap=True)
+    return "" if file is None else file.getvalue()

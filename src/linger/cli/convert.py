@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from linger.cli import console, say, say_result
+from linger.cli import say, say_result, say_table
 from linger.cli.arguments.options import Json
 
 
@@ -33,22 +33,14 @@ def convert(
         linger convert digits.onnx --to thinker --partial --out old.onnx
     """
     from linger.graph.conversion.convert import convert_dialect
-    from linger.records.rich_table import table
 
     target = model.parent / f"{model.stem}_{to}.onnx" if out is None else out
     done = convert_dialect(model, to, path=target, partial=partial)
     if as_json:
-        say_result(
-            "convert",
-            {
-                "path": target,
-                "ok": done.ok,
-                "changes": [{"where": change.where, "what": change.what} for change in done.changes],
-                "findings": done.findings,
-            },
-        )
+        changes = [{"where": change.where, "what": change.what} for change in done.changes]
+        say_result("convert", {"path": target, "ok": done.ok, "changes": changes, "findings": done.findings})
         return
     if done.findings:
         rows = [(f.severity, f.node, f.reason, f.remedy) for f in done.findings]
-        console().print(table(str(model), ("severity", "node", "reason", "remedy"), rows))
+        say_table(str(model), ("severity", "node", "reason", "remedy"), rows)
     say(f"{target}: {done.summary()}")

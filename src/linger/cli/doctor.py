@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
-from linger.cli import console, say, say_result
+from linger.cli import say, say_result, say_table
 from linger.cli.arguments.options import Json
 from linger.errors import LingerError
 from linger.version import __version__
@@ -26,39 +26,38 @@ def doctor(*, as_json: Json = False) -> None:
     """
     from linger.workflow.installation import cpu_features, cpu_name, packages, python_is_recent, self_test, tools
 
-    found, chains, test = packages(), tools(), self_test()
-    is_recent = python_is_recent()
-    ok = test.ok and is_recent and not any(package.is_wrong for package in found)
+    installed, chains, test = packages(), tools(), self_test()
+    is_recent, version, cpu, features = python_is_recent(), platform.python_version(), cpu_name(), cpu_features()
+    wrong = [f"{p.name} {p.version} is {p.status} ({p.remedy})".replace("  ", " ") for p in installed if p.is_wrong]
+    wrong += [] if is_recent else [f"Python {version} is too old"]
+    wrong += [] if test.ok else ["the self-test fails"]
     if as_json:
         content = {
-            "ok": ok,
+            "ok": not wrong,
             "linger": __version__,
-            "python": platform.python_version(),
+            "python": version,
             "python_is_recent": is_recent,
-            "packages": found,
-            "cpu": {"machine": cpu_name(), "features": cpu_features()},
+            "packages": installed,
+            "cpu": {"machine": cpu, "features": features},
             "tools": chains,
             "self_test": test,
         }
         say_result("doctor", content)
     else:
-        _show(found, chains)
-        features = ", ".join(cpu_features()) or "none of the features that matter is told"
-        say(f"linger {__version__}, Python {platform.python_version()}, {cpu_name()}: {features}.")
+        _show(installed, chains)
+        known = ", ".join(features) or "none of the features that matter is told"
+        say(f"linger {__version__}, Python {version}, {cpu}: {known}.")
         say(_verdict(test))
-    if not ok:
-        raise LingerError(_problem(found, test, is_recent=is_recent))
+    if wrong:
+        raise LingerError(f"doctor: {'; '.join(wrong)}.")
 
 
-def _show(found: list[Package], chains: list[Tool]) -> None:
-    from linger.records.rich_table import table
-
-    rows = [
-        (p.name, p.version, p.needed, f"extra {p.extra}" if p.extra else "always", p.status, p.remedy) for p in found
-    ]
-    console().print(table("packages", ("package", "installed", "at least", "needed", "status", "remedy"), rows))
+def _show(installed: list[Package], chains: list[Tool]) -> None:
+    extras = [f"extra {p.extra}" if p.extra else "always" for p in installed]
+    rows = [(p.name, p.version, p.needed, e, p.status, p.remedy) for p, e in zip(installed, extras, strict=True)]
+    say_table("packages", ("package", "installed", "at least", "needed", "status", "remedy"), rows)
     cells = [(t.target, t.compiler, t.emulator, "ready" if t.is_ready else "", t.remedy) for t in chains]
-    console().print(table("C for", ("target", "compiler", "emulator", "status", "remedy (Debian)"), cells))
+    say_table("C for", ("target", "compiler", "emulator", "status", "remedy (Debian)"), cells)
 
 
 def _verdict(test: SelfTest) -> str:
@@ -69,13 +68,3 @@ def _verdict(test: SelfTest) -> str:
         f"Self-test: {test.differing} of {test.integers} integers differ between numpy and ONNX Runtime. "
         f"ONNX Runtime's products u8×s8 {products}."
     )
-
-
-def _problem(found: list[Package], test: SelfTest, *, is_recent: bool) -> str:
-    """Everything that is wrong, as the sentence of an error."""
-    wrong = [f"{p.name} {p.version} is {p.status} ({p.remedy})".replace("  ", " ") for p in found if p.is_wrong]
-    if not is_recent:
-        wrong.append(f"Python {platform.python_version()} is too old")
-    if not test.ok:
-        wrong.append("the self-test fails")
-    return f"doctor: {'; '.join(wrong)}."

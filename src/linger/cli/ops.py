@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 
-from linger.cli import console, say_result
+from linger.cli import say_result, say_table
 from linger.cli.arguments.options import Json
 
 
@@ -17,7 +17,6 @@ def ops(*, as_json: Json = False) -> None:
         linger ops --json
     """
     from linger.dialect import ops as all_ops
-    from linger.records.rich_table import table
 
     rows = []
     for op in all_ops().values():
@@ -25,7 +24,6 @@ def ops(*, as_json: Json = False) -> None:
         rows.append((op.name, formula, sorted({path.rpartition(".")[2] for path in (*op.layers, *op.functions)})))
     if as_json:
         say_result("ops", {"ops": [dict(zip(("name", "formula", "stands_for"), row, strict=True)) for row in rows]})
-        return
-    console().print(
-        table("thinker dialect", ("op", "formula", "stands for"), [(*row, ", ".join(names)) for *row, names in rows])
-    )
+    else:
+        cells = [(*row, ", ".join(names)) for *row, names in rows]
+        say_table("thinker dialect", ("op", "formula", "stands for"), cells)

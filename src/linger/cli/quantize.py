@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli import console, say, say_result
-from linger.cli.arguments.options import Chip, Json, Seed
-from linger.errors import UsageError, counted, listing, refuse_together
+from linger.cli import say, say_result, say_table
+from linger.cli.arguments import options
+from linger.cli.arguments.options import Chip, Force, ImageOptions, Json, Overwrite, Seed, SoundOptions
+from linger.errors import UsageError, counted, listing, refuse_if, refuse_together
 from linger.lazy_exports import importing
 
 if TYPE_CHECKING:
-    from linger.cli.arguments.data import DataOptions
-    from linger.cli.arguments.options import ImageOptions, SoundOptions
-    from linger.reporting.facts import Quality
     from linger.workflow.delivery import Tell
     from linger.workflow.quantized import Quantized, QuantizeSettings
 
@@ -43,8 +41,7 @@ def quantize(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Typical inputs: .npz, .npy, a folder of images or of .wav files, or file.py:callable.",
-            metavar="DATA",
+            help="Typical inputs: .npz, .npy, a folder of images or of .wav files, or file.py:callable.", metavar="DATA"
         ),
     ] = None,
     test_data: Annotated[
@@ -107,10 +104,8 @@ def quantize(
         bool, typer.Option("--cut", help="Leave float ops outside: write the integer part as C, with --c.")
     ] = False,
     grey: Annotated[bool, typer.Option("--grey", help="Images with one channel.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", hidden=True)] = False,
+    overwrite: Overwrite = False,
+    force: Force = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No lines about the steps.")] = False,
 ) -> None:
@@ -124,8 +119,11 @@ def quantize(
         linger quantize my_net.py:make_net --data my_net.py:data --target venus --c my_net_c
         linger quantize --config my_net-quantized/net.yaml --out again
     """
-    tell = _silent if quiet or as_json else _told
     from linger.workflow.quantized import QuantizeSettings
+
+    def tell(line: str) -> None:
+        if not quiet and not as_json:
+            say(line, stderr=True, style="dim")
 
     given = _given(context)
     settings = QuantizeSettings(
@@ -141,43 +139,41 @@ def quantize(
         cut=cut,
         force=overwrite or force,
     )
-    if config is None:
-        model, data = _required(model, data)
+    missing = [name for name, value in (("the model", model), ("--data", data)) if value is None]
+    if config is None and missing:
+        raise UsageError(
+            f"quantize: {listing(missing)} is missing. For example: linger quantize my_net.py:make_net --data inputs.npz."
+        )
     out = out or (None if model is None else Path(f"{_name_of(model)}-quantized"))
     files = [checkpoint, config, None if labels in ("", "none") else Path(labels)]
     images = partial(_images, shape, size, scale, mean, std, is_grey=grey, limit=limit)
     sounds = partial(_sounds, shape, rate, length, limit)
     sources = [source for source in (data, test_data) if source is not None]
-    about_data: list[Callable[[], object]] = [images, sounds, partial(_require_fitting, given, sources)]
-    _refuse_early(settings, model, sources, files, out, metric, [] if config is not None else about_data)
+    about_data: list[Callable[[], object]] = []
+    if config is None:
+        about_data = [images, sounds, partial(_require_fitting, given, sources)]
+    _refuse_early(settings, model, sources, files, out, metric, about_data)
     tell(f"load {model or config}")  # the imports take seconds
-    from linger.cli.arguments.data import DataOptions
-
     if config is not None:
-        made = _repeated(model, config, out, settings, given, _usual(context), tell)
+        made = _repeated(model, config, out, settings, context, tell)
     else:
-        options = DataOptions(
-            labels=labels,
-            batch=batch,
-            limit=limit,
-            images=images(),
-            sounds=sounds(),
-        )
-        assert model is not None and data is not None and out is not None  # noqa: PT018 - required above
-        made = _made(model, data, test_data, checkpoint, out, settings, options, given, tell, metric)
+        with importing():
+            from linger.cli.arguments.data import DataOptions, read_data
+            from linger.cli.arguments.model import load_metric, load_model
+            from linger.workflow import quantize as job
+            from linger.workflow.delivery import RunFile
+
+        assert model is not None and data is not None and out is not None  # noqa: PT018 - refused above
+        how = DataOptions(labels=labels, batch=batch, limit=limit, images=images(), sounds=sounds())
+        loaded = load_model(model, checkpoint)
+        settings = settings if metric is None else replace(settings, metric=load_metric(metric))
+        samples = read_data(data, loaded, how)
+        test = None if test_data is None else read_data(test_data, loaded, how)
+        run = RunFile(model=model, options={key: value for key, value in given.items() if key not in _KEPT})
+        made = job.quantize(loaded, samples, out, settings, test=test, run=run, name=out.resolve().name, tell=tell)
     _show(made, as_json=as_json)
     if not made.ok:
         raise typer.Exit(1)
-
-
-def _required(model: str | None, data: str | None) -> tuple[str, str]:
-    """What a new run cannot do without."""
-    if model is None or data is None:
-        missing = [name for name, value in (("the model", model), ("--data", data)) if value is None]
-        raise UsageError(
-            f"quantize: {listing(missing)} is missing. For example: linger quantize my_net.py:make_net --data inputs.npz."
-        )
-    return model, data
 
 
 def _refuse_early(
@@ -189,133 +185,71 @@ def _refuse_early(
     metric: str | None,
     about_data: Iterable[Callable[[], object]],
 ) -> None:
-    """Refuse what can be seen to be wrong without torch, whose import takes seconds.
-
-    Raises:
-        UsageError: Settings, names of files and of code, folders; all of them are named.
-    """
-    from linger.cli.arguments.options import METRIC, require_code, require_data, require_file
+    """Refuse, all at once, what can be seen to be wrong without torch, whose import takes seconds."""
     from linger.workflow.quantized import require_free
 
     checks = settings.checks(has_metric=metric is not None)
-    checks += [] if model is None else [partial(require_code, model)]
-    checks += [] if metric is None else [partial(require_code, metric, "metric", METRIC)]
-    checks += [partial(require_data, source) for source in sources]
+    checks += [] if model is None else [partial(options.require_code, model)]
+    checks += [] if metric is None else [partial(options.require_code, metric, "metric", options.METRIC)]
+    checks += [partial(options.require_data, source) for source in sources]
     checks += about_data
-    checks += [partial(require_file, file) for file in files if file is not None]
+    checks += [partial(options.require_file, file) for file in files if file is not None]
     checks += [] if out is None else [partial(require_free, out, settings)]
     refuse_together(checks)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
     """The options that stand on the command line, by their names, as plain values."""
-    found = {}
-    for name, value in context.params.items():
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            found[name] = value if isinstance(value, (bool, int)) else str(value)
-    return found
-
-
-def _usual(context: typer.Context) -> dict[str, Any]:
-    """What options are that nobody gives."""
-    return {option.name: option.default for option in context.command.params if option.name is not None}
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    named = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    values = {name: context.params[name] for name in named}
+    return {name: value if isinstance(value, (bool, int)) else str(value) for name, value in values.items()}
 
 
 def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
-    """Refuse options for images or sounds where the data are something else.
-
-    Raises:
-        UsageError: There are such options; all of them are named.
-    """
-    from linger.cli.arguments.options import SOUNDS, files_in
-
+    """Refuse options for images or sounds where the data are something else, all at once."""
     folders = [Path(source) for source in sources if Path(source).is_dir()]
-    are_sounds = [any(f.suffix.lower() in SOUNDS for f in files_in(folder)) for folder in folders]
+    are_sounds = [any(f.suffix.lower() in options.SOUNDS for f in options.files_in(folder)) for folder in folders]
     fitting = {"images": not all(are_sounds), "sounds": any(are_sounds)}
     other = [
         f"--{name} (for {listing(kinds)})"
         for name, kinds in _FOR_KINDS.items()
         if name in given and not any(fitting[kind] for kind in kinds)
     ]
-    if other:
-        raise UsageError(
-            f"quantize: {listing(other)} means nothing for {listing(sources)}. Leave it out, and give the data as the model "
-            "takes them."
-        )
+    refuse_if(
+        other,
+        f"quantize: {listing(other)} means nothing for {listing(sources)}. Leave it out, and give the data as the model "
+        "takes them.",
+    )
 
 
 def _images(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
 ) -> ImageOptions:
-    from linger.cli.arguments.options import ImageOptions, Scale, read_numbers, read_sizes
-
-    if scale not in list(Scale):
-        raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
-    sizes = read_sizes(size, "--size") if size else ()
-    if len(sizes) > 2:
-        raise UsageError(f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
+    refuse_if(scale not in list(options.Scale), f"--scale {scale}: no such range. Use {_SCALES}.")
+    sizes = options.read_sizes(size, "--size") if size else ()
+    refuse_if(len(sizes) > 2, f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
     if shape and not size:
-        sizes = read_sizes(shape, "--shape")[-2:]
-        is_grey = is_grey or read_sizes(shape, "--shape")[-3:-2] == (1,)
+        sizes = options.read_sizes(shape, "--shape")[-2:]
+        is_grey = is_grey or options.read_sizes(shape, "--shape")[-3:-2] == (1,)
     return ImageOptions(
         size=(sizes[0], sizes[-1]) if sizes else None,
         is_grey=is_grey,
-        scale=Scale(scale),
-        mean=read_numbers(mean, "--mean"),
-        std=read_numbers(std, "--std"),
+        scale=options.Scale(scale),
+        mean=options.read_numbers(mean, "--mean"),
+        std=options.read_numbers(std, "--std"),
         limit=limit,
     )
 
 
 def _sounds(shape: str, rate: int | None, length: int | None, limit: int | None) -> SoundOptions:
-    from linger.cli.arguments.options import SoundOptions, read_sizes
-
-    sizes = read_sizes(shape, "--shape") if shape else ()
-    return SoundOptions(
-        rate=rate,
-        length=length or (sizes[-1] if sizes else None),
-        has_channel=len(sizes) > 2,
-        limit=limit,
-    )
-
-
-def _made(
-    model: str,
-    data: str,
-    test_data: str | None,
-    checkpoint: Path | None,
-    folder: Path,
-    settings: QuantizeSettings,
-    options: DataOptions,
-    given: dict[str, Any],
-    tell: Tell,
-    metric: str | None,
-) -> Quantized:
-    """A new run."""
-    with importing():
-        from linger.cli.arguments.data import read_data
-        from linger.cli.arguments.model import load_metric, load_model
-        from linger.workflow import quantize as job
-        from linger.workflow.delivery import RunFile
-
-    loaded = load_model(model, checkpoint)
-    settings = settings if metric is None else replace(settings, metric=load_metric(metric))
-    samples = read_data(data, loaded, options)
-    test = None if test_data is None else read_data(test_data, loaded, options)
-    kept = {key: value for key, value in given.items() if key not in _KEPT}
-    run = RunFile(model=model, options=kept)
-    return job.quantize(loaded, samples, folder, settings, test=test, run=run, name=folder.resolve().name, tell=tell)
+    sizes = options.read_sizes(shape, "--shape") if shape else ()
+    length = length or (sizes[-1] if sizes else None)
+    return SoundOptions(rate=rate, length=length, has_channel=len(sizes) > 2, limit=limit)
 
 
 def _repeated(
-    model: str | None,
-    config: Path,
-    out: Path | None,
-    settings: QuantizeSettings,
-    given: dict[str, Any],
-    usual: dict[str, Any],
-    tell: Tell,
+    model: str | None, config: Path, out: Path | None, settings: QuantizeSettings, context: typer.Context, tell: Tell
 ) -> Quantized:
     """A run that is repeated."""
     from linger.cli.arguments.model import load_model
@@ -324,15 +258,16 @@ def _repeated(
     from linger.workflow.quantized import require_free
 
     run = read_run_file(config)
+    usual = {option.name: option.default for option in context.command.params}
     other = [
         f"--{name.replace('_', '-')} {value}"
-        for name, value in given.items()
+        for name, value in _given(context).items()
         if name not in _KEPT and run.options.get(name, usual[name]) != value
     ]
-    if other:
-        raise UsageError(
-            f"quantize: {listing(other)} is not what {config} says. Leave it out, or start a new run without --config."
-        )
+    refuse_if(
+        other,
+        f"quantize: {listing(other)} is not what {config} says. Leave it out, or start a new run without --config.",
+    )
     named = model or run.model
     if not named:
         raise UsageError(
@@ -349,56 +284,42 @@ def _name_of(model: str) -> str:
     return Path(place).stem if place.endswith(".py") else name or "net"
 
 
-def _told(line: str) -> None:
-    say(line, stderr=True, style="dim")
-
-
-def _silent(line: str) -> None:
-    del line
-
-
 def _show(made: Quantized, *, as_json: bool) -> None:
     if as_json:
         say_result("quantize", _content(made))
         return
-    from linger.records.rich_table import table
     from linger.reporting.facts import METRIC_DATA, UNSEEN
+    from linger.reporting.verdict import figure_text
 
-    rows = [*map(_quality_row, made.quality), *_cost_rows(made)]
-    console().print(table(made.name, ("", "float", "plain", "tuned"), rows))
+    columns = [(figure.before, figure.plain, figure.after) for figure in made.quality]
+    cells = [
+        (figure.name, *("" if value is None else figure_text(figure, value) for value in values))
+        for figure, values in zip(made.quality, columns, strict=True)
+    ]
+    say_table(made.name, ("", "float", "plain", "tuned"), [*cells, *_cost_rows(made)])
     if made.quality:
         first = made.quality[0]
         count = "" if first.samples is None else f" ({counted(first.samples, 'sample')})"
         known = ", by which tuning has chosen" * (first.data == METRIC_DATA)
         known += ", which no step has seen" * (first.data in UNSEEN)
         say(f"Quality is that on {first.data}{count}{known}; plain is calibration without tuning.")
-    if made.is_repeated:
-        say("The file is the one of that run, bit for bit.")
-    for note in made.notes:
-        say(f"Note: {note}")
-    for finding in made.check.errors:
-        say(f"Error: {finding}")
-    say(made.verdict)
-    for line in () if made.decision is None else made.decision.lines():
-        say(f"  {line}")
+    lines = ["The file is the one of that run, bit for bit."] * made.is_repeated
+    lines += [f"Note: {note}" for note in made.notes] + [f"Error: {finding}" for finding in made.check.errors]
+    lines.append(made.verdict)
+    lines += [] if made.decision is None else [f"  {line}" for line in made.decision.lines()]
     if made.c_cut is not None:
         ends = f"takes {listing(made.c_cut.inputs)} and gives {listing(made.c_cut.outputs)}"
         outside = listing(made.c_cut.outside, limit=5)
-        say(f"The program in C is a part of the file: it {ends} (README.md there has scales). Outside: {outside}.")
-    if made.c_missing:
-        say(f"Missing: {made.c_missing}")
-    say(f"{made.folder}: {', '.join(made.files)}")
-
-
-def _quality_row(figure: Quality) -> tuple[str, str, str, str]:
-    from linger.reporting.verdict import figure_text
-
-    before, plain = ("" if value is None else figure_text(figure, value) for value in (figure.before, figure.plain))
-    return figure.name, before, plain, figure_text(figure)
+        lines.append(
+            f"The program in C is a part of the file: it {ends} (README.md there has scales). Outside: {outside}."
+        )
+    lines += [f"Missing: {made.c_missing}"] if made.c_missing else []
+    for line in (*lines, f"{made.folder}: {', '.join(made.files)}"):
+        say(line)
 
 
 def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
-    found = [counted(count, what) for what, count in made.check.counts().items() if count]
+    findings = [counted(count, what) for what, count in made.check.counts().items() if count]
     arena = "there is none" if made.arena_bytes is None else f"{made.arena_bytes:,} bytes"
     chip = "" if made.check.target is None else f" for {made.check.target}"
     rows = [
@@ -406,7 +327,7 @@ def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
         ("multiply-accumulates", "", "", f"{'' if made.memory.has_all_macs else '≥ '}{made.memory.macs:,}"),
         ("memory of the program in C", "", "", arena),
         ("stayed float", "", "", listing(made.stayed_float, limit=3) or "nothing"),
-        (f"findings{chip}", "", "", ", ".join(found) or "none"),
+        (f"findings{chip}", "", "", ", ".join(findings) or "none"),
         ("integers that differ", "", "", f"{made.proof.differing:,} of {made.proof.integers:,}"),
     ]
     if made.c_proof is not None:
@@ -415,29 +336,19 @@ def _cost_rows(made: Quantized) -> list[tuple[str, str, str, str]]:
 
 
 def _content(made: Quantized) -> dict[str, Any]:
+    from linger.records.table import picked
+
     return {
-        "name": made.name,
-        "ok": made.ok,
-        "verdict": made.verdict,
-        "reasons": list(made.reasons),
+        **picked(made, "name ok verdict reasons"),
         "decision": None if made.decision is None else made.decision.facts(),
-        "is_repeated": made.is_repeated,
-        "folder": str(made.folder),
-        "files": list(made.files),
-        "sha256": made.sha256,
-        "quality": made.quality,
-        "integers": made.proof.integers,
-        "differing": made.proof.differing,
+        **picked(made, "is_repeated folder files sha256 quality"),
+        **picked(made.proof, "integers differing"),
         "findings": made.check.counts(),
         "target": made.check.target,
         "weight_bytes": made.memory.weight_bytes,
         "float_weight_bytes": made.float_bytes,
-        "macs": made.memory.macs,
-        "has_all_macs": made.memory.has_all_macs,
-        "arena_bytes": made.arena_bytes,
-        "stayed_float": list(made.stayed_float),
-        "c": None if made.c_proof is None else {"differing": made.c_proof.differing, "elements": made.c_proof.elements},
-        "c_cut": made.c_cut,
-        "c_missing": made.c_missing,
-        "notes": list(made.notes),
+        **picked(made.memory, "macs has_all_macs"),
+        **picked(made, "arena_bytes stayed_float"),
+        "c": None if made.c_proof is None else picked(made.c_proof, "differing elements"),
+        **picked(made, "c_cut c_missing notes"),
     }

@@ -3,33 +3,24 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from linger.cli import console, say, say_result
+from linger.cli import say, say_result, say_table
 from linger.cli.arguments.options import Chip, Json
 from linger.errors import GraphError
 
-if TYPE_CHECKING:
-    from linger.checks.repair import Repair
-
-
-class Outputs(StrEnum):
-    """What quantized outputs of the model become."""
-
-    declared = "declared"
-    float = "float"
-    integer = "integer"
+_Outputs = Literal["declared", "float", "integer"]
+"""What quantized outputs of the model become."""
 
 
 def repair(
     model: Annotated[Path, typer.Argument(help="An ONNX file; the repaired one is written to <name>_fix.onnx.")],
     outputs: Annotated[
-        Outputs, typer.Option(help="Integer outputs become float: unless declared as integers, always, or never.")
-    ] = Outputs.declared,
+        _Outputs, typer.Option(help="Integer outputs become float: unless declared as integers, always, or never.")
+    ] = "declared",
     rule: Annotated[list[str] | None, typer.Option(help="Apply this rule only; may be given several times.")] = None,
     target: Chip = None,
     *,
@@ -46,29 +37,24 @@ def repair(
         linger repair old.onnx --target venus
     """
     from linger.checks.repair import repair as repair_file
-    from linger.records.rich_table import table
 
-    result = repair_file(model, check, outputs=outputs.value, rules=rule or None, target=target)
+    result = repair_file(model, check, outputs=outputs, rules=rule or None, target=target)
+    changes = [(c.rule, c.where, c.what) for c in result.changes]
+    findings = [(f.severity, f.node, f.reason, f.remedy) for f in result.findings]
     if as_json:
-        say_result("repair", _as_dict(result))
+        content = {
+            "path": str(result.path),
+            "ok": result.ok,
+            "changes": [dict(zip(("rule", "where", "what"), change, strict=True)) for change in changes],
+            "findings": [dict(zip(("severity", "where", "reason", "remedy"), one, strict=True)) for one in findings],
+        }
+        say_result("repair", content)
     else:
-        if result.changes:
-            rows = [(c.rule, c.where, c.what) for c in result.changes]
-            console().print(table("Changes", ("rule", "where", "what"), rows))
-        if result.findings:
-            found = [(f.severity, f.node, f"{f.reason}. {f.remedy}") for f in result.findings]
-            console().print(table("Left as it is", ("severity", "where", "why"), found))
+        if changes:
+            say_table("Changes", ("rule", "where", "what"), changes)
+        if findings:
+            rows = [(severity, where, f"{reason}. {remedy}") for severity, where, reason, remedy in findings]
+            say_table("Left as it is", ("severity", "where", "why"), rows)
         say(result.summary())
     if not result.ok:
         raise GraphError(f"{model}: not everything could be repaired. See the list above.")
-
-
-def _as_dict(result: Repair) -> dict[str, object]:
-    return {
-        "path": str(result.path),
-        "ok": result.ok,
-        "changes": [{"rule": c.rule, "where": c.where, "what": c.what} for c in result.changes],
-        "findings": [
-            {"severity": f.severity, "where": f.node, "reason": f.reason, "remedy": f.remedy} for f in result.findings
-        ],
-    }

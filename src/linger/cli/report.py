@@ -4,19 +4,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from linger.cli import say, say_json
 from linger.cli.arguments.options import Chip, Json
-from linger.errors import UsageError, listing, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from linger.files import Writer
-    from linger.workflow.report import Report
+from linger.errors import UsageError, listing, printable, refuse_if
 
 _PAGE = Path("report.html")
 
@@ -58,39 +52,29 @@ def report(
     from linger.workflow.report import page_place
     from linger.workflow.report import report as make_report
 
-    if data_json is not None and data_json.suffix != ".json":
-        raise UsageError(f"{data_json}: the data are JSON. Give --data-json a name that ends in .json.")
-    _require_one_file(files, inputs, certificate)
+    refuse_if(
+        data_json is not None and data_json.suffix != ".json",
+        f"{data_json}: the data are JSON. Give --data-json a name that ends in .json.",
+    )
+    given = [option for option, value in (("--inputs", inputs), ("--certificate", certificate)) if value is not None]
+    refuse_if(
+        given and (len(files) > 1 or files[0].suffix == ".json"),
+        f"report: {listing(given)} is about one ONNX file. Make the data of each file first (--data-json), and give these.",
+    )
     page = page_place(_PAGE if out is None else out) if out is not None or not as_json else None
     if data_json is not None and not data_json.parent.is_dir():
         raise UsageError(f"{data_json}: there is no folder {data_json.parent}. Make it first.")
-    made = make_report(
+    result = make_report(
         files[0] if len(files) == 1 else list(files), None, data=inputs, verification=certificate, target=target
     )
-    contents = {page: made.to_html, data_json: made.to_json}
-    write_together({place: _writer(make().encode()) for place, make in contents.items() if place is not None})
+    contents = {page: result.to_html, data_json: result.to_json}
+    write_together({place: make().encode() for place, make in contents.items() if place is not None})
     if as_json:
-        say_json(made.to_json())
+        say_json(result.to_json())
     else:
-        _tell(made, {"page": page, "data": data_json})
-    if made.verdict.level == NOT_READY:
+        say(result.summary())
+        for what, path in (("page", page), ("data", data_json)):
+            if path is not None:
+                say(printable(f"The {what}: {path}"))
+    if result.verdict.level == NOT_READY:
         raise typer.Exit(1)
-
-
-def _require_one_file(files: list[Path], inputs: Path | None, certificate: Path | None) -> None:
-    given = [option for option, value in (("--inputs", inputs), ("--certificate", certificate)) if value is not None]
-    if given and (len(files) > 1 or files[0].suffix == ".json"):
-        raise UsageError(
-            f"report: {listing(given)} is about one ONNX file. Make the data of each file first (--data-json), and give these."
-        )
-
-
-def _writer(content: bytes) -> Writer:
-    return lambda file: file.write(content)
-
-
-def _tell(made: Report, places: Mapping[str, Path | None]) -> None:
-    say(made.summary())
-    for what, path in places.items():
-        if path is not None:
-            say(printable(f"The {what}: {path}"))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linger.cli import console, say_result
-from linger.cli.arguments.options import HELP, Inputs, Json, Seed, one_of, read_shapes
-from linger.errors import UsageError
+from linger.cli import say_result, say_table
+from linger.cli.arguments.options import HELP, Inputs, Json, Seed, one_of, read_feeds, read_shapes
+from linger.errors import refuse_if
+from linger.files import write_atomically
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-from linger.files import write_atomically
 
 
 def run(
@@ -37,8 +37,6 @@ def run(
         linger run digits.onnx --inputs images.npz --out scores.npz
         linger run digits.onnx --shape 1x1x8x8 --all
     """
-    from linger.cli.arguments.options import read_feeds
-    from linger.records.rich_table import table
     from linger.runtime.session import Session
     from linger.verification.array_files import npz_content
     from linger.verification.feeds import generated_feeds
@@ -46,8 +44,9 @@ def run(
     one_of("run", out=out, output=output)
     out = out or output
     session = Session(model)
-    if inputs is not None and shape:
-        raise UsageError("run: inputs from a file have the sizes they have. Leave --shape or --inputs out.")
+    refuse_if(
+        inputs is not None and shape, "run: inputs from a file have the sizes they have. Leave --shape or --inputs out."
+    )
     shapes = read_shapes(shape or (), session)
     feeds = generated_feeds(session, seed, shapes) if inputs is None else read_feeds(inputs, session)
     names = [o.name for o in session.get_outputs()]
@@ -56,10 +55,10 @@ def run(
         write_atomically(out, npz_content(results))
     if as_json:
         content = [{"name": name, **_facts(array)} for name, array in results.items()]
-        say_result("run", {"model": str(model), "out": None if out is None else str(out), "tensors": content})
-        return
-    rows = [(name, *_cells(array)) for name, array in results.items()]
-    console().print(table(str(model), ("tensor", "type", "shape", "min", "max"), rows))
+        say_result("run", {"model": model, "out": out, "tensors": content})
+    else:
+        rows = [(name, *_cells(array)) for name, array in results.items()]
+        say_table(str(model), ("tensor", "type", "shape", "min", "max"), rows)
 
 
 def _facts(array: NDArray[Any]) -> dict[str, Any]:

@@ -7,16 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from linger.cli import console, say_result
+from linger.cli import say_result, say_table
 from linger.cli.arguments.options import Json, complete_chips
 from linger.targets import TARGETS, Status, Target, find_target
 
 _SHOWN = (("windows", "kernel"), ("windows", "strides"), ("memory", "tensor_bytes"))
-_LISTS = {
-    Status.EXACT: "exact_ops",
-    Status.DIFFERS: "differing_ops",
-    Status.REFUSED: "refused_ops",
-}
+_LISTS = {Status.EXACT: "exact_ops", Status.DIFFERS: "differing_ops", Status.REFUSED: "refused_ops"}
 
 
 def targets(
@@ -32,38 +28,35 @@ def targets(
         linger targets
         linger targets venus
     """
-    from linger.records.rich_table import table
-
     chosen = list(TARGETS.values()) if chip is None else [find_target(chip)]
     if as_json:
         say_result("targets", {"targets": [_content(target) for target in chosen]})
     elif chip is None:
-        console().print(table("chips", ("", *TARGETS), _overview(chosen)))
+        say_table("chips", ("", *TARGETS), _overview(chosen))
     else:
-        console().print(table(f"{chip}: limits", ("table", "limit", "value"), _limits(chosen[0])))
-        console().print(table(f"{chip}: ops", ("what came of it", "ops"), _ops(chosen[0])))
+        limits = chosen[0].limits.items()
+        rows = [(group, name, _text(value)) for group, values in limits for name, value in values.items()]
+        say_table(f"{chip}: limits", ("table", "limit", "value"), rows)
+        say_table(f"{chip}: ops", ("what came of it", "ops"), _ops(chosen[0]))
 
 
 def _overview(chips: list[Target]) -> list[list[str]]:
     """A row for each property, a column for each chip."""
-    rows = [
+    return [
         ["form of export", *(chip.form for chip in chips)],
         ["takes the dialect linger", *("yes" if chip.reads_newer else "no" for chip in chips)],
         *([f"ops: {status}", *(str(len(getattr(chip, name))) for chip in chips)] for status, name in _LISTS.items()),
+        *(
+            [f"{group}: {name}", *(_text(chip.limits[group].get(name, "not known")) for chip in chips)]
+            for group, name in _SHOWN
+        ),
     ]
-    for group, name in _SHOWN:
-        rows.append([f"{group}: {name}", *(_text(chip.limits[group].get(name, "not known")) for chip in chips)])
-    return rows
-
-
-def _limits(chip: Target) -> list[tuple[str, str, str]]:
-    return [(group, name, _text(value)) for group, values in chip.limits.items() for name, value in values.items()]
 
 
 def _ops(chip: Target) -> list[tuple[str, str]]:
-    listed: list[tuple[str, frozenset[str]]] = [(status.value, getattr(chip, name)) for status, name in _LISTS.items()]
-    untried = frozenset(op for op in chip.ops if chip.status_of(op) is Status.UNTRIED)
-    return [(status, ", ".join(sorted(names))) for status, names in [*listed, (Status.UNTRIED.value, untried)]]
+    untried = [op for op in chip.ops if chip.status_of(op) is Status.UNTRIED]
+    lists = [*((status, getattr(chip, name)) for status, name in _LISTS.items()), (Status.UNTRIED, untried)]
+    return [(status.value, ", ".join(sorted(names))) for status, names in lists]
 
 
 def _text(value: object) -> str:
@@ -76,12 +69,11 @@ def _text(value: object) -> str:
 
 
 def _content(chip: Target) -> dict[str, Any]:
-    lists = ("ops", "exact_ops", "differing_ops", "refused_ops", "unpacked_ops")
+    from linger.records.table import picked
+
+    lists = picked(chip, "ops exact_ops differing_ops refused_ops unpacked_ops")
     return {
-        "name": chip.name,
-        "is_default": chip.is_default,
-        "form": chip.form,
-        "reads_newer": chip.reads_newer,
-        **{name: sorted(getattr(chip, name)) for name in lists},
+        **picked(chip, "name is_default form reads_newer"),
+        **{name: sorted(ops) for name, ops in lists.items()},
         "limits": {group: dict(values) for group, values in chip.limits.items()},
     }

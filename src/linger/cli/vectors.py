@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from linger.cli import say, say_result
-from linger.cli.arguments.options import Batches, Inputs, Json, Seed
-from linger.errors import UsageError, listing
+from linger.cli.arguments.options import Batches, Force, Inputs, Json, Overwrite, Seed
+from linger.errors import listing, refuse_if
 
 
 def vectors(
@@ -25,10 +25,8 @@ def vectors(
     ] = "all",
     header: Annotated[bool, typer.Option("--header", help="Also write vectors.h with the small arrays.")] = False,
     header_limit: Annotated[int | None, typer.Option(help="How many numbers a small array has.", min=1)] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a folder that this command wrote before.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", hidden=True)] = False,
+    overwrite: Overwrite = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write inputs, every intermediate integer and outputs for those who bring up a device.
@@ -41,8 +39,7 @@ def vectors(
     """
     from linger.verification.devices.vectors import FORMATS, HEADER_LIMIT, write_vectors
 
-    if form not in (*FORMATS, "all"):
-        raise UsageError(f"--format {form}: choose among {listing(FORMATS)} and all.")
+    refuse_if(form not in (*FORMATS, "all"), f"--format {form}: choose among {listing(FORMATS)} and all.")
     written = write_vectors(
         model,
         model.parent / f"{model.stem}_vectors" if out is None else out,
@@ -55,5 +52,5 @@ def vectors(
     )
     if as_json:
         say_result("vectors", vars(written))
-        return
-    say(written.summary())
+    else:
+        say(written.summary())

@@ -11,7 +11,7 @@ import typer
 
 from linger.cli import console, say, say_result
 from linger.cli.arguments.options import HELP, Batches, Inputs, Json, Machine, Seed, read_shapes
-from linger.errors import UsageError, VerificationError
+from linger.errors import UsageError, VerificationError, refuse_if
 
 if TYPE_CHECKING:
     from linger.c.program import Program
@@ -60,7 +60,9 @@ def verify(
     from linger.verification.proof.recheck import check_certificate
 
     if certificate is not None:
-        _refuse_with_certificate(inputs=inputs, recordings=recordings, write_certificate=write_certificate)
+        others = {"--inputs": inputs, "--recordings": recordings, "--write-certificate": write_certificate}
+        named = [name for name, value in others.items() if value is not None]
+        refuse_if(named, f"verify: a certificate says itself what to run. Leave {', '.join(named)} out.")
         result = check_certificate(certificate, model, levels=level or None, witness=_built(c, target))
         _show(result, f"{certificate} holds. {result.summary()}", every=every, as_json=as_json)
         return
@@ -88,18 +90,13 @@ def verify(
 def _built(folder: Path | None, target: str | None) -> Program | None:
     """The folder's program, compiled."""
     if folder is None:
-        if target is not None:
-            raise UsageError("verify: --target says what a folder of C is built for. Give the folder with --c.")
+        refuse_if(
+            target is not None, "verify: --target says what a folder of C is built for. Give the folder with --c."
+        )
         return None
     from linger.c.program import build
 
     return build(folder, target=target)
-
-
-def _refuse_with_certificate(**given: Path | None) -> None:
-    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
-    if named:
-        raise UsageError(f"verify: a certificate says itself what to run. Leave {', '.join(named)} out.")
 
 
 def _made_up(
@@ -109,8 +106,10 @@ def _made_up(
     from linger.runtime.session import Session
     from linger.verification.feeds import generated_feeds
 
-    if recordings is not None or inputs is not None:
-        raise UsageError("verify: inputs from a file have the sizes they have. Leave --shape or the files out.")
+    refuse_if(
+        recordings is not None or inputs is not None,
+        "verify: inputs from a file have the sizes they have. Leave --shape or the files out.",
+    )
     session = Session(model, as_written=True)
     shapes = read_shapes(shape, session)
     return [generated_feeds(session, seed, shapes) for seed in seeds]
@@ -118,28 +117,25 @@ def _made_up(
 
 def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> None:
     """Show the tensors (all, or those that differ), or only the summary. A failure is reported by the error that follows."""
-    if as_json:
-        say_result("verify", _content(result))
-        return
-    from linger.records.table import to_rich
+    from linger.records.table import picked, to_rich
     from linger.verification.proof.result import COLUMNS
 
+    if as_json:
+        content = {
+            **picked(
+                result, "ok summary levels batches integers differing output_differences float_error missing sizes"
+            ),
+            **picked(result, "impossible_sizes flips"),
+            "narrow": [row.name for row in result.narrow],
+            "tensors": [row.as_dict() for row in result.rows],
+            "outputs": [row.as_dict() for row in result.outputs],
+            "witnesses": [row.as_dict() for row in result.witnesses],
+            "not_asked": result.not_asked,
+        }
+        say_result("verify", content)
+        return
     rows = result.rows if every else [row for row in result.rows if row.differing]
     if rows:
         console().print(to_rich(title if result.ok else "", COLUMNS, rows))
     elif result.ok:
         say(title)
-
-
-def _content(result: Verification) -> dict[str, Any]:
-    from linger.records.table import picked
-
-    return {
-        **picked(result, "ok summary levels batches integers differing output_differences float_error missing sizes"),
-        **picked(result, "impossible_sizes flips"),
-        "narrow": [row.name for row in result.narrow],
-        "tensors": [row.as_dict() for row in result.rows],
-        "outputs": [row.as_dict() for row in result.outputs],
-        "witnesses": [row.as_dict() for row in result.witnesses],
-        "not_asked": result.not_asked,
-    }

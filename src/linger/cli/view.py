@@ -6,10 +6,10 @@ from __future__ import annotations
 import html
 import mimetypes
 import signal
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -52,24 +52,19 @@ def view(
 
     from linger.graph.files.summary import summarize
 
-    found = summarize(model)
-    server = _Server(Path(netron.__file__).parent, model, frozenset(found.data_files), port)
-    with server:
+    pages, data_files = Path(netron.__file__).parent, frozenset(summarize(model).data_files)
+    with _Server(pages, model, data_files, port) as server:
         address = f"http://{HOST}:{server.server_address[1]}/"
         if as_json:
             say_result("view", {"model": str(model), "address": address})
         else:
             say(f"{model} is shown at {address} until you press Ctrl-C.")
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _stop)
+            # Ctrl-C is how this command ends when all is well; no Exception, which the server would take for one of a request
+            signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
         if browser:
             webbrowser.open(address)
         server.serve_forever()
-
-
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    """Ctrl-C is how this command ends when all is well; no Exception, which the server would take for one of a request."""
-    raise SystemExit(0)
 
 
 class _Server(ThreadingHTTPServer):

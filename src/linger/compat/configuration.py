@@ -19,17 +19,21 @@ from torch.nn.parameter import is_lazy
 from linger.constraint.conv_bn import ConvBN, as_batch_norm, counts_as, parts_of_pairs
 from linger.constraint.limits import LIMITS, Limits, Normalized, checked_limits, limits_of, refuse_quantized
 from linger.constraint.normalize import DEFAULT_TYPES, NORMALIZED, normalize_layers
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_if
 from linger.quantization.core.supported import SETTERS, SWITCHES, supported_types
 from linger.quantization.setup.config import last_fitting, patterns_in, save_config, unfitting
-from linger.quantization.setup.config_file import Config, Constraint, joined, unknown, write_config
-from linger.quantization.setup.config_reader import (
+from linger.quantization.setup.config_file import (
     DEFAULT_CLAMP,
     DEFAULT_QUANT,
     DEFAULTS,
+    Config,
+    Constraint,
+    joined,
     newer_config,
     read_config,
+    unknown,
     unsaid_method,
+    write_config,
 )
 from linger.quantization.setup.marking import checked_exceptions
 from linger.settings import choose, choose_newer, keep_float, newer_settings
@@ -37,7 +41,7 @@ from linger.settings import choose, choose_newer, keep_float, newer_settings
 _SECTIONS: Mapping[str, Mapping[str, Any]] = {"clamp_info": DEFAULT_CLAMP, "quant_info": DEFAULT_QUANT}
 
 
-class UnknownSettingError(UsageError, AttributeError):
+class _UnknownSettingError(UsageError, AttributeError):
     """There is no setting of this name; also what Python expects where an attribute is missing."""
 
 
@@ -53,7 +57,7 @@ class QuantConfigs:
 
     def __getattr__(self, name: str) -> Any:
         if name in _SECTIONS:
-            return ConfigSection(name)
+            return _ConfigSection(name)
         _known(name, DEFAULTS, "QUANT_CONFIGS")
         return newer_settings().get(name, None if name == "platform" else DEFAULTS[name])
 
@@ -70,7 +74,7 @@ class QuantConfigs:
         return f"QUANT_CONFIGS({', '.join(f'{key}={value!r}' for key, value in newer_settings().items())})"
 
 
-class ConfigSection:
+class _ConfigSection:
     """A section of the settings, `quant_info` or `clamp_info`."""
 
     __slots__ = ("_name",)
@@ -104,7 +108,7 @@ def _known(name: str, known: Iterable[str], where: str) -> None:
     if name not in names:
         near = get_close_matches(name, names, n=1)
         hint = f"Is {near[0]} meant?" if near else f"Known: {listing(names)}."
-        raise UnknownSettingError(f"{where} has no setting {name!r}. {hint}")
+        raise _UnknownSettingError(f"{where} has no setting {name!r}. {hint}")
 
 
 def _plain(value: Any) -> Any:
@@ -149,14 +153,14 @@ def disable_quant_ops(
         UsageError: A type or function has no integer form that could be left out; every such one is named.
     """
     by_name = {kind.__name__: kind for kind in supported_types()}
-    types = {_name(item): by_name.get(item) if isinstance(item, str) else _supported(item) for item in qmodule_list}
+    own = [*by_name, *by_name.values()]
+    types = {_name(item): by_name[_name(item)] if item in own else None for item in qmodule_list}
     functions = {_name(item): _switches_of(item) for item in qtensor_list}
     problems = [unknown("qmodule_list", name, by_name) for name, kind in types.items() if kind is None]
-    problems += [unknown("qtensor_list", name, SETTERS) for name, found in functions.items() if not found]
-    if problems:
-        raise UsageError(f"disable_quant_ops: {'; '.join(problems)}. Nothing was changed.")
+    problems += [unknown("qtensor_list", name, SETTERS) for name, switches in functions.items() if not switches]
+    refuse_if(problems, f"disable_quant_ops: {'; '.join(problems)}. Nothing was changed.")
     keep_float(tuple(kind for kind in types.values() if kind is not None))
-    choose(**{switch: False for found in functions.values() for switch in found})
+    choose(**{switch: False for switches in functions.values() for switch in switches})
 
 
 def get_quant_ops_name() -> tuple[list[str], list[str]]:
@@ -169,10 +173,6 @@ def _switches_of(item: Callable[..., Any] | str) -> tuple[str, ...]:
     if isinstance(item, str):
         return (item,) if item in SETTERS else ()
     return SWITCHES.get(item, ())[:1] if callable(item) else ()
-
-
-def _supported(item: object) -> type[nn.Module] | None:
-    return next((kind for kind in supported_types() if kind is item), None)
 
 
 def _name(item: object) -> str:
@@ -202,13 +202,13 @@ def constrain(
         UsageError: The file is wrong or does not fit the model, a name matches nothing, or the model is quantized.
     """
     refuse_quantized(model, "constrain")
-    config, source = _config(config_file)
+    source = "QUANT_CONFIGS" if config_file is None else str(config_file)
+    config = newer_config(newer_settings(), source) if config_file is None else read_config(config_file)
     excluded, without = checked_exceptions("constrain", disable_module, disable_submodel)
     problems = [*_misfits(config, model), *_unmatched(without, model)]
-    if problems:
-        raise UsageError(
-            f"constrain: {source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
-        )
+    refuse_if(
+        problems, f"constrain: {source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
+    )
     inside = parts_of_pairs(model)
     for path, layer in model.named_modules():
         is_left = layer in inside or counts_as(layer, excluded) or any(_is_inside(path, top) for top in without)
@@ -253,22 +253,16 @@ def const_module(
     )
     checked_limits("const_module", c_weight_factor=c_weight_factor, _=None, __=None)
     inside = parts_of_pairs(module)
-    found = [layer for layer in module.modules() if isinstance(layer, Normalized) and layer not in inside]
-    if not found:
-        raise UsageError(
-            f"const_module: nothing in {type(module).__name__} has limits. Call linger.constrain on the model first."
-        )
-    for layer in found:
+    layers = [layer for layer in module.modules() if isinstance(layer, Normalized) and layer not in inside]
+    refuse_if(
+        not layers,
+        f"const_module: nothing in {type(module).__name__} has limits. Call linger.constrain on the model first.",
+    )
+    for layer in layers:
         chosen = _fixed(Constraint(limits.weight, limits.bias, limits.output, c_weight_factor), layer)
         LIMITS.put(layer, chosen)
         layer.limit_to(chosen)
     return module
-
-
-def _config(config_file: str | Path | None) -> tuple[Config, str]:
-    if config_file is None:
-        return newer_config(newer_settings(), "QUANT_CONFIGS"), "QUANT_CONFIGS"
-    return read_config(config_file), str(config_file)
 
 
 def _misfits(config: Config, model: nn.Module) -> Iterator[str]:
@@ -313,19 +307,15 @@ def _fixed(wanted: Constraint, layer: nn.Module) -> Limits:
     """Limits as numbers: the factor times the mean magnitude of the weights, unless they are all zero."""
     weight = wanted.weight
     if wanted.weight_factor is not None:
-        mean = _mean_weight(layer)
+        with torch.no_grad():
+            magnitudes = [part.abs().flatten() for part in _weights(layer)]
+            mean = float(torch.cat(magnitudes).mean()) if magnitudes else 0.0
         weight = wanted.weight_factor * mean if mean > 0.0 else None
     return Limits(weight, wanted.bias, wanted.output)
 
 
-def _mean_weight(layer: nn.Module) -> float:
-    """The mean magnitude of what limits of weights act on: folded weights of a pair, γ/σ of a batch norm."""
-    with torch.no_grad():
-        magnitudes = [weight.abs().flatten() for weight in _weights(layer)]
-        return float(torch.cat(magnitudes).mean()) if magnitudes else 0.0
-
-
 def _weights(layer: nn.Module) -> list[Tensor]:
+    """What limits of weights act on: folded weights of a pair, γ/σ of a batch norm."""
     own = dict(layer.named_parameters(recurse=False))
     if any(is_lazy(weight) for weight in own.values()):
         return []

@@ -31,7 +31,7 @@ from linger.constraint.conv_bn import (
     NormalizeLinear,
 )
 from linger.constraint.normalize import DEFAULT_TYPES, NormalizeFastGRU, NormalizeFastLSTM
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 from linger.notation import as_width
 from linger.numeric.fixed import is_power_of_two, limits, scale_for
 from linger.numeric.torch.kernel import INTEGER_TYPES
@@ -169,9 +169,8 @@ def _wrapped(where: str, t: Tensor, scale: float | None, bits: int, zero_point: 
 
 
 def _format_problems(bits: int, zero_point: int) -> list[str]:
-    problems = (
-        [] if bits in _WIDTHS and isinstance(bits, int) else [f"bits={bits!r} is none of {listing(map(str, _WIDTHS))}"]
-    )
+    is_known = bits in _WIDTHS and isinstance(bits, int)
+    problems = [] if is_known else [f"bits={bits!r} is none of {listing(map(str, _WIDTHS))}"]
     return problems if zero_point == 0 else [*problems, f"zero_point={zero_point!r}: the formats are symmetric"]
 
 
@@ -180,8 +179,7 @@ def _scale_problems(scale: float) -> list[str]:
 
 
 def _refuse(where: str, problems: list[str]) -> None:
-    if problems:
-        raise UsageError(f"{where}: {'; '.join(problems)}.")
+    refuse_if(problems, f"{where}: {'; '.join(problems)}.")
 
 
 class _OfOneOp(type):
@@ -203,53 +201,37 @@ class _OfOneOp(type):
         )
 
 
-def _layer(name: str, op: str, instead: str, what: str) -> _OfOneOp:
-    """The class of this name in linger 1.x, for layers with an op."""
-    return _OfOneOp(name, (), {"ops": (op,), "instead": instead, "__doc__": what, "__module__": __name__})
+def _layer(name: str, instead: str, what: str = "", op: str = "") -> _OfOneOp:
+    """The class of this name in linger 1.x, for layers with an op, which mostly has its name."""
+    what = what or instead.removeprefix("torch.")
+    doc = f"A quantized {what}." if what.startswith("nn.") else f"The {what} in a module's forward."
+    ops = (op or name.removesuffix("Layer"),)
+    return _OfOneOp(name, (), {"ops": ops, "instead": instead, "__doc__": doc, "__module__": __name__})
 
 
-Conv1dInt = _layer("Conv1dInt", "Conv1dInt", "torch.nn.Conv1d", "A quantized nn.Conv1d.")
-Conv2dInt = _layer("Conv2dInt", "Conv2dInt", "torch.nn.Conv2d", "A quantized nn.Conv2d.")
-ConvTranspose2dInt = _layer(
-    "ConvTranspose2dInt", "ConvTranspose2dInt", "torch.nn.ConvTranspose2d", "A quantized nn.ConvTranspose2d."
-)
-LinearInt = _layer("LinearInt", "LinearInt", "torch.nn.Linear", "A quantized nn.Linear.")
-BatchNormInt = _layer(
-    "BatchNormInt", "BatchNorm2dInt", "torch.nn.BatchNorm2d", "A quantized nn.BatchNorm2d or nn.BatchNorm1d."
-)
-LayerNormInt = _layer("LayerNormInt", "LayerNormInt", "torch.nn.LayerNorm", "A quantized nn.LayerNorm.")
-AvgPool2dInt = _layer(
-    "AvgPool2dInt", "AvgPool2dInt", "torch.nn.AvgPool2d", "A quantized nn.AvgPool2d or nn.AdaptiveAvgPool2d."
-)
-ReLU6Int = _layer("ReLU6Int", "Clip", "torch.nn.ReLU6", "A quantized nn.ReLU6.")
-EmbeddingInt = _layer("EmbeddingInt", "Gather", "torch.nn.Embedding", "A quantized nn.Embedding.")
-LSTMInt = _layer("LSTMInt", "LSTMInt", "torch.nn.LSTM", "A quantized nn.LSTM.")
-GRUInt = _layer("GRUInt", "GRUInt", "torch.nn.GRU", "A quantized nn.GRU.")
-BmmInt = _layer(
-    "BmmInt", "BmmInt", "torch.bmm(x, y)", "The range of a product of two quantized tensors in a module's forward."
-)
-iqAddLayer = _layer("iqAddLayer", "iqAdd", "x + y", "The range of a sum in a module's forward.")
-iqMulLayer = _layer("iqMulLayer", "iqMul", "x * y", "The range of a product in a module's forward.")
-iqDivLayer = _layer("iqDivLayer", "iqDiv", "x / y", "The range of a quotient in a module's forward.")
-iqSumLayer = _layer("iqSumLayer", "iqSum", "x.sum(dim)", "The range of a sum over axes in a module's forward.")
-iqCatLayer = _layer(
-    "iqCatLayer", "iqCat", "torch.cat((x, y), dim)", "The range of joined tensors in a module's forward."
-)
-iqSigmoidLayer = _layer(
-    "iqSigmoidLayer", "iqSigmoid", "torch.sigmoid(x)", "The ranges of a sigmoid in a module's forward."
-)
-iqTanhLayer = _layer("iqTanhLayer", "iqTanh", "torch.tanh(x)", "The ranges of a tanh in a module's forward.")
-iqClampLayer = _layer(
-    "iqClampLayer", "iqClamp", "torch.clamp(x, low, high)", "The range of limited numbers in a module's forward."
-)
-softmaxIntLayer = _layer(
-    "softmaxIntLayer", "SoftmaxInt", "torch.softmax(x, dim)", "The ranges of a softmax in a module's forward."
-)
+Conv1dInt = _layer("Conv1dInt", "torch.nn.Conv1d")
+Conv2dInt = _layer("Conv2dInt", "torch.nn.Conv2d")
+ConvTranspose2dInt = _layer("ConvTranspose2dInt", "torch.nn.ConvTranspose2d")
+LinearInt = _layer("LinearInt", "torch.nn.Linear")
+BatchNormInt = _layer("BatchNormInt", "torch.nn.BatchNorm2d", "nn.BatchNorm2d or nn.BatchNorm1d", "BatchNorm2dInt")
+LayerNormInt = _layer("LayerNormInt", "torch.nn.LayerNorm")
+AvgPool2dInt = _layer("AvgPool2dInt", "torch.nn.AvgPool2d", "nn.AvgPool2d or nn.AdaptiveAvgPool2d")
+ReLU6Int = _layer("ReLU6Int", "torch.nn.ReLU6", op="Clip")
+EmbeddingInt = _layer("EmbeddingInt", "torch.nn.Embedding", op="Gather")
+LSTMInt = _layer("LSTMInt", "torch.nn.LSTM")
+GRUInt = _layer("GRUInt", "torch.nn.GRU")
+BmmInt = _layer("BmmInt", "torch.bmm(x, y)", "range of a product of two quantized tensors")
+iqAddLayer = _layer("iqAddLayer", "x + y", "range of a sum")
+iqMulLayer = _layer("iqMulLayer", "x * y", "range of a product")
+iqDivLayer = _layer("iqDivLayer", "x / y", "range of a quotient")
+iqSumLayer = _layer("iqSumLayer", "x.sum(dim)", "range of a sum over axes")
+iqCatLayer = _layer("iqCatLayer", "torch.cat((x, y), dim)", "range of joined tensors")
+iqSigmoidLayer = _layer("iqSigmoidLayer", "torch.sigmoid(x)", "ranges of a sigmoid")
+iqTanhLayer = _layer("iqTanhLayer", "torch.tanh(x)", "ranges of a tanh")
+iqClampLayer = _layer("iqClampLayer", "torch.clamp(x, low, high)", "range of limited numbers")
+softmaxIntLayer = _layer("softmaxIntLayer", "torch.softmax(x, dim)", "ranges of a softmax", "SoftmaxInt")
 logsoftmaxIntLayer = _layer(
-    "logsoftmaxIntLayer",
-    "LogSoftmaxInt",
-    "torch.log_softmax(x, dim)",
-    "The ranges of a log-softmax in a module's forward.",
+    "logsoftmaxIntLayer", "torch.log_softmax(x, dim)", "ranges of a log-softmax", "LogSoftmaxInt"
 )
 
 
@@ -303,27 +285,23 @@ def register_calibrate_method(name: str) -> Callable[[_Function], _Function]:
     """
     register = calibration_method(name)
 
-    def keep(function: _Function) -> _Function:
+    def decorate(function: _Function) -> _Function:
+        def method(bins: Bins, bits: int) -> float:
+            quantizer = SimpleNamespace(learning_data=torch.tensor(math.nan), is_calibrate=torch.tensor(data=False))
+            returned = function(quantizer, _numbers(bins), bits)
+            reach = 2.0 ** float(quantizer.learning_data) if returned is None else float(returned)
+            refuse_if(
+                not math.isfinite(reach),
+                f"register_calibrate_method: {name!r} found the range {reach}. Set quantizer.learning_data to the base-2 "
+                "logarithm of the range, or return the range.",
+            )
+            return reach
+
         needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-        register(_adapted(function, name) if len(needed) == 3 else function)
+        register(method if len(needed) == 3 else function)
         return function
 
-    return keep
-
-
-def _adapted(function: Callable[..., Any], name: str) -> Callable[[Bins, int], float]:
-    def method(bins: Bins, bits: int) -> float:
-        quantizer = SimpleNamespace(learning_data=torch.tensor(math.nan), is_calibrate=torch.tensor(data=False))
-        returned = function(quantizer, _numbers(bins), bits)
-        found = 2.0 ** float(quantizer.learning_data) if returned is None else float(returned)
-        if not math.isfinite(found):
-            raise UsageError(
-                f"register_calibrate_method: {name!r} found the range {found}. Set quantizer.learning_data to the base-2 "
-                "logarithm of the range, or return the range."
-            )
-        return found
-
-    return method
+    return decorate
 
 
 def _numbers(bins: Bins) -> Tensor:

@@ -250,6 +250,19 @@ class Kernel(Protocol[T]):
         """`scan` with the step that `prepare` makes, or a shorter loop that gives the same integers for the same cell."""
 
 
+def step_by_step(
+    kernel: Kernel[T],
+    cell: Cell[T],  # noqa: ARG001 - of the vocabulary
+    prepare: Callable[[], Callable[[tuple[T, ...], T], tuple[T, ...]]],
+    states: tuple[T, ...],
+    sequence: T,
+    *,
+    stacked: int,
+) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    """`Kernel.recurrence` of kernels without a shorter loop."""
+    return kernel.scan(prepare(), states, sequence, stacked=stacked)
+
+
 @dataclass(frozen=True)
 class Draw:
     """Random integers for a sample: shape, width, and whether the extremes are forced in."""

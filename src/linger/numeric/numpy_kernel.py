@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from linger.numeric.fixed import ceil_pads, storage_bits
-from linger.numeric.kernel import Cell, Ints, Steps, TransposedSteps
+from linger.numeric.kernel import Ints, Steps, TransposedSteps, step_by_step
 
 Array = NDArray[Any]
 
@@ -255,16 +255,7 @@ class NumpyKernel:
             kept.append(states[:stacked])
         return states, tuple(np.stack(part) for part in zip(*kept, strict=True))
 
-    def recurrence(
-        self,
-        cell: Cell[Array],
-        prepare: Callable[[], Callable[[tuple[Array, ...], Array], tuple[Array, ...]]],
-        states: tuple[Array, ...],
-        sequence: Array,
-        *,
-        stacked: int,
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        return self.scan(prepare(), states, sequence, stacked=stacked)
+    recurrence = step_by_step
 
 
 def _is_inside(steps: Array, lengths: Array) -> Array:

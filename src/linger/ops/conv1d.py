@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, op
+from linger.dialect import Newer, Settings, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
@@ -50,7 +49,7 @@ def conv1d_int(
 
 
 @conv1d_int.layer("torch.nn.Conv1d")
-def from_conv1d(layer: Any) -> Mapping[str, Any]:
+def from_conv1d(layer: Any) -> Settings:
     """The geometry of a torch Conv1d; "same" padding becomes the explicit, perhaps uneven, pads."""
     (kernel,), (dilation,) = layer.kernel_size, layer.dilation
     if layer.padding == "valid" or layer.padding_mode != "zeros":  # a border that copies is put on before

@@ -7,11 +7,10 @@ The device's packer takes dilations of 1, outputs of 8 bits and no depthwise gro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from linger.dialect import Newer, NodeFacts, Refusal, op
+from linger.dialect import Newer, NodeFacts, Refusal, Settings, op
 from linger.numeric import blocks, fixed
 from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
@@ -76,7 +75,7 @@ def refuse_long_sums(node: NodeFacts) -> str | None:
 
 
 @conv_transpose2d_int.layer("torch.nn.ConvTranspose2d")
-def from_conv_transpose2d(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_conv_transpose2d(layer: Any) -> Settings:
     """The geometry of a torch ConvTranspose2d; an `output_size` given to its forward replaces output_padding."""
     if layer.padding_mode != "zeros":
         return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
@@ -91,7 +90,7 @@ def from_conv_transpose2d(layer: Any) -> Mapping[str, Any] | Refusal:
 
 
 @conv_transpose2d_int.layer("torch.nn.ConvTranspose1d")
-def from_conv_transpose1d(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_conv_transpose1d(layer: Any) -> Settings:
     """The geometry of a torch ConvTranspose1d on a image of one row."""
     if layer.padding_mode != "zeros":
         return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")

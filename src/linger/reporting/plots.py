@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.errors import UsageError, install_line, listing
+from linger.errors import UsageError, install_line, listing, refuse_if
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from linger.analysis.advice import Item
+    from linger.checks.memory_use import MemoryUse
 
 SUFFIXES = (".png", ".svg")
 _CEILING_DB = 100.0
@@ -29,17 +30,15 @@ _CEILING_DB = 100.0
 _BLUE, _RED, _GREY = "#33658a", "#c1292e", "#8d99ae"
 _MOST_GRID_LINES = 64
 _MOST_LABELS = 100
+_LONGEST_LABEL = 40
 _WIDEST = 24.0
+_KB = 1024
 _LINEAR_TO = 16.0
 """The axis is linear up to so many LSB, so that 1 and 2 can be told apart."""
 
 
 def draw_tensor(item: Item, values: tuple[NDArray[Any], NDArray[Any]], path: Path) -> None:
-    """The histogram (edges, counts) of a tensor with the 8-bit grid of linger's rule, the points where it clips and the limit advised.
-
-    Raises:
-        UsageError: matplotlib is missing, or the file is neither .png nor .svg.
-    """
+    """Draw the histogram (edges, counts) of a tensor with the 8-bit grid of linger's rule, where it clips, and the limit advised."""
     figure = _figure(path, 8, 4)
     axes = figure.add_subplot()
     edges, counts = values
@@ -72,13 +71,8 @@ def _draw_grid(axes: Axes, item: Item) -> None:
 
 
 def draw_layers(names: Sequence[str], decibels: Sequence[float], path: Path, *, title: str) -> None:
-    """Signal to noise, a bar per layer, in the order given; the worst fifth in red.
-
-    Raises:
-        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
-    """
-    if not names:
-        raise UsageError(f"{path}: there is no layer to draw.")
+    """Draw the signal to noise of each layer as a bar, in the order given, the worst fifth in red."""
+    refuse_if(not names, f"{path}: there is no layer to draw.")
     figure = _figure(path, 9, max(2.5, 0.22 * len(names) + 1))
     axes = figure.add_subplot()
     heights = [min(max(d, -_CEILING_DB), _CEILING_DB) for d in decibels]
@@ -106,8 +100,7 @@ def draw_differences(
     Raises:
         UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
     """
-    if not names:
-        raise UsageError(f"{path}: there is no tensor to draw.")
+    refuse_if(not names, f"{path}: there is no tensor to draw.")
     figure = _figure(path, min(max(6.0, 0.16 * len(names) + 2), _WIDEST), 4.5)
     axes = figure.add_subplot()
     colors = [_GREY if real else _BLUE for real in are_real]
@@ -133,14 +126,37 @@ def _draw_bars(axes: Axes, names: Sequence[str], largest: NDArray[np.float64], c
     axes.set_ylim(bottom=0)
 
 
-def require_image(path: Path) -> None:
-    """Refuse a image that could not be drawn, before the work that leads to it.
+def memory_image(use: MemoryUse, suffix: str) -> bytes:
+    """The bytes that are alive while each layer runs, red where they reach the chip's limit, which is a line."""
+    from matplotlib.figure import Figure
 
-    Raises:
-        UsageError: The file is neither .png nor .svg, or matplotlib is missing.
-    """
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: images are written as {listing(SUFFIXES)}. Choose one of these endings.")
+    layers, limit = use.layers, math.inf if use.tensor_bytes is None else use.tensor_bytes
+    figure = Figure(figsize=(min(max(6.0, 0.16 * len(layers) + 2), _WIDEST), 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    colors = [_RED if layer.live_bytes >= limit else _BLUE for layer in layers]
+    axes.bar(range(len(layers)), [layer.live_kb for layer in layers], color=colors)
+    shown = range(0, len(layers), -(-len(layers) // _MOST_LABELS) or 1)
+    axes.set_xticks(shown, [_label(layers[i].node) for i in shown], rotation=90, fontsize=6, parse_math=False)
+    if use.tensor_bytes is not None:
+        label = f"{use.target}: {limit / _KB:g} KB"
+        axes.axhline(limit / _KB, color="black", linestyle="--", linewidth=1, label=label)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
+    axes.set_ylabel("tensors alive, KB")
+    axes.set_title(_label("" if use.path is None else use.path.name), loc="left", fontsize=10, parse_math=False)
+    return _content(figure, suffix)
+
+
+def _label(name: str) -> str:
+    """A name that fits under a bar, in letters that every font has."""
+    plain = name.encode("ascii", "backslashreplace").decode()
+    return plain if len(plain) <= _LONGEST_LABEL else f"{plain[:_LONGEST_LABEL]}..."
+
+
+def require_image(path: Path) -> None:
+    """Refuse an image that could not be drawn (its ending, a missing matplotlib) before the work that leads to it."""
+    refuse_if(
+        path.suffix not in SUFFIXES, f"{path}: images are written as {listing(SUFFIXES)}. Choose one of these endings."
+    )
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:
@@ -154,16 +170,17 @@ def _figure(path: Path, width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _content(figure: Figure, suffix: str) -> bytes:
     content = io.BytesIO()
-    # no date and fixed ids: the same data gives the same file
     from matplotlib import rc_context
 
-    with rc_context({"svg.hashsalt": "linger"}):
-        figure.savefig(
-            content, format=path.suffix[1:], dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None
-        )
-    write_atomically(path, content.getvalue())
+    with rc_context({"svg.hashsalt": "linger"}):  # with it, and without a date, the same data gives the same file
+        figure.savefig(content, format=suffix, dpi=120, metadata={"Date": None} if suffix == "svg" else None)
+    return content.getvalue()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    write_atomically(path, _content(figure, path.suffix[1:]))
 
 
 def file_name(name: str, suffix: str) -> str:

@@ -1,12 +1,10 @@
 """Dequants that there are too many of."""
 
-import onnx_ir as ir
 import pytest
 
 import linger
-from linger.checks.findings.scales import dequant_findings
-from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import QUANT, text_model
+from tests.support.findings import findings_of
 
 BRANCHES = """{before} [c] c = Constant<value = bool {{1}}>()
   [i] y = If(c)<then_branch = t () => (float[2,2] p) {{ [p] p = thinker.Dequant<scale_o=16.0>(q) }},
@@ -14,7 +12,7 @@ BRANCHES = """{before} [c] c = Constant<value = bool {{1}}>()
 
 
 def found(body, **settings):
-    return [str(f) for f in dequant_findings(CheckedModel.of(ir.from_proto(text_model(body, **settings))))]
+    return [str(f) for f in findings_of("dequants", text_model(body, **settings))]
 
 
 def test_every_one_after_the_first_is_named():
@@ -57,7 +55,7 @@ def test_a_repair_leaves_none_that_the_check_names(body, outputs, count):
     assert len(found(body, outputs=outputs)) == count
     repaired = linger.repair(text_model(body, outputs=outputs))
     assert sum("does the same" in change.what for change in repaired.changes) == count
-    assert list(dequant_findings(CheckedModel.of(repaired.model))) == []
+    assert findings_of("dequants", repaired.model) == []
 
 
 def test_the_newer_dialect_has_dequants_too():

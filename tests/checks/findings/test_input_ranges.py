@@ -3,14 +3,13 @@
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.scales import input_range_findings
-from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import softmax, text_model
+from tests.support.findings import findings_of
 
 
 def found(body, **settings):
-    whole = CheckedModel.of(ir.from_proto(text_model(body, **settings)))
-    return [(f.severity, f.node, f.reason) for f in input_range_findings(whole)]
+    whole = text_model(body, **settings)
+    return [(f.severity, f.node, f.reason) for f in findings_of("input ranges", whole)]
 
 
 def curve(op, scale, bits=8, domain="thinker", **attributes):
@@ -94,6 +93,6 @@ def test_a_circle_and_a_move_of_nothing_end():
     proto = text_model(softmax(1.0, "[i] q = Identity(p) [j] p = Identity(x)"))
     proto.graph.node[1].input[0] = "q"
     model = ir.from_proto(proto)
-    assert len(list(input_range_findings(CheckedModel.of(model)))) == 1
+    assert len(findings_of("input ranges", model)) == 1
     proto.graph.node[0].ClearField("input")
-    assert len(list(input_range_findings(CheckedModel.of(ir.from_proto(proto))))) == 1
+    assert len(findings_of("input ranges", proto)) == 1

@@ -5,14 +5,13 @@ import onnx_ir as ir
 import pytest
 
 from linger.checks.findings import parameters as module
-from linger.checks.findings.parameters import number_findings
-from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import GATES, RECURRENT, node
 from tests.support.chip import SIGNAL, WIDTHS, WINDOW, model_of
+from tests.support.findings import findings_of
 
 
 def found(body, **constants):
-    return [(f.rule, f.tensor, f.reason) for f in number_findings(CheckedModel.of(model_of(body, **constants)))]
+    return [(f.rule, f.tensor, f.reason) for f in findings_of("numbers", model_of(body, **constants))]
 
 
 def rules(body, **constants):
@@ -160,11 +159,11 @@ def test_widths_that_no_integer_has(attribute, bits):
 
 
 def test_nodes_may_be_left_out():
-    whole = CheckedModel.of(model_of(LINEAR, w=filled(2, 4, dtype=np.int16), b=zeros(2)))
-    assert list(number_findings(whole, skip={"n (LinearInt)"})) == []
+    whole = model_of(LINEAR, w=filled(2, 4, dtype=np.int16), b=zeros(2))
+    assert findings_of("numbers", whole, skip={"n (LinearInt)"}) == []
 
 
 def test_other_peoples_nodes_are_left_alone():
     model = model_of("[n] y = Gemm(x, w)", inputs="float[2,2] x", w=np.ones((2, 2), np.float32))
     assert isinstance(model, ir.Model)
-    assert list(number_findings(CheckedModel.of(model))) == []
+    assert findings_of("numbers", model) == []

@@ -4,16 +4,14 @@ import numpy as np
 import onnx
 import pytest
 
-from linger.checks.findings.schemas import onnx_verdict, without_weights
-from linger.checks.findings.structure import CheckedModel
-from linger.graph import load, save
-from linger.graph.files.model_io import read_proto
+from linger.graph import save
 from tests.graph.files.test_external_data import with_weights
 from tests.support.check_cases import text_model
+from tests.support.findings import findings_of, without_weights
 
 
 def verdict(proto, explained=()):
-    return [(f.rule, f.node, f.reason) for f in onnx_verdict(proto, CheckedModel.of(load(proto)), explained)]
+    return [(f.rule, f.node, f.reason) for f in findings_of("onnx", proto, explained=explained)]
 
 
 @pytest.fixture
@@ -49,7 +47,7 @@ def test_large_weights_become_inputs_and_small_ones_stay(tmp_path):
     path = tmp_path / "m.onnx"
     save(with_weights(np.ones(5000, np.float32), np.ones(3, np.float32)), path, external_data=True)
     (tmp_path / "m.onnx.data").unlink()
-    light = without_weights(read_proto(path))
+    light = without_weights(onnx.load(path, load_external_data=False))
     assert [t.name for t in light.graph.initializer] == ["w1"]
     assert [d.dim_value for d in light.graph.input[-1].type.tensor_type.shape.dim] == [5000]
     onnx.checker.check_model(light)  # asks for no other file

@@ -1,16 +1,12 @@
 """What does not fit between nodes."""
 
-import onnx_ir as ir
-
-from linger.checks.findings.scales import propagation_findings
-from linger.checks.findings.schemas import without_weights
-from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import DEQUANT, FUNCTION, PARAMETERS, QUANT, linear, text_model
+from tests.support.findings import findings_of
 
 
 def found(body, **settings):
     proto = text_model(body, **settings)
-    findings = propagation_findings(CheckedModel.of(ir.from_proto(proto)), without_weights(proto))
+    findings = findings_of("propagation", proto)
     return [(f.rule, f.severity, f.node, f.tensor, f.reason) for f in findings]
 
 

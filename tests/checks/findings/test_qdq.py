@@ -1,20 +1,16 @@
 """QuantizeLinear and DequantizeLinear."""
 
-import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.scales import qdq_findings
-from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import text_model
+from tests.support.findings import findings_of
 
 PAIR = "[q] q = QuantizeLinear(x, s, z) [d] y = DequantizeLinear(q, s, z)"
 
 
 def found(body=PAIR, extra="<float s = {0.5}, int8 z = {0}>", *, skip=(), **settings):
     model = text_model(body, opset=13, extra=extra, **({"domains": ""} | settings))
-    return [
-        (f.rule, f.severity, f.node, f.reason) for f in qdq_findings(CheckedModel.of(ir.from_proto(model)), skip=skip)
-    ]
+    return [(f.rule, f.severity, f.node, f.reason) for f in findings_of("Q/DQ", model, skip=skip)]
 
 
 def test_each_side_is_named():

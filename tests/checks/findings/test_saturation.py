@@ -1,10 +1,10 @@
 """Which products saturate on x64 without VNNI: as ONNX Runtime's optimized graph has them."""
 
+import onnx
+import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.scales import saturation_findings
-from linger.checks.findings.structure import CheckedModel
-from linger.graph.core.tensor_types import infer_element_types
+from tests.support.findings import findings_of
 from tests.support.kernels import mixed_products
 from tests.support.onnx_text import parse
 
@@ -35,14 +35,14 @@ def layer(body=f"{LAYER}  {BEHIND}", kind="int8", weights="int8", largest=127):
 )
 def test_findings_are_the_kernels_that_onnx_runtime_chooses(model, is_found):
     assert bool(mixed_products(model, "ENABLE_ALL")) == is_found
-    found = list(saturation_findings(CheckedModel.of(model)))
+    found = findings_of("saturation", model)
     assert [(f.rule, f.node) for f in found] == ([("LGR703", "p (MatMul)")] if is_found else [])
 
 
 @pytest.mark.parametrize(("kind", "count"), [("uint8", 1), ("int8", 0)])
 def test_integer_products_of_the_file_itself(kind, count):
     model = parse("y = MatMulInteger(x, w)", inputs=f"{kind}[2,2] x, int8[2,2] w", outputs="int32[2,2] y")
-    found = list(saturation_findings(CheckedModel.of(model)))
+    found = findings_of("saturation", model)
     assert len(found) == count
     assert all("VNNI" in f.reason and "reduce_range" in f.remedy for f in found)
 
@@ -64,6 +64,6 @@ def test_data_that_cannot_saturate(before, count):
     """2·127·128 = 32512 fits in 16 bits, 2·128·128 = 32768 does not."""
     extra = "<uint8 small = {127}, uint8 large = {128}, int8[2,2] w = {-128, -128, 127, 1}, uint8[2,2] table = {0, 127, 3, 4}>"
     model = parse(f"{before}  y = MatMulInteger(d, w)", inputs="uint8[2,2] x", outputs="int32[n,2] y", extra=extra)
-    infer_element_types(model.graph)
-    assert len(list(saturation_findings(CheckedModel.of(model)))) == count
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model)))
+    assert len(findings_of("saturation", model)) == count
     assert len(mixed_products(model, "ENABLE_ALL")) == count

@@ -2,19 +2,16 @@
 
 import math
 
-import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.scales import scale_findings
-from linger.checks.findings.structure import CheckedModel
-from linger.numeric.fixed import is_power_of_two
 from tests.support.check_cases import node, text_model
+from tests.support.findings import findings_of
 
 
 def found(op, *, for_target=False, domain="thinker", **attributes):
     body = node(op, **attributes).replace("thinker.", f"{domain}.")
-    whole = CheckedModel.of(ir.from_proto(text_model(body, domains=f', "{domain}": 1')))
-    return [(f.rule, f.reason) for f in scale_findings(whole, for_target=for_target)]
+    whole = text_model(body, domains=f', "{domain}": 1')
+    return [(f.rule, f.reason) for f in findings_of("scales", whole, for_target=for_target)]
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.0, -2.0, math.inf])
@@ -25,13 +22,7 @@ def test_scales_are_positive_numbers(scale):
 def test_nan_is_no_scale():
     proto = text_model(node("Quant", data_bits=8, scale_x=1.0))
     proto.graph.node[0].attribute[1].f = math.nan
-    assert [f.rule for f in scale_findings(CheckedModel.of(ir.from_proto(proto)))] == ["LGR401"]
-
-
-def test_powers_of_two():
-    assert [x for x in (0.25, 0.3, 1.0, 1.5, 2.0, 3.0, 2.0**40, 0.0, -4.0, math.inf) if is_power_of_two(x)] == [
-        0.25, 1.0, 2.0, 2.0**40,
-    ]  # fmt: skip
+    assert [f.rule for f in findings_of("scales", proto)] == ["LGR401"]
 
 
 def test_all_wrong_scales_of_a_node_are_named_together():

@@ -1,16 +1,14 @@
 """Nodes against their schemas."""
 
-import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.schemas import schema_findings
-from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import FUNCTION, LINEAR, PARAMETERS, QUANT, text_model
+from tests.support.findings import findings_of
 
 
 def found(body, **settings):
-    whole = CheckedModel.of(ir.from_proto(text_model(body, **settings)))
-    return [(f.rule, f.severity, f.node, f.reason) for f in schema_findings(whole)]
+    whole = text_model(body, **settings)
+    return [(f.rule, f.severity, f.node, f.reason) for f in findings_of("schemas", whole)]
 
 
 def reasons(body, **settings):

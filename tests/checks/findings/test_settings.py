@@ -1,20 +1,14 @@
 """What linger refuses to compute."""
 
-import onnx_ir as ir
-
-from linger.checks.findings.schemas import setting_findings, without_weights
-from linger.checks.findings.structure import CheckedModel
 from tests.support.check_cases import text_model
+from tests.support.findings import findings_of
 
 POOL = "strides=[2, 2], pads=[0, 0, 0, 0], data_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0"
 
 
 def found(body, **settings):
     proto = text_model(body, **({"inputs": "int8[1,1,4,4] x", "outputs": "int8[1,1,1,1] y"} | settings))
-    return [
-        (f.rule, f.node, f.reason)
-        for f in setting_findings(without_weights(proto), CheckedModel.of(ir.from_proto(proto)))
-    ]
+    return [(f.rule, f.node, f.reason) for f in findings_of("settings", proto)]
 
 
 def pool(name, out, into, extra):

@@ -1,16 +1,14 @@
 """Who makes what, and in which order."""
 
-import onnx_ir as ir
-
-from linger.checks.findings.structure import CheckedModel, structure_findings
 from tests.support.check_cases import text_model
+from tests.support.findings import findings_of
 
 IF = "[c] c = Constant<value = bool {{1}}>() [i] y = If(c)<then_branch = t () => ({then}), else_branch = e () => ({other})>"
 
 
 def found(body, **settings):
-    whole = CheckedModel.of(ir.from_proto(text_model(body, domains="", **settings)))
-    return [(f.rule, f.node, f.tensor) for f in structure_findings(whole)]
+    whole = text_model(body, domains="", **settings)
+    return [(f.rule, f.node, f.tensor) for f in findings_of("structure", whole)]
 
 
 def branches(then, other):
@@ -25,9 +23,7 @@ def test_branches_see_what_is_around_them_and_not_each_other():
 
 
 def test_outputs_of_branches_need_a_maker_too():
-    (only,) = structure_findings(
-        CheckedModel.of(ir.from_proto(text_model(branches("[k] k = Neg(x)", "[r] r = Neg(x)"), domains="")))
-    )
+    (only,) = findings_of("structure", text_model(branches("[k] k = Neg(x)", "[r] r = Neg(x)"), domains=""))
     assert (only.rule, only.node, only.tensor) == ("LGR201", "", "p")
     assert "the output 'p' of i/then_branch is made by no node" in only.reason
 
@@ -77,8 +73,8 @@ def test_a_node_that_reads_itself_is_a_circle():
 
 
 def test_every_node_that_is_too_early_is_named():
-    whole = CheckedModel.of(ir.from_proto(text_model("[n] y = Neg(b) [m] b = Neg(a) [k] a = Abs(x)", domains="")))
-    assert [str(f) for f in structure_findings(whole)] == [
+    whole = text_model("[n] y = Neg(b) [m] b = Neg(a) [k] a = Abs(x)", domains="")
+    assert [str(f) for f in findings_of("structure", whole)] == [
         "n (Neg): it stands before the nodes whose results it uses (b). Sort the nodes.",
         "m (Neg): it stands before the nodes whose results it uses (a). Sort the nodes.",
     ]

@@ -5,8 +5,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.structure import CheckedModel, problem_of, tensor_findings
 from tests.support.check_cases import text_model
+from tests.support.findings import findings_of, problem_of
 
 KINDS = [
     onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT8, onnx.TensorProto.INT32, onnx.TensorProto.INT64,
@@ -67,7 +67,7 @@ def test_initializers_and_constants_of_branches_are_looked_at():
     branch = proto.graph.node[1].attribute[0].g
     branch.initializer[0].dims[0] = 7
     branch.node[0].attribute[0].t.dims[0] = 3
-    assert [(f.node, f.tensor, f.reason) for f in tensor_findings(CheckedModel.of(ir.from_proto(proto)))] == [
+    assert [(f.node, f.tensor, f.reason) for f in findings_of("tensors", proto)] == [
         ("", "w", "the initializer 'i/then_branch/w' holds 1 numbers; 7 make its shape [7]"),
         (
             "i/then_branch/k (Constant)",

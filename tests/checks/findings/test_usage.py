@@ -1,15 +1,14 @@
 """What a file holds for nothing."""
 
 import onnx
-import onnx_ir as ir
 
-from linger.checks.findings.structure import CheckedModel, usage_findings
 from tests.support.check_cases import text_model
+from tests.support.findings import findings_of
 
 
 def found(body, **settings):
     proto = body if isinstance(body, onnx.ModelProto) else text_model(body, domains="", **settings)
-    return [(f.rule, f.node or f.tensor) for f in usage_findings(CheckedModel.of(ir.from_proto(proto)))]
+    return [(f.rule, f.node or f.tensor) for f in findings_of("usage", proto)]
 
 
 def test_what_only_dead_nodes_use_is_dead_too():
@@ -42,16 +41,14 @@ def test_initializers_may_be_outputs_and_old_files_list_them_as_inputs():
 
 
 def test_the_size_of_what_could_be_removed_is_told():
-    whole = CheckedModel.of(ir.from_proto(text_model("[n] y = Neg(x)", domains="", extra="<float[2] w = {1, 2}>")))
-    assert [f.reason for f in usage_findings(whole)] == ["the initializer 'w' (8 bytes) is used by nothing"]
+    whole = text_model("[n] y = Neg(x)", domains="", extra="<float[2] w = {1, 2}>")
+    assert [f.reason for f in findings_of("usage", whole)] == ["the initializer 'w' (8 bytes) is used by nothing"]
 
 
 def test_words_have_no_size():
     proto = text_model("[n] y = Neg(x)", domains="")
     proto.graph.initializer.add().CopyFrom(onnx.helper.make_tensor("s", onnx.TensorProto.STRING, [1], [b"word"]))
-    assert [f.reason for f in usage_findings(CheckedModel.of(ir.from_proto(proto)))] == [
-        "the initializer 's' is used by nothing"
-    ]
+    assert [f.reason for f in findings_of("usage", proto)] == ["the initializer 's' is used by nothing"]
 
 
 def test_a_loop_may_ignore_its_counter():

@@ -14,8 +14,7 @@ import yaml
 from torch import nn
 
 import linger
-from linger.quantization.setup.config_file import as_text
-from linger.quantization.setup.config_reader import read_config
+from linger.quantization.setup.config_file import as_text, read_config
 from tests.conftest import REPOSITORY
 from tests.quantization.setup.test_config_file import EVERYTHING
 from tests.support.tools import load_tool

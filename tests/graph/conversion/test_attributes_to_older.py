@@ -20,9 +20,9 @@ def node(op_type, **attributes):
     return ir.Node("linger", op_type, [ir.Value(name="x")], attributes=made_attributes(attributes).values(), name="n")
 
 
-def written(made, more=None):
+def written(made, *more):
     newer = NEWER_OPS[made.op_type]
-    found = older_attributes(made, newer, older_op(made, newer.older), more)
+    found = older_attributes(made, newer, older_op(made, newer.older), *more)
     return {name: attribute.value for name, attribute in found.items()}
 
 

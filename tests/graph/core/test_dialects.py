@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.dialect import ops
-from linger.graph.core.dialects import NEWER_OPS, FormatAttributes, input_attributes, input_names, is_newer
+from linger.graph.core.dialects import NEWER_OPS, input_names, is_newer, stated_formats
 from linger.targets import DEFAULT_TARGET
 
 DOCUMENTED = [
@@ -62,8 +62,8 @@ def test_every_documented_op_is_there():
 
 
 def test_names_that_no_packer_knows():
-    assert {name for name, op in NEWER_OPS.items() if not op.is_packed} == set(UNPACKED)
-    packed = {op.older for op in NEWER_OPS.values() if op.is_packed and op.older is not None}
+    assert {name for name, op in NEWER_OPS.items() if not op.declared.is_packed} == set(UNPACKED)
+    packed = {op.older for op in NEWER_OPS.values() if op.declared.is_packed and op.older is not None}
     assert packed <= DEFAULT_TARGET.ops
 
 
@@ -77,46 +77,65 @@ def test_an_op_has_an_older_one_or_a_reason(op):
     assert not op.own & schema
 
 
-@pytest.mark.parametrize("op", NEWER_OPS.values(), ids=lambda op: op.name)
+SCALES = (
+    "scale_x",
+    "scale_y",
+    "scale_w",
+    "scale_o",
+    "scale_h",
+    "scale_c",
+    "scale_iw",
+    "scale_hw",
+    "scale_x_0",
+    "scale_x_1",
+)
+WIDTHS = ("x_bits", "y_bits", "w_bits", "o_bits", "x_0_bits", "x_1_bits", "data_bits")
+
+
+def stated(op_type, inputs):
+    """Scale and width by input, and of the first output; every attribute has another value, which tells which was read."""
+    made = node(op_type, inputs=inputs, **{name: float(2 + i) for i, name in enumerate(SCALES)})
+    made.attributes.update({name: ir.AttrInt64(name, 2 + i) for i, name in enumerate(WIDTHS)})
+    formats = stated_formats(made)
+
+    def names(of):
+        return SCALES[int(of.scale) - 2], of.bits if of.bits == 32 else WIDTHS[of.bits - 2]
+
+    return {index: names(of) for index, of in formats.integers.items()}, names(formats.outputs[0])
+
+
+@pytest.mark.parametrize("op", [op for op in NEWER_OPS.values() if op.result is not None], ids=lambda op: op.name)
 def test_formats_are_stated_in_attributes(op):
-    inputs = {} if op.result is None else input_attributes(node(op.name, inputs=3, outputs=1 + op.real_outputs), op)
-    for where in (*inputs.values(), *([] if op.result is None else [op.result])):
-        assert where.scales
-        assert all(name.startswith("scale_") for name in where.scales)
-        assert isinstance(where.bits, int) or where.bits.endswith("_bits")
-
-
-def attributes(op_type, inputs):
-    return input_attributes(node(op_type, inputs=inputs), NEWER_OPS[op_type])
+    scale, bits = op.result
+    assert scale.startswith("scale_")
+    assert bits.endswith("_bits")
 
 
 def test_formats_of_a_product():
-    assert attributes("QConv2d", inputs=3) == {
-        0: FormatAttributes(("scale_x",), "x_bits"),
-        1: FormatAttributes(("scale_w",), "w_bits"),
-        2: FormatAttributes(("scale_x", "scale_w"), 32),
-    }
-    assert NEWER_OPS["QConv2d"].result == FormatAttributes(("scale_o",), "o_bits")
+    inputs = {0: ("scale_x", "x_bits"), 1: ("scale_w", "w_bits")}  # the scale of the bias is a product of both
+    assert stated("QConv2d", inputs=3) == (inputs, ("scale_o", "o_bits"))
 
 
 def test_formats_at_the_ends():
-    assert NEWER_OPS["Quant"].result == FormatAttributes(("scale_x",), "data_bits")
+    assert stated("Quant", inputs=1) == ({}, ("scale_x", "data_bits"))
+    assert NEWER_OPS["Quant"].result == ("scale_x", "data_bits")
     assert NEWER_OPS["Dequant"].result is None
 
 
 def test_formats_of_joined_tensors_and_of_a_norm():
-    assert attributes("QCat", inputs=2)[1] == FormatAttributes(("scale_x_1",), "x_1_bits")
-    assert attributes("QLayerNorm", inputs=3)[2] == FormatAttributes(("scale_y_normal", "scale_w"), 32)
-    assert attributes("Gather", inputs=2) == {0: FormatAttributes(("scale_w",), "w_bits")}
+    assert stated("QCat", inputs=2)[0][1] == ("scale_x_1", "x_1_bits")
+    assert stated("QLayerNorm", inputs=3)[0] == {0: ("scale_x", "x_bits"), 1: ("scale_w", "w_bits")}
+    assert stated("Gather", inputs=2)[0] == {0: ("scale_w", "w_bits")}
 
 
 @pytest.mark.parametrize("count", [5, 6, 7])
 def test_weights_of_a_recurrent_op_come_last(count):
     names = input_names(node("QLSTM", inputs=count), NEWER_OPS["QLSTM"])
     assert names == ("x", *("h", "c")[: count - 5], "w_ih", "w_hh", "b_ih", "b_hh")
-    found = attributes("QLSTM", inputs=count)
-    assert found[count - 4] == FormatAttributes(("scale_iw",), "w_bits")
-    assert found[count - 1] == FormatAttributes(("scale_h", "scale_hw"), 32)
+    states = {1: ("scale_h", "o_bits"), 2: ("scale_c", 32)}
+    weights = {count - 4: ("scale_iw", "w_bits"), count - 3: ("scale_hw", "w_bits")}
+    expected = {0: ("scale_x", "x_bits"), **{i: s for i, s in states.items() if i < count - 4}, **weights}
+    assert stated("QLSTM", inputs=count)[0] == expected
 
 
 def test_the_domain_tells_the_dialect():

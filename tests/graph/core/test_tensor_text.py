@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.core.tensor_types import format_type, parse_type, parse_types, type_of
+from linger.graph.core.tensor_types import format_type, parse_types, type_of
 from tests.support.onnx_text import parse
 
 CASES = ["float[n,3]", "int8", "bool[]", "double[?,7]", "float16[batch_size,1,28,28]", "int64[0]"]
@@ -12,7 +12,7 @@ CASES = ["float[n,3]", "int8", "bool[]", "double[?,7]", "float16[batch_size,1,28
 
 @pytest.mark.parametrize("text", CASES)
 def test_text_and_type_are_each_others_inverse_and_mean_what_onnx_text_means(text):
-    kind, shape = parse_type(text)
+    kind, shape = parse_types({"v": text})["v"]
     assert type_of(ir.Value(name="v", type=kind, shape=shape)) == text
     same = parse("y = Neg(x)", inputs=f"{text} x", outputs=f"{text} y").graph.inputs[0]
     assert type_of(same) == text
@@ -20,7 +20,7 @@ def test_text_and_type_are_each_others_inverse_and_mean_what_onnx_text_means(tex
 
 
 def test_spaces_do_not_matter():
-    assert parse_type(" float [ n , 3 ] ") == parse_type("float[n,3]")
+    assert parse_types({"v": " float [ n , 3 ] "}) == parse_types({"v": "float[n,3]"})
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_spaces_do_not_matter():
 )
 def test_what_is_no_type_is_one_sentence(text, message):
     with pytest.raises(UsageError, match=message):
-        parse_type(text)
+        parse_types({"v": text})
 
 
 def test_all_wrong_types_are_named():

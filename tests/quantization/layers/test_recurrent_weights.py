@@ -5,13 +5,14 @@ import torch
 
 from linger.constraint.limits import Limits
 from linger.errors import UsageError
-from linger.quantization.layers.recurrent_operands import ROLES, Direction, round_parameters
+from linger.numeric.torch.gates import Weights
+from linger.quantization.layers.recurrent_operands import ROLES, round_parameters, within
 
 
 def direction(largest=1.0, bias=0.5):
     w = torch.tensor([[0.3, -largest], [0.25, 0.1]])
     b = None if bias is None else torch.tensor([bias, -0.01])
-    return Direction(w, w * 2, b, b)
+    return Weights(w, w * 2, b, b)
 
 
 def test_integers_by_hand():
@@ -28,7 +29,7 @@ def test_integers_by_hand():
 
 def test_missing_biases_are_zeros_in_the_file():
     found = round_parameters([direction(bias=None)], 16.0, 128.0, 8, "rnn")
-    assert found.b_ih is None
+    assert found.weights.b_ih is None
     assert found.integers(0, 16.0, 128.0, 8)["b_hh"].tolist() == [0, 0]
 
 
@@ -40,7 +41,7 @@ def test_scale_is_lowered_for_a_bias_that_would_not_fit():
 
 
 def test_limits_hold_before_rounding():
-    kept = direction(largest=3.0).within(Limits(weight=0.5, bias=0.25), 8)
+    kept = within(Limits(weight=0.5, bias=0.25), 8, *direction(largest=3.0))
     assert kept.w_ih.abs().max() < 0.5
     assert kept.b_ih.tolist() == [0.25, pytest.approx(-0.01)]
 

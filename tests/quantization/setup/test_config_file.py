@@ -17,9 +17,9 @@ from linger.quantization.setup.config_file import (
     Fused,
     LayerConfig,
     as_text,
+    read_config,
     write_config,
 )
-from linger.quantization.setup.config_reader import read_config
 
 EVERYTHING = Config(
     complete=True,

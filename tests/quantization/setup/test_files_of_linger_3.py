@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import linger
 from linger.constraint.limits import Widths
-from linger.quantization.setup.config_file import Config, Constraint, FunctionConfig, LayerConfig, as_text
-from linger.quantization.setup.config_reader import read_config
+from linger.quantization.setup.config_file import Config, Constraint, FunctionConfig, LayerConfig, as_text, read_config
 
 DEFAULT = """
 open_quant: true

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights and biases: their types and ranges, and the sums that they can make."""
+"""Weights and biases: their types and ranges, and the sums that they can make; the scales that each node states."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.checks.findings.structure import CheckedModel, NodePlace
-from linger.dialect import Op, is_known
+from linger.dialect import Op, find_op, is_known
 from linger.graph.core import check_rules as rules
-from linger.graph.core.nodes import Finding, is_dialect, op_of
-from linger.graph.core.tensor_types import INTEGERS, constant_tensor
-from linger.numeric.fixed import limits
+from linger.graph.core.dialects import NEWER_OPS, is_newer, is_quantizing
+from linger.graph.core.nodes import NOTE, Finding, is_dialect, op_of
+from linger.graph.core.tensor_types import INTEGERS, constant_tensor, integer_bits
+from linger.numeric.fixed import is_power_of_two, limits
 from linger.numeric.onnx.writer import integer_type
 
 _LARGEST = limits(32)[1]
 _EXACT_IN_FLOAT = 1 << 24
 _NARROW = 8
-"""Wider outputs are not expected to use their range."""
+"""Up to this width the scale of a tensor is that of its range; a wider one may be coarser, and need not use its range."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Accumulator:
         is_gate: The sum is not the layer's output, but goes through a gate first.
     """
 
-    sums: WeightSums
+    sums: _WeightSums
     bias: NDArray[np.int64]
     bias_name: str
     data_bits: int
@@ -58,12 +60,12 @@ class Accumulator:
     def ends(self) -> tuple[list[int], list[int]]:
         """The smallest and the largest accumulator of each channel that some input gives."""
         low, high = limits(self.data_bits)
-        smallest, largest = [], []
-        for positive, negative, b in zip(self.sums.positive, self.sums.negative, self.bias, strict=True):
-            turns = [(int(p), int(n)) for p, n in zip(positive, negative, strict=True)]
-            smallest.append(int(b) + min(p * low - n * high for p, n in turns))
-            largest.append(int(b) + max(p * high - n * low for p, n in turns))
-        return smallest, largest
+        positive, negative, bias = (
+            each.astype(object) for each in (self.sums.positive, self.sums.negative, self.bias)
+        )  # as Python's integers, which do not overflow
+        smallest = bias + (positive * low - negative * high).min(axis=1)
+        largest = bias + (positive * high - negative * low).max(axis=1)
+        return smallest.tolist(), largest.tolist()
 
 
 def accumulator_findings(place: NodePlace, layer: Accumulator) -> Iterator[Finding]:
@@ -77,135 +79,94 @@ def accumulator_findings(place: NodePlace, layer: Accumulator) -> Iterator[Findi
     if over:
         more = f" ({over} channels are above it)" if over > 1 else ""
         reason = f"{what}; a 32-bit accumulator ends at {_LARGEST}{more}"
-        yield place.finding(rules.ACCUMULATOR_OVERFLOW, reason, "Use narrower data or weights, or split the layer.")
+        remedy = "Use narrower data or weights, or split the layer."
+        yield place.finding(rules.ACCUMULATOR_OVERFLOW, reason, remedy)
     elif bound >= _EXACT_IN_FLOAT:
         reason = f"{what}; float32 holds every integer up to {_EXACT_IN_FLOAT} only"
         remedy = "Nothing to do for linger or a device; do not judge the file with a simulator in float32."
         yield place.finding(rules.INEXACT_FLOAT, reason, remedy)
-    yield from _clipped_bias(place, layer)
-    if layer.ratio is not None and not layer.is_gate:
-        yield from _output_findings(place, layer, layer.ratio)
-
-
-def _clipped_bias(place: NodePlace, layer: Accumulator) -> Iterator[Finding]:
-    low, high = limits(32)
-    at_end = np.flatnonzero((layer.bias == low) | (layer.bias == high))
+    at_end = np.flatnonzero(np.isin(layer.bias, limits(32)))
     if at_end.size:
         reason = f"{layer.bias_name!r} is {int(layer.bias[at_end[0]])} at channel {int(at_end[0])}, the end of int32"
         remedy = "Lower scale_x or scale_w of this layer."
         yield place.finding(rules.CLIPPED_BIAS, reason, remedy, tensor=layer.bias_name)
+    if layer.ratio is not None and not layer.is_gate:
+        yield from _output_findings(place, layer, layer.ratio)
 
 
 def _output_findings(place: NodePlace, layer: Accumulator, ratio: float) -> Iterator[Finding]:
+    """Channels that stay at one end of the output's range, and outputs that no input brings far."""
     low, high = limits(layer.output_bits)
-    smallest, largest = ([_rounded(a * ratio) for a in ends] for ends in layer.ends())
-    stuck = [c for c, (a, z) in enumerate(zip(smallest, largest, strict=True)) if a > high or z < low]
-    if stuck:
-        yield _stuck_finding(place, stuck, (low, high), (smallest[stuck[0]], largest[stuck[0]]))
-    reached = max(map(abs, smallest + largest))
+    smallest, largest = (np.floor(np.array(ends, float) * ratio + 0.5) for ends in layer.ends())
+    stuck = np.flatnonzero((smallest > high) | (largest < low))
+    if stuck.size:
+        first, last = int(smallest[stuck[0]]), int(largest[stuck[0]])
+        count = f" ({len(stuck)} channels are so)" if len(stuck) > 1 else ""
+        end = f"channel {stuck[0]} is {high if first > high else low} for every input"
+        reason = f"{end}: it could only reach {first} to {last}{count}"
+        yield place.finding(rules.ALWAYS_SATURATED, reason, "Lower scale_o, or look at the bias of this channel.")
+    reached = int(np.abs([smallest, largest]).max())
     if layer.output_bits <= _NARROW and ratio < 1 and reached < (high + 1) // 2:
+        reason = f"no input brings the output beyond ±{reached} of {high}"
         remedy = f"scale_o could be {2 ** int(math.log2((high + 1) / max(reached, 1)))} times as large."
-        yield place.finding(rules.UNUSED_RANGE, f"no input brings the output beyond ±{reached} of {high}", remedy)
-
-
-def _stuck_finding(place: NodePlace, stuck: list[int], ends: tuple[int, int], reach: tuple[int, int]) -> Finding:
-    """Channels that stay at one end of the output's range.
-
-    Args:
-        place: The layer.
-        stuck: The channels.
-        ends: The smallest and the largest number of the output's width.
-        reach: What the first of them would reach without saturation.
-    """
-    end = ends[1] if reach[0] > ends[1] else ends[0]
-    count = f" ({len(stuck)} channels are so)" if len(stuck) > 1 else ""
-    reason = f"channel {stuck[0]} is {end} for every input: it could only reach {reach[0]} to {reach[1]}{count}"
-    return place.finding(rules.ALWAYS_SATURATED, reason, "Lower scale_o, or look at the bias of this channel.")
-
-
-def _rounded(value: float) -> int:
-    return math.floor(value + 0.5)
+        yield place.finding(rules.UNUSED_RANGE, reason, remedy)
 
 
 BLOCK = 1 << 20
 """How many numbers of a tensor are read at a time."""
 
 
-@dataclass(frozen=True)
-class WeightSums:
+class _WeightSums:
     """Sums over the weights of each output channel.
 
     Attributes:
         positive: Σ of the positive weights. Where the taps of a channel take turns (transposed convolutions), there is
             one row for each turn: the shape is [channels, turns].
         negative: Σ of the negative ones, without their sign.
-        low: The smallest weight.
-        high: The largest weight.
+        low: The smallest weight, at most 0.
+        high: The largest weight, at least 0.
     """
 
-    positive: NDArray[np.int64]
-    negative: NDArray[np.int64]
-    low: int
-    high: int
+    def __init__(self, channels: int, turns: int = 1) -> None:
+        self.positive = np.zeros((channels, turns), np.int64)
+        self.negative = np.zeros((channels, turns), np.int64)
+        self.low, self.high = 0, 0
+
+    def add(self, channel: NDArray[np.int64], turn: int, block: NDArray[Any]) -> None:
+        """Add rows of weights, each to its channel."""
+        np.add.at(self.positive[:, turn], channel, np.maximum(block, 0).sum(axis=1, dtype=np.int64))
+        np.subtract.at(self.negative[:, turn], channel, np.minimum(block, 0).sum(axis=1, dtype=np.int64))
+        self.low, self.high = min(self.low, int(block.min(initial=0))), max(self.high, int(block.max(initial=0)))
 
 
-def row_sums(tensor: ir.TensorProtocol, channels: int) -> WeightSums:
+def row_sums(tensor: ir.TensorProtocol, channels: int) -> _WeightSums:
     """The sums of weights of the shape [channels, …]."""
     row = max(math.prod(tensor.shape.numpy()) // max(channels, 1), 1)
-    found = _Collected(channels, 1)
+    sums = _WeightSums(channels)
     for start, block in blocks(tensor, row):
-        found.add(start + np.arange(len(block)), 0, block)
-        found.see(block)
-    return found.result()
+        sums.add(start + np.arange(len(block)), 0, block)
+    return sums
 
 
 def transposed_sums(
     tensor: ir.TensorProtocol, *, group: int, strides: Sequence[int], dilations: Sequence[int]
-) -> WeightSums:
+) -> _WeightSums:
     """The sums of weights of the shape [in, out/group, taps …].
 
     The taps take turns with the stride: an output pixel is the sum over the taps of one turn only.
     """
     inputs, outputs, *window = tensor.shape.numpy()
-    turns = _turns(window, strides, dilations)
-    found = _Collected(outputs * group, int(turns.max(initial=0)) + 1)
-    taps = math.prod(window)
-    each = inputs // group
+    turns = np.zeros(1, np.int64)  # the number of the turn that every tap belongs to
+    for size, stride, dilation in zip(window, strides, dilations, strict=True):
+        turns = (turns[:, None] * stride + np.arange(size) * dilation % stride).reshape(-1)
+    count, taps = int(turns.max(initial=0)) + 1, math.prod(window)
+    sums = _WeightSums(outputs * group, count)
     for start, block in blocks(tensor, taps, max(BLOCK, taps)):
         pair = start + np.arange(len(block))
-        channel = pair // outputs // each * outputs + pair % outputs
-        for turn in range(found.turns):
-            found.add(channel, turn, block[:, turns == turn])
-        found.see(block)
-    return found.result()
-
-
-def _turns(window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> NDArray[np.int64]:
-    """The number of the turn that every tap belongs to."""
-    turns = np.zeros(1, np.int64)
-    for size, stride, dilation in zip(window, strides, dilations, strict=True):
-        along = np.arange(size) * dilation % stride
-        turns = (turns[:, None] * stride + along[None, :]).reshape(-1)
-    return turns
-
-
-class _Collected:
-    def __init__(self, channels: int, turns: int) -> None:
-        self.turns = turns
-        self._positive = np.zeros((channels, turns), np.int64)
-        self._negative = np.zeros((channels, turns), np.int64)
-        self._low, self._high = 0, 0
-
-    def add(self, channel: NDArray[np.int64], turn: int, block: NDArray[Any]) -> None:
-        np.add.at(self._positive[:, turn], channel, np.maximum(block, 0).sum(axis=1, dtype=np.int64))
-        np.subtract.at(self._negative[:, turn], channel, np.minimum(block, 0).sum(axis=1, dtype=np.int64))
-
-    def see(self, block: NDArray[Any]) -> None:
-        self._low = min(self._low, int(block.min(initial=0)))
-        self._high = max(self._high, int(block.max(initial=0)))
-
-    def result(self) -> WeightSums:
-        return WeightSums(self._positive, self._negative, self._low, self._high)
+        channel = pair // outputs // (inputs // group) * outputs + pair % outputs
+        for turn in range(count):
+            sums.add(channel, turn, block[:, turns == turn])
+    return sums
 
 
 def blocks(tensor: ir.TensorProtocol, row: int, block: int = BLOCK) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -232,23 +193,16 @@ def _read(tensor: ir.TensorProtocol, start: int, stop: int) -> NDArray[Any]:
     return content
 
 
-_WEIGHTS = ("w", "w_ih", "w_hh")
 _BIAS_OF = {"w": "b", "w_ih": "b_ih", "w_hh": "b_hh"}
 _WIDTHS = ("data_bits", "parameter_bits", "o_bits")
+_PER_AXIS = ("kernel_shape", "strides", "dilations")
 _NARROWEST, _WIDEST = 2, 32
-
-Seen = dict[tuple[object, ...], WeightSums]
-"""Sums of weights that several nodes may share, by the tensor and what else they depend on."""
 
 
 @dataclass(frozen=True)
 class _Parameter:
-    value: ir.Value
+    name: str
     tensor: ir.TensorProtocol
-
-    @property
-    def name(self) -> str:
-        return self.value.name or "?"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -262,61 +216,75 @@ def number_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Ite
         checked: The model.
         skip: Nodes, as findings name them, whose attributes or operands are wrong: nothing more can be said of them.
     """
-    seen: Seen = {}
+    sums = cache(_sums)  # of a weight that several nodes share
     for place in checked.places:
-        node = place.node
-        if is_dialect(node) and is_known(node.op_type) and str(place) not in skip:
-            op = op_of(node)
-            stated = {a.name: _int(node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}
-            widths = {name: bits for name, bits in stated.items() if bits is not None}
-            yield from _width_findings(place, stated) or _node_findings(place, op, widths, seen)
-
-
-def _width_findings(place: NodePlace, widths: dict[str, int | None]) -> list[Finding]:
-    wrong = [f"{n} = {bits}" for n, bits in widths.items() if bits is None or not _NARROWEST <= bits <= _WIDEST]
-    reason = f"{', '.join(wrong)}: no width"
-    return [place.finding(rules.BIT_WIDTH, reason, "Use 4, 8, 16 or 32 bits.")] if wrong else []
+        if is_dialect(place.node) and is_known(place.node.op_type) and str(place) not in skip:
+            op = op_of(place.node)
+            widths = {a.name: _int(place.node, a.name, a.default) for a in op.attributes if a.name in _WIDTHS}
+            wrong = [f"{name} = {bits}" for name, bits in widths.items() if bits not in range(_NARROWEST, _WIDEST + 1)]
+            if wrong:
+                yield place.finding(rules.BIT_WIDTH, f"{', '.join(wrong)}: no width", "Use 4, 8, 16 or 32 bits.")
+            else:
+                yield from _node_findings(place, op, widths, sums)
 
 
 def _int(node: ir.Node, name: str, default: object) -> int | None:
-    found = node.attributes.get(name)
-    if found is None:
+    attribute = node.attributes.get(name)
+    if attribute is None:
         return default if isinstance(default, int) else None
-    return found.as_int() if found.type == ir.AttributeType.INT and not found.is_ref() else None
+    return attribute.as_int() if attribute.type == ir.AttributeType.INT and not attribute.is_ref() else None
 
 
-def _node_findings(place: NodePlace, op: Op, widths: dict[str, int], seen: Seen) -> Iterator[Finding]:
-    given = dict(zip(op.form(len(place.node.inputs)), place.node.inputs, strict=False))
-    parameters = {name: found for name, value in given.items() if (found := _constant(value)) is not None}
-    for name in _WEIGHTS:
-        weight, bias = parameters.get(name), parameters.get(_BIAS_OF[name])
+def _node_findings(
+    place: NodePlace, op: Op, widths: Mapping[str, Any], sums_of: Callable[..., _WeightSums]
+) -> Iterator[Finding]:
+    parameters = {}
+    for name, value in zip(op.form(len(place.node.inputs)), place.node.inputs, strict=False):
+        tensor = constant_tensor(value)
+        if value is not None and tensor is not None:
+            parameters[name] = _Parameter(value.name or "?", tensor)
+    for name, bias_name in _BIAS_OF.items():
+        weight, bias = parameters.get(name), parameters.get(bias_name)
         problems = [*_weight_problems(place, op, name, weight, widths), *_bias_problems(place, bias)]
         if weight is not None and not problems:
             problems = list(_shape_problems(place, op, weight, bias))
         yield from problems
         if weight is not None and not problems and "parameter_bits" in widths:
-            sums = _sums(place.node, op, weight, seen)
-            yield from _range_problems(place, weight, sums, widths["parameter_bits"])
-            if op.weight_axes is not None:
-                yield from accumulator_findings(place, _accumulator(place.node, op, name, sums, bias, widths))
+            yield from _sum_findings(place, op, name, (weight, bias), widths, sums_of)
 
 
-def _constant(value: ir.Value | None) -> _Parameter | None:
-    tensor = constant_tensor(value)
-    return None if value is None or tensor is None else _Parameter(value, tensor)
+def _sum_findings(
+    place: NodePlace,
+    op: Op,
+    name: str,
+    parameters: tuple[_Parameter, _Parameter | None],
+    widths: Mapping[str, Any],
+    sums_of: Callable[..., _WeightSums],
+) -> Iterator[Finding]:
+    """Weights beyond their width, and what their sums can reach."""
+    weight, bias = parameters
+    group = _int(place.node, "group", 1) or 1 if op.is_transposed else 1
+    turns = [tuple(place.node.attributes[n].as_ints()) for n in ("strides", "dilations") if op.is_transposed]
+    sums = sums_of(weight.tensor, op.output_channels(weight.shape, group) if weight.shape else 1, group, *turns)
+    low, high = limits(widths["parameter_bits"])
+    if sums.low < low or sums.high > high:
+        outside, bits = sums.low if sums.low < low else sums.high, widths["parameter_bits"]
+        reason = f"{weight.name!r} holds {outside}; {bits} bits hold {low} to {high}"
+        remedy = f"Quantize the weights to {bits} bits, or set parameter_bits to what they need."
+        yield place.finding(rules.PARAMETER_RANGE, reason, remedy, tensor=weight.name)
+    if op.weight_axes is not None:
+        yield from accumulator_findings(place, _accumulator(place.node, op, name, sums, bias, widths))
 
 
 def _weight_problems(
-    place: NodePlace, op: Op, name: str, weight: _Parameter | None, widths: dict[str, int]
+    place: NodePlace, op: Op, name: str, weight: _Parameter | None, widths: Mapping[str, Any]
 ) -> Iterator[Finding]:
     bits = widths.get("parameter_bits")
     if weight is None or name not in op.inputs:
         return
-    dtype = weight.tensor.dtype
-    if bits is None:
-        if dtype not in INTEGERS:
-            yield _type_finding(place, weight, "an integer type")
-    elif dtype != integer_type(bits):
+    if bits is None and weight.tensor.dtype not in INTEGERS:
+        yield _type_finding(place, weight, "an integer type")
+    elif bits is not None and weight.tensor.dtype != integer_type(bits):
         yield _type_finding(place, weight, f"{integer_type(bits).name} for {bits} bits")
 
 
@@ -341,30 +309,27 @@ def _bias_problems(place: NodePlace, bias: _Parameter | None) -> Iterator[Findin
 
 
 def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Parameter | None) -> Iterator[Finding]:
-    if op.weight_axes is not None and len(weight.shape) != op.weight_axes:
+    """Why the shapes of weight and bias, and the attributes of a convolution, do not fit."""
+    attributes, shape, group = place.node.attributes, weight.shape, _int(place.node, "group", 1) or 1
+    lengths = {name: len(attributes[name].as_ints()) for name in _PER_AXIS if op.window_axes}
+    short = [name for name, count in lengths.items() if count != lengths["kernel_shape"]]
+    window = list(attributes["kernel_shape"].as_ints()) if op.window_axes else list(shape[2:])
+    if op.weight_axes not in (None, len(shape)):
         yield _shape_finding(place, weight, f"{op.weight_axes} axes")
-        return
-    group = _int(place.node, "group", 1) or 1
-    problem = _window_problem(place, weight, group) if op.window_axes else None
-    if problem is not None:
-        yield problem
-        return
-    channels = _channels(op, weight.shape, group)
-    if bias is not None and op.weight_axes is not None and bias.shape != (channels,):
-        yield _shape_finding(place, bias, f"[{channels}], one number per channel of the weight")
-
-
-def _window_problem(place: NodePlace, weight: _Parameter, group: int) -> Finding | None:
-    """Why the attributes of a convolution and the shape of its weight do not fit."""
-    attributes, shape = place.node.attributes, weight.shape
-    window = list(attributes["kernel_shape"].as_ints())
-    short = [n for n in ("strides", "dilations") if len(attributes[n].as_ints()) != len(window)]
-    if short:
+    elif short:
         reason = f"{' and '.join(short)} and kernel_shape have different lengths"
-        return place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
-    if window != list(shape[2:]):
-        return _shape_finding(place, weight, f"the window {window} of kernel_shape")
-    return _shape_finding(place, weight, f"a first axis that its {group} groups divide") if shape[0] % group else None
+        yield place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
+    elif window != list(shape[2:]):
+        yield _shape_finding(place, weight, f"the window {window} of kernel_shape")
+    elif op.window_axes and shape[0] % group:
+        yield _shape_finding(place, weight, f"a first axis that its {group} groups divide")
+    elif bias is not None and op.weight_axes is not None:
+        yield from _bias_shape_problems(place, bias, op.output_channels(shape, group))
+
+
+def _bias_shape_problems(place: NodePlace, bias: _Parameter, channels: int) -> Iterator[Finding]:
+    if bias.shape != (channels,):
+        yield _shape_finding(place, bias, f"[{channels}], one number per channel of the weight")
 
 
 def _shape_finding(place: NodePlace, parameter: _Parameter, expected: str) -> Finding:
@@ -372,53 +337,179 @@ def _shape_finding(place: NodePlace, parameter: _Parameter, expected: str) -> Fi
     return place.finding(rules.PARAMETER_SHAPE, reason, "Export the model again.", tensor=parameter.name)
 
 
-def _channels(op: Op, shape: tuple[int, ...], group: int) -> int:
-    return op.output_channels(shape, group) if shape else 1
-
-
-def _sums(node: ir.Node, op: Op, weight: _Parameter, seen: Seen) -> WeightSums:
-    """The sums of a weight; one that several nodes share is read once."""
-    key: tuple[object, ...]
-    if op.is_transposed:
-        group = node.attributes["group"].as_int()
-        strides, dilations = (tuple(node.attributes[name].as_ints()) for name in ("strides", "dilations"))
-        key = (id(weight.tensor), group, strides, dilations)
-        if key not in seen:
-            seen[key] = transposed_sums(weight.tensor, group=group, strides=strides, dilations=dilations)
-        return seen[key]
-    channels = _channels(op, weight.shape, 1)
-    key = (id(weight.tensor), channels)
-    if key not in seen:
-        seen[key] = row_sums(weight.tensor, channels)
-    return seen[key]
-
-
-def _range_problems(place: NodePlace, weight: _Parameter, sums: WeightSums, bits: int) -> Iterator[Finding]:
-    low, high = limits(bits)
-    outside = sums.low if sums.low < low else sums.high
-    if sums.low < low or sums.high > high:
-        reason = f"{weight.name!r} holds {outside}; {bits} bits hold {low} to {high}"
-        remedy = f"Quantize the weights to {bits} bits, or set parameter_bits to what they need."
-        yield place.finding(rules.PARAMETER_RANGE, reason, remedy, tensor=weight.name)
+def _sums(tensor: ir.TensorProtocol, channels: int, group: int, *turns: tuple[int, ...]) -> _WeightSums:
+    """The sums of a weight; `turns` are the strides and dilations of a transposed convolution."""
+    if not turns:
+        return row_sums(tensor, channels)
+    return transposed_sums(tensor, group=group, strides=turns[0], dilations=turns[1])
 
 
 def _accumulator(
-    node: ir.Node, op: Op, name: str, sums: WeightSums, bias: _Parameter | None, widths: dict[str, int]
+    node: ir.Node, op: Op, name: str, sums: _WeightSums, bias: _Parameter | None, widths: Mapping[str, Any]
 ) -> Accumulator:
-    offsets: NDArray[np.int64] = (
-        np.zeros(len(sums.positive), np.int64) if bias is None else bias.tensor.numpy().astype(np.int64)
-    )
     scales = {n: node.attributes[n].as_float() for n in ("scale_x", "scale_w", "scale_o") if n in node.attributes}
-    ratio = None
-    if len(scales) == 3 and all(math.isfinite(s) and s > 0 for s in scales.values()):
-        ratio = scales["scale_o"] / (scales["scale_x"] * scales["scale_w"])
+    is_known = len(scales) == 3 and all(math.isfinite(s) and s > 0 for s in scales.values())
     return Accumulator(
         sums=sums,
-        bias=offsets,
+        bias=np.zeros(len(sums.positive), np.int64) if bias is None else bias.tensor.numpy().astype(np.int64),
         bias_name="" if bias is None else bias.name,
         # what a recurrent layer feeds back is its own output
         data_bits=widths["o_bits"] if name == "w_hh" else widths["data_bits"],
         output_bits=widths["o_bits"],
-        ratio=ratio,
+        ratio=scales["scale_o"] / (scales["scale_x"] * scales["scale_w"]) if is_known else None,
         is_gate=op.is_recurrent,
     )
+
+
+FACTORS = ("scale_x", "scale_w", "scale_y")
+_MOVES = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_CHOICE, _BELOW_MAX = "iqWhere", "iqSubMax"
+_CALIBRATE = "Calibrate or train the model with linger and export it again."
+
+
+def scale_findings(checked: CheckedModel, *, for_target: bool = False) -> Iterator[Finding]:
+    """What is wrong with the scales of each node by itself.
+
+    Args:
+        checked: The model.
+        for_target: A chip is asked too; it judges shifts and scales below 1 by its own rules.
+    """
+    for place in checked.places:
+        if is_quantizing(place.node):
+            scales = scales_of(place.node)
+            yield from _value_findings(place, scales, for_target=for_target)
+            if all(_is_positive(scale) for scale in scales.values()):
+                yield from _relation_findings(place, scales, for_target=for_target)
+
+
+def _value_findings(place: NodePlace, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
+    invalid = listed_scales(scales, lambda scale: not _is_positive(scale))
+    odd = listed_scales(scales, lambda scale: _is_positive(scale) and not is_power_of_two(scale))
+    small = listed_scales(scales, lambda scale: 0 < scale < 1)
+    if invalid:
+        yield place.finding(rules.INVALID_SCALE, f"{invalid}: no scale", _CALIBRATE)
+    if odd and not for_target:
+        yield place.finding(rules.ODD_SCALE, f"{odd}: no power of two", "Choose scales that are powers of two.")
+    if small and not for_target:
+        remedy = "Keep the layer's range smaller, with linger.normalize_layers or a scaled input."
+        yield place.finding(rules.SMALL_SCALE, f"{small}: below 1, which no device has", remedy)
+
+
+def _relation_findings(place: NodePlace, scales: dict[str, float], *, for_target: bool) -> Iterator[Finding]:
+    output, op = scales.get("scale_o"), _op(place.node)
+    if output is None or op is None:
+        return
+    operands = [scales[name] for name in FACTORS if name in scales]
+    if op.limit in (math.prod, min) and operands and not for_target and output > op.limit(operands):
+        whose = {math.prod: "that of the product", min: "that of an operand"}[op.limit]
+        reason = f"scale_o = {output:g} is above {op.limit(operands):g}, {whose}, so the result would be shifted left"
+        yield place.finding(rules.LEFT_SHIFT, reason, _CALIBRATE)
+    if is_dialect(place.node) and op.output_scale not in (None, output):
+        reason = f"scale_o = {output:g}; the device's {op.name} gives {op.output_scale:g}"
+        yield place.finding(rules.FIXED_SCALE, reason, f"Export with linger, which writes {op.output_scale:g}.")
+
+
+def scales_of(node: ir.Node) -> dict[str, float]:
+    """The scales among a node's attributes."""
+    return {
+        name: float(attribute.value)
+        for name, attribute in node.attributes.items()
+        if name.startswith("scale_") and attribute.type == ir.AttributeType.FLOAT and not attribute.is_ref()
+    }
+
+
+def _is_positive(scale: float) -> bool:
+    return math.isfinite(scale) and scale > 0
+
+
+def listed_scales(scales: Mapping[str, float], is_meant: Callable[[float], bool]) -> str:
+    """Some of the scales, for a message."""
+    return ", ".join(f"{name} = {scale:g}" for name, scale in scales.items() if is_meant(scale))
+
+
+def _op(node: ir.Node) -> Op | None:
+    """The op of the dialect that a node of either dialect computes; None for any other node."""
+    if is_dialect(node):
+        return op_of(node) if is_known(node.op_type) else None
+    newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
+    return None if newer is None or newer.older is None or not is_known(newer.older) else find_op(newer.older)
+
+
+def input_range_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
+    """Nodes whose input, by its scale and width, goes beyond what the device's format of it holds.
+
+    Args:
+        checked: The model.
+        skip: Nodes, as findings name them, that cannot be read as those of their op.
+    """
+    for place in checked.places:
+        op = None if str(place) in skip else _op(place.node)
+        if op is None or op.input_end is None or not place.node.inputs:
+            continue
+        scale, source = _scale(place.node, "scale_x"), _source(place.node.inputs[0])
+        if scale is None or (source is not None and _is(source, _BELOW_MAX)):
+            continue
+        bits, reach = _reach(place.node, source, scale)
+        if reach > op.input_end:
+            yield _range_finding(place, op, scale, bits, reach)
+
+
+def _range_finding(place: NodePlace, op: Op, scale: float, bits: int, reach: float) -> Finding:
+    if op.last_axis is not None:
+        lost = "numbers beyond become equal"
+        remedy = "Calibrate again with linger, which subtracts the largest number of each row first; or limit the layer before it."
+    else:
+        lost = f"numbers beyond count as ±{op.input_end:g}"
+        remedy = "Limit the layer before it with linger.normalize_module and fine-tune, or keep this function in float."
+    reached = f"{bits} bits at scale_x = {scale:g} reach ±{reach:g}"
+    reason = f"{reached}, the device's format of it ends at ±{op.input_end:g}: {lost}"
+    return place.finding(rules.INPUT_RANGE, reason, remedy, severity=None if bits <= _NARROW else NOTE)
+
+
+def _is(node: ir.Node, op_type: str) -> bool:
+    return is_dialect(node) and node.op_type == op_type
+
+
+def _source(value: ir.Value | None) -> ir.Node | None:
+    """The node that computed a tensor; nodes that only move numbers are skipped. None for a file that goes in a circle."""
+    passed = set()
+    while value is not None and (node := value.producer()) is not None:
+        if node.domain or node.op_type not in _MOVES or not node.inputs or node.inputs[0] is None:
+            return node
+        if node in passed:
+            return None
+        passed.add(node)
+        value = node.inputs[0]
+    return None
+
+
+def _reach(node: ir.Node, source: ir.Node | None, scale: float) -> tuple[int, float]:
+    """Width and largest magnitude of a node's input; behind a mask, of the numbers that the mask keeps."""
+    if source is None or not _is(source, _CHOICE):
+        bits = _bits(node.inputs[0], node)
+        return bits, 2.0 ** (bits - 1) / scale
+    given = zip(source.inputs[:2], (_scale(source, "scale_x"), _scale(source, "scale_y")), strict=False)
+    chosen = [(_bits(v), s) for v, s in given if v is not None and s is not None and not _is_constant(v)]
+    ranges = [(bits, 2.0 ** (bits - 1) / s) for bits, s in chosen]
+    return max(ranges, key=lambda pair: pair[1], default=(_NARROW, 0.0))
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return value.const_value is not None if producer is None else producer.op_type == "Constant"
+
+
+def _bits(value: ir.Value | None, reader: ir.Node | None = None) -> int:
+    """The width of a tensor: as its reader or its maker states it, else as it is stored."""
+    maker = None if value is None else value.producer()
+    places = ((reader, "data_bits"), (reader, "x_bits"), (maker, "o_bits"), (maker, "data_bits"))
+    for width in (_int(node, name, None) for node, name in places if node is not None):
+        if width in range(2, _WIDEST + 1):
+            return width or 0
+    return (None if value is None else integer_bits(value.dtype)) or _NARROW
+
+
+def _scale(node: ir.Node, name: str) -> float | None:
+    """A scale that is a positive number; None where there is no such scale."""
+    scale = scales_of(node).get(name)
+    return scale if scale is not None and _is_positive(scale) else None

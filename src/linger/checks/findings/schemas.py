@@ -1,28 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What schemas, the onnx package and linger's own reference refuse in a file, as findings."""
+"""What schemas, the onnx package and linger's own reference refuse in a file; where the formats of nodes do not fit together.
+
+Q/DQ nodes: scales and zero points that fixed point does not have, and products that saturate in some runtimes.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from linger.checks.findings.structure import CheckedModel, NodePlace, function_places, model_finding, places_of
 from linger.dialect import Op, is_known, ops
-from linger.errors import LingerError, UsageError, listing
+from linger.errors import GraphError, LingerError, UsageError, listing
 from linger.graph.core import check_rules as rules
-from linger.graph.core.dialects import NEWER_OPS, is_newer
+from linger.graph.core.dialects import LARGEST, NEWER_OPS, SAFE_WEIGHT, is_dequant, is_newer, read_scale, stands_for
 from linger.graph.core.nodes import WARNING, Finding, describe, is_dialect, op_of
-from linger.graph.core.tensor_types import infer_element_types
+from linger.graph.core.tensor_types import constant_tensor, infer_element_types
 from linger.graph.files.model_io import INLINE_BYTES
+from linger.graph.formats.propagation import Propagation, Use, propagate
 from linger.graph.lowering.bodies import bring_to_normal_form, require_settings
+from linger.graph.qdq.qdq_node import (
+    DEQUANTIZE,
+    QUANTIZE,
+    constant,
+    data_inputs,
+    is_between_pair,
+    is_moving,
+    is_qdq,
+    quantization_of,
+)
+from linger.numeric.fixed import is_power_of_two
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, OUTPUT_TYPE
 
 _ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
@@ -32,15 +50,7 @@ _EVERYWHERE = frozenset({"platform", "platform_quant", "castor_mode", "quant_mod
 _COMPLETED = {"Clip": frozenset({"low", "high"})}
 """Inputs, beside biases, that linger fills in where they are left out."""
 
-_LISTS = frozenset(
-    {
-        ir.AttributeType.INTS,
-        ir.AttributeType.FLOATS,
-        ir.AttributeType.STRINGS,
-        ir.AttributeType.TENSORS,
-        ir.AttributeType.GRAPHS,
-    }
-)
+_LISTS = frozenset(ir.AttributeType[name] for name in ("INTS", "FLOATS", "STRINGS", "TENSORS", "GRAPHS"))
 _MANY = 2**31 - 1
 """What ONNX writes for any number of inputs."""
 
@@ -51,39 +61,41 @@ def schema_findings(checked: CheckedModel) -> Iterator[Finding]:
     imports = checked.model.graph.opset_imports
     for place in checked.places:
         yield from _node_findings(place, imports, checked)
-        yield from _open_attributes(place)
-        if checked.has_dialect:
-            yield from _empty_lists(place)
+        yield from _value_findings(place, has_dialect=checked.has_dialect)
     for place in function_places(checked.model):
-        function = checked.model.functions.get(_function_of(place))
+        domain, _, name = place.way.partition("/")[0].partition("::")
+        function = checked.model.functions.get((domain, name, ""))
         yield from _node_findings(place, imports if function is None else function.opset_imports, checked)
 
 
-def _function_of(place: NodePlace) -> tuple[str, str, str]:
-    domain, _, name = place.way.partition("/")[0].partition("::")
-    return domain, name, ""
+def _value_findings(place: NodePlace, *, has_dialect: bool) -> Iterator[Finding]:
+    """Attributes that take their value from the caller of a function, outside of any function; then empty lists."""
+    empty = []
+    for name, attribute in place.node.attributes.items():
+        if attribute.is_ref():
+            reason = f"the attribute {name!r} stands for one of a function, and the node is in none"
+            yield place.finding(rules.ATTRIBUTE_TYPE, reason, "Give it a value.")
+        elif has_dialect and attribute.type in _LISTS and not attribute.value:
+            reason = f"the attribute {name!r} is an empty list"
+            empty.append(place.finding(rules.EMPTY_LIST, reason, "Remove the attribute."))
+    yield from empty
 
 
 def _opset_findings(checked: CheckedModel) -> Iterator[Finding]:
-    imported = checked.model.graph.opset_imports
-    used = dict.fromkeys(place.node.domain for place in checked.places)
-    for domain in used:
+    imported, newest = checked.model.graph.opset_imports, onnx.defs.onnx_opset_version()
+    for domain in dict.fromkeys(place.node.domain for place in checked.places):
         if domain not in imported:
             reason = f"the domain {domain or 'ai.onnx'!r} is used and not imported"
             yield model_finding(rules.OPSET_IMPORT, reason, f"Add an opset_import for {domain!r}.")
-    newest = onnx.defs.onnx_opset_version()
     if imported.get("", 0) > newest:
-        yield model_finding(
-            rules.OPSET_IMPORT,
-            f"opset {imported['']} is newer than the {newest} that the installed onnx package knows; its ops were not checked",
-            "Update the onnx package, or export for an older opset.",
-            severity=WARNING,
-        )
+        known = f"the {newest} that the installed onnx package knows"
+        reason = f"opset {imported['']} is newer than {known}; its ops were not checked"
+        remedy = "Update the onnx package, or export for an older opset."
+        yield model_finding(rules.OPSET_IMPORT, reason, remedy, severity=WARNING)
 
 
 def _node_findings(place: NodePlace, imports: Mapping[str, int], checked: CheckedModel) -> Iterator[Finding]:
-    node = place.node
-    identifier = node.op_identifier()
+    node, function = place.node, checked.model.functions.get(place.node.op_identifier())
     if is_dialect(node):
         if is_known(node.op_type):
             yield from _dialect_findings(place, op_of(node), checked)
@@ -94,23 +106,16 @@ def _node_findings(place: NodePlace, imports: Mapping[str, int], checked: Checke
         if node.op_type not in NEWER_OPS:
             reason = f"the newer dialect has no op {node.op_type}{_meant(node.op_type, NEWER_OPS)}"
             yield place.finding(rules.UNKNOWN_OP, reason, "Correct the name, or keep this layer in float.")
-    elif identifier in checked.model.functions:
-        yield from _call_findings(place, checked.model.functions[identifier])
+    elif function is not None:
+        if len(node.inputs) > len(function.inputs):
+            reason = f"it has {len(node.inputs)} inputs; the function takes {len(function.inputs)}"
+            yield place.finding(rules.OPERAND_COUNT, reason, "Remove what is too many.")
     elif node.domain in _ONNX_DOMAINS:
         yield from _standard_findings(place, imports.get(node.domain))
     else:
-        yield place.finding(
-            rules.FOREIGN_OP,
-            f"{node.domain}::{node.op_type} is neither standard ONNX nor of the dialect, and the file has no function for it",
-            "Replace it, or add its function to the file.",
-        )
-
-
-def _call_findings(place: NodePlace, function: ir.Function) -> Iterator[Finding]:
-    given, takes = len(place.node.inputs), len(function.inputs)
-    if given > takes:
-        reason = f"it has {given} inputs; the function takes {takes}"
-        yield place.finding(rules.OPERAND_COUNT, reason, "Remove what is too many.")
+        unknown = f"{node.domain}::{node.op_type} is neither standard ONNX nor of the dialect"
+        remedy = "Replace it, or add its function to the file."
+        yield place.finding(rules.FOREIGN_OP, f"{unknown}, and the file has no function for it", remedy)
 
 
 @cache
@@ -136,13 +141,12 @@ def _standard_findings(place: NodePlace, opset: int | None) -> Iterator[Finding]
     if opset is None or (not node.domain and opset > onnx.defs.onnx_opset_version()):
         return  # the import is a finding of its own
     schema = _schema(node.op_type, node.domain, opset)
-    if schema is None or schema.deprecated:
-        what = "has no op" if schema is None else "has given up"
-        hint = _meant(node.op_type, _names(node.domain)) if schema is None else ""
-        reason = f"standard ONNX {what} {node.op_type} in opset {opset}{hint}"
-        yield place.finding(rules.UNKNOWN_OP, reason, "Correct the name, or export for an opset that has it.")
+    if schema is not None and not schema.deprecated:
+        yield from _findings(place, _standard_expectation(schema))
         return
-    yield from _findings(place, _standard_expectation(schema))
+    what, hint = ("has no op", _meant(node.op_type, _names(node.domain))) if schema is None else ("has given up", "")
+    reason = f"standard ONNX {what} {node.op_type} in opset {opset}{hint}"
+    yield place.finding(rules.UNKNOWN_OP, reason, "Correct the name, or export for an opset that has it.")
 
 
 @dataclass(frozen=True)
@@ -181,14 +185,7 @@ def _dialect_findings(place: NodePlace, op: Op, checked: CheckedModel) -> Iterat
 
 
 def _dialect_expectation(op: Op, form: tuple[str, ...], count: int, free: frozenset[str]) -> _Expectation:
-    """What an op asks of a node with so many inputs.
-
-    Args:
-        op: The op.
-        form: The names of the node's inputs.
-        count: How many inputs the node has.
-        free: Attributes that the node may have beside those of the op.
-    """
+    """What an op asks of a node whose `count` inputs are called `form`; it may have the attributes `free`, too."""
     attributes = {a.name: ATTRIBUTE_TYPES[a.kind].name for a in op.attributes}
     required = tuple(a.name for a in op.attributes if a.is_required)
     outputs = (1, len(op.outputs))
@@ -196,27 +193,22 @@ def _dialect_expectation(op: Op, form: tuple[str, ...], count: int, free: frozen
         scales = tuple(f"scale_x_{i}" for i in range(count))
         attributes |= dict.fromkeys(scales, "FLOAT")
         return _Expectation(attributes, (*required, *scales), (1, _MANY), (), outputs, free, is_strict=False)
-    needed = _needed(op, form if op.forms else op.inputs)
+    optional = op.optional_inputs | _COMPLETED.get(op.name, frozenset())
+    needed = tuple("" if name in optional else name for name in (form if op.forms else op.inputs))
     least = max((i + 1 for i, name in enumerate(needed) if name), default=0)
     return _Expectation(attributes, required, (least, len(needed)), needed, outputs, free, is_strict=False)
-
-
-def _needed(op: Op, inputs: Iterable[str]) -> tuple[str, ...]:
-    """The names of an op's inputs, empty for those that may be left out."""
-    optional = op.optional_inputs | _COMPLETED.get(op.name, frozenset())
-    return tuple("" if name in optional else name for name in inputs)
 
 
 def _findings(place: NodePlace, expected: _Expectation) -> Iterator[Finding]:
     yield from _attribute_findings(place, expected)
     node = place.node
-    for what, count, (low, high) in (
-        ("inputs", len(node.inputs), expected.inputs),
-        ("outputs", len(node.outputs), expected.outputs),
-    ):
+    operands = (("inputs", len(node.inputs), expected.inputs), ("outputs", len(node.outputs), expected.outputs))
+    for what, count, (low, high) in operands:
         if not low <= count <= high:
+            most = f"{low} or more" if high >= _MANY else f"{low} to {high}"
+            reason = f"it has {count} {what}; the op takes {low if low == high else most}"
             remedy = "Add what is missing." if count < low else "Remove what is too many."
-            yield place.finding(rules.OPERAND_COUNT, f"it has {count} {what}; the op takes {_range(low, high)}", remedy)
+            yield place.finding(rules.OPERAND_COUNT, reason, remedy)
     lacking = [name for name, value in zip(expected.needed, node.inputs, strict=False) if name and value is None]
     if lacking:
         yield place.finding(rules.OPERAND_COUNT, f"its input {listing(lacking)} is left out", "Connect it.")
@@ -227,38 +219,15 @@ def _attribute_findings(place: NodePlace, expected: _Expectation) -> Iterator[Fi
     for name, attribute in node.attributes.items():
         kind = expected.attributes.get(name)
         if kind is None and name not in expected.free:
-            yield place.finding(
-                rules.UNKNOWN_ATTRIBUTE,
-                f"{node.op_type} has no attribute {name!r}{_meant(name, expected.attributes)}",
-                "Correct or remove it.",
-                severity=None if expected.is_strict else WARNING,
-            )
+            reason = f"{node.op_type} has no attribute {name!r}{_meant(name, expected.attributes)}"
+            severity = None if expected.is_strict else WARNING
+            yield place.finding(rules.UNKNOWN_ATTRIBUTE, reason, "Correct or remove it.", severity=severity)
         elif kind is not None and attribute.type.name != kind:
             reason = f"the attribute {name!r} is of the type {attribute.type.name}, not {kind}"
             yield place.finding(rules.ATTRIBUTE_TYPE, reason, f"Write it as {kind}.")
     missing = [name for name in expected.required if name not in node.attributes]
     if missing:
         yield place.finding(rules.MISSING_ATTRIBUTE, f"it lacks {listing(missing)}", "Add what is missing.")
-
-
-def _open_attributes(place: NodePlace) -> Iterator[Finding]:
-    """Attributes that take their value from the caller of a function, at a node outside of any function."""
-    for name, attribute in place.node.attributes.items():
-        if attribute.is_ref():
-            reason = f"the attribute {name!r} stands for one of a function, and the node is in none"
-            yield place.finding(rules.ATTRIBUTE_TYPE, reason, "Give it a value.")
-
-
-def _range(low: int, high: int) -> str:
-    if low == high:
-        return str(low)
-    return f"{low} or more" if high >= _MANY else f"{low} to {high}"
-
-
-def _empty_lists(place: NodePlace) -> Iterator[Finding]:
-    for name, attribute in place.node.attributes.items():
-        if attribute.type in _LISTS and not attribute.is_ref() and not attribute.value:
-            yield place.finding(rules.EMPTY_LIST, f"the attribute {name!r} is an empty list", "Remove the attribute.")
 
 
 _NODE = re.compile(r"name: ?(?P<name>.*?) ?OpType: (?P<type>\S+)", re.IGNORECASE)
@@ -285,23 +254,16 @@ def onnx_verdict(light: onnx.ModelProto, checked: CheckedModel, explained: Colle
 def _complaint(
     rule: rules.CheckRule, message: str, checked: CheckedModel, explained: Collection[str]
 ) -> Iterator[Finding]:
+    """A message of the onnx package, about the last node that it names if no other node has this name and type."""
     text = " ".join(message.partition("==> Context")[0].split()).rstrip(". ")
-    place = _place_of(message, checked)
-    if place is None:
-        if not explained:
-            yield model_finding(rule, f"the onnx package says: {text}", "Repair it, or export again.")
-    elif str(place) not in explained:
-        yield place.finding(rule, f"the onnx package says: {text}", "Repair it, or export again.")
-
-
-def _place_of(message: str, checked: CheckedModel) -> NodePlace | None:
-    """The node that a message is about: the last one that it names, if no other has this name and type."""
-    found = list(_NODE.finditer(" ".join(message.split())))
-    if not found:
-        return None
-    name, op_type = found[-1]["name"].strip(), found[-1]["type"]
-    same = [place for place in checked.places if (place.node.name or "") == name and place.node.op_type == op_type]
-    return same[0] if len(same) == 1 else None
+    named = [(match["name"].strip(), match["type"]) for match in _NODE.finditer(" ".join(message.split()))]
+    same = [place for place in checked.places if named and (place.node.name or "", place.node.op_type) == named[-1]]
+    reason, remedy = f"the onnx package says: {text}", "Repair it, or export again."
+    if len(same) == 1:
+        if str(same[0]) not in explained:
+            yield same[0].finding(rule, reason, remedy)
+    elif not explained:
+        yield model_finding(rule, reason, remedy)
 
 
 def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -327,28 +289,21 @@ def _copy_graph(graph: onnx.GraphProto, light: onnx.GraphProto) -> None:
         if tensor.data_location == onnx.TensorProto.DEFAULT and tensor.ByteSize() <= INLINE_BYTES:
             light.initializer.add().CopyFrom(tensor)
         elif tensor.name not in declared:
-            made = light.input.add()
-            made.name = tensor.name
-            made.type.tensor_type.elem_type = tensor.data_type
-            for size in tensor.dims:
-                made.type.tensor_type.shape.dim.add().dim_value = size
+            kind = onnx.TypeProto.Tensor(elem_type=tensor.data_type)
+            kind.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in tensor.dims)
+            light.input.add(name=tensor.name, type=onnx.TypeProto(tensor_type=kind))
 
 
 _REMEDY = "Change the setting, or keep the layer in float."
 
 
 def setting_findings(light: onnx.ModelProto, checked: CheckedModel) -> Iterator[Finding]:
-    """Everything that `linger run` would refuse.
-
-    Args:
-        light: The model, which may lack its weights (`linger.checks.findings.schemas.without_weights`); without wrong schemas.
-        checked: The same, for the places of its nodes.
-    """
+    """Everything that `linger run` would refuse in a model without wrong schemas, which may lack its weights (`light`)."""
     try:
         bring_to_normal_form(ir.from_proto(light))
     except LingerError as error:
-        refused = list(_refused(light, checked))
-        yield from refused or [model_finding(rules.UNSUPPORTED_SETTING, _sentence(str(error)), _REMEDY)]
+        findings = list(_refused(light, checked))
+        yield from findings or [model_finding(rules.UNSUPPORTED_SETTING, str(error).rstrip("."), _REMEDY)]
 
 
 def _refused(light: onnx.ModelProto, checked: CheckedModel) -> Iterator[Finding]:
@@ -358,15 +313,249 @@ def _refused(light: onnx.ModelProto, checked: CheckedModel) -> Iterator[Finding]
     with suppress(LingerError):  # as far as it comes; what stops it is refused below
         infer_element_types(copy.graph)
     for node, place in pairs:
-        if not is_dialect(node):
-            continue
         try:
-            require_settings(node, op_of(node))
+            if is_dialect(node):
+                require_settings(node, op_of(node))
         except LingerError as error:
-            reason = str(error).removeprefix(f"{describe(node)}: ")
-            yield place.finding(rules.UNSUPPORTED_SETTING, _sentence(reason), _REMEDY)
+            reason = str(error).removeprefix(f"{describe(node)}: ").rstrip(".")  # it may already say what to do
+            yield place.finding(rules.UNSUPPORTED_SETTING, reason, _REMEDY)
 
 
-def _sentence(text: str) -> str:
-    """The text without its full stop; it may already say what to do."""
-    return text.rstrip(".")
+_SUM_LIFT = 1.0 + 2.0**-12  # the factor that the scales of a sum may have besides a power of two
+_PAIR = frozenset({("", "QuantizeLinear", ""), ("", "DequantizeLinear", "")})
+_SCALE, _ZERO_POINT = 1, 2
+_QUANTIZE = "Quantize the float model with linger for a fixed-point device."
+_OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
+_FLOAT = frozenset({"Conv", "Gemm", "MatMul"})
+_UNSIGNED = (
+    "Quantize with unsigned weights or with weights of 7 bits (reduce_range), or set session.disable_quant_qdq (Q/DQ files)"
+    " or session.x64quantprecision to 1 in ONNX Runtime."
+)
+
+
+def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
+    """Zero points and scales that fixed point does not have; warnings in a file of the dialect, notes in any other."""
+    severity = WARNING if checked.has_dialect else None
+    for place in checked.places:
+        if place.node.op_identifier() not in _PAIR or str(place) in skip or _is_of_carrier(place.node):
+            continue
+        odd = next(itertools.filterfalse(is_power_of_two, _content(place.node, _SCALE)), None)
+        shift = next(filter(None, _content(place.node, _ZERO_POINT)), None)
+        if odd is not None:
+            reason = f"its scale {odd:.9g} is no power of two"
+            yield place.finding(rules.ODD_QDQ_SCALE, reason, _QUANTIZE, severity=severity)
+        if shift is not None:
+            yield place.finding(rules.ZERO_POINT, f"its zero point is {shift:g}", _QUANTIZE, severity=severity)
+
+
+def _is_of_carrier(node: ir.Node) -> bool:
+    """Whether a node makes or reads integers that linger carries as unsigned bytes, which is exact."""
+    values = (value for value in (*node.inputs[:1], *node.outputs) if value is not None)
+    is_unit = all(is_power_of_two(scale) or is_power_of_two(scale / _SUM_LIFT) for scale in _content(node, _SCALE))
+    return is_unit and any(v.dtype == ir.DataType.UINT8 and v.name and stands_for(v.name) != v.name for v in values)
+
+
+def _content(node: ir.Node, index: int) -> list[float]:
+    """The different numbers of a constant input, in order."""
+    tensor = constant_tensor(node.inputs[index] if index < len(node.inputs) else None)
+    return [] if tensor is None else [float(number) for number in np.unique(tensor.numpy().astype(np.float64))]
+
+
+def saturation_findings(checked: CheckedModel) -> Iterator[Finding]:
+    """Every node whose products of unsigned data and signed weights beyond ±64 may saturate."""
+    where = "ONNX Runtime multiplies unsigned by signed bytes here, and its sums saturate in 16 bits on x64 CPUs without VNNI"
+    for place in checked.places:
+        data, weight = _bytes(place.node)
+        if data != ir.DataType.UINT8 or weight is None or not _is_large(weight) or _has_small_data(place.node):
+            continue
+        yield place.finding(rules.SATURATING_PRODUCT, f"{where}: there the file computes other numbers", _UNSIGNED)
+
+
+def _has_small_data(node: ir.Node) -> bool:
+    """Whether the data of an integer op is at most 127, so that no pair of products leaves 16 bits: 2·127·128 = 32512."""
+    if node.domain or node.op_type not in _OPERANDS:
+        return False
+    waiting = [node.inputs[0]]
+    for value in waiting:  # the list grows while it is walked
+        maker = None if value is None else value.producer()
+        if _upper_end(maker) > LARGEST:
+            if maker is None or not is_moving(maker) or maker.op_type == "Pad":
+                return False
+            waiting += [maker.inputs[index] for index in data_inputs(maker) if maker.inputs[index] not in waiting]
+    return True
+
+
+def _upper_end(maker: ir.Node | None) -> float:
+    """The largest number that a Clip with a constant end, or a table, gives; infinite where that is not known."""
+    index = {"Clip": 2, "GatherElements": 0}.get("" if maker is None or maker.domain else maker.op_type)
+    if maker is None or index is None or index >= len(maker.inputs):
+        return math.inf
+    tensor = constant_tensor(maker.inputs[index])
+    return math.inf if tensor is None or tensor.size == 0 else int(tensor.numpy().max())
+
+
+def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
+    """The type of the data as ONNX Runtime multiplies it, and the integer weights; None where it does not.
+
+    It computes a float op between DequantizeLinear and QuantizeLinear with bytes.
+    """
+    op_type = "" if node.domain else node.op_type
+    if op_type in _OPERANDS:
+        data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[op_type])
+        return None if data is None else data.dtype, weight
+    if op_type in _FLOAT and len(node.inputs) > 1:
+        before, weights = map(_dequantizer, node.inputs[:2])
+        if before is not None and weights is not None and before.inputs[0] is not None:
+            return _type_in_use(before, node), weights.inputs[0]
+    return None, None
+
+
+def _dequantizer(value: ir.Value | None) -> ir.Node | None:
+    maker = None if value is None else value.producer()
+    return maker if maker is not None and is_qdq(maker, DEQUANTIZE) else None
+
+
+def _type_in_use(before: ir.Node, node: ir.Node) -> ir.DataType | None:
+    """The type with which ONNX Runtime computes: unsigned also for signed data that it makes unsigned before and behind the op."""
+    quantization = quantization_of(before)
+    if quantization is None or quantization.element != ir.DataType.INT8:
+        return None if quantization is None else quantization.element
+    behind = [use.node.outputs[0] for use in node.outputs[0].uses() if is_qdq(use.node, QUANTIZE)]
+    turns = all(map(_becomes_unsigned, (before.inputs[0], *behind)))
+    return ir.DataType.UINT8 if turns else quantization.element
+
+
+def _becomes_unsigned(value: ir.Value | None) -> bool:
+    maker = None if value is None else value.producer()
+    if value is None or maker is None or not is_between_pair(value):
+        return False
+    (use,) = value.uses()
+    return quantization_of(maker) == quantization_of(use.node)
+
+
+def _is_large(weight: ir.Value) -> bool:
+    """Whether weights are signed bytes that may lie beyond ±64."""
+    tensor = constant(weight)
+    if tensor is None:
+        return weight.dtype == ir.DataType.INT8 and not isinstance(weight.const_value, ir.ExternalTensor)
+    return tensor.dtype == ir.DataType.INT8 and bool((np.abs(tensor.numpy().astype(np.int16)) > SAFE_WEIGHT).any())
+
+
+_REPAIR = "linger.repair does so."
+
+
+def propagation_findings(checked: CheckedModel, light: onnx.ModelProto) -> Iterator[Finding]:
+    """Contradictions between producers and consumers, and Dequants that are missing, wrong or in the wrong place.
+
+    Args:
+        checked: The model.
+        light: The same, which may lack its weights (`linger.checks.findings.schemas.without_weights`), to be sorted if need be.
+    """
+    try:
+        found, places = propagate(checked.model), _Places(checked)
+    except GraphError:
+        copy = CheckedModel.of(ir.from_proto(light))
+        try:
+            copy.model.graph.sort()
+            found, places = propagate(copy.model), _Places(copy)
+        except (GraphError, ValueError) as error:
+            reason = f"types and scales cannot be followed: {str(error).rstrip('.')}"
+            yield model_finding(rules.CYCLE, reason, "Break the circle.")
+            return
+    yield from _contradictions(found, places)
+    yield from _dequants(found, places)
+    yield from _declarations(found, places)
+
+
+class _Places:
+    """Looks up the places of nodes that propagation names."""
+
+    def __init__(self, checked: CheckedModel) -> None:
+        self.checked = checked
+        self._by_node = {place.node: place for place in checked.places}
+        self.names: dict[str, str] = {}
+        """The nodes by their description, with the path where only one node can be meant."""
+        for place in checked.places:
+            text = describe(place.node)
+            self.names[text] = text if text in self.names else str(place)
+
+    def of(self, node: ir.Node) -> NodePlace:
+        return self._by_node.get(node) or NodePlace(node)  # nodes of functions have no place in the graph
+
+
+def _contradictions(found: Propagation, places: _Places) -> Iterator[Finding]:
+    for finding in found.findings:
+        if finding.rule == rules.MISSING_ATTRIBUTE.id:
+            continue  # the schema says so
+        if finding.node in places.names:
+            yield replace(finding, node=places.names[finding.node])
+        else:  # an input or an output of a graph, whose name is between quotation marks
+            tensor = finding.node.partition("'")[2].rpartition("'")[0]
+            yield replace(finding, node="", reason=f"{finding.node}: {finding.reason}", tensor=tensor)
+
+
+def _dequants(found: Propagation, places: _Places) -> Iterator[Finding]:
+    for use in found.missing:
+        fact = found.fact(use.value)
+        reason = f"it needs real numbers, and {use.value.name or ''!r} is {fact}"
+        remedy = f"Put a Dequant with the scale {fact.scale:g} between; {_REPAIR}"
+        yield _at(places, use, rules.MISSING_DEQUANT, reason, remedy)
+    for use in found.integer_uses:
+        reason = f"it takes integers, and {use.value.name or ''!r} is what a Dequant made of them"
+        remedy = f"Connect it to the tensor before the Dequant; {_REPAIR}"
+        yield _at(places, use, rules.MISPLACED_DEQUANT, reason, remedy)
+    for node, scale in found.wrong_scales:
+        own, tensor = read_scale(node, "scale_o"), node.inputs[0]
+        was = "not valid" if own is None else f"{own:g}"
+        reason, remedy = (
+            f"its scale_o is {was}, and its tensor has the scale {scale:g}",
+            f"Set scale_o to {scale:g}; {_REPAIR}",
+        )
+        yield places.of(node).finding(rules.DEQUANT_SCALE, reason, remedy, tensor=getattr(tensor, "name", None))
+    for node in found.of_reals:
+        reason = "its tensor holds real numbers already"
+        yield places.of(node).finding(rules.DEQUANT_OF_FLOAT, reason, f"Remove it; {_REPAIR}")
+
+
+def _at(places: _Places, use: Use, rule: rules.CheckRule, reason: str, remedy: str) -> Finding:
+    name = use.value.name or ""
+    if isinstance(use.owner, ir.Node):
+        return places.of(use.owner).finding(rule, reason, remedy, tensor=name)
+    return model_finding(rule, f"output {name!r}: {reason}", remedy, tensor=name)
+
+
+def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
+    """Tensors that are declared as something else; outputs that only lack a Dequant were named already."""
+    told = {use.value for use in found.missing if not isinstance(use.owner, ir.Node)}
+    for place in places.checked.places:
+        for value in place.node.outputs:
+            element, declared = found.element(value), value.dtype
+            if element is not None and declared not in (None, element) and value not in told:
+                was = str(declared and declared.name.lower())
+                reason = f"{value.name!r} is declared as {was}, and it computes {element.name.lower()}"
+                remedy = f"Correct or remove the declaration; {_REPAIR}"
+                yield place.finding(rules.DECLARED_TYPE, reason, remedy, tensor=value.name)
+
+
+def dequant_findings(checked: CheckedModel) -> Iterator[Finding]:
+    """Every further Dequant of a tensor that could use the first one's result instead: each output of a graph has its own."""
+    first: dict[ir.Value, NodePlace] = {}
+    for place in [place for place in checked.places if is_dequant(place.node) and place.node.inputs]:
+        tensor = place.node.inputs[0]
+        earlier = place if tensor is None else first.setdefault(tensor, place)
+        if tensor is not None and earlier is not place and _can_share(place, earlier):
+            reason = f"{tensor.name!r} is dequantized by {earlier} already"
+            remedy = "Let all consumers share one Dequant; linger.repair does."
+            yield place.finding(rules.DUPLICATE_DEQUANT, reason, remedy, tensor=tensor.name)
+
+
+def _can_share(place: NodePlace, earlier: NodePlace) -> bool:
+    """Whether the readers of a Dequant see an earlier one, and not both are outputs of a graph."""
+    graph = earlier.node.graph
+    if not isinstance(graph, ir.Graph) or place.within(graph) is None:
+        return False
+    return not _is_output(place.node) or (graph is place.node.graph and not _is_output(earlier.node))
+
+
+def _is_output(node: ir.Node) -> bool:
+    return any(value.is_graph_output() for value in node.outputs)

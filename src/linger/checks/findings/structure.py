@@ -6,20 +6,21 @@ Where a node stands: its path from the main graph through branches and bodies, b
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
-from linger.dialect import Op, ops
+from linger.dialect import ops
 from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import is_quantizing, is_quantizing_domain
 from linger.graph.core.nodes import NOTE, Finding, all_nodes, defined_in, inner_graphs, is_dialect, named_graphs
+from linger.graph.core.rewiring import is_used
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class NodePlace:
         return f"{self.path} ({self.node.op_type})"
 
     def finding(
-        self, rule: CheckRule, reason: str, remedy: str, *, tensor: str = "", severity: str | None = None
+        self, rule: CheckRule, reason: str, remedy: str, *, tensor: str | None = None, severity: str | None = None
     ) -> Finding:
-        """A finding about the node."""
-        return Finding(severity or rule.severity, str(self), reason, remedy, rule.id, tensor)
+        """A finding about the node, or about a tensor of it."""
+        return Finding(severity or rule.severity, str(self), reason, remedy, rule.id, tensor or "")
 
     def around(self) -> Iterator[NodePlace]:
         """The places of the nodes whose branches this node is in, the nearest first."""
@@ -109,47 +110,38 @@ class CheckedModel:
 
 
 def model_finding(
-    rule: CheckRule, reason: str, remedy: str, *, tensor: str = "", severity: str | None = None
+    rule: CheckRule, reason: str, remedy: str, *, tensor: str | None = None, severity: str | None = None
 ) -> Finding:
     """A finding about the model as a whole, or about a tensor of it."""
-    return Finding(severity or rule.severity, "", reason, remedy, rule.id, tensor)
-
-
-_REWRITTEN = "Scale"
-"""The packer writes this beginning of a tensor's name in small letters."""
+    return Finding(severity or rule.severity, "", reason, remedy, rule.id, tensor or "")
 
 
 def name_findings(checked: CheckedModel) -> Iterator[Finding]:
-    """Names of nodes and, of a file in the dialect, of tensors."""
-    counts = Counter(_key(checked, place) for place in checked.places if place.node.name)
+    """Names of nodes, which must be unique (in a file for packers the name, else the path), and, there, of tensors."""
+    named = [place for place in checked.places if place.node.name]
+    keys = [place.node.name if checked.has_dialect else place.path for place in named]
+    counts, remedy = Counter(keys), "Give each a name of its own; linger.repair does."
+    severity = None if checked.has_dialect else NOTE  # only packers take a name for the node
+    repeated = {place: counts[key] for place, key in zip(named, keys, strict=True) if counts[key] > 1}
     for place in checked.places:
-        name, count = place.node.name, counts[_key(checked, place)]
-        if not name and checked.has_dialect:
+        if place in repeated:
+            reason = f"{repeated[place]} nodes are called {place.node.name!r}"
+            yield place.finding(rules.DUPLICATE_NAME, reason, remedy, severity=severity)
+        elif checked.has_dialect and not place.node.name:
             yield place.finding(rules.EMPTY_NAME, "it has no name", "Name it; linger.repair does.")
-        elif name and count > 1:
-            yield place.finding(
-                rules.DUPLICATE_NAME,
-                f"{count} nodes are called {name!r}",
-                "Give each a name of its own; linger.repair does.",
-                severity=None if checked.has_dialect else NOTE,  # only packers take a name for the node
-            )
     if checked.has_dialect:
-        yield from _rewritten(checked)
+        yield from _rewritten_names(checked)
 
 
-def _key(checked: CheckedModel, place: NodePlace) -> str:
-    """What must be unique: in a file for packers the node's name, in any other its path."""
-    return place.node.name or "" if checked.has_dialect else place.path
-
-
-def _rewritten(checked: CheckedModel) -> Iterator[Finding]:
+def _rewritten_names(checked: CheckedModel) -> Iterator[Finding]:
+    """The packer lower-cases the prefix `Scale` of a tensor's name."""
     graph = checked.model.graph
     tensors = [*graph.inputs, *graph.initializers.values()]
     tensors += [value for place in checked.places for value in place.node.outputs]
     names = dict.fromkeys(value.name for value in tensors if value.name)
     for name in names:
-        if name.startswith(_REWRITTEN):
-            after = f"scale{name[len(_REWRITTEN) :]}"
+        if name.startswith("Scale"):
+            after = f"scale{name[len('Scale') :]}"
             collides = ", which is another tensor's name" if after in names else ""
             reason = f"the packer calls the tensor {name!r} {after!r}{collides}"
             yield model_finding(rules.REWRITTEN_NAME, reason, "Rename it.", tensor=name)
@@ -191,22 +183,20 @@ def open_size_findings(checked: CheckedModel) -> Iterator[Finding]:
 
 
 def _reason(node: ir.Node) -> str | None:
-    """Why a node that gets a image of open size is right at one size only; None: it is right at every size."""
+    """Why a node that gets an image of open size is right at one size only; None: it is right at every size."""
     op = ops().get(node.op_type)
     if op is None:
         return None
     if op.window_axes and op.weight_axes is None:
-        is_flattened = any(_is_flattened_for_product(use.node) for value in node.outputs for use in value.uses())
         reason = "its window has a fixed size, and a layer behind it takes the result of one size of the image only"
-        return reason if is_flattened else None
-    return "its weights are those of one size" if _has_sized_weights(node, op) else None
+        return reason if any(map(_is_flattened_for_product, _readers(node))) else None
+    sized = [value for name, value in zip(op.inputs, node.inputs, strict=False) if name in op.sized_inputs]
+    has_constant = any(value is not None and value.is_initializer() for value in sized)
+    return "its weights are those of one size" if has_constant else None
 
 
-def _has_sized_weights(node: ir.Node, op: Op) -> bool:
-    """Whether an input that belongs to one size of the image is a constant."""
-    given = zip(op.inputs, node.inputs, strict=False)
-    sized = [value for name, value in given if name in op.sized_inputs and value is not None]
-    return any(value.is_initializer() for value in sized)
+def _readers(node: ir.Node) -> list[ir.Node]:
+    return [use.node for value in node.outputs for use in value.uses()]
 
 
 def _open_images(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
@@ -214,27 +204,23 @@ def _open_images(nodes: Iterable[ir.Node]) -> dict[ir.Value | None, ir.Value]:
 
     Goes forward from the inputs and meets every tensor once, since a file that is checked may be large or go in a circle.
     """
-    waiting = [(value, value) for node in nodes for value in node.inputs if value is not None and _is_open(value)]
-    found: dict[ir.Value | None, ir.Value] = {}
+    waiting = [(value, value) for node in nodes for value in filter(_is_open, node.inputs) if value is not None]
+    sources: dict[ir.Value | None, ir.Value] = {}
     while waiting:
         value, source = waiting.pop()
-        if value not in found:
-            found[value] = source
-            waiting += [(output, source) for output in _open_results(value)]
-    return found
+        if value not in sources:
+            sources[value] = source
+            for use in value.uses():
+                if use.idx == 0 and _keeps_sizes(use.node):
+                    waiting += [(output, source) for output in use.node.outputs]
+    return sources
 
 
-def _open_results(value: ir.Value) -> Iterator[ir.Value]:
-    """The tensors that are open because this one is."""
-    for use in value.uses():
-        if use.idx == 0 and _keeps_sizes(use.node):
-            yield from use.node.outputs
-
-
-def _is_open(value: ir.Value) -> bool:
+def _is_open(value: ir.Value | None) -> bool:
     """Whether a tensor is an input of the graph, a batch of images, with a height or width that is not fixed."""
-    is_image = value.is_graph_input() and value.shape is not None and len(value.shape) == 4
-    return is_image and any(not isinstance(dim, int) for dim in list(value.shape or ())[2:])
+    if value is None or not value.is_graph_input() or value.shape is None or len(value.shape) != 4:
+        return False
+    return any(not isinstance(dim, int) for dim in value.shape.dims[2:])
 
 
 def _keeps_sizes(node: ir.Node) -> bool:
@@ -246,17 +232,14 @@ def _keeps_sizes(node: ir.Node) -> bool:
 
 
 def _is_flattened_for_product(node: ir.Node) -> bool:
-    """Whether all axes but the first become the features of a layer with weights of a fixed size."""
+    """Whether all axes but the first become the features of a matrix product with constant weights."""
     axis = node.attributes.get("axis")
     is_first = axis is None or (axis.type is ir.AttributeType.INT and not axis.is_ref() and axis.value == 1)
-    uses = [use.node for value in node.outputs for use in value.uses()]
-    return node.op_type == "Flatten" and is_first and any(_has_fixed_weights(use) for use in uses)
+    return node.op_type == "Flatten" and is_first and any(map(_is_constant_product, _readers(node)))
 
 
-def _has_fixed_weights(node: ir.Node) -> bool:
-    """Whether a node is a matrix product with constant weights."""
-    op = ops().get(node.op_type)
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
+def _is_constant_product(node: ir.Node) -> bool:
+    op, weight = ops().get(node.op_type), node.inputs[1] if len(node.inputs) > 1 else None
     is_product = op is not None and op.limit is math.prod and op.weight_axes == 2
     return is_product and weight is not None and weight.is_initializer()
 
@@ -266,29 +249,18 @@ Needs = dict[ir.Node, set[ir.Node]]
 
 def structure_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Tensors that no node makes, names used twice, nodes that stand before what they need, circles."""
-    yield from _undefined(checked)
-    yield from _shadowed(checked)
-    yield from _order(checked)
-
-
-def _undefined(checked: CheckedModel) -> Iterator[Finding]:
     for place in checked.places:
         for value in dict.fromkeys(place.node.inputs):
             if value is not None and not _is_visible(place, value):
                 reason = f"it reads {value.name!r}, which nothing that it can see makes"
                 remedy = "Connect it to a tensor that exists."
-                yield place.finding(rules.UNDEFINED_TENSOR, reason, remedy, tensor=value.name or "")
+                yield place.finding(rules.UNDEFINED_TENSOR, reason, remedy, tensor=value.name)
     for way, graph in checked.graphs():
-        yield from (_undefined_output(way, value) for value in graph.outputs if not _is_defined(value))
-
-
-def _undefined_output(way: str, value: ir.Value) -> Finding:
-    reason = f"the output {value.name!r} of {_graph_name(way)} is made by no node"
-    return model_finding(rules.UNDEFINED_TENSOR, reason, "Connect it, or remove the output.", tensor=value.name or "")
-
-
-def _graph_name(way: str) -> str:
-    return way.rstrip("/") or "the graph"
+        for value in itertools.filterfalse(_is_defined, graph.outputs):
+            reason = f"the output {value.name!r} of {way.rstrip('/') or 'the graph'} is made by no node"
+            yield model_finding(rules.UNDEFINED_TENSOR, reason, "Connect it, or remove the output.", tensor=value.name)
+    yield from _shadowed(checked)
+    yield from _order(checked)
 
 
 def _is_visible(place: NodePlace, value: ir.Value) -> bool:
@@ -301,19 +273,13 @@ def _is_defined(value: ir.Value) -> bool:
 
 def _shadowed(checked: CheckedModel) -> Iterator[Finding]:
     """Names of a branch that a graph around it has too."""
-    own = {graph: {value.name for value in defined_in(graph) if value.name} for _, graph in checked.graphs()}
+    own: dict[object, set[str | None]] = {graph: {v.name for v in defined_in(graph)} for _, graph in checked.graphs()}
     for place in checked.places:
-        around = [own[_graph_of(outer)] for outer in place.around()]
+        around = set[str | None]().union(*(own[outer.node.graph] for outer in place.around()))
         for value in place.node.outputs:
-            if value.name and any(value.name in names for names in around):
+            if value.name and value.name in around:
                 reason = f"its output {value.name!r} is called like a tensor around the branch"
                 yield place.finding(rules.SHADOWED_TENSOR, reason, "Rename it.", tensor=value.name)
-
-
-def _graph_of(place: NodePlace) -> ir.Graph:
-    graph = place.node.graph
-    assert isinstance(graph, ir.Graph)  # places are found in graphs
-    return graph
 
 
 def _order(checked: CheckedModel) -> Iterator[Finding]:
@@ -322,15 +288,12 @@ def _order(checked: CheckedModel) -> Iterator[Finding]:
     position = {place.node: index for index, place in enumerate(checked.places)}
     for place in checked.places:
         late = [n for n in needs[place.node] if position.get(n, -1) >= position[place.node]]
-        if not late:
-            continue
-        if place.node in circular:
-            yield place.finding(
-                rules.CYCLE, "it needs a tensor that is computed from its own result", "Break the circle."
-            )
-        else:
-            names = sorted(node.outputs[0].name or "" for node in late if node.outputs)
-            reason = f"it stands before the nodes whose results it uses ({listing(filter(None, names))})"
+        if late and place.node in circular:
+            reason = "it needs a tensor that is computed from its own result"
+            yield place.finding(rules.CYCLE, reason, "Break the circle.")
+        elif late:
+            names = sorted(filter(None, (node.outputs[0].name for node in late if node.outputs)))
+            reason = f"it stands before the nodes whose results it uses ({listing(names)})"
             yield place.finding(rules.UNSORTED, reason, "Sort the nodes.")
 
 
@@ -364,16 +327,12 @@ def _peeled(nodes: set[ir.Node], before: Needs, after: Needs) -> set[ir.Node]:
     """Remove the nodes that no remaining node comes before, until none is left, as Kahn's topological sorting does."""
     waits = {node: len(before.get(node, set()) & nodes) for node in nodes}
     ready = [node for node, count in waits.items() if not count]
-    left = set(nodes)
-    while ready:
-        node = ready.pop()
-        left.discard(node)
-        for user in after.get(node, ()):
-            if user in waits:
-                waits[user] -= 1
-                if not waits[user]:
-                    ready.append(user)
-    return left
+    for node in ready:  # the list grows while it is walked
+        for user in after.get(node, set()) & nodes:
+            waits[user] -= 1
+            if not waits[user]:
+                ready.append(user)
+    return nodes.difference(ready)
 
 
 def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
@@ -384,29 +343,24 @@ def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
             yield place.finding(rules.DEAD_NODE, "no output of the graph depends on it", "Remove it.")
     for way, graph in checked.graphs():
         yield from _unused_initializers(way, graph)
-        yield from _repeated_outputs(way, graph)
-    for value in checked.model.graph.inputs:
-        if not _is_used(value) and not value.is_initializer():
+        counts = Counter(value.name for value in graph.outputs)
+        for name in itertools.compress(counts, (count > 1 for count in counts.values())):
+            reason = f"{way + str(name)!r} is listed as an output {counts[name]} times"
+            yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
+    for value in itertools.filterfalse(is_used, checked.model.graph.inputs):
+        if not value.is_initializer():
             reason = f"the input {value.name!r} is used by nothing"
-            yield model_finding(rules.UNUSED_INPUT, reason, "Remove it, or connect it.", tensor=value.name or "")
+            yield model_finding(rules.UNUSED_INPUT, reason, "Remove it, or connect it.", tensor=value.name)
 
 
 def _unused_initializers(way: str, graph: ir.Graph) -> Iterator[Finding]:
-    for value in graph.initializers.values():
-        if not _is_used(value):
-            reason = f"the initializer {way + (value.name or '')!r}{_weight(value)} is used by nothing"
-            yield model_finding(rules.UNUSED_INITIALIZER, reason, "Remove it.", tensor=value.name or "")
-
-
-def _weight(value: ir.Value) -> str:
-    tensor = value.const_value
-    if tensor is None or tensor.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
-        return ""
-    return f" ({tensor.nbytes} bytes)"
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
+    for name, value in graph.initializers.items():
+        if not is_used(value):
+            tensor = value.const_value
+            is_sized = tensor is not None and tensor.dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
+            size = f" ({tensor.nbytes} bytes)" if tensor is not None and is_sized else ""
+            reason = f"the initializer {way + name!r}{size} is used by nothing"
+            yield model_finding(rules.UNUSED_INITIALIZER, reason, "Remove it.", tensor=name)
 
 
 def _alive(checked: CheckedModel) -> set[ir.Node]:
@@ -420,13 +374,6 @@ def _alive(checked: CheckedModel) -> set[ir.Node]:
             alive.add(node)
             waiting += _makers(node)
     return alive
-
-
-def _repeated_outputs(way: str, graph: ir.Graph) -> Iterator[Finding]:
-    for name, count in Counter(value.name or "" for value in graph.outputs).items():
-        if count > 1:
-            reason = f"{way + name!r} is listed as an output {count} times"
-            yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
 
 
 _FIELDS = {
@@ -445,44 +392,34 @@ _REMEDY = "Export the model again, or copy it again whole."
 def tensor_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Initializers and constants that hold more or fewer numbers than their shape says."""
     for way, graph in checked.graphs():
-        for value in graph.initializers.values():
-            problem = None if value.const_value is None else problem_of(value.const_value)
+        for name, value in graph.initializers.items():
+            problem = problem_of(value.const_value)
             if problem is not None:
-                name = value.name or ""
                 reason = f"the initializer {way + name!r} {problem}"
                 yield model_finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=name)
     for place in checked.places:
-        yield from _attribute_findings(place)
+        result = next((output.name for output in place.node.outputs), None)  # whose readers cannot be judged
+        for attribute in place.node.attributes.values():
+            is_tensor = attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
+            problem = problem_of(attribute.as_tensor()) if is_tensor else None
+            if problem is not None:
+                reason = f"the tensor in its attribute {attribute.name!r} {problem}"
+                yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=result)
 
 
-def _attribute_findings(place: NodePlace) -> Iterator[Finding]:
-    for attribute in place.node.attributes.values():
-        is_tensor = attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
-        problem = problem_of(attribute.as_tensor()) if is_tensor else None
-        if problem is not None:
-            reason = f"the tensor in its attribute {attribute.name!r} {problem}"
-            result = place.node.outputs[0].name if place.node.outputs else None  # whose readers cannot be judged
-            yield place.finding(rules.BROKEN_TENSOR, reason, _REMEDY, tensor=result or "")
-
-
-def problem_of(tensor: ir.TensorProtocol) -> str | None:
+def problem_of(tensor: ir.TensorProtocol | None) -> str | None:
     """What is wrong with a tensor that was read from a file; None where nothing is, and for other tensors."""
     if not isinstance(tensor, ir.serde.TensorProtoTensor):
         return None
-    sizes = tuple(tensor.shape.numpy())
-    if tensor.dtype == ir.DataType.UNDEFINED:
+    proto, dtype, sizes = tensor.raw, tensor.dtype, tuple(tensor.shape.numpy())
+    if dtype == ir.DataType.UNDEFINED:
         return "has no element type"
-    if any(size < 0 for size in sizes):
+    if min(sizes, default=0) < 0:
         return f"has the shape {list(sizes)}"
-    held, unit, expected = _content(tensor.raw, tensor.dtype, math.prod(sizes))
-    return None if held == expected else f"holds {held} {unit}; {expected} make its shape {list(sizes)}"
-
-
-def _content(proto: onnx.TensorProto, dtype: ir.DataType, count: int) -> tuple[int, str, int]:
-    """How much a tensor holds, in which unit, and how much it should hold."""
+    count, bits = math.prod(sizes), 8 if dtype == ir.DataType.STRING else dtype.bitwidth
     if proto.HasField("raw_data") and dtype != ir.DataType.STRING:
-        return len(proto.raw_data), "bytes", -(-count * dtype.bitwidth // 8)
-    field = getattr(proto, _FIELDS.get(dtype, "int32_data"))
-    if dtype != ir.DataType.STRING and dtype.bitwidth < 8:
-        count = -(-count * dtype.bitwidth // 8)
-    return len(field), "numbers", 2 * count if dtype in _COMPLEX else count
+        held, unit, expected = len(proto.raw_data), "bytes", -(-count * bits // 8)
+    else:  # numbers of fewer than 8 bits share one, a complex number takes two
+        held, unit = len(getattr(proto, _FIELDS.get(dtype, "int32_data"))), "numbers"
+        expected = -(-count * bits // 8) if bits < 8 else count * (1 + (dtype in _COMPLEX))
+    return None if held == expected else f"holds {held} {unit}; {expected} make its shape {list(sizes)}"

@@ -24,6 +24,8 @@ T = TypeVar("T")
 BY_EXPORT = "linger.onnx.export(…, target={!r}) writes it so"
 """Ends a remedy that an export for the chip carries out itself, where it can."""
 
+QUANTIZE_FOR = "Quantize the model for this chip: linger.init(model, target={!r})."
+
 
 @dataclass(frozen=True)
 class Site:
@@ -43,11 +45,6 @@ class Site:
     target: Target
     tables: Mapping[type, object]
 
-    @property
-    def chip(self) -> str:
-        """The chip's name."""
-        return self.target.name
-
     def limits(self, kind: type[T]) -> T:
         """The numbers of the chip in one table of its file."""
         table = self.tables[kind]
@@ -60,16 +57,21 @@ class Site:
         return find_op(self.op_type)
 
     @property
+    def chip(self) -> str:
+        """The chip's name."""
+        return self.target.name
+
+    @property
     def op_type(self) -> str:
         """The node's type."""
         return self.node.op_type
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute's value; lists as tuples."""
-        found = self.node.attributes.get(name)
-        if found is None or found.value is None:
+        attribute = self.node.attributes.get(name)
+        if attribute is None or attribute.value is None:
             return default
-        return tuple(found.value) if isinstance(found.value, (list, tuple)) else found.value
+        return tuple(attribute.value) if isinstance(attribute.value, (list, tuple)) else attribute.value
 
     def input(self, index: int) -> ir.Value | None:
         """An input, None where it is left out."""
@@ -77,21 +79,26 @@ class Site:
 
     def shape(self, index: int) -> Shape | None:
         """The shape of an input; None where not even the number of axes is known."""
+        return self._known(index, self.shapes)
+
+    def _known(self, index: int, known: Mapping[str, T]) -> T | None:
         value = self.input(index)
-        return None if value is None else self.shapes.get(value.name or "")
+        return None if value is None else known.get(value.name or "")
 
     def sizes(self, index: int, *axes: int) -> tuple[int, ...] | None:
         """The sizes of some axes of an input; None where one is open."""
-        shape = self.shape(index)
-        if shape is None or any(not -len(shape) <= axis < len(shape) for axis in axes):
-            return None
-        found = [size for axis in axes if (size := shape[axis]) is not None]
-        return tuple(found) if len(found) == len(axes) else None
+        shape = self.shape(index) or ()
+        sizes = [shape[axis] if -len(shape) <= axis < len(shape) else None for axis in axes]
+        known = tuple(size for size in sizes if size is not None)
+        return known if len(known) == len(axes) and self.shape(index) is not None else None
 
     def bits(self, index: int) -> int | None:
         """Storage width of an integer input; None for other types."""
-        value = self.input(index)
-        return None if value is None else integer_bits(self.types.get(value.name or ""))
+        return integer_bits(self._known(index, self.types))
+
+    def bytes(self, index: int, count: int) -> int:
+        """The size of so many numbers of an input, 8 bits each where its type is not known."""
+        return count * (self.bits(index) or 8) // 8
 
     @property
     def is_standard(self) -> bool:
@@ -110,8 +117,7 @@ class Site:
 
     def is_float(self, index: int) -> bool:
         """Whether an input is known to hold floats."""
-        value = self.input(index)
-        return value is not None and self.types.get(value.name or "") in REALS
+        return self._known(index, self.types) in REALS
 
     def constant(self, index: int) -> np.ndarray[Any, Any] | None:
         """The content of an input that never changes: an initializer or a Constant node."""
@@ -139,9 +145,8 @@ class Site:
 
     def untried(self, reason: str, remedy: str) -> Finding:
         """A finding: nobody has compared this. On a chip that takes only what was seen to be exact it is an error."""
-        return (
-            self.error(f"not tried: {reason}", remedy) if self.target.refuses_untried else self.warning(reason, remedy)
-        )
+        is_refused = self.target.refuses_untried
+        return self.error(f"not tried: {reason}", remedy) if is_refused else self.warning(reason, remedy)
 
     @property
     def beyond(self) -> str:

@@ -10,10 +10,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from linger.analysis.multiplications import product_of
-from linger.checks.limits.limit import BY_EXPORT, KB, Site, aligned, limit, one_of
+from linger.checks.findings.parameters import FACTORS, listed_scales
+from linger.checks.limits.limit import BY_EXPORT, KB, QUANTIZE_FOR, Site, aligned, limit, one_of
 from linger.dialect import ops
 from linger.errors import listing
 from linger.graph.core.check_rules import NO_EXACT_FORM
@@ -52,41 +54,32 @@ class ProductLimits:
 @limit(921, "left-matrix", "The left matrix of a product fits.")
 def check_left_matrix(site: Site) -> Iterator[Finding]:
     """The chip splits the left matrix by rows; the smallest part must fit."""
-    limits = site.limits(ProductLimits)
-    size = site.sizes(0, _LAST)
+    limits, size = site.limits(ProductLimits), site.sizes(0, _LAST)
     if limits.left_bytes is None:
         return
     if size is None:
         yield site.unchecked("the room for its left matrix")
         return
-    bits = site.bits(0) or 8
-    rows, columns = limits.alignment_of(bits)
-    part = rows * aligned(size[0], columns) * bits // 8
+    rows, columns = limits.alignment_of(site.bits(0) or 8)
+    part = site.bytes(0, rows * aligned(size[0], columns))
     if part > limits.left_bytes:
-        yield site.error(
-            f"{size[0]} numbers in a row need {part} bytes (the chip takes {rows} rows at a time); {site.chip} has "
-            f"{limits.left_bytes // KB} KB",
-            "Cut the rows into shorter ones, multiply each, and add the results.",
-        )
+        need = f"{size[0]} numbers in a row need {part} bytes (the chip takes {rows} rows at a time)"
+        reason = f"{need}; {site.chip} has {limits.left_bytes // KB} KB"
+        yield site.error(reason, "Cut the rows into shorter ones, multiply each, and add the results.")
 
 
 @limit(922, "right-matrix", "The right matrix of a product fits.")
 def check_right_matrix(site: Site) -> Iterator[Finding]:
     """In a product of two tensors the right one is not split, so it must fit."""
-    limits = site.limits(ProductLimits)
-    sizes = site.sizes(1, -2, -1)
+    limits, sizes = site.limits(ProductLimits), site.sizes(1, -2, -1)
     if sizes is None:
         yield site.unchecked("the room for its right matrix")
         return
-    bits = site.bits(1) or 8
-    columns, rows = limits.alignment_of(bits)
-    size = aligned(sizes[0], rows) * aligned(sizes[1], columns) * bits // 8
-    if size > limits.right_bytes:
-        yield site.error(
-            f"a right matrix of {sizes[0]}×{sizes[1]} needs {size} bytes; {site.chip} has "
-            f"{limits.right_bytes // KB} KB",
-            "Cut its columns into parts, multiply each, and join the results.",
-        )
+    columns, rows = limits.alignment_of(site.bits(1) or 8)
+    size, room = site.bytes(1, aligned(sizes[0], rows) * aligned(sizes[1], columns)), limits.right_bytes
+    if size > room:
+        reason = f"a right matrix of {sizes[0]}×{sizes[1]} needs {size} bytes; {site.chip} has {room // KB} KB"
+        yield site.error(reason, "Cut its columns into parts, multiply each, and join the results.")
 
 
 @limit(923, "product-width", "Matrix products have the chip's widths.")
@@ -125,52 +118,45 @@ def check_product_rank(site: Site) -> Iterator[Finding]:
 @limit(925, "layer-norm", "Sums of a layer norm fit.", severity=WARNING)
 def check_layer_norm(site: Site) -> Iterator[Finding]:
     """The sums N·Σq² and (Σq)² of a layer norm fit into the chip's integers."""
-    limits, shape, weight = site.limits(ProductLimits), site.shape(0), site.shape(1)
+    limits, shape, weight, last = site.limits(ProductLimits), site.shape(0), site.shape(1), site.sizes(0, _LAST)
     if shape is not None and len(shape) < limits.layer_norm_axes:
         reason = f"an input of {len(shape)} axes; the chip takes {limits.layer_norm_axes} or more"
         yield site.error(reason, f"Add an axis of size 1 before it: {BY_EXPORT.format(site.chip)}.")
-    last = site.sizes(0, _LAST)
     if weight is not None and last is not None and weight != last:
-        yield site.error(
-            f"normalizes {weight[0]} numbers, more than the last axis has; the chip computes that otherwise",
-            f"Flatten these axes before it and normalize one axis, which gives the same numbers: {BY_EXPORT.format(site.chip)}.",
-        )
-    if limits.layer_norm_bits is None:
-        return
-    if weight is None or None in weight:
+        reason = f"normalizes {weight[0]} numbers, more than the last axis has; the chip computes that otherwise"
+        remedy = "Flatten these axes before it and normalize one axis, which gives the same numbers"
+        yield site.error(reason, f"{remedy}: {BY_EXPORT.format(site.chip)}.")
+    if limits.layer_norm_bits is not None:
+        yield from _norm_sum_findings(site, product_of(weight), limits.layer_norm_bits)
+
+
+def _norm_sum_findings(site: Site, count: int | None, bits: int) -> Iterator[Finding]:
+    if count is None:
         yield site.unchecked("the size of its sums")
         return
-    count = math.prod(n for n in weight if n is not None)
     # |q| ≤ 2^(b−1): both N·Σq² and (Σq)² reach N²·2^(2b−2)
-    reach = count * count << (2 * site.attribute("data_bits", 8) - 2)
-    if reach >= 1 << (limits.layer_norm_bits - 1):
-        most = math.isqrt(((1 << (limits.layer_norm_bits - 1)) - 1) >> (2 * site.attribute("data_bits", 8) - 2))
-        yield site.warning(
-            f"sums over {count} numbers may reach {reach}, beyond the chip's {limits.layer_norm_bits}-bit integers, which wrap",
-            f"Normalize over at most {most} numbers, or make sure that the input uses a small part of its range.",
-        )
+    shift, end = 2 * site.attribute("data_bits", 8) - 2, 1 << (bits - 1)
+    reach = count * count << shift
+    if reach >= end:
+        reason = f"sums over {count} numbers may reach {reach}, beyond the chip's {bits}-bit integers, which wrap"
+        most = f"Normalize over at most {math.isqrt((end - 1) >> shift)} numbers"
+        yield site.warning(reason, f"{most}, or make sure that the input uses a small part of its range.")
 
 
 @limit(926, "softmax", "Softmax runs along the last axis, over rows that fit.")
 def check_softmax(site: Site) -> Iterator[Finding]:
     """The axis of a softmax, and the length of its rows."""
-    limits = site.limits(ProductLimits)
-    axis = site.attribute(limits.softmax_axis)
-    shape = site.shape(0)
-    if axis is None:
-        has_own_form = site.chip in site.op.variants
-        yield site.error(
-            f"{site.chip} reads the axis of softmax from the attribute {limits.softmax_axis!r}, which is missing",
-            f"Quantize the model for this chip: linger.init(model, target={site.chip!r})."
-            if has_own_form
-            else f"{NO_EXACT_FORM} Leave it out of the model: its largest input decides anyway.",
-        )
+    limits, shape = site.limits(ProductLimits), site.shape(0)
+    axis, axes, size = site.attribute(limits.softmax_axis), limits.softmax_axes, site.sizes(0, _LAST)
     last = {_LAST} if shape is None or limits.softmax_axis_is_negative else {_LAST, len(shape) - 1}
-    if axis is not None and axis not in last:
+    if axis is None:
+        reason = f"{site.chip} reads the axis of softmax from the attribute {limits.softmax_axis!r}, which is missing"
+        outside = f"{NO_EXACT_FORM} Leave it out of the model: its largest input decides anyway."
+        yield site.error(reason, QUANTIZE_FOR.format(site.chip) if site.chip in site.op.variants else outside)
+    elif axis not in last:
         remedy = "Move that axis to the end before it (linger does so by itself for softmax on quantized tensors)."
         yield site.error(f"softmax along axis {axis}; {site.chip} takes the last axis only, as {_LAST}", remedy)
-    axes, size = limits.softmax_axes, site.sizes(0, _LAST)
-    if axes is not None and shape is not None and len(shape) != axes:
+    if shape is not None and axes not in (None, len(shape)):
         reason = f"softmax of a tensor of {len(shape)} axes; {site.chip} was seen to be exact on {axes} only"
         yield site.error(reason, f"Flatten the leading axes before it. {NO_EXACT_FORM}")
     if size is None:
@@ -183,8 +169,7 @@ def check_softmax(site: Site) -> Iterator[Finding]:
 @limit(927, "recurrent", "Recurrent nodes have one layer and as many steps as inputs, for one sequence at a time.")
 def check_recurrent(site: Site) -> Iterator[Finding]:
     """One layer per node, the batch first; the packer takes the number of steps for that of inputs, so both must be equal."""
-    limits = site.limits(ProductLimits)
-    layers, most = site.attribute("num_layers", 1), limits.recurrent_layers
+    layers, most = site.attribute("num_layers", 1), site.limits(ProductLimits).recurrent_layers
     if layers != most:
         yield site.error(f"{layers} layers in one node; the chip has {most}", "Use one recurrent module per layer.")
     if not site.attribute("batch_first", 0):
@@ -194,15 +179,10 @@ def check_recurrent(site: Site) -> Iterator[Finding]:
     if len(site.node.inputs) > len(site.op.forms[0]) or any(output.uses() for output in site.node.outputs[1:]):
         reason = f"lengths, or states that go in or out, which nobody has compared with what {site.chip} computes"
         yield site.warning(reason, "Use the sequence alone, or compare a few outputs on the chip.")
-    sizes = site.sizes(0, 0, 1, 2)
-    if sizes is None:
+    batch, steps, numbers = site.sizes(0, 0, 1, 2) or (None, None, None)
+    if batch is None:
         yield site.unchecked("the number of its sequences and steps")
-        return
-    yield from _sequence_findings(site, *sizes)
-
-
-def _sequence_findings(site: Site, batch: int, steps: int, numbers: int) -> Iterator[Finding]:
-    if batch != 1:
+    elif batch != 1:
         yield site.error(f"{batch} sequences at once, which the chip computes otherwise", "Give it one at a time.")
     if steps != numbers:
         reason = f"{steps} steps of {numbers} numbers; the packer takes the one for the other"
@@ -233,30 +213,19 @@ class OperandLimits:
 @limit(906, "scale", "Scales are powers of two from 1 on; results are shifted right.", everywhere=True)
 def check_scales(site: Site) -> Iterator[Finding]:
     """Powers of two that are not too small; products and sums shift right only."""
-    scales = _scales(site)
-    wrong = {n: s for n, s in scales.items() if not is_power_of_two(s)}
+    kinds, smallest = (ir.AttributeType.FLOAT, ir.AttributeType.INT), site.limits(OperandLimits).smallest_scale
+    stated = {n: a for n, a in site.node.attributes.items() if n.startswith("scale_") and not a.is_ref()}
+    scales = {name: float(attribute.value) for name, attribute in stated.items() if attribute.type in kinds}
+    wrong = listed_scales(scales, lambda scale: not is_power_of_two(scale))
+    small = listed_scales(scales, lambda scale: scale < smallest)
     if wrong:
-        reason = f"{_listed(wrong)}: no power of two; the chip only shifts"
-        yield site.error(reason, "Choose scales that are powers of two.")
+        yield site.error(f"{wrong}: no power of two; the chip only shifts", "Choose scales that are powers of two.")
         return
-    smallest = site.limits(OperandLimits).smallest_scale
-    small = {n: s for n, s in scales.items() if s < smallest}
     if small:
-        yield site.error(
-            f"{_listed(small)}: {site.chip} has no scales below {smallest} (values beyond the range of the integers themselves)",
-            "Keep the layer's range smaller, with linger.normalize_layers or a scaled input.",
-        )
+        beyond = "(values beyond the range of the integers themselves)"
+        remedy = "Keep the layer's range smaller, with linger.normalize_layers or a scaled input."
+        yield site.error(f"{small}: {site.chip} has no scales below {smallest} {beyond}", remedy)
     yield from _shift_findings(site, scales)
-
-
-def _scales(site: Site) -> dict[str, float]:
-    kinds = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
-    given = {n: a for n, a in site.node.attributes.items() if n.startswith("scale_") and not a.is_ref()}
-    return {n: float(a.value) for n, a in given.items() if a.type in kinds}
-
-
-def _listed(scales: dict[str, float]) -> str:
-    return ", ".join(f"{name} = {scale:g}" for name, scale in scales.items())
 
 
 def _shift_findings(site: Site, scales: dict[str, float]) -> Iterator[Finding]:
@@ -264,7 +233,7 @@ def _shift_findings(site: Site, scales: dict[str, float]) -> Iterator[Finding]:
     op, output = ops().get(site.op_type), scales.get("scale_o", 0.0)
     if op is None or not op.chip_limits or op.limit not in (math.prod, min):
         return
-    names = [a.name for a in op.attributes if a.name in ("scale_x", "scale_w", "scale_y")]
+    names = [a.name for a in op.attributes if a.name in FACTORS]
     bound = op.limit(scales.get(name, math.inf) for name in names)
     if output > bound:
         what, whose = ("output", "the product") if op.limit is math.prod else ("sum", "an operand")
@@ -288,34 +257,35 @@ def check_sum(site: Site) -> Iterator[Finding]:
 
 @limit(932, "factor", "Factors have equal shapes, or are a scalar Constant.")
 def check_factor(site: Site) -> Iterator[Finding]:
-    """A tensor of the same shape, one number per channel, or a scalar in a Constant node."""
-    if _is_scalar(site, 1):
-        yield from _check_scalar(site)
-        return
+    """A tensor of the same shape, one number per channel ([C, 1, 1], leading axes of size 1 aside, of images), or a scalar Constant."""
+    content, x, y = site.constant(1), site.shape(0), site.shape(1)
     allowed = site.limits(OperandLimits).factor_shapes
-    if allowed == "any":
+    if content is not None and content.size == 1:
+        yield from _check_scalar(site)
+    elif allowed == "any":
         return
-    x, y = site.shape(0), site.shape(1)
-    if x is None or y is None:
+    elif x is None or y is None:
         yield site.unchecked("how its operands are broadcast")
-        return
-    if not (allowed == "channel" and _is_per_channel(x, y)) and _broadcast_axes(site) != 0:
+    elif _broadcast_axes(site) != 0 and not (allowed == "channel" and len(x) == 4 and _trimmed(y) == (x[1], 1, 1)):
         also = ", or by one number per channel" if allowed == "channel" else ""
-        reason = f"operands of the shapes {_text(x)} and {_text(y)}; the chip multiplies equal shapes{also}"
+        shapes = " and ".join(f"[{', '.join('?' if n is None else str(n) for n in shape)}]" for shape in (x, y))
+        reason = f"operands of the shapes {shapes}; the chip multiplies equal shapes{also}"
         yield site.error(reason, "Repeat the smaller operand with torch.cat, until both have one shape.")
 
 
-def _is_per_channel(x: Shape, y: Shape) -> bool:
-    """Whether y is [C, 1, 1], leading axes of size 1 aside, for images x."""
-    return len(x) == 4 and len(y) >= 3 and y[-3:] == (x[1], 1, 1) and all(n == 1 for n in y[:-3])
+def _trimmed(shape: Shape) -> Shape:
+    """A shape without leading axes of size 1, as long as it has more than three axes."""
+    while len(shape) > 3 and shape[0] == 1:
+        shape = shape[1:]
+    return shape
 
 
 @limit(933, "divisor", "Divisors are 8-bit powers of two.")
 def check_divisor(site: Site) -> Iterator[Finding]:
     """A scalar of the chip's width that is a power of two, of either sign."""
     content, bits = site.constant(1), site.limits(OperandLimits).divisor_bits
-    value = None if content is None or content.size != 1 else abs(float(content.reshape(-1)[0]))
-    if content is None or content.dtype != f"int{bits}" or value is None or not is_power_of_two(value):
+    is_scalar = content is not None and content.size == 1 and content.dtype == f"int{bits}"
+    if content is None or not is_scalar or not is_power_of_two(abs(float(content.reshape(-1)[0]))):
         reason = f"a divisor that is no {bits}-bit power of two, the only one that the chip runs"
         yield site.error(reason, "Multiply by the reciprocal instead (iqMul by a number is exact).")
     else:
@@ -326,15 +296,14 @@ def check_divisor(site: Site) -> Iterator[Finding]:
 def check_join(site: Site) -> Iterator[Finding]:
     """Tensors of different scales: wide ones cannot be joined, on some chips none."""
     limits, count = site.limits(OperandLimits), len(site.node.inputs)
-    scales = {site.attribute(f"scale_x_{i}") for i in range(count)} | {site.attribute("scale_o")}
-    if len(scales) > 1 and not limits.has_mixed_joins:
-        yield site.error(
-            f"joins tensors of different scales, which {site.chip} was seen to compute otherwise",
-            "Let the tensors come from layers of one range: linger.normalize_layers with equal limits, or a ReLU6 behind each.",
-        )
+    if len({site.attribute(f"scale_x_{i}") for i in range(count)} | {site.attribute("scale_o")}) < 2:
+        return
+    if not limits.has_mixed_joins:
+        reason = f"joins tensors of different scales, which {site.chip} was seen to compute otherwise"
+        remedy = "Let the tensors come from layers of one range: linger.normalize_layers with equal limits, or a ReLU6 behind each."
+        yield site.error(reason, remedy)
     most = limits.mixed_join_bits
-    is_wide = most is not None and any((site.bits(i) or 0) > most for i in range(count))
-    if is_wide and len(scales) > 1:
+    if most is not None and any((site.bits(i) or 0) > most for i in range(count)):
         reason = f"joins numbers of more than {most} bits at different scales; the chip does that for {most} bits only"
         yield site.error(reason, f"Leave out_bits of the layers before at {most}.")
 
@@ -352,7 +321,7 @@ def check_curve(site: Site) -> Iterator[Finding]:
             yield site.warning(reason, f"Try the file on the chip. {NO_EXACT_FORM}")
     elif limits.curve_bits not in (None, bits):
         reason = f"{bits}-bit input; {site.chip} takes {limits.curve_bits} bits here"
-        yield site.error(reason, f"Quantize the model for this chip: linger.init(model, target={site.chip!r}).")
+        yield site.error(reason, QUANTIZE_FOR.format(site.chip))
 
 
 @limit(936, "variance", "Variances run along axis 2.")
@@ -362,11 +331,6 @@ def check_variance(site: Site) -> Iterator[Finding]:
     if site.attribute("dim", axis) != axis:
         reason = f"a variance along axis {site.attribute('dim')}; the packer takes axis {axis}"
         yield site.error(reason, f"Move that axis to place {axis}.")
-
-
-def _is_scalar(site: Site, index: int) -> bool:
-    content = site.constant(index)
-    return content is not None and content.size == 1
 
 
 def _check_scalar(site: Site) -> Iterator[Finding]:
@@ -392,13 +356,6 @@ def _broadcast_axes(site: Site) -> int | None:
     return sum(a != b for a, b in pairs)
 
 
-def _text(shape: Shape) -> str:
-    return f"[{', '.join('?' if n is None else str(n) for n in shape)}]"
-
-
-_CONSTANT_SHAPE = "Export without dynamic_axes or with target=…, so that every size is fixed and the shape a constant."
-
-
 @dataclass(frozen=True)
 class PackingLimits:
     """The table [packing] of a chip's file; `targets/packer.toml` explains each value."""
@@ -421,71 +378,60 @@ class PackingLimits:
 def check_clip(site: Site) -> Iterator[Finding]:
     """Clip that limits inside the range of the integers, as ReLU6 does."""
     if not site.target.takes("Clip"):
-        yield site.error(
-            f"{site.chip}'s packer cannot take Clip (ReLU6, clamp), and here it limits inside the range of the integers",
-            f"Quantize the model for this chip, linger.init(model, target={site.chip!r}): a ReLU6 then is a Relu whose integers "
-            "saturate, in training too. For other bounds no exact form is known.",
+        clip = f"{site.chip}'s packer cannot take Clip (ReLU6, clamp)"
+        init = f"Quantize the model for this chip, linger.init(model, target={site.chip!r})"
+        relu = (
+            "a ReLU6 then is a Relu whose integers saturate, in training too. For other bounds no exact form is known."
         )
+        yield site.error(f"{clip}, and here it limits inside the range of the integers", f"{init}: {relu}")
 
 
 @limit(942, "transpose", "Transposed tensors have few axes and small planes.", "Transpose")
 def check_transpose(site: Site) -> Iterator[Finding]:
     """Axes and planes of a tensor whose axes are exchanged."""
-    limits = site.limits(PackingLimits)
-    shape, order = site.shape(0), site.attribute("perm")
-    name = "".join(map(str, order or ()))  # as the chips' files write it: 0213
+    limits, shape, order = site.limits(PackingLimits), site.shape(0), site.attribute("perm")
+    name, most = "".join(map(str, order or ())), limits.transposed_axes  # as the chips' files write it: 0213
     if shape is None:
         yield site.unchecked("the number of its axes")
-    elif limits.transposed_axes is None or site.is_of_floats or order == tuple(range(len(shape))):
+    elif most is None or site.is_of_floats or order == tuple(range(len(shape))):
         return
-    elif len(shape) > limits.transposed_axes:
-        most = limits.transposed_axes
-        yield site.error(
-            f"exchanges axes of a tensor of {len(shape)} axes; {site.chip} has that for at most {most}",
-            f"Keep the order of axes, or merge axes that stay together with a reshape first; else {NO_EXACT_FORM[0].lower()}"
-            f"{NO_EXACT_FORM[1:]}",
-        )
+    elif len(shape) > most:
+        reason = f"exchanges axes of a tensor of {len(shape)} axes; {site.chip} has that for at most {most}"
+        remedy = "Keep the order of axes, or merge axes that stay together with a reshape first; else no exact form is known."
+        yield site.error(reason, remedy)
     elif limits.orders is not None:
         if name not in limits.orders:
             reason = f"the order {name} of axes, which {site.chip} was seen to compute otherwise, or nobody has tried"
             yield site.error(reason, f"Use one of {listing(limits.orders)}, with the batch first. {NO_EXACT_FORM}")
-    elif _was_exact(site, limits, shape, name):
-        return
-    elif len(shape) == 3:
-        yield from _plane_findings(site, limits)
-    elif len(shape) > 3 and limits.turned_bytes is not None:
-        yield from _turning_findings(site, limits.turned_bytes, order)
-
-
-def _was_exact(site: Site, limits: PackingLimits, shape: Shape, name: str) -> bool:
-    """Whether a tensor as large was seen to be exact in this order."""
-    count = product_of(shape)
-    return count is not None and count * (site.bits(0) or 8) // 8 <= limits.turned_orders.get(name, 0)
-
-
-def _plane_findings(site: Site, limits: PackingLimits) -> Iterator[Finding]:
-    plane = site.sizes(0, -2, -1)
-    if plane is None:
-        yield site.unchecked("the size of its planes")
-        return
-    size = math.prod(plane) * (site.bits(0) or 8) // 8
-    if size > limits.plane_bytes:
-        reason = f"exchanges axes of planes of {size} bytes; {site.chip} has {limits.plane_bytes // KB} KB"
-        yield site.error(reason, "Cut the tensor into parts, turn each, and join them.")
-
-
-def _turning_findings(site: Site, room: int, order: tuple[int, ...] | None) -> Iterator[Finding]:
-    shape = site.shape(0)
-    if not order or order[0] != 0:
-        reason = f"moves the first axis of a tensor of four axes; {site.chip} leaves that in place"
-        yield site.error(reason, "Keep the batch first.")
-    elif shape is None or None in shape:
-        yield site.unchecked("its size")
     else:
-        size = math.prod(n for n in shape if n is not None) * (site.bits(0) or 8) // 8
-        if size > room:
-            reason = f"exchanges axes of a tensor of {size} bytes; {site.chip} has room for {room // KB} KB"
-            yield site.error(reason, "Cut the tensor into parts, turn each, and join them.")
+        yield from _turning_findings(site, limits, shape, name)
+
+
+def _turning_findings(site: Site, limits: PackingLimits, shape: Shape, order: str) -> Iterator[Finding]:
+    """Tensors of three axes with large planes, and of more; not those that were seen to be exact in this order."""
+    count, plane, remedy = (
+        product_of(shape),
+        site.sizes(0, -2, -1),
+        "Cut the tensor into parts, turn each, and join them.",
+    )
+    if count is not None and site.bytes(0, count) <= limits.turned_orders.get(order, 0):
+        return
+    if len(shape) == 3:
+        size, room = None if plane is None else site.bytes(0, math.prod(plane)), limits.plane_bytes
+        what, has, unknown = "planes", f"{site.chip} has", "the size of its planes"
+    elif len(shape) > 3 and limits.turned_bytes is not None:
+        size, room = None if count is None else site.bytes(0, count), limits.turned_bytes
+        what, has, unknown = "a tensor", f"{site.chip} has room for", "its size"
+        if order[:1] != "0":
+            reason = f"moves the first axis of a tensor of four axes; {site.chip} leaves that in place"
+            yield site.error(reason, "Keep the batch first.")
+            return
+    else:
+        return
+    if size is None:
+        yield site.unchecked(unknown)
+    elif size > room:
+        yield site.error(f"exchanges axes of {what} of {size} bytes; {has} {room // KB} KB", remedy)
 
 
 @limit(943, "axes", "Axes are attributes, counted from the front.", "Squeeze", "Unsqueeze")
@@ -494,36 +440,31 @@ def check_axes_attribute(site: Site) -> Iterator[Finding]:
     if len(site.node.inputs) > 1:
         reason = "its axes are an input, which the packer does not read"
         yield site.error(reason, "Export with opset_version=12 or 11, and dynamo=False.")
-    negative = [axis for axis in site.attribute("axes", ()) if axis < 0]
-    if negative:
-        yield site.error(
-            f"its axis {negative[0]} is counted from the end; the packer takes axes that are counted from the front",
-            f"Write the positive axis, as in x.unsqueeze(2): {BY_EXPORT.format(site.chip)}.",
-        )
+    negative = next((axis for axis in site.attribute("axes", ()) if axis < 0), None)
+    if negative is not None:
+        takes = "the packer takes axes that are counted from the front"
+        remedy = f"Write the positive axis, as in x.unsqueeze(2): {BY_EXPORT.format(site.chip)}."
+        yield site.error(f"its axis {negative} is counted from the end; {takes}", remedy)
 
 
 @limit(944, "constant-shape", "Shapes and bounds are constants.", "Reshape", "Expand")
 def check_constant_shape(site: Site) -> Iterator[Finding]:
     """The packer reads shapes while it packs."""
-    yield from _computed_bounds(site)
-
-
-def _computed_bounds(site: Site) -> Iterator[Finding]:
     if any(site.input(i) is not None and site.constant(i) is None for i in range(1, len(site.node.inputs))):
-        yield site.error("its shape or bounds are computed; the packer wants constants", _CONSTANT_SHAPE)
+        remedy = "Export without dynamic_axes or with target=…, so that every size is fixed and the shape a constant."
+        yield site.error("its shape or bounds are computed; the packer wants constants", remedy)
 
 
 @limit(945, "slice", "A Slice cuts one axis, at constant bounds.", "Slice")
 def check_slice(site: Site) -> Iterator[Finding]:
     """Constant bounds, and few axes at a time."""
-    yield from _computed_bounds(site)
-    starts, most = site.constant(1), site.limits(PackingLimits).slice_axes
+    yield from check_constant_shape.check(site)
+    starts, steps, most = site.constant(1), site.constant(4), site.limits(PackingLimits).slice_axes
     if starts is not None and starts.size > most:
         reason = f"slices {starts.size} axes at once; the packer takes {most}"
         yield site.error(reason, "Slice one axis after the other.")
-    steps = site.constant(4)
-    if steps is not None and any(step != 1 for step in steps.reshape(-1).tolist()):
-        (step, *_) = [step for step in steps.reshape(-1).tolist() if step != 1]
+    step = next((step for step in (() if steps is None else steps.reshape(-1).tolist()) if step != 1), None)
+    if step is not None:
         also = " A convolution that reads it can step itself (stride=2)." if step > 1 else ""
         yield site.error(f"steps by {step}; the engine takes every number", f"{NO_EXACT_FORM}{also}")
 
@@ -548,26 +489,22 @@ def check_quant(site: Site) -> Iterator[Finding]:
 @limit(949, "pad", "A border is of zeros, around few axes.")
 def check_pad(site: Site) -> Iterator[Finding]:
     """How many axes one iqPad pads, of how many, and with what."""
-    pads, value, most = site.constant(1), site.constant(2), site.limits(PackingLimits).padded_axes
-    shape, rank = site.shape(0), site.limits(PackingLimits).padded_rank
-    if shape is not None and len(shape) != rank:
+    pads, value, limits, shape = site.constant(1), site.constant(2), site.limits(PackingLimits), site.shape(0)
+    pads = np.zeros(0) if pads is None else pads
+    padded = np.count_nonzero(pads.reshape(2, -1).any(axis=0)) if pads.size % 2 == 0 else 0
+    if shape is not None and len(shape) != limits.padded_rank:
         more, fewer = f"Add axes of size 1 before it: {BY_EXPORT.format(site.chip)}.", "Merge axes with a reshape."
-        reason = f"pads a tensor of {len(shape)} axes; the engine takes {rank}"
-        yield site.error(reason, more if len(shape) < rank else fewer)
-    if pads is not None and pads.size % 2 == 0:
-        padded = int((pads.reshape(2, -1) != 0).any(axis=0).sum())
-        if padded > most:
-            yield site.error(
-                f"pads {padded} axes; the engine takes {most}", "Leave padding to the convolution behind (padding=)."
-            )
-    if pads is not None and (pads < 0).any():
-        yield site.error(
-            "cuts numbers off, by a negative padding", f"Slice them off instead (x[..., 1:]). {NO_EXACT_FORM}"
-        )
+        reason = f"pads a tensor of {len(shape)} axes; the engine takes {limits.padded_rank}"
+        yield site.error(reason, more if len(shape) < limits.padded_rank else fewer)
+    if padded > limits.padded_axes:
+        reason = f"pads {padded} axes; the engine takes {limits.padded_axes}"
+        yield site.error(reason, "Leave padding to the convolution behind (padding=).")
+    if (pads < 0).any():
+        remedy = f"Slice them off instead (x[..., 1:]). {NO_EXACT_FORM}"
+        yield site.error("cuts numbers off, by a negative padding", remedy)
     if value is not None and value.any():
-        yield site.error(
-            f"a border of {value.reshape(-1).tolist()[0]}; the packer takes zeros", f"Pad with zeros. {NO_EXACT_FORM}"
-        )
+        reason = f"a border of {value.reshape(-1).tolist()[0]}; the packer takes zeros"
+        yield site.error(reason, f"Pad with zeros. {NO_EXACT_FORM}")
 
 
 @limit(950, "wide-end", "Integers that become real numbers have 8 bits.")
@@ -578,10 +515,8 @@ def check_wide_dequant(site: Site) -> Iterator[Finding]:
         return
     reason = f"turns {bits}-bit integers into real numbers; {site.chip}'s packer takes them for {most} bits"
     if all(output.is_graph_output() and not output.uses() for output in site.node.outputs):
-        yield site.warning(
-            f"{reason} where it keeps the float ends",
-            "Pack without keeping them, or export with is_input_quant=True: the file then ends in integers, which are exact.",
-        )
+        export = "export with is_input_quant=True: the file then ends in integers, which are exact."
+        yield site.warning(f"{reason} where it keeps the float ends", f"Pack without keeping them, or {export}")
     else:
         yield site.error(reason, f"Leave out_bits of the layer before at {most}.")
 
@@ -589,9 +524,8 @@ def check_wide_dequant(site: Site) -> Iterator[Finding]:
 @limit(905, "tensor-width", "Tensors have widths that the chip lists.", severity=WARNING, everywhere=True)
 def check_tensor_widths(site: Site) -> Iterator[Finding]:
     """Widths that the chip's documents do not list."""
-    known = site.limits(PackingLimits).data_bits
-    widths = sorted({bits for i in range(len(site.node.inputs)) if (bits := site.bits(i)) is not None})
-    strange = [bits for bits in widths if bits not in known]
+    known, widths = site.limits(PackingLimits).data_bits, {site.bits(i) for i in range(len(site.node.inputs))}
+    strange = sorted(bits for bits in widths if bits is not None and bits not in known)
     if strange and site.op_type != "Dequant":
         reason = f"works on {strange[0]}-bit numbers; {site.chip} is documented for {', '.join(map(str, known))} bits"
         yield site.untried(reason, "Leave out_bits of the layer before at 8, or try the file on the chip.")

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from linger.checks.findings.structure import places_of
 from linger.checks.limits import products, windows
-from linger.checks.limits.limit import KB, Limit, Site, limit
+from linger.checks.limits.limit import KB, QUANTIZE_FOR, Limit, Site, limit
 from linger.checks.memory_use import (
     MEMORY,
     PRODUCT_MEMORY,
@@ -53,7 +53,7 @@ from linger.targets import COMPARE, DEFAULT_TARGET, FLOAT, Status, Target, chips
 
 _ONE_BLOCK = "the packer copies weight and bias of a node as one block, so the engine reads other numbers"
 _ONE_SAMPLE = "Export with one sample (args of the shape [1, …]), and join no samples along the first axis."
-_QUANTIZE_FOR = "Quantize the model for this chip: linger.init(model, target={!r})."
+
 
 MODEL = limit_rule(901, "model", "The model has constants and fits into the chip's memory.")
 PLATFORM = limit_rule(903, "platform", "The file names the chip, and no other.")
@@ -88,7 +88,7 @@ def _name_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
     nameless = [describe(n) for n in nodes if platform_of(n) == target.name and "quant_mode" not in n.attributes]
     if nameless and not has_newer and not target.is_default:
         reason = f"{target.name}'s packer asks for quant_mode, which {len(nameless)} nodes lack: {listing(nameless)}"
-        yield Finding(ERROR, "", reason, _QUANTIZE_FOR.format(target.name), PLATFORM.id)
+        yield Finding(ERROR, "", reason, QUANTIZE_FOR.format(target.name), PLATFORM.id)
     if has_newer and not target.reads_newer:
         refused = "was not tried with" if target.refuses_untried else "refuses"
         reason = f"{target.name}'s packer {refused} files of the domain {NEWER!r}"
@@ -100,7 +100,7 @@ def _platform_findings(nodes: Sequence[ir.Node], target: Target) -> Iterator[Fin
     """The packer wants one name in all nodes that have one, and takes a file without names for the default chip."""
     named = Counter(name for node in nodes if (name := platform_of(node)) is not None)
     others = [name for name in named if name != target.name]
-    severity, remedy = ERROR, _QUANTIZE_FOR.format(target.name)
+    severity, remedy = ERROR, QUANTIZE_FOR.format(target.name)
     if others:
         count = sum(named[name] for name in others)
         reason = f"the file is for {listing(others)}, not for {target.name}: {count} of {len(nodes)} nodes say so"
@@ -240,7 +240,7 @@ def check_variant(site: Site) -> Iterator[Finding]:
         return
     if platform_of(site.node) is None:
         reason = f"the node computes as {DEFAULT_TARGET.name} does, not as {site.chip}"
-        yield site.error(reason, _QUANTIZE_FOR.format(site.chip))
+        yield site.error(reason, QUANTIZE_FOR.format(site.chip))
 
 
 @limit(904, "compared", "The op's numbers were compared with the chip's.", severity=WARNING, everywhere=True)
@@ -374,7 +374,7 @@ def _unpacked_names(model: ir.Model, target: Target) -> Iterator[Finding]:
     """Names of the newer dialect that the packer does not know, although it knows an op that computes the same."""
     for place in places_of(model.graph):
         op = NEWER_OPS.get(place.node.op_type) if is_newer(place.node) else None
-        if op is not None and not op.is_packed and op.older is not None and target.takes(op.older):
+        if op is not None and not op.declared.is_packed and op.older is not None and target.takes(op.older):
             reason = f"{target.name}'s packer does not know the name {op.name}"
             remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes it as {op.older}."
             yield Finding(ERROR, str(place), reason, remedy, check_known.rule.id)

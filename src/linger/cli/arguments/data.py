@@ -9,6 +9,7 @@ A folder of .wav files as the input of a model: one channel, −1 to 1, in windo
 from __future__ import annotations
 
 import wave
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from linger.cli.arguments.options import (
     files_in,
     require_data,
 )
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_if
 from linger.progress import progress
 from linger.verification.array_files import load_arrays, natural_order
 from linger.workflow.samples import (
@@ -71,47 +72,36 @@ class DataOptions:
 
 
 def read_data(text: str, model: nn.Module, options: DataOptions) -> Samples:
-    """The data that `text` names; see the page on `linger quantize` for what each form means.
-
-    Raises:
-        UsageError: There is no such thing, or it cannot be read; every file that is at fault is named.
-    """
-    samples = _read(text, model, options)
+    """Read the data that `text` names, in any form of the page on `linger quantize`; refuse all files at fault at once."""
+    require_data(text)
+    path = Path(text)
+    if path.is_dir():
+        samples = _folder(path, options)
+    elif path.suffix in ARRAYS:
+        samples = _arrays(path, model, options)
+    else:
+        named = load_named(text)
+        data = call_named(named, text) if callable(named) and not isinstance(named, Tensor) else named
+        samples = of_user(data, model, text, batch=options.batch, limit=options.limit)
     if options.labels == _NO_LABELS:
         samples = without_labels(samples)
     elif options.labels:
-        samples = _with_labels(samples, _label_file(Path(options.labels)), text)
+        samples = _with_labels(samples, Path(options.labels), text)
     checked_arguments(samples, text)
     return samples
 
 
-def _read(text: str, model: nn.Module, options: DataOptions) -> Samples:
-    require_data(text)
-    path = Path(text)
-    if path.is_dir():
-        return _folder(path, options)
-    if path.suffix in ARRAYS:
-        return _arrays(path, model, options)
-    found = load_named(text)
-    made = call_named(found, text) if callable(found) and not isinstance(found, Tensor) else found
-    return of_user(made, model, text, batch=options.batch, limit=options.limit)
-
-
 def _arrays(path: Path, model: nn.Module, options: DataOptions) -> Samples:
     """Every array is the argument of its name, else in the order of the file; one with a name for labels is the labels."""
-    found = {name: as_tensor(array) for name, array in load_arrays(path, "of typical inputs").items()}
+    arrays = {name: as_tensor(array) for name, array in load_arrays(path, "of typical inputs").items()}
     is_archive = path.suffix == ".npz"
     needed = positional_arguments(model, needed_only=True)  # an argument may be called y
-    names = [name for name in found if is_archive and name in LABELS and name not in needed]
-    if len(names) > 1:
-        raise UsageError(f"{path}: {listing(names)} all look like labels. Keep one of them.")
-    inputs = [name for name in found if name not in names]
-    if not inputs:
-        raise UsageError(f"{path}: there is no array of inputs in it. {DATA_FORMS}.")
-    labels = found[names[0]] if names else None
-    given = {name: found[name] for name in inputs}
-    samples = of_arrays(_bound(given, model, path) if is_archive else tuple(given.values()), labels, str(path))
-    return limited(samples, options.limit)
+    labels = [name for name in arrays if is_archive and name in LABELS and name not in needed]
+    refuse_if(len(labels) > 1, f"{path}: {listing(labels)} all look like labels. Keep one of them.")
+    inputs = {name: array for name, array in arrays.items() if name not in labels}
+    refuse_if(not inputs, f"{path}: there is no array of inputs in it. {DATA_FORMS}.")
+    bound = _bound(inputs, model, path) if is_archive else tuple(inputs.values())
+    return limited(of_arrays(bound, arrays[labels[0]] if labels else None, str(path)), options.limit)
 
 
 def _bound(arrays: dict[str, Tensor], model: nn.Module, path: Path) -> tuple[Tensor, ...]:
@@ -125,11 +115,7 @@ def _bound(arrays: dict[str, Tensor], model: nn.Module, path: Path) -> tuple[Ten
 
 
 def _in_order(arrays: list[str], arguments: list[str], path: Path) -> list[str]:
-    """The names of arrays in the order of the arguments of forward; as they are where no array is called like one.
-
-    Raises:
-        UsageError: Only some are called like arguments, or an argument before them is missing: an order would be a guess.
-    """
+    """The names of arrays in the order of forward's arguments, or as they are if none has such a name; refuse to guess."""
     other = [name for name in arrays if name not in arguments]
     if len(other) == len(arrays):
         return arrays
@@ -146,37 +132,31 @@ def _in_order(arrays: list[str], arguments: list[str], path: Path) -> list[str]:
 def _folder(folder: Path, options: DataOptions) -> Samples:
     """The images or the sounds of a folder and of its sub-folders, sorted by name."""
     files = sorted(files_in(folder), key=lambda f: (f.parent, natural_order(f)))
-    found = {
-        kind: [f for f in files if f.suffix.lower() in suffixes]
-        for kind, suffixes in (("images", IMAGES), ("sounds", SOUNDS))
-    }
-    if all(found.values()):
-        raise UsageError(
-            f"{folder}: it holds {len(found['images'])} images and {len(found['sounds'])} sounds. Give a folder of one kind."
-        )
-    if found["images"]:
-        return read_images(folder, found["images"], options.images)
-    return read_sounds(folder, found["sounds"], options.sounds)  # there is one of either kind, as was asked before
-
-
-def _label_file(path: Path) -> Tensor:
-    found = list(load_arrays(path, "of labels").values())
-    if len(found) != 1:
-        raise UsageError(f"{path}: {len(found)} arrays. Give a file with one array, a label for each sample.")
-    return as_tensor(found[0])
-
-
-def _with_labels(samples: Samples, labels: Tensor, what: str) -> Samples:
-    """The same samples with other labels."""
-    if not samples.are_rows:
-        raise UsageError(
-            f"{what}: --labels needs samples, and these are batches. Return (input, label) batches instead."
-        )
-    made = of_arrays(joined_rows([p.arguments for p in samples.pieces]), labels, samples.what)
-    return replace(
-        made,
-        pieces=tuple(replace(p, group=old.group) for p, old in zip(made.pieces, samples.pieces, strict=True)),
+    images, sounds = ([f for f in files if f.suffix.lower() in suffixes] for suffixes in (IMAGES, SOUNDS))
+    refuse_if(
+        images and sounds,
+        f"{folder}: it holds {len(images)} images and {len(sounds)} sounds. Give a folder of one kind.",
     )
+    if images:
+        return read_images(folder, images, options.images)
+    return read_sounds(folder, sounds, options.sounds)  # there is one of either kind, as was asked before
+
+
+def _with_labels(samples: Samples, file: Path, what: str) -> Samples:
+    """The same samples with the labels of a file."""
+    labels = list(load_arrays(file, "of labels").values())
+    refuse_if(len(labels) != 1, f"{file}: {len(labels)} arrays. Give a file with one array, a label for each sample.")
+    refuse_if(
+        not samples.are_rows,
+        f"{what}: --labels needs samples, and these are batches. Return (input, label) batches instead.",
+    )
+    labeled = of_arrays(joined_rows([p.arguments for p in samples.pieces]), as_tensor(labels[0]), samples.what)
+    return _with_groups(labeled, [piece.group for piece in samples.pieces])
+
+
+def _with_groups(samples: Samples, groups: Iterable[str | None]) -> Samples:
+    pieces = zip(samples.pieces, groups, strict=True)
+    return replace(samples, pieces=tuple(replace(piece, group=group) for piece, group in pieces))
 
 
 _HOLD_16_BITS = ("PNG", "PPM")
@@ -193,11 +173,7 @@ _PRESETS: dict[Scale, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
 
 
 def read_images(folder: Path, files: list[Path], options: ImageOptions) -> Samples:
-    """The images [samples, channels, height, width]; labels where every image lies in a sub-folder, its class.
-
-    Raises:
-        UsageError: Files that cannot be read, all of them; images of different sizes and no size; means that do not fit.
-    """
+    """The images [samples, channels, height, width], with labels where every image lies in a sub-folder, its class."""
     mean, std, divisor = _normalization(options)
     chosen = [files[i] for i in spread(len(files), options.limit)]
     if options.size is not None:
@@ -215,30 +191,34 @@ def read_images(folder: Path, files: list[Path], options: ImageOptions) -> Sampl
 
 
 def _numbers_of(folder: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """An array that is not filled yet, if there is memory for it."""
+    what = f"{shape[0]} images of {shape[-1]}x{shape[-2]}"
+    return _zeros(
+        shape, f"{folder}: {what} do not fit into memory. Give a smaller --size, or fewer images with --limit."
+    )
+
+
+def _zeros(shape: tuple[int, ...], refusal: str) -> NDArray[np.float32]:
     try:
-        return np.empty(shape, np.float32)
+        return np.zeros(shape, np.float32)
     except (MemoryError, ValueError):  # a ValueError where not even the number of bytes can be written
-        raise UsageError(
-            f"{folder}: {shape[0]} images of {shape[-1]}x{shape[-2]} do not fit into memory. Give a smaller --size, or "
-            "fewer images with --limit."
-        ) from None
+        raise UsageError(refusal) from None
 
 
 def _normalization(options: ImageOptions) -> tuple[NDArray[Any], NDArray[Any], float]:
     """Mean and deviation for each channel, and what bytes are divided by."""
     divisor, usual_mean, usual_std = _PRESETS[options.scale]
-    found = []
-    for name, given, usual in (("--mean", options.mean, usual_mean), ("--std", options.std, usual_std)):
-        values = usual if given is None else given
-        if len(values) not in (1, options.channels):
-            raise UsageError(
-                f"{name}: {len(values)} numbers for {options.channels} channels. Give one number, or one for each channel."
-            )
-        found.append(np.resize(np.array(values, np.float32), options.channels))
-    if not (found[1] > 0).all():
-        raise UsageError("--std: a deviation of 0 or less. Give numbers above 0.")
-    return found[0], found[1], divisor
+    mean, std = (
+        (usual_mean if options.mean is None else options.mean),
+        (usual_std if options.std is None else options.std),
+    )
+    for name, values in (("--mean", mean), ("--std", std)):
+        refuse_if(
+            len(values) not in (1, options.channels),
+            f"{name}: {len(values)} numbers for {options.channels} channels. Give one number, or one for each channel.",
+        )
+    means, deviations = (np.resize(np.array(values, np.float32), options.channels) for values in (mean, std))
+    refuse_if(not (deviations > 0).all(), "--std: a deviation of 0 or less. Give numbers above 0.")
+    return means, deviations, divisor
 
 
 def _read_image(folder: Path, files: list[Path], options: ImageOptions) -> list[NDArray[np.uint8]]:
@@ -248,7 +228,7 @@ def _read_image(folder: Path, files: list[Path], options: ImageOptions) -> list[
     """
     from PIL import Image, UnidentifiedImageError
 
-    kept: list[NDArray[np.uint8]] = []
+    images: list[NDArray[np.uint8]] = []
     sizes, wrong = set(), []
     for file in progress(files, "read images"):
         name = file.relative_to(folder).as_posix()
@@ -262,17 +242,14 @@ def _read_image(folder: Path, files: list[Path], options: ImageOptions) -> list[
             continue
         sizes.add(f"{pixels.shape[2]}x{pixels.shape[1]}")
         if len(sizes) == 1:  # else only the sizes are still of interest
-            kept.append(pixels)
-    if wrong:
-        raise UsageError(
-            f"{len(wrong)} of {len(files)} images cannot be read: {listing(wrong)}. Repair or remove them."
-        )
-    if len(sizes) > 1:
-        raise UsageError(
-            f"{folder}: the images have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
-            "takes, for example --size 224."
-        )
-    return kept
+            images.append(pixels)
+    refuse_if(wrong, f"{len(wrong)} of {len(files)} images cannot be read: {listing(wrong)}. Repair or remove them.")
+    refuse_if(
+        len(sizes) > 1,
+        f"{folder}: the images have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
+        "takes, for example --size 224.",
+    )
+    return images
 
 
 def _pixels(file: Path, options: ImageOptions) -> NDArray[np.uint8]:
@@ -293,11 +270,7 @@ def _pixels(file: Path, options: ImageOptions) -> NDArray[np.uint8]:
 
 
 def _of_bytes(image: Image, kind: str | None) -> Image:
-    """The image with numbers of 8 bits, which Pillow cuts off at 255 instead: of grey with 16 bits the upper ones.
-
-    Raises:
-        ValueError: Its numbers have no known range.
-    """
+    """The image with 8 bits, of 16-bit grey the upper ones, which Pillow would clip; a ValueError for any other width."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and kind in _HOLD_16_BITS):
@@ -346,24 +319,18 @@ def read_sounds(folder: Path, files: list[Path], options: SoundOptions) -> Sampl
     ends = np.cumsum([max(1, sound.frames // size) for sound in sounds])
     chosen = np.array(spread(int(ends[-1]), options.limit))
     owners = np.searchsorted(ends, chosen, side="right")
-    try:
-        windows = np.zeros((len(chosen), size), np.float32)
-    except (MemoryError, ValueError):  # a ValueError where not even the number of bytes can be written
-        raise UsageError(
-            f"{folder}: {len(chosen)} windows of {size} samples do not fit into memory. Give a smaller --length, or fewer "
-            "windows with --limit."
-        ) from None
+    refusal = (
+        f"{folder}: {len(chosen)} windows of {size} samples do not fit into memory. Give a smaller --length, or fewer "
+    )
+    windows = _zeros((len(chosen), size), f"{refusal}windows with --limit.")
     starts = (chosen - np.concatenate([[0], ends])[owners]) * size
     for row, owner, start in progress(list(zip(windows, owners, starts, strict=True)), "read sounds"):
-        found = _read_sound(sounds[owner], int(start), size)
-        row[: len(found)] = found
+        samples = _read_sound(sounds[owner], int(start), size)
+        row[: len(samples)] = samples
     shaped = windows[:, None, :] if options.has_channel else windows
     what = f"{len(set(owners.tolist()))} sounds of {folder}, {len(windows)} windows of {size} samples"
-    samples = of_arrays([torch.from_numpy(shaped)], None, what)
     groups = [sounds[owner].file.relative_to(folder).as_posix() for owner in owners]
-    return replace(
-        samples, pieces=tuple(replace(p, group=group) for p, group in zip(samples.pieces, groups, strict=True))
-    )
+    return _with_groups(of_arrays([torch.from_numpy(shaped)], None, what), groups)
 
 
 def _headers(folder: Path, files: list[Path], options: SoundOptions) -> list[_Sound]:

@@ -24,16 +24,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from linger.cli.arguments.options import HOW, METRIC, named_in, require_code, require_file
-from linger.errors import LingerError, UsageError, in_one_line, listing
+from linger.errors import LingerError, UsageError, in_one_line, listing, refuse_if
 from linger.lazy_exports import importing
 
-_PACKAGES = {
-    "cv2": "opencv-python",
-    "PIL": "pillow",
-    "sklearn": "scikit-learn",
-    "skimage": "scikit-image",
-    "yaml": "PyYAML",
-}
+_PACKAGES = {"cv2": "opencv-python", "PIL": "pillow", "sklearn": "scikit-learn", "skimage": "scikit-image"}
+_PACKAGES |= {"yaml": "PyYAML"}
 """What is installed under another name than it is imported by."""
 
 _OTHERS = tuple(
@@ -43,34 +38,9 @@ _OTHERS = tuple(
 """Where code lies that no user wrote."""
 
 
-def require_callable_as_it_is(found: Callable[..., object], text: str) -> None:
-    """Refuse a callable that needs arguments, which the command line has none of.
-
-    Raises:
-        UsageError: It needs some; all of them are named.
-    """
-    try:
-        parameters = inspect.signature(found).parameters.values()
-    except (TypeError, ValueError):  # something in C that does not say
-        return
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
-    if needed:
-        name = text.rpartition(":")[2]
-        raise UsageError(
-            f"{text}: it needs arguments ({listing(needed)}), and it is called without any. Name a callable that needs none: "
-            f"a function that returns {name}(…) with the arguments that you use."
-        )
-
-
 def explained(text: str, error: BaseException) -> UsageError:
-    """The sentence about an error that a user's code has raised, while it was imported or called.
-
-    Args:
-        text: What the user has named.
-        error: What it raised.
-    """
-    where = _where(error)
+    """The sentence about an error that a user's code, which is named by a text, has raised while it was imported or called."""
+    where = _where(error) or "it"
     if isinstance(error, SyntaxError) and error.filename:
         return UsageError(
             f"{text}: {_shown(error.filename)}, line {error.lineno}: this is no valid Python ({error.msg})."
@@ -78,16 +48,16 @@ def explained(text: str, error: BaseException) -> UsageError:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         return UsageError(
-            f"{text}: {where or 'it'} imports {error.name!r}, which is not installed. Install it (pip install "
+            f"{text}: {where} imports {error.name!r}, which is not installed. Install it (pip install "
             f"{_PACKAGES.get(package, package)}), or put {package}.py beside your file if it is your own."
         )
     if isinstance(error, SystemExit):
         return UsageError(
-            f"{text}: {where or 'it'} ends the program (SystemExit: {error.code}). Put what runs a program under "
+            f"{text}: {where} ends the program (SystemExit: {error.code}). Put what runs a program under "
             'if __name__ == "__main__":.'
         )
     said = f"{type(error).__name__}: {in_one_line(error)}".rstrip(".")
-    return UsageError(f"{text}: {where or 'it'} fails ({said}). The error comes from this code: mend it there.")
+    return UsageError(f"{text}: {where} fails ({said}). The error comes from this code: mend it there.")
 
 
 def _where(error: BaseException) -> str:
@@ -119,57 +89,70 @@ def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
         UsageError: There is no such thing, it is no model, or the checkpoint does not fit it.
     """
     require_code(text)
-    model = _made(load_named(text), text)
+    model = load_named(text)
+    if not isinstance(model, nn.Module) and callable(model):
+        model = call_named(model, text)
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{text}: this is a {type(model).__name__}, not a torch module. {HOW}.")
     if checkpoint is not None:
-        _load_weights(model, checkpoint)
+        from linger.analysis.checkpoint import load_state_dict
+
+        state = load_state_dict(checkpoint)
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            lines = " ".join(line.strip() for line in str(error).splitlines()[1:])
+            raise UsageError(f"{checkpoint}: it does not fit the model. {lines[:400]}") from error
     return model.eval()
 
 
 def load_metric(text: str) -> Callable[[nn.Module], float]:
-    """The metric that `text` names: a function of a model, whose errors name the line of the user's code.
-
-    Raises:
-        UsageError: There is no such thing, or it cannot be called with a model.
-    """
+    """Load the metric that `text` names, a function of a model; its errors name the line of the user's code."""
     from linger.tuning.mixed_precision.goals import checked_metric
 
     require_code(text, "metric", METRIC)
-    found = cast(Callable[[nn.Module], float], load_named(text))
-    checked_metric(f"--metric {text}", found)
+    metric = cast(Callable[[nn.Module], float], load_named(text))
+    checked_metric(f"--metric {text}", metric)
 
     def measure(model: nn.Module) -> float:
         try:
-            return found(model)
+            return metric(model)
         except LingerError:
             raise
         except (Exception, SystemExit) as error:  # the user's code may raise anything, and end the program
             raise explained(text, error) from error
 
-    measure.__name__ = getattr(found, "__name__", type(found).__name__)
+    measure.__name__ = getattr(metric, "__name__", type(metric).__name__)
     return measure
 
 
 def load_named(text: str) -> object:
-    """What a text of the form `package.module:name` or `file.py:name` names.
+    """Import what a text of the form `package.module:name` or `file.py:name` names; refuse what is not there."""
+    named = named_in(text)
+    assert named is not None  # the caller has looked
+    place, name = named
+    module = _module(place)
+    if not hasattr(module, name):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise UsageError(f"{place}: there is no {name!r} in it. It has {listing(known, limit=8) or 'nothing to call'}.")
+    return getattr(module, name)
 
-    Raises:
-        UsageError: There is no such thing, or its module cannot be imported.
-    """
-    found = named_in(text)
-    assert found is not None  # the caller has looked
-    place, name = found
-    return _attribute(_module(place), place, name)
 
-
-def call_named(found: Callable[[], object], text: str) -> object:
-    """What a user's callable returns.
-
-    Raises:
-        UsageError: It fails, or needs arguments.
-    """
-    require_callable_as_it_is(found, text)
+def call_named(function: Callable[[], object], text: str) -> object:
+    """Call what a user named; refuse a callable that needs arguments, which the command line has none of."""
     try:
-        return found()
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # something in C that does not say
+        parameters = []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
+    if needed:
+        raise UsageError(
+            f"{text}: it needs arguments ({listing(needed)}), and it is called without any. Name a callable that needs none: "
+            f"a function that returns {text.rpartition(':')[2]}(…) with the arguments that you use."
+        )
+    try:
+        return function()
     except (Exception, SystemExit) as error:  # the user's code may raise anything, and end the program
         raise explained(text, error) from error
 
@@ -203,46 +186,18 @@ def _module(place: str) -> ModuleType:
         raise explained(place, error) from error
 
 
-def _attribute(module: ModuleType, place: str, name: str) -> object:
-    if not hasattr(module, name):
-        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise UsageError(f"{place}: there is no {name!r} in it. It has {listing(known, limit=8) or 'nothing to call'}.")
-    return getattr(module, name)
-
-
-def _made(found: object, text: str) -> nn.Module:
-    if not isinstance(found, nn.Module) and callable(found):
-        found = call_named(found, text)
-    if not isinstance(found, nn.Module):
-        raise UsageError(f"{text}: this is a {type(found).__name__}, not a torch module. {HOW}.")
-    return found
-
-
-def _load_weights(model: nn.Module, checkpoint: Path) -> None:
-    from linger.analysis.checkpoint import load_state_dict
-
-    state = load_state_dict(checkpoint)
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:]]
-        raise UsageError(f"{checkpoint}: it does not fit the model. {' '.join(lines)[:400]}") from error
-
-
 def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
-    """The arguments of one forward pass from an .npz file, in its order; from an .npy file, the one argument.
-
-    Raises:
-        UsageError: No such file, or not arrays.
-    """
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
-    arrays = _read_arrays(path)
-    if not arrays:
-        raise UsageError(f"{path}: there is no array in it.")
+    """The arguments of one forward pass from an .npz file, in its order; from an .npy file, the one argument."""
+    refuse_if(not path.is_file(), f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
+    try:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            arrays = list(content.values()) if isinstance(content, np.lib.npyio.NpzFile) else [content]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
+    refuse_if(not arrays, f"{path}: there is no array in it.")
     wrong = [str(array.dtype) for array in arrays if array.dtype.kind not in "biufc"]
-    if wrong:
-        raise UsageError(f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
+    refuse_if(wrong, f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
     return tuple(map(as_tensor, arrays))
 
 
@@ -251,21 +206,8 @@ def as_tensor(array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else np.ascontiguousarray(array))
 
 
-def _read_arrays(path: Path) -> list[NDArray[Any]]:
-    try:
-        with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            return [found[name] for name in found.files] if isinstance(found, np.lib.npyio.NpzFile) else [found]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
-
-
 def random_input(text: str) -> tuple[torch.Tensor]:
-    """A standard normal tensor of the sizes in `1x3x224x224`.
-
-    Raises:
-        UsageError: Not such a text.
-    """
+    """A standard normal tensor of the sizes in a text like `1x3x224x224`."""
     try:
         sizes = [int(part) for part in text.replace("×", "x").replace(",", "x").split("x")]
         return (torch.randn(sizes, generator=torch.Generator().manual_seed(0)),)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -45,8 +46,6 @@ def schema(
             say("\n".join(known))
         return
     if command not in known:
-        from difflib import get_close_matches
-
         near = get_close_matches(command, known, n=1)
         raise UsageError(
             f"schema: there is none for {command!r}{f' (is {near[0]!r} meant?)' if near else ''}. "

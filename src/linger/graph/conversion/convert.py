@@ -113,16 +113,15 @@ def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.No
     """Return a plan for every node that can be converted, and the findings; change nothing."""
     nodes = {scope: list(scope_nodes(model, scope)) for scope in user_scopes(model)}
     values: list[ir.Value | None] = [*model.graph.inputs, *model.graph.initializers.values()]
-    values += [value for node in chain.from_iterable(nodes.values()) for value in (*node.inputs, *node.outputs)]
+    for node in chain.from_iterable(nodes.values()):
+        values += (*node.inputs, *node.outputs)
     names = Names(value.name or "" for value in values if value is not None)
     widths = _widths(model) if to == NEWER else {}
     plans: list[tuple[ir.Node, Plan]] = []
     findings: list[Finding] = []
     for scope, own in nodes.items():
         rewriter = NodeRewriter(model, scope, names, widths)
-        for node in own:
-            if not is_node_of(node, source, model):
-                continue
+        for node in (node for node in own if is_node_of(node, source, model)):
             try:
                 plan = _PLANNERS[to](node, rewriter)
             except NoEquivalent as obstacle:

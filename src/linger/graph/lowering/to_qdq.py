@@ -21,9 +21,10 @@ written as unsigned bytes, so that only symmetric files saturate.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -35,6 +36,7 @@ from linger.dialect import Op
 from linger.errors import listing
 from linger.graph.core.dialects import SAFE_WEIGHT
 from linger.graph.core.nodes import Changes, all_nodes, attributes_of, describe, is_dialect, op_of
+from linger.graph.core.rewiring import is_used
 from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form
 from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two, limits, storage_bits, window_reciprocal
 from linger.numeric.onnx.products import by_output
@@ -52,14 +54,23 @@ _ZERO_TYPES: Mapping[ir.DataType | None, type[np.generic]] = {ir.DataType.INT32:
 
 
 @dataclass(frozen=True)
-class Written:
-    """The output of a form and its largest errors in LSB; `to_qdq` says what the three mean."""
+class _QdqNode:
+    """A dialect node as it was written, and its largest errors in LSB (the module says what the three mean).
 
-    value: ir.Value
+    Attributes:
+        value: What stands for its output; None where the node is left to be explicit, for a reason.
+    """
+
+    value: ir.Value | None
     error: int = 0
     error_fused: int = 0
     error_saturated: int = 0
     reason: str = ""
+    name: str = ""
+
+    @property
+    def is_explicit(self) -> bool:
+        return self.value is None
 
 
 @dataclass
@@ -75,11 +86,8 @@ class QdqWriter(FormWriter):
 
     def dequantize(self, q: ir.Value, scale: float, *, zero_point: int = 0) -> ir.Value:
         """(q − zero_point) / scale."""
-        dtype = _ZERO_TYPES.get(q.dtype, np.int8)
-        step, zero = (
-            self.initializer(1.0 / scale, np.float32, "scale"),
-            self.initializer(zero_point, dtype, "zero_point"),
-        )
+        step = self.initializer(1.0 / scale, np.float32, "scale")
+        zero = self.initializer(zero_point, _ZERO_TYPES.get(q.dtype, np.int8), "zero_point")
         return self.emit("DequantizeLinear", [q, step, zero])
 
     def quantize(
@@ -102,83 +110,83 @@ class QdqWriter(FormWriter):
         return self.plus(real, 0.5 / source) if source > target else real
 
 
-Form = Callable[[QdqWriter], "Written | str"]
+Form = Callable[[QdqWriter], "_QdqNode | str"]
 """Writes the nodes; or says why the op has no QDQ form here."""
 
 
-def quant(w: QdqWriter) -> Written | str:
+def quant(w: QdqWriter) -> _QdqNode | str:
     """Mul, Add ½, Floor, Mul, then a QuantizeLinear that has nothing to round: the device rounds the sum to float32."""
     scale = w.attributes["scale_x"]
     scaled = w.emit("Mul", [w.input(0), w.initializer(scale, np.float32, "factor")])
     whole = w.emit("Floor", [w.plus(scaled, 0.5)])
     real = w.emit("Mul", [whole, w.initializer(1.0 / scale, np.float32, "factor")])
-    return Written(w.quantize(real, scale, bits=w.attributes["data_bits"]))
+    return _QdqNode(w.quantize(real, scale, bits=w.attributes["data_bits"]))
 
 
-def dequant(w: QdqWriter) -> Written | str:
+def dequant(w: QdqWriter) -> _QdqNode | str:
     """One DequantizeLinear."""
-    return Written(w.dequantize(w.input(0), w.attributes["scale_o"]))
+    return _QdqNode(w.dequantize(w.input(0), w.attributes["scale_o"]))
 
 
-def requant(w: QdqWriter) -> Written | str:
+def requant(w: QdqWriter) -> _QdqNode | str:
     """DQ, half unit, Q."""
     source, target = w.attributes["scale_x"], w.attributes["scale_o"]
     if source <= target:
         return "runtimes merge a DequantizeLinear that meets a QuantizeLinear"
     real = w.part(w.input(0), source=source, target=target)
-    return Written(w.quantize(real, target, bits=w.attributes["o_bits"]))
+    return _QdqNode(w.quantize(real, target, bits=w.attributes["o_bits"]))
 
 
-def add(w: QdqWriter) -> Written | str:
+def add(w: QdqWriter) -> _QdqNode | str:
     """DQ + DQ, Q; where both operands are rounded, one is quantized to the output's scale first."""
     a, target = w.attributes, w.attributes["scale_o"]
     left = w.part(w.input(0), source=a["scale_x"], target=target)
     if min(a["scale_x"], a["scale_y"]) > target:
         left = w.dequantize(w.quantize(left, target), target)
     right = w.part(w.input(1), source=a["scale_y"], target=target)
-    return Written(w.quantize(w.emit("Add", [left, right]), target, bits=a["o_bits"]))
+    return _QdqNode(w.quantize(w.emit("Add", [left, right]), target, bits=a["o_bits"]))
 
 
-def mul(w: QdqWriter) -> Written | str:
+def mul(w: QdqWriter) -> _QdqNode | str:
     """DQ · DQ, half unit, Q."""
     a, unit = w.attributes, w.attributes["scale_x"] * w.attributes["scale_y"]
     product = w.emit("Mul", [w.dequantize(w.input(0), a["scale_x"]), w.dequantize(w.input(1), a["scale_y"])])
     real = w.plus(product, 0.5 / unit) if unit > a["scale_o"] else product
-    return Written(w.quantize(real, a["scale_o"], bits=a["o_bits"]))
+    return _QdqNode(w.quantize(real, a["scale_o"], bits=a["o_bits"]))
 
 
-def cat(w: QdqWriter) -> Written | str:
+def cat(w: QdqWriter) -> _QdqNode | str:
     """DQ of each part, half a unit where it is rounded, Concat, Q."""
     a, target = w.attributes, w.attributes["scale_o"]
     sources = [a[f"scale_x_{i}"] for i in range(len(w.node.inputs))]
     if len(sources) == 1 and sources[0] <= target:
         return "runtimes drop the Concat of one tensor and merge what is around it"
     parts = [w.part(w.input(i), source=source, target=target) for i, source in enumerate(sources)]
-    return Written(w.quantize(w.emit("Concat", parts, axis=a["dim"]), target, bits=a["o_bits"]))
+    return _QdqNode(w.quantize(w.emit("Concat", parts, axis=a["dim"]), target, bits=a["o_bits"]))
 
 
-def relu(w: QdqWriter) -> Written | str:
+def relu(w: QdqWriter) -> _QdqNode | str:
     """DQ, Relu, Q, all at one scale."""
     scale = w.scale_of(w.input(0))
-    return Written(w.quantize(w.emit("Relu", [w.dequantize(w.input(0), scale)]), scale))
+    return _QdqNode(w.quantize(w.emit("Relu", [w.dequantize(w.input(0), scale)]), scale))
 
 
-def clip(w: QdqWriter) -> Written | str:
+def clip(w: QdqWriter) -> _QdqNode | str:
     """DQ, Clip at the real thresholds, Q, all at one scale."""
     low, high, scale = w.known(1), w.known(2), w.scale_of(w.input(0))
     if low is None or high is None:
         return "its thresholds are not constant"
     ends = [w.initializer(float(end) / scale, np.float32, "limit") for end in (low, high)]
-    return Written(w.quantize(w.emit("Clip", [w.dequantize(w.input(0), scale), *ends]), scale))
+    return _QdqNode(w.quantize(w.emit("Clip", [w.dequantize(w.input(0), scale), *ends]), scale))
 
 
-def max_pool(w: QdqWriter) -> Written | str:
+def max_pool(w: QdqWriter) -> _QdqNode | str:
     """DQ, MaxPool, Q, all at one scale."""
     scale = w.scale_of(w.input(0))
-    return Written(w.quantize(w.emit("MaxPool", [w.dequantize(w.input(0), scale)], **w.attributes), scale))
+    return _QdqNode(w.quantize(w.emit("MaxPool", [w.dequantize(w.input(0), scale)], **w.attributes), scale))
 
 
-def average_pool(w: QdqWriter) -> Written | str:
+def average_pool(w: QdqWriter) -> _QdqNode | str:
     """DQ, AveragePool, Q; ties by half a unit (area a power of two) or by a nudge."""
     a, source, target = w.attributes, w.attributes["scale_x"], w.attributes["scale_o"]
     area = math.prod(a["kernel_shape"])
@@ -195,7 +203,7 @@ def average_pool(w: QdqWriter) -> Written | str:
         nudge = _AVERAGE_NUDGE if goes_away_from_zero else -_AVERAGE_NUDGE
     value = w.quantize(real, target, bits=a["o_bits"], nudge=nudge)
     reason = "an integer kernel may lose the nudge that decides ties"
-    return Written(value, error_fused=_TIE, reason=reason) if nudge else Written(value)
+    return _QdqNode(value, error_fused=_TIE, reason=reason) if nudge else _QdqNode(value)
 
 
 @dataclass(frozen=True)
@@ -235,12 +243,12 @@ class _Product:
             return w.dequantize(w.initializer(self.bias, np.int32, "bias"), unit)
         return w.initializer(self.bias / unit, np.float32, "bias")
 
-    def finish(self, w: QdqWriter, total: ir.Value, *, is_one_node: bool = True) -> Written:
+    def finish(self, w: QdqWriter, total: ir.Value, *, is_one_node: bool = True) -> _QdqNode:
         """The sum, quantized."""
         a, nudge = w.attributes, _LIFT if self.zero_point else 0.0
         value = w.quantize(total, a["scale_o"], bits=a["o_bits"], zero_point=self.zero_point, nudge=nudge)
         saturated = self._saturated(is_one_node=is_one_node) if w.is_symmetric else 0
-        return Written(value, *self.errors[:2], saturated, self.reason)
+        return _QdqNode(value, *self.errors[:2], saturated, self.reason)
 
 
 def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | str:
@@ -295,35 +303,32 @@ def _in_lsb(error_of_sum: float, shift: int) -> int:
     return min(_LARGEST_ERROR, math.floor(error_of_sum * 2.0**-shift) + 1)
 
 
-def convolution(w: QdqWriter) -> Written | str:
-    """DQ of data, weights and bias, Conv over one or two axes, Q."""
-    a, plan = w.attributes, _plan_product(w)
+def convolution(w: QdqWriter) -> _QdqNode | str:
+    """DQ of data, weights and bias, Conv over one or two axes or ConvTranspose, Q."""
+    a, op = w.attributes, op_of(w.node)
+    plan = _plan_product(w, is_transposed=op.is_transposed)
     if isinstance(plan, str):
         return plan
-    geometry = {name: a[name] for name in ("dilations", "group", "kernel_shape", "pads", "strides")}
-    factors = [w.dequantize(w.input(0), a["scale_x"]), plan.real_weight(w)]
-    return plan.finish(w, w.emit("Conv", [*factors, plan.real_bias(w)], **geometry))
+    names = (
+        "dilations",
+        "group",
+        "kernel_shape",
+        *(("output_padding",) if op.is_transposed else ()),
+        "pads",
+        "strides",
+    )
+    factors = [w.dequantize(w.input(0), a["scale_x"]), plan.real_weight(w), plan.real_bias(w)]
+    return plan.finish(w, w.emit(op.float_op or "", factors, **{name: a[name] for name in names}))
 
 
-def transposed_convolution(w: QdqWriter) -> Written | str:
-    """DQ of data, weights and bias, ConvTranspose, Q."""
-    a, plan = w.attributes, _plan_product(w, is_transposed=True)
-    if isinstance(plan, str):
-        return plan
-    names = ("dilations", "group", "kernel_shape", "output_padding", "pads", "strides")
-    factors = [w.dequantize(w.input(0), a["scale_x"]), plan.real_weight(w)]
-    return plan.finish(w, w.emit("ConvTranspose", [*factors, plan.real_bias(w)], **{name: a[name] for name in names}))
-
-
-def linear(w: QdqWriter) -> Written | str:
+def linear(w: QdqWriter) -> _QdqNode | str:
     """DQ of data, weights and bias, Gemm (data of two axes) or MatMul and Add, Q."""
-    a, plan = w.attributes, _plan_product(w)
+    plan = _plan_product(w)
     if isinstance(plan, str):
         return plan
-    data, shape = w.dequantize(w.input(0), a["scale_x"]), w.input(0).shape
+    data, shape = w.dequantize(w.input(0), w.attributes["scale_x"]), w.input(0).shape
     if shape is not None and shape.rank() == _GEMM_RANK:
-        factors = [data, plan.real_weight(w)]
-        return plan.finish(w, w.emit("Gemm", [*factors, plan.real_bias(w)], transB=1))
+        return plan.finish(w, w.emit("Gemm", [data, plan.real_weight(w), plan.real_bias(w)], transB=1))
     product = w.emit("MatMul", [data, plan.real_weight(w, is_one_node=False)])
     return plan.finish(w, w.emit("Add", [product, plan.real_bias(w)]), is_one_node=False)
 
@@ -333,7 +338,7 @@ FORMS: Mapping[str, Form] = {
     "DequantizeLinear": dequant,
     "Identity": requant,
     "Conv": convolution,
-    "ConvTranspose": transposed_convolution,
+    "ConvTranspose": convolution,
     "Gemm": linear,
     "Add": add,
     "Mul": mul,
@@ -350,64 +355,47 @@ _UNKNOWN_SCALE = 1.0
 
 
 @dataclass(frozen=True)
-class QdqNode:
-    """One dialect node: written in QDQ form or left to be explicit, and its largest errors in LSB."""
-
-    name: str
-    is_explicit: bool
-    error: int = 0
-    error_fused: int = 0
-    error_saturated: int = 0
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class QdqReport:
+class _QdqReport:
     """What `to_qdq` did with every dialect node, in the order of execution."""
 
     changes: Changes
-    nodes: tuple[QdqNode, ...]
+    nodes: tuple[_QdqNode, ...]
 
     @property
-    def inexact(self) -> tuple[QdqNode, ...]:
+    def inexact(self) -> tuple[_QdqNode, ...]:
         """Nodes that may be off by rounding, as written or fused, on any CPU."""
         return tuple(n for n in self.nodes if n.error or n.error_fused)
 
     @property
-    def explicit(self) -> tuple[QdqNode, ...]:
+    def explicit(self) -> tuple[_QdqNode, ...]:
         """Nodes without a QDQ form: exact, but no pattern for an integer kernel."""
         return tuple(n for n in self.nodes if n.is_explicit)
 
     @property
-    def saturating(self) -> tuple[QdqNode, ...]:
+    def saturating(self) -> tuple[_QdqNode, ...]:
         """Nodes that u8×s8 in 16 bits would spoil."""
         return tuple(n for n in self.nodes if n.error_saturated)
 
     def rows(self) -> list[tuple[str, str, int, int, int, str]]:
         """Each node as (name, form, error, error_fused, error_saturated, reason)."""
-        return [
-            (n.name, "explicit" if n.is_explicit else "qdq", n.error, n.error_fused, n.error_saturated, n.reason)
-            for n in self.nodes
-        ]
+        forms = {True: "explicit", False: "qdq"}
+        return [(n.name, forms[n.is_explicit], n.error, n.error_fused, n.error_saturated, n.reason) for n in self.nodes]
 
     def summary(self) -> str:
         """What a user of the file must know, in one paragraph; empty where everything is exact everywhere."""
-        said = []
+        sentences = []
         if self.inexact:
-            said.append(f"not exact: {_listed(self.inexact)}.")
+            sentences.append(f"not exact: {_listed(self.inexact)}.")
         if self.explicit:
-            said.append(f"written as explicit nodes, exactly: {_listed(self.explicit)}.")
+            sentences.append(f"written as explicit nodes, exactly: {_listed(self.explicit)}.")
         if self.saturating:
-            worst = max(n.error_saturated for n in self.saturating)
-            said.append(
-                f"On x64 CPUs without VNNI, ONNX Runtime's defaults saturate u8×s8 (up to {worst} LSB) in "
-                f"{listing(n.name for n in self.saturating)}: set session.qdqisint8allowed or "
-                "session.disable_quant_qdq to 1."
-            )
-        return " ".join(said)
+            worst, names = max(n.error_saturated for n in self.saturating), listing(n.name for n in self.saturating)
+            where = f"On x64 CPUs without VNNI, ONNX Runtime's defaults saturate u8×s8 (up to {worst} LSB) in {names}"
+            sentences.append(f"{where}: set session.qdqisint8allowed or session.disable_quant_qdq to 1.")
+        return " ".join(sentences)
 
 
-def _listed(nodes: Iterable[QdqNode]) -> str:
+def _listed(nodes: Iterable[_QdqNode]) -> str:
     groups: dict[str, list[str]] = {}
     for n in nodes:
         sizes = "" if n.is_explicit else f"{n.error} LSB as written, {n.error_fused} fused: "
@@ -415,7 +403,7 @@ def _listed(nodes: Iterable[QdqNode]) -> str:
     return "; ".join(f"{listing(names)} ({why})" for why, names in groups.items())
 
 
-def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> QdqReport:
+def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> _QdqReport:
     """Replace every dialect node that has a QDQ form; run `expand_dialect` afterwards for the rest.
 
     Leaves: standard nodes for all that has a form, the other nodes as they were; names of integer tensors are kept.
@@ -426,29 +414,19 @@ def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> QdqReport:
             exact as written, and off by one at ties where an integer kernel rounds their bias.
     """
     changes = bring_to_normal_form(model)
-    scales = _scales(model)
-    found = []
+    scales, nodes = _scales(model), []
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         op = op_of(node)
         attributes = attributes_of(node, op)
         writer = QdqWriter(node, attributes, lambda v: scales.get(v.name, _UNKNOWN_SCALE), is_symmetric=is_symmetric)
         written = _obstacle(node, op, attributes) or FORMS[op.float_op or ""](writer)
         if isinstance(written, str):
-            found.append(QdqNode(describe(node), is_explicit=True, reason=written))
-            continue
-        _replace(model, writer, written)
-        changes.note(describe(node), "written between DequantizeLinear and QuantizeLinear")
-        found.append(
-            QdqNode(
-                describe(node),
-                is_explicit=False,
-                error=written.error,
-                error_fused=written.error_fused,
-                error_saturated=written.error_saturated,
-                reason=written.reason,
-            )
-        )
-    return QdqReport(changes, tuple(found))
+            written = _QdqNode(None, reason=written)
+        nodes.append(replace(written, name=describe(node)))
+        if written.value is not None:
+            _replace(model, writer, written.value)
+            changes.note(describe(node), "written between DequantizeLinear and QuantizeLinear")
+    return _QdqReport(changes, tuple(nodes))
 
 
 def _scales(model: ir.Model) -> dict[str | None, float]:
@@ -468,36 +446,26 @@ def _obstacle(node: ir.Node, op: Op, attributes: dict[str, Any]) -> str | None:
     """Why no QDQ form can be tried."""
     if op.float_op is None:
         return f"{node.op_type} has no QDQ form"
-    odd = _odd_scale(attributes)
+    scales = (value for name, value in attributes.items() if name.startswith("scale_"))
+    odd = next(itertools.filterfalse(is_power_of_two, scales), None)
     if odd is not None:
         return f"scale {odd} is no power of two"
     width = _BYTE_BITS if op.output_bits is None else storage_bits(attributes[op.output_bits])
+    integers = {ir.DataType.INT8} if op.has_integer_output else {ir.DataType.INT8, ir.DataType.INT32}
+    types = {ir.DataType.FLOAT} if op.real_inputs else integers
     # of a product, the third input is the int32 bias; of a Clip, both are of the first one's type
     data = node.inputs if op.is_variadic else node.inputs[:2]
-    is_fitting = all(value is not None and value.dtype in _input_types(op) for value in data)
+    is_fitting = all(value is not None and value.dtype in types for value in data)
     return None if width <= _BYTE_BITS and is_fitting else "QuantizeLinear knows only 8-bit integers before opset 21"
 
 
-def _odd_scale(attributes: Mapping[str, Any]) -> float | None:
-    """The first scale that is no power of two."""
-    scales = (value for name, value in attributes.items() if name.startswith("scale_"))
-    return next((scale for scale in scales if not is_power_of_two(scale)), None)
-
-
-def _input_types(op: Op) -> tuple[ir.DataType, ...]:
-    """The types of data that a QDQ form takes; DequantizeLinear also takes int32."""
-    if op.real_inputs:
-        return (ir.DataType.FLOAT,)
-    return (ir.DataType.INT8,) if op.has_integer_output else (ir.DataType.INT8, ir.DataType.INT32)
-
-
-def _replace(model: ir.Model, writer: QdqWriter, written: Written) -> None:
+def _replace(model: ir.Model, writer: QdqWriter, result: ir.Value) -> None:
     node, graph = writer.node, writer.node.graph
     inputs = {value for value in node.inputs if value is not None}
     assert graph is not None  # the node came from a graph
-    for value in writer.initializers:
-        model.graph.register_initializer(value)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], writer.nodes, node.outputs, [written.value])
+    for initializer in writer.initializers:
+        model.graph.register_initializer(initializer)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], writer.nodes, node.outputs, [result])
     for value in inputs:
-        if value.is_initializer() and not value.uses() and not value.is_graph_output():
+        if value.is_initializer() and not is_used(value):
             model.graph.initializers.pop(value.name or "", None)

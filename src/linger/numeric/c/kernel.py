@@ -35,6 +35,7 @@ from linger.numeric.c.nodes import (
     Interval,
     Node,
     Place,
+    Rule,
     Target,
     bare,
     hull,
@@ -61,7 +62,7 @@ from linger.numeric.c.views import (
     axes_of,
     sliced,
 )
-from linger.numeric.kernel import Cell
+from linger.numeric.kernel import step_by_step
 
 SLOPE_BITS = 18
 """Fraction of a slope. Fewer bits need more pieces; with more, the slope of tanh (1/16) does not fit in 16 bits."""
@@ -90,12 +91,11 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Piecewise:
+class _Piecewise(Rule):
     """values[x] by pieces; the interval of x is inside the table."""
 
     values: tuple[int, ...]
     pieces: tuple[Piece, ...]
-    is_elementwise = True
     weight = 40
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -129,7 +129,11 @@ def straight_pieces(values: tuple[int, ...]) -> tuple[Piece, ...]:
     if not values or not is_inside((min(values), max(values)), RANGES["int8_t"]):
         return ()
     while start < len(values):
-        piece, end = _longest(numbers, start)
+        # what a line gives on some places it gives on fewer of them too, so the farthest end is found by bisection
+        lengths = range(1, len(numbers) - start + 1)
+        end = start + bisect_left(lengths, 1, key=lambda length: int(_line(numbers, start, start + length) is None))
+        piece = _line(numbers, start, end)
+        assert piece is not None  # a single number is a line
         found.append(piece)
         assert np.array_equal(piece.at(np.arange(start, end)), numbers[start:end])
         start = end
@@ -141,18 +145,6 @@ def straight_pieces(values: tuple[int, ...]) -> tuple[Piece, ...]:
 def _is_stored(numbers: Sequence[int]) -> bool:
     """Whether an array of these numbers gets the type that C reads pieces from."""
     return storage_type((min(numbers), max(numbers))) == _STORED
-
-
-def _longest(numbers: Numbers, start: int) -> tuple[Piece, int]:
-    """The piece that reaches farthest, and where it ends.
-
-    What a line gives on some places it gives on fewer of them too, so the end is found by bisection.
-    """
-    ends = range(start + 1, len(numbers) + 1)
-    end = start + bisect_left(ends, 1, key=lambda e: int(_line(numbers, start, e) is None))
-    piece = _line(numbers, start, end)
-    assert piece is not None  # a single number is a line
-    return piece, end
 
 
 def _line(numbers: Numbers, start: int, end: int) -> Piece | None:
@@ -179,14 +171,13 @@ _ROUNDS = 4
 """How often the interval of a state is widened before it must have stayed."""
 
 
-class Inside:
+@dataclass(frozen=True)
+class _Inside(Rule):
     """Elements of the first argument where a step is before its sequence's end (the second one holds the lengths)."""
 
+    time_axis: int
     is_elementwise = False
     weight = 2
-
-    def __init__(self, time_axis: int) -> None:
-        self._time = time_axis
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         return hull([known.of(node.args[0]), (0, 0)])
@@ -194,8 +185,8 @@ class Inside:
     def write(self, place: Place, node: Node, index: Index) -> str:
         axes = axes_of(index)
         value, lengths = node.args
-        end = _length(place, lengths, axes[1 - self._time], node.shape[self._time])
-        return f"({axes[self._time]} < {end} ? {place.read(value, index)} : 0)"
+        end = _length(place, lengths, axes[1 - self.time_axis], node.shape[self.time_axis])
+        return f"({axes[self.time_axis]} < {end} ? {place.read(value, index)} : 0)"
 
 
 def _length(place: Place, lengths: Node, batch: str, steps: int) -> str:
@@ -219,10 +210,20 @@ def _backwards(steps: int, lengths: Node | None) -> Callable[[Place, str, str], 
     return turned
 
 
-class CTime(CProducts):
-    """Recurrent layers: states live in scratch, each step is written once, inside a loop over time."""
+class CKernel(CProducts):
+    """Interprets a body by building nodes; loops are written when a tensor is stored, or a recurrent layer begins.
 
-    _scope: Scope
+    The states of recurrent layers live in scratch; a step is written once, inside a loop over time.
+
+    Args:
+        draft: The function being written.
+        scope: Where its statements go.
+        accumulators: The functions that write sums; those of `linger.numeric.c.products` if not given.
+    """
+
+    def __init__(self, draft: Draft, scope: Scope, accumulators: Accumulators | None = None) -> None:
+        super().__init__(draft, accumulators or Accumulators())
+        self._scope = scope
 
     def table(self, values: Sequence[int]) -> Value:
         return Table(((tuple(int(v) for v in values), 0),))
@@ -233,21 +234,19 @@ class CTime(CProducts):
         return lambda index: self._entries(table, self.whole(index))
 
     def _entries(self, table: Table, index: Number) -> Value:
-        """Of one part of the table, where the interval says which; otherwise left open until it is split."""
+        """Of one part of the table, where the interval says which, by its straight pieces where these are shorter.
+
+        Otherwise left open until it is split.
+        """
         start, (low, high) = 0, index.node.interval
         for values, exponent in table.parts:
             if start <= low and high < start + len(values):
                 where = self.whole(self.sub(index, Fixed(float(start))))
-                return replace(self._on_table(values, where), exponent=exponent)
+                pieces = straight_pieces(values)
+                rule = _Piecewise(values, pieces) if pieces else rules.Lookup(values)
+                return Number(Node(rule, (where.node,), where.node.shape), where.shape, exponent)
             start += len(values)
         return Entries(table, index)
-
-    def _on_table(self, values: tuple[int, ...], where: Number) -> Number:
-        """Numbers of a table: by its straight pieces where these are shorter."""
-        pieces = straight_pieces(values)
-        if not pieces:
-            return self._looked_up(values, where)
-        return Number(Node(Piecewise(values, pieces), (where.node,), where.node.shape), where.shape)
 
     def split(self, x: Value, parts: int, axis: int) -> tuple[Value, ...]:
         if isinstance(x, Entries):
@@ -323,7 +322,7 @@ class CTime(CProducts):
         ordered = self._searched(number, shape, move, ends)
         if ends is None:
             return ordered
-        return replace(ordered, node=Node(Inside(1 if batch_first else 0), (ordered.node, ends), shape))
+        return replace(ordered, node=Node(_Inside(1 if batch_first else 0), (ordered.node, ends), shape))
 
     def at_end(self, y: Value, lengths: Value) -> Value:
         number = self.whole(y)
@@ -369,16 +368,7 @@ class CTime(CProducts):
         before, after = run(self._lasting(first, run))
         return self._write_scan(first, before, after, clock=clock, steps=items.shape[0], stacked=stacked)
 
-    def recurrence(
-        self,
-        cell: Cell[Value],
-        prepare: Callable[[], Callable[[tuple[Value, ...], Value], tuple[Value, ...]]],
-        states: tuple[Value, ...],
-        sequence: Value,
-        *,
-        stacked: int,
-    ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-        return self.scan(prepare(), states, sequence, stacked=stacked)
+    recurrence = step_by_step
 
     def _lasting(
         self, first: list[Number], run: Callable[[Sequence[Interval]], tuple[list[Number], list[Number]]]
@@ -422,41 +412,6 @@ class CTime(CProducts):
                 _carry_over(inside, then, now, stacks, clock)
         last = tuple(_stored(buffer, b) for buffer, b in zip(now, before, strict=True))
         return last, tuple(_stored(buffer, b) for buffer, b in zip(stacks, before, strict=False))
-
-
-def _carry_over(place: Scope, then: list[Buffer], now: list[Buffer], stacks: list[Buffer], clock: str) -> None:
-    """What the step made becomes what the next one reads; some of it is kept."""
-    size = size_of(now[0].shape)
-    place.comment("the state for the next step")
-    with place.loop(size) as (inside, i):
-        for number, (new, old) in enumerate(zip(then, now, strict=True)):
-            inside.line(f"{old.name}[{i}] = {new.name}[{i}];")
-            if number < len(stacks):
-                inside.line(f"{stacks[number].name}[{clock} * {size} + {i}] = {new.name}[{i}];")
-
-
-def _array_node(shape: tuple[int, ...], interval: Interval) -> Node:
-    return Node(rules.Stored(), (), shape, interval=interval)
-
-
-def _stored(buffer: Buffer, state: Number) -> Number:
-    node = _array_node(buffer.shape, state.node.interval)
-    node.buffer = buffer
-    return Number(node, buffer.shape)
-
-
-class CKernel(CTime):
-    """Interprets a body by building nodes; loops are written when a tensor is stored, or a recurrent layer begins.
-
-    Args:
-        draft: The function being written.
-        scope: Where its statements go.
-        accumulators: The functions that write sums; those of `linger.numeric.c.products` if not given.
-    """
-
-    def __init__(self, draft: Draft, scope: Scope, accumulators: Accumulators | None = None) -> None:
-        super().__init__(draft, accumulators or Accumulators())
-        self._scope = scope
 
     # constants of whole networks
     def same_everywhere(self, value: int, shape: tuple[int, ...], ctype: str) -> Number:
@@ -540,3 +495,24 @@ class CKernel(CTime):
     def per_channel(self, w: Value, x: Value) -> Value:
         ones = (1,) * max(len(self._shape(x)) - 2, 0)
         return self._reshaped(w, (size_of(self._shape(w)), *ones))
+
+
+def _carry_over(place: Scope, then: list[Buffer], now: list[Buffer], stacks: list[Buffer], clock: str) -> None:
+    """What the step made becomes what the next one reads; some of it is kept."""
+    size = size_of(now[0].shape)
+    place.comment("the state for the next step")
+    with place.loop(size) as (inside, i):
+        for number, (new, old) in enumerate(zip(then, now, strict=True)):
+            inside.line(f"{old.name}[{i}] = {new.name}[{i}];")
+            if number < len(stacks):
+                inside.line(f"{stacks[number].name}[{clock} * {size} + {i}] = {new.name}[{i}];")
+
+
+def _array_node(shape: tuple[int, ...], interval: Interval) -> Node:
+    return Node(rules.Stored(), (), shape, interval=interval)
+
+
+def _stored(buffer: Buffer, state: Number) -> Number:
+    node = _array_node(buffer.shape, state.node.interval)
+    node.buffer = buffer
+    return Number(node, buffer.shape)

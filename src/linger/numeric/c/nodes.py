@@ -361,19 +361,22 @@ class Place(Protocol):
         """The error to raise where there is no C for this."""
 
 
-class Rule(Protocol):
+class Rule:
     """How the elements of a node follow from those of its arguments."""
 
-    is_elementwise: bool
+    is_elementwise = True
     """Whether element i needs nothing but elements i of the arguments (which may broadcast)."""
-    weight: int
+    weight = 1
     """About how many operations one element costs, arguments not counted."""
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
-        """The interval of an element, from those of the arguments."""
+        """The interval of an element, from those of the arguments: where nothing else is said, that of the first one."""
+        assert not node.is_real  # real numbers have no interval
+        return known.of(node.args[0])
 
     def write(self, place: Place, node: Node, index: Index) -> str:
-        """The element as a C expression in the node's type, after the statements that it needs."""
+        """The element as a C expression in the node's type, after the statements that it needs; if not said, the argument's."""
+        return place.read(node.args[0], index)
 
 
 class Node:

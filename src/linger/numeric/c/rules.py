@@ -24,6 +24,7 @@ from linger.numeric.c.nodes import (
     Interval,
     Node,
     Place,
+    Rule,
     arithmetic_type,
     bare,
     literal,
@@ -36,11 +37,10 @@ _POWER_OF_TWO = 0.5
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Rule):
     """The same number everywhere."""
 
     value: int
-    is_elementwise = True
     weight = 0
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -51,11 +51,8 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Stored:
+class Stored(Rule):
     """Elements of an array: `node.buffer`."""
-
-    is_elementwise = True
-    weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         raise AssertionError("elements of an array have the interval that they were given")
@@ -65,13 +62,11 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(Rule):
     """a + b, a − b or a · b. `is_below_max`: b is the largest a along an axis, so the difference is at most 0."""
 
     symbol: str
     is_below_max: int | None = None
-    is_elementwise = True
-    weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         left, right = node.args
@@ -96,12 +91,10 @@ class Arithmetic:
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(Rule):
     """x·2^bits: a product, because C does not define left shifts of negative numbers."""
 
     bits: int
-    is_elementwise = True
-    weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         low, high = known.of(node.args[0])
@@ -113,12 +106,10 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Shift:
+class Shift(Rule):
     """⌊x/2^bits⌋."""
 
     bits: int
-    is_elementwise = True
-    weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         return nodes.shifted(known.of(node.args[0]), (self.bits, self.bits))
@@ -131,12 +122,10 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(Rule):
     """X − ⌊x/2^bits⌋·2^bits."""
 
     bits: int
-    is_elementwise = True
-    weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         return nodes.masked(known.of(node.args[0]), self.bits)
@@ -150,11 +139,10 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class ShiftBy:
+class ShiftBy(Rule):
     """⌊x/2^(offset − n)⌋ of x and n; offset − n is never negative."""
 
     offset: int
-    is_elementwise = True
     weight = 2
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -171,11 +159,10 @@ class ShiftBy:
 
 
 @dataclass(frozen=True)
-class ScaleBy:
+class ScaleBy(Rule):
     """x·2^(n − least), least being the smallest n."""
 
     least: int
-    is_elementwise = True
     weight = 2
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -197,10 +184,9 @@ class ScaleBy:
 
 
 @dataclass(frozen=True)
-class Clip:
+class Clip(Rule):
     """min(max(x, low), high)."""
 
-    is_elementwise = True
     weight = 2
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -215,10 +201,9 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class Select:
+class Select(Rule):
     """`then` where a < b, else `other`; each side's interval is that under its condition."""
 
-    is_elementwise = True
     weight = 2
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -243,11 +228,10 @@ class Select:
 
 
 @dataclass(frozen=True)
-class Lookup:
+class Lookup(Rule):
     """values[x]; the interval of x is inside the table."""
 
     values: tuple[int, ...]
-    is_elementwise = True
     weight = 2
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -262,11 +246,10 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(Rule):
     """How many of the rising `steps` are not above x."""
 
     steps: tuple[int, ...]
-    is_elementwise = True
     weight = 8
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -287,10 +270,9 @@ class Count:
 
 
 @dataclass(frozen=True)
-class FloorQuotient:
+class FloorQuotient(Rule):
     """⌊a/b⌋ of b > 0."""
 
-    is_elementwise = True
     weight = 8
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -308,21 +290,14 @@ class FloorQuotient:
 
 
 @dataclass(frozen=True)
-class Same:
+class Same(Rule):
     """The argument itself, in a shape that it broadcasts to."""
 
-    is_elementwise = True
     weight = 0
-
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        return known.of(node.args[0])
-
-    def write(self, place: Place, node: Node, index: Index) -> str:
-        return place.read(node.args[0], index)
 
 
 @dataclass(frozen=True)
-class RealArithmetic:
+class RealArithmetic(Rule):
     """X + number or x · number in float32, rounded after each operation.
 
     Compilers may join a product with the sum behind it and round once (gcc does so unless told -std=c99, where the processor
@@ -331,11 +306,6 @@ class RealArithmetic:
 
     symbol: str
     number: float
-    is_elementwise = True
-    weight = 1
-
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        raise AssertionError("real numbers have no interval")
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         text = f"{place.read(node.args[0], index)} {self.symbol} {real_literal(self.number)}"
@@ -344,12 +314,11 @@ class RealArithmetic:
 
 
 @dataclass(frozen=True)
-class FloorClip:
+class FloorClip(Rule):
     """A real number rounded down and limited to low … high."""
 
     low: int
     high: int
-    is_elementwise = True
     weight = 6
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
@@ -363,15 +332,11 @@ class FloorClip:
 
 
 @dataclass(frozen=True)
-class ToReal:
+class ToReal(Rule):
     """x·2^exponent as float32: the conversion rounds once, the product with a power of two does not."""
 
     exponent: int
-    is_elementwise = True
     weight = 2
-
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        raise AssertionError("real numbers have no interval")
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         text = f"(float){place.read(node.args[0], index)}"

@@ -20,7 +20,7 @@ import numpy as np
 from linger.errors import UsageError
 from linger.numeric.c import rules
 from linger.numeric.c.kernel import OFFSET_BITS, SLOPE_BITS, CKernel
-from linger.numeric.c.nodes import FLOAT, RANGES, Array, Buffer, Interval, Node, Shape, Tables, Target, size_of, walk
+from linger.numeric.c.nodes import FLOAT, RANGES, Array, Buffer, Node, Shape, Tables, Target, size_of, walk
 from linger.numeric.c.products import Accumulators
 from linger.numeric.c.scope import PROOF, Draft, Scope
 from linger.numeric.c.tiled_windows import write_tiles
@@ -127,11 +127,7 @@ def helper_text(names: Iterable[str]) -> str:
     return "".join("\n" + text for name, text in _ALL.items() if name in wanted)
 
 
-_TYPES = {
-    "bool": "uint8_t",
-    "float32": FLOAT,
-    **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)},
-}
+_TYPES = {"bool": "uint8_t", "float32": FLOAT, **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)}}
 _WIDTH_OF = {"uint8_t": 8, FLOAT: 32, **{f"int{bits}_t": bits for bits in (8, 16, 32, 64)}}
 _PLAIN = {
     "⌊": "floor(",
@@ -156,45 +152,11 @@ _PLAIN = {
 _PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)
 _LONGEST_TITLE = 300
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
-_RESERVED = frozenset(
-    [
-        "auto",
-        "break",
-        "case",
-        "char",
-        "const",
-        "continue",
-        "default",
-        "do",
-        "double",
-        "else",
-        "enum",
-        "extern",
-        "float",
-        "for",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "register",
-        "restrict",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "typedef",
-        "union",
-        "unsigned",
-        "void",
-        "volatile",
-        "while",
-        "main",
-    ]
-)
+_RESERVED = frozenset([
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern",
+    "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed",
+    "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while", "main",
+])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -335,22 +297,19 @@ class Unit:
             more: More functions, which may read `tables`.
         """
         bodies = "\n".join([f.text for f in self._functions.values()] + ([more] if more else []))
-        tables = self._table_text(bodies)
-        includes = "".join(f'#include "{name}"\n' for name in sorted(self.includes))
-        includes = f"\n#include <stddef.h>\n\n{includes}" if includes else ""
-        return "\n".join(
-            part for part in (PROLOGUE + includes + helper_text(self._helpers), tables, before, bodies) if part
-        )
-
-    def _table_text(self, bodies: str) -> str:
-        """The tables that the functions read; those that only a proof build reads are there in a proof build only."""
+        # tables that only a proof build reads are there in a proof build only
         needed, proof = (
             frozenset(re.findall(r"linger_table_\d+", text)) for text in (_PROOF_LINES.sub("", bodies), bodies)
         )
         lines = self.tables.lines(needed)
         if proof - needed:
             lines += [f"#ifdef {PROOF}", *self.tables.lines(proof - needed), "#endif"]
-        return "".join(f"{line}\n" for line in lines)
+        tables = "".join(f"{line}\n" for line in lines)
+        includes = "".join(f'#include "{name}"\n' for name in sorted(self.includes))
+        includes = f"\n#include <stddef.h>\n\n{includes}" if includes else ""
+        return "\n".join(
+            part for part in (PROLOGUE + includes + helper_text(self._helpers), tables, before, bodies) if part
+        )
 
 
 def elementwise_inputs(
@@ -383,15 +342,12 @@ def _elementwise(given: Sequence[Node | None], result: Node) -> frozenset[int]:
             elif arg not in seen:
                 seen.add(arg)
                 waiting.append(arg)
+    arrays = {id(node.buffer) for node in else_read if node.buffer is not None}
     return frozenset(
         i
         for i, node in enumerate(given)
-        if node is not None and node in seen and not any(_shares_array(node, other) for other in else_read)
+        if node is not None and node in seen and node not in else_read and id(node.buffer) not in arrays
     )
-
-
-def _shares_array(node: Node, other: Node) -> bool:
-    return node is other or (node.buffer is not None and other.buffer is node.buffer)
 
 
 def _in_place(
@@ -441,17 +397,13 @@ def _input(draft: Draft, given: Input | None, name: str) -> Node | None:
         raise UsageError(f"{draft.title}: an input of shape {given.shape} is known as an array of {given.known.shape}.")
     draft.check_size(given.shape)
     is_real = ctype == FLOAT
-    interval = (0, 0) if is_real else _interval(given, ctype)
     known = None if is_real else given.known
+    interval = (0, 0) if is_real else RANGES[ctype]
+    if known is not None and known.size:
+        interval = int(np.min(known)), int(np.max(known))
     node = Node(rules.Stored(), (), given.shape, interval=interval, is_real=is_real, known=known)
     node.buffer = Buffer(name, ctype, given.shape, given.order)
     return node
-
-
-def _interval(given: Input, ctype: str) -> Interval:
-    if given.known is None or given.known.size == 0:
-        return RANGES[ctype]
-    return int(np.min(given.known)), int(np.max(given.known))
 
 
 def _value(node: Node | None) -> Value | None:
@@ -497,19 +449,17 @@ def _function_text(function: CFunction, body: Callable[..., Any], title: str, li
     unused = [b.name for b in function.parameters if not re.search(rf"\b{b.name}\b", text)]
     ignored = [f"    (void){name};" for name in unused]
     sizes = ", ".join(f"{b.name} {list(b.shape)}" for b in function.parameters)
-    return "\n".join([*_comment(title, body), f"/* {sizes} */", f"{function.prototype} {{", *ignored, *lines, "}", ""])
+    return "\n".join([_comment(title, body), f"/* {sizes} */", f"{function.prototype} {{", *ignored, *lines, "}", ""])
 
 
-def _comment(title: str, body: Callable[..., Any]) -> list[str]:
+def _comment(title: str, body: Callable[..., Any]) -> str:
     """The formula of the op; the title comes from callers and may hold anything, so it is written in plain letters."""
     formula = (getattr(body, "func", body).__doc__ or "").strip().partition("\n")[0]  # of a partial, the function's
     for letter, plain in _PLAIN.items():
         formula = formula.replace(letter, plain)
     formula = re.sub(r"[^\w ().,:;|<>=?'+*/^\[\]-]", "", formula, flags=re.ASCII)
     safe = re.sub(r"[^\w ().,:+-]", "", title, flags=re.ASCII)[:_LONGEST_TITLE]
-    return [f"/* {safe}: {_without_marks(formula)} */"]
-
-
-def _without_marks(text: str) -> str:
-    """Text that neither begins nor ends a comment, nor holds a trigraph."""
-    return re.sub(r"\?+", "?", text.replace("*", " * "))
+    formula = re.sub(
+        r"\?+", "?", formula.replace("*", " * ")
+    )  # it neither begins nor ends a comment, nor holds a trigraph
+    return f"/* {safe}: {formula} */"

@@ -23,6 +23,7 @@ from linger.numeric.c.nodes import (
     Interval,
     Node,
     Place,
+    Rule,
     Shape,
     Target,
     arithmetic_type,
@@ -53,44 +54,34 @@ def axes_of(index: Index) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class View:
+class View(Rule):
     """Elements of the argument at other places."""
 
     move: Move
     is_elementwise = False
     weight = 0
 
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        return known.of(node.args[0])
-
     def write(self, place: Place, node: Node, index: Index) -> str:
         return place.read(node.args[0], self.move(axes_of(index)))
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Rule):
     """Elements of the first argument at places that are computed from the other ones."""
 
     search: Search
     is_elementwise = False
     weight = 4
 
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        return known.of(node.args[0])
-
     def write(self, place: Place, node: Node, index: Index) -> str:
         return place.read(node.args[0], self.search(place, axes_of(index)))
 
 
 @dataclass(frozen=True)
-class Reshaped:
+class Reshaped(Rule):
     """The elements of the argument, which is in an array, in another shape."""
 
     is_elementwise = False
-    weight = 1
-
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        return known.of(node.args[0])
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         (source,) = node.args
@@ -100,12 +91,11 @@ class Reshaped:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(Rule):
     """Tensors one after the other along an axis; written part by part."""
 
     axis: int
     is_elementwise = False
-    weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         return hull([known.of(a) for a in node.args])
@@ -124,13 +114,12 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Padded:
+class Padded(Rule):
     """The first argument between borders of the second; begins and ends may be negative, which cuts."""
 
     begins: Shape
     ends: Shape
     is_elementwise = False
-    weight = 1
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         return hull([known.of(a) for a in node.args])
@@ -152,14 +141,11 @@ class Padded:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Rule):
     """Rows of a table (the first argument) at whole numbers; those below zero count from the end, others are limited."""
 
     is_elementwise = False
     weight = 4
-
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        return known.of(node.args[0])
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         table, where = node.args
@@ -234,7 +220,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Total:
+class Total(Rule):
     """A sum or a largest element: `accumulate` writes it, `reach` holds every partial result on the way."""
 
     accumulate: Accumulate

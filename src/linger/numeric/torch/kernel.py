@@ -27,7 +27,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 
 from linger.numeric.fixed import FLOAT32_EXACT, ceil_pads, storage_bits
-from linger.numeric.kernel import Cell, Ints, Steps, TransposedSteps
+from linger.numeric.kernel import Ints, Steps, TransposedSteps, step_by_step
 
 MAX_PARTS = 8
 """More parts than this cost more than one float64 product."""
@@ -439,16 +439,7 @@ class TorchKernel:
             kept.append(states[:stacked])
         return states, tuple(torch.stack(part) for part in zip(*kept, strict=True))
 
-    def recurrence(
-        self,
-        cell: Cell[Tensor],
-        prepare: Callable[[], Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]],
-        states: tuple[Tensor, ...],
-        sequence: Tensor,
-        *,
-        stacked: int,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        return self.scan(prepare(), states, sequence, stacked=stacked)
+    recurrence = step_by_step
 
 
 def beside(t: Tensor, other: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from onnx_ir.passes.common import InlinePass, NameFixPass
 from torch import Tensor
 from torch._ops import OpOverload
 
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 
 CHANGED_MEANING = {
     "Softmax": 13,
@@ -37,14 +37,14 @@ _COMMENTS = re.compile(r"\A(\s+|#[^\n]*\n)*")
 _STANDARD = ("", "ai.onnx")
 
 
-class Scripted(Protocol):
+class _Scripted(Protocol):
     """An onnxscript function."""
 
     def to_function_proto(self) -> onnx.FunctionProto:
         """The function in ONNX form."""
 
 
-BodyLike = str | onnx.FunctionProto | Scripted
+BodyLike = str | onnx.FunctionProto | _Scripted
 
 
 @dataclass(frozen=True)
@@ -77,36 +77,32 @@ class Body:
         return Body(self.name, function)
 
     def at(self, opset: int) -> onnx.FunctionProto:
-        """The function for a model of this opset, with that opset in its imports, as onnx demands.
-
-        Raises:
-            UsageError: The body needs a later opset, or means something else at this one.
-        """
+        """The function for a model of this opset, as onnx demands; refuse an opset at which the body is not what it was written as."""
         first = self.written_for
-        if first is not None and opset < first:
-            raise UsageError(
-                f"{self.name}: the body is written for opset {first} and the model has opset {opset}. "
-                f"Export with opset_version={first} or later, or give a body for opset {opset}."
-            )
-        changed = [] if first is None else _changed_between(first, opset, self.function)
-        if changed:
-            raise UsageError(
-                f"{self.name}: the body is written for opset {first}, and {listing(changed)} computes something else at "
-                f"opset {opset}. Give a body written for opset {opset}."
-            )
+        refuse_if(
+            first is not None and opset < first,
+            f"{self.name}: the body is written for opset {first} and the model has opset {opset}. "
+            f"Export with opset_version={first} or later, or give a body for opset {opset}.",
+        )
+        used = {node.op_type for node in _all_nodes(self.function.node) if node.domain in _STANDARD}
+        changed = [] if first is None else sorted(op for op in used if first < CHANGED_MEANING.get(op, 0) <= opset)
+        refuse_if(
+            changed,
+            f"{self.name}: the body is written for opset {first}, and {listing(changed)} computes something else at "
+            f"opset {opset}. Give a body written for opset {opset}.",
+        )
         fitted = _at_opset(self.function, opset)
-        _check(self.name, fitted, opset)
+        try:
+            onnx.checker.check_model(_model_of([fitted]))
+        except onnx.checker.ValidationError as error:
+            raise UsageError(f"{self.name}: the body is not valid at opset {opset}: {_first_lines(error)}") from error
         return fitted
 
 
 def read_bodies(source: BodyLike | Sequence[BodyLike], name: str) -> list[Body]:
-    """The bodies of an op, from one or several sources.
-
-    Raises:
-        UsageError: Something is no function.
-    """
-    found: Sequence[Any] = source if isinstance(source, (list, tuple)) else [source]
-    return [_read(one, name) for one in found]
+    """The bodies of an op, from one or several sources, each of which must be a function."""
+    sources: Sequence[Any] = source if isinstance(source, (list, tuple)) else [source]
+    return [_read(one, name) for one in sources]
 
 
 def expand_functions(model: ir.Model, is_chosen: Callable[[ir.Function], bool]) -> None:
@@ -118,10 +114,9 @@ def expand_functions(model: ir.Model, is_chosen: Callable[[ir.Function], bool]) 
 
 def select(bodies: Sequence[Body], opset: int) -> Body:
     """Choose the body for an opset: the one written for the latest opset that is not later than this."""
-    fitting = [b for b in bodies if (b.written_for or 0) <= opset]
-    candidates = fitting or bodies
-    choose = max if fitting else min
-    return choose(candidates, key=lambda b: b.written_for or 0)
+    fitting = [body for body in bodies if (body.written_for or 0) <= opset]
+    latest = max if fitting else min  # else a body for a later opset, which says so
+    return latest(fitting or bodies, key=lambda body: body.written_for or 0)
 
 
 def _read(source: Any, name: str) -> Body:
@@ -129,10 +124,10 @@ def _read(source: Any, name: str) -> Body:
         return Body(name, _parse(source, name))
     if isinstance(source, onnx.FunctionProto):
         return Body(name, source)
-    if not callable(getattr(source, "to_function_proto", None)):
-        raise UsageError(
-            f"{name}: a body is ONNX text, an onnxscript function or a FunctionProto, not {type(source).__name__}."
-        )
+    refuse_if(
+        not callable(getattr(source, "to_function_proto", None)),
+        f"{name}: a body is ONNX text, an onnxscript function or a FunctionProto, not {type(source).__name__}.",
+    )
     description: Any = getattr(source, "function_ir", None)
     called = {} if description is None else description.get_called_functions()
     helpers = [f.to_function_proto() for f in called.values()]
@@ -145,16 +140,17 @@ def _with_inlined(function: onnx.FunctionProto, helpers: Sequence[onnx.FunctionP
         return function
     functions = [function, *helpers]
     opsets = sorted({i.version for f in functions for i in f.opset_import if i.domain in _STANDARD})
-    if len(opsets) != 1:
-        raise UsageError(f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset.")
+    refuse_if(
+        len(opsets) != 1, f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset."
+    )
     model = ir.from_proto(_model_of([_at_opset(f, opsets[0]) for f in functions]))
     identifier = (function.domain, function.name, "")
     expand_functions(model, lambda candidate: candidate.identifier() != identifier)
     inlined: onnx.FunctionProto = ir.to_proto(model.functions[identifier])
     used = {*_STANDARD, *(node.domain for node in _all_nodes(inlined.node))}
-    kept = [i for i in inlined.opset_import if i.domain in used]
+    imports = [i for i in inlined.opset_import if i.domain in used]
     del inlined.opset_import[:]
-    inlined.opset_import.extend(kept)
+    inlined.opset_import.extend(imports)
     return inlined
 
 
@@ -180,24 +176,12 @@ def _at_opset(function: onnx.FunctionProto, opset: int) -> onnx.FunctionProto:
     return fitted
 
 
-def _changed_between(first: int, opset: int, function: onnx.FunctionProto) -> list[str]:
-    used = {node.op_type for node in _all_nodes(function.node) if node.domain in _STANDARD}
-    return sorted(op for op in used if first < CHANGED_MEANING.get(op, 0) <= opset)
-
-
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _all_nodes(attribute.g.node)
-
-
-def _check(name: str, function: onnx.FunctionProto, opset: int) -> None:
-    try:
-        onnx.checker.check_model(_model_of([function]))
-    except onnx.checker.ValidationError as error:
-        raise UsageError(f"{name}: the body is not valid at opset {opset}: {_first_lines(error)}") from error
 
 
 def _model_of(functions: Sequence[onnx.FunctionProto]) -> onnx.ModelProto:
@@ -214,11 +198,7 @@ def _first_lines(error: Exception) -> str:
 
 
 _KINDS = {"Tensor": "tensor", "int": "int", "float": "float", "bool": "bool", "str": "str", "number": "number"}
-_KIND_OF: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    int: ("INT", int),
-    float: ("FLOAT", float),
-    str: ("STRING", str),
-}
+_KIND_OF: Mapping[type, str] = {int: "INT", float: "FLOAT", str: "STRING"}
 UNKNOWN = "unknown"
 """Kind of an argument of an autograd function, whose type is known only when it is called."""
 
@@ -287,15 +267,17 @@ class ArgumentMap:
             given: Every argument by name.
             read: Turns an argument into a Python value; raises UnsupportedError if it is not constant.
         """
-        found = []
+        attributes = []
         for name, source in self.attribute_sources(signature).items():
             arguments = _arguments_of(source)
             values = [_read_one(signature, a, given[a], read) for a in arguments]
-            value = _literal(source) if not arguments else values[0] if isinstance(source, str) else values
+            value: object = values[0] if isinstance(source, str) else values
+            if not arguments:
+                value = source.decode() if isinstance(source, bytes) else source
             if value is not None and all(v is not None for v in values):
                 is_float = any(signature.kinds[a] == "float" for a in arguments)
-                found.append(_as_attribute(name, value, is_float=is_float, where=signature.name))
-        return found
+                attributes.append(_as_attribute(name, value, is_float=is_float, where=signature.name))
+        return attributes
 
 
 def signatures_of(op: str) -> list[TorchSignature]:
@@ -310,8 +292,9 @@ def signatures_of(op: str) -> list[TorchSignature]:
     except (AttributeError, RuntimeError):
         return []
     overloads = {o: getattr(packet, o) for o in packet.overloads() if not wanted or o == wanted}
-    found = [_read_schema(op if wanted else _full_name(kind, o), target) for o, target in overloads.items()]
-    return [s for s in found if s is not None]
+    names = {o: op if wanted else kind if o == "default" else f"{kind}.{o}" for o in overloads}
+    signatures = [_read_schema(names[o], target) for o, target in overloads.items()]
+    return [s for s in signatures if s is not None]
 
 
 def signature_of_function(function: type[torch.autograd.Function]) -> TorchSignature:
@@ -334,15 +317,12 @@ def choose(op: str, signatures: Sequence[TorchSignature], count: int) -> TorchSi
 
 def _read_schema(name: str, target: OpOverload) -> TorchSignature | None:
     schema = target._schema  # noqa: SLF001 - torch has no public reader of schemas
-    takes_tensors = any(_kind(a) == "tensor" for a in schema.arguments)
-    if (
-        not takes_tensors
-        or any(a.is_out for a in schema.arguments)
-        or any(str(r.type) != "Tensor" for r in schema.returns)
-    ):
+    kinds = {a.name: _kind(a) for a in schema.arguments}
+    returns_others = any(str(r.type) != "Tensor" for r in schema.returns)
+    if "tensor" not in kinds.values() or returns_others or any(a.is_out for a in schema.arguments):
         return None
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-    return TorchSignature(name, {a.name: _kind(a) for a in schema.arguments}, defaults, len(schema.returns), target)
+    return TorchSignature(name, kinds, defaults, len(schema.returns), target)
 
 
 def _kind(argument: torch._C.Argument) -> str:
@@ -351,10 +331,6 @@ def _kind(argument: torch._C.Argument) -> str:
         if text.startswith(wrapper):
             text = text[len(wrapper) : -1]
     return _KINDS.get(text, "")
-
-
-def _full_name(kind: str, overload: str) -> str:
-    return kind if overload == "default" else f"{kind}.{overload}"
 
 
 def _arguments_of(source: object) -> list[str]:
@@ -366,32 +342,26 @@ def _arguments_of(source: object) -> list[str]:
     return []
 
 
-def _literal(source: object) -> object:
-    return source.decode() if isinstance(source, bytes) else source
-
-
 def _read_one(signature: TorchSignature, argument: str, value: object, read: Callable[[object], object]) -> object:
     try:
-        found = read(value)
+        constant = read(value)
     except UnsupportedError as error:
         raise UnsupportedError(
             f"{signature.name}: argument {argument!r} is computed while the model runs, and an attribute must be "
             f"constant. Make it one of the inputs."
         ) from error
-    return found.tolist() if isinstance(found, Tensor) else found
+    return constant.tolist() if isinstance(constant, Tensor) else constant
 
 
 def _as_attribute(name: str, value: object, *, is_float: bool, where: str) -> ir.Attr:
     """Make an attribute of a number, a string or a list of one kind; booleans become 0 and 1."""
-    elements = list(value) if isinstance(value, (list, tuple)) else [value]
+    elements: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value]
     if not all(isinstance(e, (int, float, str)) for e in elements):
         raise UsageError(
             f"{where}: attribute {name!r} cannot be {value!r}. An attribute is a number, a string or a list of them."
         )
-    kind, convert = _KIND_OF[next((t for t in (float, str) if any(isinstance(e, t) for e in elements)), int)]
-    if is_float:
-        kind, convert = _KIND_OF[float]
-    content = [convert(e) for e in elements]
+    kind = float if is_float else next((t for t in (float, str) if any(isinstance(e, t) for e in elements)), int)
+    content: list[Any] = [kind(e) for e in elements]
     if isinstance(value, (list, tuple)):
-        return ir.Attr(name, ir.AttributeType[f"{kind}S"], content)
-    return ir.Attr(name, ir.AttributeType[kind], content[0])
+        return ir.Attr(name, ir.AttributeType[f"{_KIND_OF[kind]}S"], content)
+    return ir.Attr(name, ir.AttributeType[_KIND_OF[kind]], content[0])

@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 from torch.onnx import symbolic_helper
 
 from linger.dialect import DOMAIN
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 from linger.onnx.operators.bodies import (
     UNKNOWN,
     ArgumentMap,
@@ -47,7 +47,7 @@ _RESERVED = (DOMAIN, "aten", "prim")
 
 
 @dataclass(frozen=True)
-class NodeCall:
+class _NodeCall:
     """A node to write. An input that is left out between others is None."""
 
     domain: str
@@ -98,7 +98,7 @@ class Declaration:
         *,
         read: Callable[[Any], Any],
         is_value: Callable[[Any], bool],
-    ) -> NodeCall:
+    ) -> _NodeCall:
         """The node for one call of the torch op.
 
         Args:
@@ -113,52 +113,42 @@ class Declaration:
         signature = signature.resolve(given, is_value)
         names = self.arguments.input_names(signature)
         missing = [n for n in names if given[n] is None]
-        domain = self._domain_without(missing)
-        inputs = [given[n] for n in names if domain == self.domain or n not in missing]
-        while inputs and inputs[-1] is None:
-            inputs.pop()
-        wanted = len(self.bodies[domain][0].inputs) if domain in self.bodies else len(inputs)
-        if wanted != len(inputs):
-            raise UnsupportedError(
-                f"{self.to}: the body takes {wanted} inputs, this call of {self.torch_name} has {len(inputs)}. "
-                "Name them with inputs=[…]."
-            )
-        return NodeCall(domain, self.name, inputs, self.arguments.attributes_of(signature, given, read))
-
-    def _domain_without(self, missing: Sequence[str]) -> str:
-        if not missing or not self.bodies:
-            return self.domain
-        domain = variant_domain(self.domain, missing)
-        if domain not in self.bodies:
+        domain = variant_domain(self.domain, missing) if missing and self.bodies else self.domain
+        if domain != self.domain and domain not in self.bodies:
             raise UnsupportedError(
                 f"{self.to}: {listing(missing)} of {self.torch_name} is None in this call, and every body needs it. "
                 "Declare the operator with a further body that has no such input."
             )
-        return domain
+        inputs = [given[n] for n in names if domain == self.domain or n not in missing]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        expected = len(self.bodies[domain][0].inputs) if domain in self.bodies else len(inputs)
+        if expected != len(inputs):
+            raise UnsupportedError(
+                f"{self.to}: the body takes {expected} inputs, this call of {self.torch_name} has {len(inputs)}. "
+                "Name them with inputs=[…]."
+            )
+        return _NodeCall(domain, self.name, inputs, self.arguments.attributes_of(signature, given, read))
 
 
 def declare(
-    source: object,
-    to: str,
-    arguments: ArgumentMap,
-    *,
-    body: BodyLike | Sequence[BodyLike] | None,
-    opset: int | None,
+    source: object, to: str, arguments: ArgumentMap, *, body: BodyLike | Sequence[BodyLike] | None, opset: int | None
 ) -> Declaration:
-    """Read and check a declaration.
-
-    Raises:
-        UsageError: Something does not fit together.
-    """
-    found, (domain, name) = read_source(source), _read_target(to)
-    bare = Declaration(found, domain, name, arguments, {}, FIRST_OPSET)
+    """Read and check a declaration; refuse what does not fit together."""
+    torch_op, (domain, name) = read_source(source), _read_target(to)
+    bare = Declaration(torch_op, domain, name, arguments, {}, FIRST_OPSET)
     signature = _check_arguments(bare)
     bodies: dict[str, list[Body]] = {}
     for one in [] if body is None else read_bodies(body, to):
         home = _home(bare, one, signature)
         bodies.setdefault(home, []).append(one.named(home, name))
-    first = max(opset or FIRST_OPSET, _first_opset(domain, name, [b for found in bodies.values() for b in found]))
-    return Declaration(found, domain, name, arguments, bodies, first)
+    if domain:
+        versions = [one.written_for or FIRST_OPSET for group in bodies.values() for one in group]
+    else:
+        history = onnx.defs.get_all_schemas_with_history()
+        versions = [schema.since_version for schema in history if schema.name == name and schema.domain == ""]
+    first = max(opset or FIRST_OPSET, min(versions, default=FIRST_OPSET))
+    return Declaration(torch_op, domain, name, arguments, bodies, first)
 
 
 def variant_domain(domain: str, missing: Sequence[str]) -> str:
@@ -190,10 +180,11 @@ def _read_target(to: str) -> tuple[str, str]:
         )
     domain, name = match["domain"] or "", match["name"]
     domain = "" if domain in _STANDARD else domain
-    if domain in _RESERVED:
-        raise UsageError(f"operator {to}: the domain {domain!r} is taken. Choose one of your own.")
-    if not domain and not onnx.defs.has(name):
-        raise UsageError(f"operator: ONNX has no op {name!r}. Write 'domain::{name}' for an op of your own.")
+    refuse_if(domain in _RESERVED, f"operator {to}: the domain {domain!r} is taken. Choose one of your own.")
+    refuse_if(
+        not domain and not onnx.defs.has(name),
+        f"operator: ONNX has no op {name!r}. Write 'domain::{name}' for an op of your own.",
+    )
     return domain, name
 
 
@@ -201,69 +192,60 @@ def _check_arguments(declared: Declaration) -> TorchSignature | None:
     """The first signature with every argument that the user has named; None if torch does not know the op yet."""
     signatures, named = declared.signatures(), set(declared.arguments.named())
     if not signatures:
-        if declared.torch_name.startswith("aten::"):
-            raise UsageError(f"operator: torch has no op {declared.torch_name!r} that takes and returns tensors.")
+        refuse_if(
+            declared.torch_name.startswith("aten::"),
+            f"operator: torch has no op {declared.torch_name!r} that takes and returns tensors.",
+        )
         return None
     fitting = next((s for s in signatures if named <= set(s.kinds)), None)
     if fitting is None:
-        raise _no_such_argument(declared, signatures)
+        unknown = [n for n in declared.arguments.named() if not any(n in s.kinds for s in signatures)]
+        known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
+        raise UsageError(
+            f"operator {declared.to}: there is no argument {listing(unknown or declared.arguments.named())}. "
+            f"The torch op is {known}."
+        )
     if not declared.domain and UNKNOWN not in fitting.kinds.values():
         _check_standard(declared, fitting)
     return fitting
-
-
-def _no_such_argument(declared: Declaration, signatures: Sequence[TorchSignature]) -> UsageError:
-    named = declared.arguments.named()
-    somewhere = {name for signature in signatures for name in signature.kinds}
-    unknown = [n for n in named if n not in somewhere] or named
-    known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
-    return UsageError(f"operator {declared.to}: there is no argument {listing(unknown)}. The torch op is {known}.")
 
 
 def _check_standard(declared: Declaration, signature: TorchSignature) -> None:
     """Refuse attributes that ONNX does not define for a standard op."""
     known = list(onnx.defs.get_schema(declared.name, "").attributes)
     strange = [n for n in declared.arguments.attribute_sources(signature) if n not in known]
-    if strange:
-        raise UsageError(
-            f"operator {declared.to}: ONNX's {declared.name} has no attribute {listing(strange)}, only "
-            f"{listing(known) or 'none'}. Say with attributes={{…}} what each is made of."
-        )
+    refuse_if(
+        strange,
+        f"operator {declared.to}: ONNX's {declared.name} has no attribute {listing(strange)}, only "
+        f"{listing(known) or 'none'}. Say with attributes={{…}} what each is made of.",
+    )
 
 
 def _home(declared: Declaration, body: Body, signature: TorchSignature | None) -> str:
     """The domain of a body: the op's own, or that of a variant without some inputs."""
     to = declared.to
-    if not declared.domain:
-        raise UsageError(f"operator {to}: ONNX defines what {to} computes. A body belongs to an op of your own domain.")
+    refuse_if(
+        not declared.domain,
+        f"operator {to}: ONNX defines what {to} computes. A body belongs to an op of your own domain.",
+    )
     if signature is None or (declared.arguments.inputs is None and UNKNOWN in signature.kinds.values()):
         return declared.domain
     given = declared.arguments.attribute_sources(signature)
     lacking = [a for a in body.required_attributes if a not in given]
-    if lacking:
-        raise UsageError(
-            f"operator {to}: nothing gives the body's attribute {listing(lacking)}. Add it to attributes={{…}}, or "
-            "give it a default in the body."
-        )
+    refuse_if(
+        lacking,
+        f"operator {to}: nothing gives the body's attribute {listing(lacking)}. Add it to attributes={{…}}, or "
+        "give it a default in the body.",
+    )
     names = declared.arguments.input_names(signature)
-    return declared.domain if len(body.inputs) == len(names) else _variant(declared, body, names)
-
-
-def _variant(declared: Declaration, body: Body, names: Sequence[str]) -> str:
-    """The domain of a body that leaves some inputs out."""
-    if [n for n in names if n in body.inputs] != list(body.inputs):
-        raise UsageError(
-            f"operator {declared.to}: the body takes ({', '.join(body.inputs)}), the node has ({', '.join(names)}). "
-            "A body takes all inputs in order, or leaves some out and names the others as torch does."
-        )
+    if len(body.inputs) == len(names):
+        return declared.domain
+    refuse_if(
+        [n for n in names if n in body.inputs] != list(body.inputs),
+        f"operator {to}: the body takes ({', '.join(body.inputs)}), the node has ({', '.join(names)}). "
+        "A body takes all inputs in order, or leaves some out and names the others as torch does.",
+    )
     return variant_domain(declared.domain, [n for n in names if n not in body.inputs])
-
-
-def _first_opset(domain: str, name: str, bodies: Sequence[Body]) -> int:
-    if not domain:
-        history = onnx.defs.get_all_schemas_with_history()
-        return int(min(s.since_version for s in history if s.name == name and s.domain == ""))
-    return min((b.written_for or FIRST_OPSET for b in bodies), default=FIRST_OPSET)
 
 
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -293,11 +275,10 @@ class Symbolic:
         """Write the node."""
         declaration, self.opset = self.declaration, g.opset
         signature = choose(declaration.torch_name, declaration.signatures(), len(values))
-        given = {n: None if _is_none(v) else v for n, v in zip(signature.kinds, values, strict=True)}
+        nones = [v is None or (_is_value(v) and v.node().mustBeNone()) for v in values]
+        given = {n: None if none else v for n, v, none in zip(signature.kinds, values, nones, strict=True)}
         call = declaration.translate(signature, given, read=_constant, is_value=_is_value)
-        declaration.function(
-            call.domain, g.opset
-        )  # raises before anything is written if something is wrong with the body
+        declaration.function(call.domain, g.opset)  # raises before anything is written if the body is wrong
         return _write(g, call, declaration.output_count(signature))
 
 
@@ -346,7 +327,7 @@ def _translator(declaration: Declaration, signature: TorchSignature) -> Callable
     return translate
 
 
-def _schema(call: NodeCall, input_count: int, output_count: int) -> onnx.defs.OpSchema:
+def _schema(call: _NodeCall, input_count: int, output_count: int) -> onnx.defs.OpSchema:
     """A schema for onnxscript's recorder: any tensors in, any tensors out, the attributes of this call."""
     parameter = onnx.defs.OpSchema.FormalParameter
     inputs = [parameter(f"input_{i}", f"I{i}") for i in range(input_count)]
@@ -373,10 +354,6 @@ def _is_value(value: object) -> TypeGuard[torch._C.Value]:
     return isinstance(value, torch._C.Value)  # noqa: SLF001 - the type of every value in a traced graph
 
 
-def _is_none(value: object) -> bool:
-    return value is None or (_is_value(value) and value.node().mustBeNone())
-
-
 def _constant(value: object) -> object:
     """The Python value behind a value of the traced graph."""
     if not _is_value(value):
@@ -392,7 +369,7 @@ def _constant(value: object) -> object:
     raise UnsupportedError(f"{node.kind()} is not a constant")
 
 
-def _write(g: GraphContext, call: NodeCall, output_count: int) -> object:
+def _write(g: GraphContext, call: _NodeCall, output_count: int) -> object:
     inputs = [one for value in call.inputs for one in _elements(g, value)]
     # torch wants the kind in the name: alpha_f, pads_i, mode_s
     attributes = {f"{a.name}_{a.type.name[0].lower()}": _content(a) for a in call.attributes}

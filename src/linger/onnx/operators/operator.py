@@ -6,34 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 import torch.onnx
 from torch._ops import OpOverload
 
-from linger.errors import UsageError
+from linger.errors import refuse_if
 from linger.graph.core.nodes import Changes, all_nodes, opset_of
 from linger.graph.lowering.bodies import FUNCTION_IR_VERSION
 from linger.onnx.operators.bodies import ArgumentMap, BodyLike, expand_functions
 from linger.onnx.operators.declaration import FIRST_OPSET, Carrier, Declaration, Symbolic, declare, table_entries
 
-Translations = Mapping[int, Callable[..., Any]]
+_Translations = Mapping[int, Callable[..., Any]]
 """Symbolic functions by the opset from which they hold."""
-
-
-class Slot(Protocol):
-    """An entry of torch's registry, or a method of a user's class, that a declaration takes for a while."""
-
-    def read(self) -> object:
-        """What stands there now."""
-
-    def write(self, content: Any) -> None:
-        """Put something there."""
-
-    def clear(self, content: Any, before: Any) -> None:
-        """Remove `content` if it is still there, and put back what was there before."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +37,13 @@ class RegistrySlot:
         functions = group._functions  # noqa: SLF001 - torch can register and unregister, but not tell
         return {opset: functions[opset] for opset in functions if functions.overridden(opset)}
 
-    def write(self, content: Translations) -> None:
+    def write(self, content: _Translations) -> None:
         """Register each translation for its opset."""
         for opset, function in content.items():
             # the public function refuses names with a dot, which ONNX domains may have
             _registry().register(self.kind, opset, function, custom=True)
 
-    def clear(self, content: Translations, before: Translations | None) -> None:
+    def clear(self, content: _Translations, before: _Translations | None) -> None:
         """Unregister the translations; those that were registered by others in the meantime stay."""
         present = self.read() or {}
         freed = [opset for opset, function in content.items() if present.get(opset) is function]
@@ -92,19 +79,23 @@ class SymbolicSlot:
                 self.write(before)
         # while it exports, torch also puts the method under this name and leaves it there
         copied = RegistrySlot(f"::{self.function.__name__}")
-        ours = {opset: found for opset, found in (copied.read() or {}).items() if found is content.__func__}
+        ours = {opset: symbolic for opset, symbolic in (copied.read() or {}).items() if symbolic is content.__func__}
         if ours:
             copied.clear(ours, None)
+
+
+_Slot = RegistrySlot | SymbolicSlot
+"""What a declaration takes for a while."""
 
 
 class SlotOwners:
     """The owners of every slot: the newest fills it, then the one before; after the last, the slot is as it was first."""
 
     def __init__(self) -> None:
-        self._before: dict[Slot, Any] = {}
-        self._held: dict[Slot, list[tuple[object, Any]]] = {}
+        self._before: dict[_Slot, Any] = {}
+        self._held: dict[_Slot, list[tuple[object, Any]]] = {}
 
-    def take(self, slot: Slot, owner: object, content: object) -> None:
+    def take(self, slot: _Slot, owner: object, content: Any) -> None:
         """Fill a slot, before its other owners."""
         held = self._held.setdefault(slot, [])
         if held:
@@ -114,7 +105,7 @@ class SlotOwners:
         held.append((owner, content))
         slot.write(content)
 
-    def release(self, slot: Slot, owner: object) -> None:
+    def release(self, slot: _Slot, owner: object) -> None:
         """Give a slot up; if this owner filled it, the one before fills it again."""
         held = self._held.get(slot, [])
         index = next((i for i, (holder, _) in enumerate(held) if holder is owner), None)
@@ -176,8 +167,13 @@ class Operator:
     """A declaration in use. Made by `linger.onnx.operator`."""
 
     def __init__(self, declaration: Declaration) -> None:
-        _refuse_second_meaning(declaration)
-        self.declaration = declaration
+        self.declaration: Declaration = declaration
+        for other in (held.declaration for held in _registered if held.declaration.to == declaration.to):
+            refuse_if(
+                other.source != declaration.source and other.bodies != declaration.bodies,
+                f"operator {declaration.to}: {other.torch_name} is declared as {other.to} with another body. "
+                "Choose another name, or unregister that declaration first.",
+            )
         self._slots = _slots(declaration)
         for slot, content in self._slots.items():
             _owners.take(slot, self, content)
@@ -237,8 +233,10 @@ def attach_bodies(model: ir.Model, *, form: str = "dialect") -> Changes:
     for identifier in attached:
         model.functions.pop(identifier, None)
         changes.note("::".join(identifier[:2]), "function left out" if form == "bare" else "expanded in place")
-    if form != "bare":
-        _drop_unused_domains(model, {domain for domain, _, _ in attached})
+    parts: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    used = {node.domain for part in parts for node in all_nodes(part)}
+    for domain in {domain for domain, _, _ in attached} - used if form != "bare" else ():
+        model.graph.opset_imports.pop(domain, None)
     return changes
 
 
@@ -275,17 +273,10 @@ def _function_of(identifier: ir.OperatorIdentifier, opset: int) -> onnx.Function
     return None
 
 
-def _drop_unused_domains(model: ir.Model, domains: set[str]) -> None:
-    used = {node.domain for node in all_nodes(model)}
-    used |= {node.domain for function in model.functions.values() for node in all_nodes(function)}
-    for domain in domains - used:
-        model.graph.opset_imports.pop(domain, None)
-
-
-def _slots(declaration: Declaration) -> dict[Slot, Any]:
+def _slots(declaration: Declaration) -> dict[_Slot, Any]:
     """The slots of a declaration: the symbolic function of the torch op, and the function of the file under the ONNX op's name."""
     symbolic = Symbolic(declaration)
-    slots: dict[Slot, Any] = {
+    slots: dict[_Slot, Any] = {
         # opsets of a custom domain are small numbers; torch takes the entry with the nearest one
         RegistrySlot(f"{domain}::{declaration.name}"): dict.fromkeys(range(1, FIRST_OPSET), Carrier(symbolic, domain))
         for domain in declaration.bodies
@@ -295,14 +286,3 @@ def _slots(declaration: Declaration) -> dict[Slot, Any]:
     slot = RegistrySlot(declaration.source.partition(".")[0])
     opsets = range(declaration.first_opset, onnx.defs.onnx_opset_version() + 1)
     return {**slots, slot: {**slots.get(slot, {}), **dict.fromkeys(opsets, symbolic)}}
-
-
-def _refuse_second_meaning(declaration: Declaration) -> None:
-    """Refuse a second meaning of an ONNX op, if another torch op is declared as the same one with another body."""
-    for held in _registered:
-        other = held.declaration
-        if other.source != declaration.source and other.to == declaration.to and other.bodies != declaration.bodies:
-            raise UsageError(
-                f"operator {declaration.to}: {other.torch_name} is declared as {other.to} with another body. "
-                "Choose another name, or unregister that declaration first."
-            )

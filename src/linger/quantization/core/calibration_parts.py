@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import filterfalse
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,27 +30,18 @@ from linger.errors import UsageError, listing
 from linger.numeric.fixed import as_float32
 from linger.numeric.torch.quantize import scale_for_range
 from linger.quantization.core.distributed.exchange import order_functions
-from linger.quantization.core.methods import Followed, bins_of
+from linger.quantization.core.methods import bins_of
 from linger.quantization.core.observation import PLACES, Histogram
-from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase, layers_of
 from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import scope_of
 from linger.quantization.core.stored import Kind, kind_of
 from linger.version import __version__
 
+_T = TypeVar("_T")
+
 Decisions = Mapping[str, Any]
 """What a function has decided by its data, in the types of JSON."""
-
-
-@runtime_checkable
-class Deciding(Protocol):
-    """A layer that also decides something else by its data than its ranges."""
-
-    def decisions(self) -> Decisions:
-        """What it has decided."""
-
-    def take_decisions(self, found: Sequence[Decisions]) -> None:
-        """Decide what follows from the decisions on all parts of the data."""
 
 
 @dataclass(frozen=True)
@@ -80,24 +71,19 @@ class PartialRange:
         choose = max if is_weight else min
         return PartialRange(
             max(self.running, other.running),
-            choose(scales) if scales else 0.0,
+            choose(scales, default=0.0),
             max(self.bits, other.bits),
             min(self.bound, other.bound),
-            _joined(self.used, other.used),
-            _added(self.histogram, other.histogram, is_weight=is_weight),
+            _of_both(self.used, other.used, lambda a, b: (min(a[0], b[0]), max(a[1], b[1]))),
+            _of_both(self.histogram, other.histogram, lambda a, b: a if is_weight else a.merged(b)),
         )
 
 
-def _joined(first: Interval | None, second: Interval | None) -> Interval | None:
+def _of_both(first: _T | None, second: _T | None, join: Callable[[_T, _T], _T]) -> _T | None:
+    """What follows from both parts; the only one where the other has none."""
     if first is None or second is None:
         return second if first is None else first
-    return min(first[0], second[0]), max(first[1], second[1])
-
-
-def _added(first: Histogram | None, second: Histogram | None, *, is_weight: bool) -> Histogram | None:
-    if first is None or second is None or is_weight:
-        return second if first is None else first
-    return first.merged(second)
+    return join(first, second)
 
 
 @dataclass(frozen=True)
@@ -125,19 +111,14 @@ class PartialLayer:
             own = ranges.get(name)
             ranges[name] = theirs if own is None else own.merged(theirs, is_weight=kind_of(name) is Kind.WEIGHT)
         origins = {self.input_range, other.input_range}
+        by_input_scale = [(part.ranges["x"].scale if "x" in part.ranges else 0.0, part) for part in (self, other)]
         return PartialLayer(
             ranges,
             next((origin for origin in ("own", "adopted", "stale") if origin in origins), ""),
-            min((self, other), key=lambda part: part.input_scale).constants,
+            min(by_input_scale, key=lambda pair: pair[0] or math.inf)[1].constants,
             [*self.decisions, *other.decisions],
             min([floor for floor in (self.floor, other.floor) if floor], default=0.0),
         )
-
-    @property
-    def input_scale(self) -> float:
-        """The scale of its input; infinite where nothing was seen."""
-        found = self.ranges.get("x")
-        return math.inf if found is None or not found.scale else found.scale
 
 
 Part = Mapping[str, PartialLayer]
@@ -155,16 +136,9 @@ def merge_parts(parts: Iterable[Part]) -> dict[str, PartialLayer]:
 
 def collect_part(model: nn.Module, counted: Callable[[Range], Histogram | None]) -> dict[str, PartialLayer]:
     """What the passes over a part of the data have left in a model; `counted` gives the counts of a range."""
-    found = {path: _collect(layer, counted) for path, layer in _layers(model)}
-    return {path: layer for path, layer in found.items() if layer.decisions or _is_seen(layer)}
-
-
-def _is_seen(layer: PartialLayer) -> bool:
-    return any(found.running or found.histogram is not None for found in layer.ranges.values())
-
-
-def _layers(model: nn.Module) -> Iterator[tuple[str, QuantizedBase]]:
-    return ((path, layer) for path, layer in model.named_modules() if isinstance(layer, QuantizedBase))
+    parts = {path: _collect(layer, counted) for path, layer in layers_of(model).items()}
+    seen = {path: [each.running or each.histogram for each in part.ranges.values()] for path, part in parts.items()}
+    return {path: part for path, part in parts.items() if part.decisions or any(seen[path])}
 
 
 def _collect(layer: QuantizedBase, counted: Callable[[Range], Histogram | None]) -> PartialLayer:
@@ -174,8 +148,9 @@ def _collect(layer: QuantizedBase, counted: Callable[[Range], Histogram | None])
         known = (each.running.read(), each.scale, each.width or 0, bound, each.known_use, counted(each))
         ranges[name] = PartialRange(*known)
     constants = {name: float(layer.get_buffer(name)) for name in constants_of(layer)}
-    decided = [layer.decisions()] if isinstance(layer, Deciding) else []
-    return PartialLayer(ranges, layer.input_range, constants, decided, float(layer.floor))
+    decided = layer.decisions()
+    decisions = [] if decided is None else [decided]
+    return PartialLayer(ranges, layer.input_range, constants, decisions, float(layer.floor))
 
 
 def constants_of(layer: nn.Module) -> tuple[str, ...]:
@@ -188,28 +163,21 @@ def constants_of(layer: nn.Module) -> tuple[str, ...]:
 def install_part(model: nn.Module, part: Part) -> list[tuple[Range, Histogram]]:
     """Leave in a model what one pass over all data would; returns what was counted for its ranges, which is not kept yet."""
     counted: list[tuple[Range, Histogram]] = []
-    for path, found in part.items():
+    for path, merged in part.items():
         layer = _layer_at(model, path)
-        layer.floor = found.floor
-        for name, one in found.ranges.items():
+        layer.floor = merged.floor
+        for name, one in merged.ranges.items():
             _install_range(layer, layer.ranges[name], one)
-        counted += _counts_of(layer, found)
-        # an input that adopts the range of another layer does so again in the next pass
-        layer.input_range = "stale" if found.input_range == "adopted" else found.input_range or layer.input_range
-        for name, value in found.constants.items():
-            layer.get_buffer(name).fill_(value)
-        if isinstance(layer, Deciding):
-            layer.take_decisions(found.decisions)
-    order_functions(model)
-    return counted
-
-
-def _counts_of(layer: QuantizedBase, found: PartialLayer) -> list[tuple[Range, Histogram]]:
-    """What was counted for the ranges of a layer; other ranges follow from these."""
-    counted = [(layer.ranges[n], one.histogram) for n, one in found.ranges.items() if one.histogram is not None]
-    if isinstance(layer, Followed):
-        for range_, _ in counted:
+        own = [(layer.ranges[n], one.histogram) for n, one in merged.ranges.items() if one.histogram is not None]
+        for range_, _ in own:
             layer.follow_range(range_.name)
+        counted += own
+        # an input that adopts the range of another layer does so again in the next pass
+        layer.input_range = "stale" if merged.input_range == "adopted" else merged.input_range or layer.input_range
+        for name, value in merged.constants.items():
+            layer.get_buffer(name).fill_(value)
+        layer.take_decisions(merged.decisions)
+    order_functions(model)
     return counted
 
 
@@ -227,20 +195,20 @@ def _layer_at(model: nn.Module, path: str) -> QuantizedBase:
     return layer
 
 
-def _install_range(layer: QuantizedBase, own: Range, found: PartialRange) -> None:
-    if found.used is not None:
-        own.users.set(found.used)
-    running, scale = found.running, found.scale
-    if found.histogram is not None and own.kind is not None and own.kind is not Kind.WEIGHT:
-        largest = bins_of(own, found.histogram).largest
-        running = as_float32(max(min(largest, own.limit), found.histogram.earlier)) or ZEROS
+def _install_range(layer: QuantizedBase, own: Range, merged: PartialRange) -> None:
+    if merged.used is not None:
+        own.users.set(merged.used)
+    running, scale = merged.running, merged.scale
+    if merged.histogram is not None and own.kind in (Kind.INPUT, Kind.OUTPUT):
+        largest = bins_of(own, merged.histogram).largest
+        running = as_float32(max(min(largest, own.limit), merged.histogram.earlier)) or ZEROS
         floor = layer.floor if own.name == "o" else 0.0
-        scale = max(min(scale_for_range(running, found.bits), found.bound), floor)
+        scale = max(min(scale_for_range(running, merged.bits), merged.bound), floor)
     if not running:
         return  # nothing was seen
     own.set(running, scale)
-    if found.bits:
-        own.width, own.bound = found.bits, found.bound
+    if merged.bits:
+        own.width, own.bound = merged.bits, merged.bound
 
 
 # which model it is
@@ -260,7 +228,7 @@ def describe(model: nn.Module) -> dict[str, tuple[str, str]]:
     """The description of a quantized model; its ranges, and the functions that passes have found, do not count."""
     with torch.no_grad():
         return {
-            path: (_digest(*_kind(module)), _digest(*_numbers(module)))
+            path: (_digest(_kind(module)), _digest(_numbers(module)))
             for path, module in model.named_modules()
             if not isinstance(module, QuantizedBase) or module.is_layer
         }
@@ -269,22 +237,25 @@ def describe(model: nn.Module) -> dict[str, tuple[str, str]]:
 def differences(own: Description, other: Description) -> list[str]:
     """What another model has otherwise, as parts of a sentence; empty where it is the same model."""
     common = [path for path in own if path in other]
-    found = _told("lacks", [path for path in own if path not in other])
-    found += _told("also has", list(filterfalse(own.__contains__, other)))
-    found += _told("has other types, sizes or widths in", [p for p in common if own[p][0] != other[p][0]])
-    return found or _told("has other weights or statistics in", [p for p in common if own[p][1] != other[p][1]])
+    structure = {
+        "lacks": list(filterfalse(other.__contains__, own)),
+        "also has": list(filterfalse(own.__contains__, other)),
+        "has other types, sizes or widths in": [path for path in common if own[path][0] != other[path][0]],
+    }
+    numbers = {"has other weights or statistics in": [path for path in common if own[path][1] != other[path][1]]}
+    return _told(structure) or _told(numbers)
 
 
-def _told(what: str, paths: Sequence[str]) -> list[str]:
-    return [f"{what} {listing([path or 'the model itself' for path in paths], limit=5)}"] if paths else []
+def _told(paths: Mapping[str, Sequence[str]]) -> list[str]:
+    named = {what: [path or "the model itself" for path in each] for what, each in paths.items() if each}
+    return [f"{what} {listing(each, limit=5)}" for what, each in named.items()]
 
 
-def _digest(*parts: bytes) -> str:
-    found = hashlib.sha256()
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return found.hexdigest()[:_DIGITS]
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _kind(module: nn.Module) -> Iterator[bytes]:
@@ -301,12 +272,10 @@ def _numbers(module: nn.Module) -> Iterator[bytes]:
     for name, tensor in _tensors(module):
         yield name.encode()
         if not hasattr(tensor, "full_tensor"):  # of a tensor that is spread over processes each has a part
-            yield _bytes_of(tensor)
-
-
-def _bytes_of(tensor: Tensor) -> bytes:
-    plain: Any = tensor.detach().cpu().clone().reshape(-1)  # numpy would make the storage one that FSDP cannot free
-    return bytes(plain.view(torch.uint8).numpy().tobytes())
+            plain: Any = (
+                tensor.detach().cpu().clone().reshape(-1)
+            )  # numpy would make the storage one that FSDP cannot free
+            yield bytes(plain.view(torch.uint8).numpy().tobytes())
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -345,20 +314,19 @@ class Parts:
 
     def histograms(self) -> Iterator[tuple[str, Histogram]]:
         """All counts by the key of their range."""
-        for _, part in self.models.values():
-            for path, layer in part.items():
-                for name, found in layer.ranges.items():
-                    if found.histogram is not None:
-                        yield f"{path}.{name}", found.histogram
+        for path, layer in (pair for _, part in self.models.values() for pair in part.items()):
+            for name, each in layer.ranges.items():
+                if each.histogram is not None:
+                    yield f"{path}.{name}", each.histogram
 
     @property
     def identity(self) -> str:
         """A digest of what was counted: that of two parts is the same where their data were."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for key, histogram in sorted(self.histograms(), key=lambda pair: pair[0]):
-            found.update(f"{key} {histogram.low!r} {histogram.high!r}\n".encode())
-            found.update(histogram.places.numpy().tobytes() + histogram.counts.numpy().tobytes())
-        return found.hexdigest()
+            digest.update(f"{key} {histogram.low!r} {histogram.high!r}\n".encode())
+            digest.update(histogram.places.numpy().tobytes() + histogram.counts.numpy().tobytes())
+        return digest.hexdigest()
 
 
 def encode(parts: Parts) -> bytes:
@@ -368,9 +336,9 @@ def encode(parts: Parts) -> bytes:
         label: {"modules": description, "layers": {path: _layer_text(layer) for path, layer in part.items()}}
         for label, (description, part) in parts.models.items()
     }
-    header = {"facts": parts.facts, "models": models}
+    header = json.dumps({"facts": parts.facts, "models": models}, separators=(",", ":"))
     body = io.BytesIO()
-    body.write(json.dumps(header, separators=(",", ":")).encode() + b"\n")
+    body.write(header.encode() + b"\n")
     places = [h.places.numpy() for h in histograms] or [np.zeros(0)]
     counts = [h.counts.numpy() for h in histograms] or [np.zeros((3, 0))]
     np.save(body, np.concatenate(places).astype("<i4"), allow_pickle=False)
@@ -391,13 +359,13 @@ def decode(content: bytes) -> Parts:
         UnreadableError: The bytes are foreign, damaged or of another format.
     """
     first, _, rest = content.partition(b"\n")
-    found = _FIRST_LINE.fullmatch(first)
-    if found is None:
+    match = _FIRST_LINE.fullmatch(first)
+    if match is None:
         raise UnreadableError("is no file of linger.save_statistics")
-    version = found[2].decode()
-    if int(found[1]) != FORMAT:
+    number, version = int(match[1]), match[2].decode()
+    if number != FORMAT:
         raise UnreadableError(
-            f"has format {int(found[1])} of statistics (written by linger {version}), and this is linger {__version__}, "
+            f"has format {number} of statistics (written by linger {version}), and this is linger {__version__}, "
             f"which has format {FORMAT}"
         )
     digest, _, body = rest.partition(b"\n")
@@ -425,19 +393,13 @@ def _read(body: bytes, version: str) -> Parts:
 
 
 def _layer_text(layer: PartialLayer) -> dict[str, Any]:
-    return {
-        "ranges": {name: _range_text(found) for name, found in layer.ranges.items()},
-        "input": layer.input_range,
-        "constants": layer.constants,
-        "decisions": layer.decisions,
-        "floor": layer.floor,
-    }
-
-
-def _range_text(found: PartialRange) -> list[Any]:
-    h = found.histogram
-    counted = None if h is None else [len(h.places), h.low, h.high, h.earlier]
-    return [found.running, found.scale, found.bits, found.bound, found.used, counted]
+    ranges: dict[str, list[Any]] = {}
+    for name, one in layer.ranges.items():
+        h = one.histogram
+        counted = None if h is None else [len(h.places), h.low, h.high, h.earlier]
+        ranges[name] = [one.running, one.scale, one.bits, one.bound, one.used, counted]
+    settings = {"input": layer.input_range, "constants": layer.constants, "decisions": layer.decisions}
+    return {"ranges": ranges, **settings, "floor": layer.floor}
 
 
 class _Reader:
@@ -448,7 +410,7 @@ class _Reader:
 
     def layer(self, text: Mapping[str, Any]) -> PartialLayer:
         """The layer that `_layer_text` wrote."""
-        ranges = {str(name): self._range(*found) for name, found in text["ranges"].items()}
+        ranges = {str(name): self._range(*numbers) for name, numbers in text["ranges"].items()}
         constants = {str(name): float(value) for name, value in text["constants"].items()}
         decisions = [dict(each) for each in text["decisions"]]
         return PartialLayer(ranges, str(text["input"]), constants, decisions, float(text["floor"]))

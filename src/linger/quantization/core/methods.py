@@ -13,10 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import as_float32, limits, scale_for
@@ -79,11 +78,15 @@ class Choice:
 
     def __init__(self, written: str, where: str) -> None:
         name, colon, option = written.partition(":") if isinstance(written, str) else ("", "", "")
-        found = _OWN.get(name) or _registry.get(name)
-        if found is None:
-            raise UsageError(f"{where}: {written!r} is no method of calibration. {_offer(name)}")
-        self.written, self.name, self._function = written, name, found
-        self._option = _read_option(written, option, found, where) if colon else ()
+        function = _OWN.get(name) or _registry.get(name)
+        if function is None:
+            near = difflib.get_close_matches(name, calibration_methods(), 1)
+            raise UsageError(
+                f"{where}: {written!r} is no method of calibration. {f'Did you mean {near[0]!r}? ' if near else ''}"
+                f"Methods: {listing(calibration_methods(), limit=99)}; register your own with linger.calibration_method."
+            )
+        self.written, self.name, self._function = written, name, function
+        self._option = _read_option(written, option, function, where) if colon else ()
 
     def range_of(self, bins: Bins, bits: int, where: str) -> float:
         """The range that the method finds; never larger than the largest magnitude, which needs no more.
@@ -93,20 +96,13 @@ class Choice:
         """
         if not len(bins.counts) or bins.largest == 0.0:
             return 0.0
-        found: Any = self._function(bins, bits, *self._option)
-        if not isinstance(found, (int, float, np.number)) or not 0.0 <= float(found) < math.inf:
+        largest: Any = self._function(bins, bits, *self._option)
+        if not isinstance(largest, (int, float, np.number)) or not 0.0 <= float(largest) < math.inf:
             raise UsageError(
-                f"{where}: the calibration method {self.written!r} returned {found!r}; expected a range, that is a number "
+                f"{where}: the calibration method {self.written!r} returned {largest!r}; expected a range, that is a number "
                 "from 0 on."
             )
-        return min(float(found), bins.largest)
-
-
-def _offer(name: str) -> str:
-    names = calibration_methods()
-    near = difflib.get_close_matches(name, names, 1)
-    nearest = f"Did you mean {near[0]!r}? " if near else ""
-    return f"{nearest}Methods: {listing(names, limit=99)}; register your own with linger.calibration_method."
+        return min(float(largest), bins.largest)
 
 
 def _read_option(written: str, option: str, function: Method, where: str) -> tuple[float]:
@@ -118,9 +114,10 @@ def _read_option(written: str, option: str, function: Method, where: str) -> tup
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(f"{where}: {written!r}: {option!r} is no number. Write, for example, 'percentile:99.9'.")
-    check = _CHECKS.get(function)
-    if check is not None:
-        check(value, f"{where}: {written!r}")
+    if function is percentile and not 0.0 < value <= 100.0:
+        raise UsageError(f"{where}: {written!r}: {value:g} is no share in percent. Give a number above 0, up to 100.")
+    if function is top_k and (value < 1.0 or value != int(value)):
+        raise UsageError(f"{where}: {written!r}: {value:g} is no count. Give a whole number from 1 on.")
     return (value,)
 
 
@@ -134,43 +131,45 @@ def largest_magnitude(bins: Bins, bits: int) -> float:
 def percentile(bins: Bins, bits: int, percent: float = 99.99) -> float:
     """The range that holds this share of all numbers, in percent."""
     del bits
-    found = bins.magnitudes()
-    held = np.cumsum(found.counts)
-    return float(found.high[np.searchsorted(held, held[-1] * (percent / 100.0) * (1 - 1e-12))])
+    sizes = bins.magnitudes()
+    held = np.cumsum(sizes.counts)
+    return float(sizes.high[np.searchsorted(held, held[-1] * (percent / 100.0) * (1 - 1e-12))])
 
 
 def top_k(bins: Bins, bits: int, k: float = 3.0) -> float:
     """The k-th largest of the items' largest magnitudes, so that an item unlike all others, or two of them, do not count.
 
-    An item is a slice along the first axis: a image of a batch. Of n items at most a quarter is left out.
+    An item is a slice along the first axis: an image of a batch. Of n items at most a quarter is left out.
     """
     del bits
-    if bins.smallest is None or bins.greatest is None:
+    low, high = bins.smallest, bins.greatest
+    if low is None or high is None:
         return bins.largest
-    return max(
-        _kth(bins.greatest.high, bins.greatest.counts, k), _kth(-bins.smallest.low, bins.smallest.counts, k), 0.0
-    )
+    return max(_kth(high.high, high.counts, k), _kth(-low.low, low.counts, k), 0.0)
 
 
 def _kth(values: Numbers, counts: Numbers, k: float) -> float:
     """The k-th largest value, each of them there so many times."""
     order = np.argsort(-values, kind="stable")
     up_to = np.cumsum(counts[order])
-    wanted = min(k, max(up_to[-1] // 4, 1.0))
-    return float(values[order][np.searchsorted(up_to, wanted)])
+    return float(values[order][np.searchsorted(up_to, min(k, max(up_to[-1] // 4, 1.0)))])
 
 
 def least_squares(bins: Bins, bits: int) -> float:
     """The range whose power-of-two scale makes the mean square of rounding and saturation smallest."""
-    smallest, high = math.inf, limits(bits)[1]
+    return _of_best_scale(bins, bits, [_square_error(bins, scale, bits) for scale in _scales_for(bins, bits)])
+
+
+def _scales_for(bins: Bins, bits: int) -> list[float]:
+    """The scale of the largest magnitude, and finer ones, at which something saturates."""
     coarsest = scale_for(bins.largest, bits)
-    best = coarsest
-    for finer in range(min(_MOST_CLIPPED, bits) + 1):
-        scale = coarsest * 2.0**finer
-        error = _square_error(bins, scale, bits)
-        if error < smallest:
-            smallest, best = error, scale
-    return bins.largest if best == coarsest else high / best
+    return [coarsest * 2.0**finer for finer in range(min(_MOST_CLIPPED, bits) + 1)]
+
+
+def _of_best_scale(bins: Bins, bits: int, losses: Sequence[float]) -> float:
+    """The range of the scale that loses least, the coarsest of several; `losses` are those of `_scales_for`."""
+    best = int(np.argmin(losses))
+    return limits(bits)[1] / _scales_for(bins, bits)[best] if best else bins.largest
 
 
 def _square_error(bins: Bins, scale: float, bits: int) -> float:
@@ -203,12 +202,8 @@ def _cubes(a: Numbers, b: Numbers) -> Numbers:
 
 def least_divergence(bins: Bins, bits: int) -> float:
     """The range whose integers keep the distribution of magnitudes best, by Kullback and Leibler; zeros do not count."""
-    coarsest = scale_for(bins.largest, bits)
-    scales = [coarsest * 2.0**finer for finer in range(min(_MOST_CLIPPED, bits) + 1)]
-    shares = _evenly(bins.magnitudes(), [limits(bits)[1] / scale for scale in scales])
-    divergences = [_divergence(each, 2 ** (bits - 1)) for each in shares]
-    best = scales[int(np.argmin(divergences))]
-    return bins.largest if best == coarsest else limits(bits)[1] / best
+    shares = _evenly(bins.magnitudes(), [limits(bits)[1] / scale for scale in _scales_for(bins, bits)])
+    return _of_best_scale(bins, bits, [_divergence(each, 2 ** (bits - 1)) for each in shares])
 
 
 def _evenly(bins: Bins, reaches: Sequence[float]) -> Iterator[Numbers]:
@@ -251,36 +246,7 @@ _OWN: dict[str, Method] = {
 }
 
 
-def _check_percent(value: float, where: str) -> None:
-    if not 0.0 < value <= 100.0:
-        raise UsageError(f"{where}: {value:g} is no share in percent. Give a number above 0, up to 100.")
-
-
-def _check_k(value: float, where: str) -> None:
-    if value < 1.0 or value != int(value):
-        raise UsageError(f"{where}: {value:g} is no count. Give a whole number from 1 on.")
-
-
-_CHECKS: dict[Method, Callable[[float, str], None]] = {percentile: _check_percent, top_k: _check_k}
-
-
 MAX = "max"
-
-
-@runtime_checkable
-class Weighted(Protocol):
-    """A layer whose weights can be asked for."""
-
-    def range_weights(self) -> dict[str, Tensor]:
-        """The weights as they are rounded, batch norm folded in, by the names of their ranges."""
-
-
-@runtime_checkable
-class Followed(Protocol):
-    """A layer in which other ranges follow from one."""
-
-    def follow_range(self, name: str) -> None:
-        """Write what follows from the range `name`, which has got another value."""
 
 
 @dataclass(frozen=True)
@@ -289,16 +255,14 @@ class Plan:
 
     Attributes:
         where: The function that was called, for messages.
-        kinds: The method of each kind; None leaves its ranges as they are.
+        kinds: The method of each kind; None leaves its ranges as they are, as `max` does with weights that it was not asked for.
         layers: Methods by a pattern of layer paths or range keys; the last one that fits counts.
-        keeps_weights: Whether `max` leaves the choices of weight ranges alone, since it was not asked for them.
         is_open: Whether the call named no method for any kind, so that the configuration of a model may (`Range.usual`).
     """
 
     where: str
     kinds: Mapping[Kind, Choice | None]
     layers: Mapping[str, Choice]
-    keeps_weights: bool
     is_open: bool = False
 
     @classmethod
@@ -317,42 +281,32 @@ class Plan:
         Raises:
             UsageError: A method is unknown.
         """
-        given = {Kind.INPUT: inputs, Kind.WEIGHT: weights, Kind.OUTPUT: outputs}
-        asked = {kind: method if own is None else own for kind, own in given.items()}
-        kinds = {kind: None if name is None else Choice(name, where) for kind, name in asked.items()}
-        return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()}, weights is None)
+        own = {Kind.INPUT: inputs, Kind.WEIGHT: weights, Kind.OUTPUT: outputs}
+        names = {kind: method if name is None else name for kind, name in own.items()}
+        names[Kind.WEIGHT] = None if weights is None and method == MAX else names[Kind.WEIGHT]
+        kinds = {kind: None if name is None else Choice(name, where) for kind, name in names.items()}
+        return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()})
 
     @property
     def written(self) -> dict[str, str | None]:
         """All methods as a user writes them, so that the plans of several processes can be compared."""
         kinds = {kind.value: None if choice is None else choice.written for kind, choice in self.kinds.items()}
         own = {f"layers {pattern}": choice.written for pattern, choice in self.layers.items()}
-        return kinds | own | {"keeps_weights": str(self.keeps_weights)}
+        return kinds | own
 
-    def choice(self, found: Range) -> Choice | None:
+    def choice(self, range_: Range) -> Choice | None:
         """The method for a range; None: it stays as it is."""
-        own = [pattern for pattern in self.layers if fits(found, pattern)]
+        own = [choice for pattern, choice in self.layers.items() if fits(range_, pattern)]
         if own:
-            return self.layers[own[-1]]
-        if self.is_open and found.usual is not None:
-            return Choice(found.usual, self.where)
-        choice = None if found.kind is None else self.kinds[found.kind]
-        if choice is None or (found.kind is Kind.WEIGHT and self.keeps_weights and choice.written == MAX):
-            return None
-        return choice
-
-    def check_patterns(self, ranges: Mapping[str, Range]) -> None:
-        """Refuse patterns that fit no layer and no range.
-
-        Raises:
-            UsageError: All of them, each with the nearest path.
-        """
-        check_patterns(self.where, self.layers, ranges)
+            return own[-1]
+        if self.is_open and range_.usual is not None:
+            return Choice(range_.usual, self.where)
+        return None if range_.kind is None else self.kinds[range_.kind]
 
 
-def fits(found: Range, pattern: str) -> bool:
+def fits(range_: Range, pattern: str) -> bool:
     """Whether a range is meant by a pattern of layer paths or range keys."""
-    return fnmatchcase(found.key.rpartition(".")[0], pattern) or fnmatchcase(found.key, pattern)
+    return fnmatchcase(range_.key.rpartition(".")[0], pattern) or fnmatchcase(range_.key, pattern)
 
 
 def check_patterns(where: str, patterns: Iterable[str], ranges: Mapping[str, Range]) -> None:
@@ -371,24 +325,24 @@ def check_patterns(where: str, patterns: Iterable[str], ranges: Mapping[str, Ran
         )
 
 
-def bins_of(found: Range, histogram: Histogram) -> Bins:
+def bins_of(range_: Range, histogram: Histogram) -> Bins:
     """The numbers of a range as its users tell them apart: within limits, and from zero on where a ReLU follows."""
-    low, high = found.used_interval
-    if found.name == "o" and getattr(found.layer, "is_ahead_of_relu", False):
+    low, high = range_.used_interval
+    if range_.name == "o" and getattr(range_.layer, "is_ahead_of_relu", False):
         low = max(low, 0.0)
-    return histogram.bins(max(low, -found.limit), min(high, found.limit))
+    return histogram.bins(max(low, -range_.limit), min(high, range_.limit))
 
 
-def histogram_of(found: Range) -> Histogram | None:
+def histogram_of(range_: Range) -> Histogram | None:
     """What is known of the numbers of a range: the weights themselves, or what calibration has counted."""
-    layer = found.layer
+    layer = range_.layer
     if layer.is_shared:
         return None  # several calls had this range, so it is not used
-    if found.kind is Kind.WEIGHT and isinstance(layer, Weighted):
+    if range_.kind is Kind.WEIGHT and layer.is_layer:
         with gathered(layer):
-            weight = layer.range_weights().get(found.name)
+            weight = layer.range_weights().get(range_.name)
         return None if weight is None else Histogram.of(weight)
-    return found.histogram
+    return range_.histogram
 
 
 def find_ranges(ranges: Mapping[str, Range], plan: Plan, *, is_settled: bool) -> dict[str, tuple[Choice, float]]:
@@ -397,15 +351,15 @@ def find_ranges(ranges: Mapping[str, Range], plan: Plan, *, is_settled: bool) ->
     `is_settled`: passes have just set the ranges by `max`, so that one which has always been found by it stays.
     """
     changes: dict[str, tuple[Choice, float]] = {}
-    for key, found in ranges.items():
-        choice = plan.choice(found)
-        histogram = None if choice is None else histogram_of(found)
+    for key, range_ in ranges.items():
+        choice = plan.choice(range_)
+        histogram = None if choice is None else histogram_of(range_)
         if choice is None or histogram is None:
             continue
         is_max = choice.written == MAX
-        if is_settled and is_max and found.kind is not Kind.WEIGHT and histogram.method == MAX:
+        if is_settled and is_max and range_.kind is not Kind.WEIGHT and histogram.method == MAX:
             continue
-        largest = choice.range_of(bins_of(found, histogram), found.bits, f"{plan.where}: {key}")
+        largest = choice.range_of(bins_of(range_, histogram), range_.bits, f"{plan.where}: {key}")
         changes[key] = choice, max(largest, histogram.earlier) if is_max else largest
     return changes
 
@@ -413,41 +367,34 @@ def find_ranges(ranges: Mapping[str, Range], plan: Plan, *, is_settled: bool) ->
 def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice, float]]) -> None:
     """Give ranges their new values; inputs that adopt the range of another layer do so again in the next pass."""
     for key, (choice, largest) in changes.items():
-        _apply(ranges[key], choice, largest)
-    for layer in {id(found.layer): found.layer for found in ranges.values()}.values() if changes else ():
-        if layer.input_range == "adopted":
-            layer.input_range = "stale"
+        _apply(ranges[key], choice.written, largest)
+    for range_ in ranges.values() if changes else ():
+        if range_.layer.input_range == "adopted":
+            range_.layer.input_range = "stale"
 
 
-def _apply(found: Range, choice: Choice, largest: float) -> None:
-    found.method = None if choice.written == MAX else choice.written
-    if found.kind is Kind.WEIGHT:
-        found.choose_range(None if choice.written == MAX else as_float32(largest) or ZEROS)
-        found.restart_learning()
+def _apply(range_: Range, method: str, largest: float) -> None:
+    range_.method = None if method == MAX else method
+    if range_.kind is Kind.WEIGHT:
+        range_.choose_range(None if method == MAX else as_float32(largest) or ZEROS)
+        range_.restart_learning()
         return
-    if found.histogram is not None:
-        found.histogram = replace(found.histogram, method=choice.written)
-    value = as_float32(min(largest, found.limit)) or ZEROS
-    if value != found.running.read():
-        found.set(value, scale_for_range(value, found.bits))
-        found.restart_learning()
-        if isinstance(found.layer, Followed):
-            found.layer.follow_range(found.name)
+    if range_.histogram is not None:
+        range_.histogram = replace(range_.histogram, method=method)
+    value = as_float32(min(largest, range_.limit)) or ZEROS
+    if value != range_.running.read():
+        range_.set(value, scale_for_range(value, range_.bits))
+        range_.restart_learning()
+        range_.layer.follow_range(range_.name)
 
 
 def uncounted(ranges: Mapping[str, Range], plan: Plan) -> list[str]:
     """The ranges that the plan wants to find and of which nothing was counted."""
-    return [
-        key
-        for key, found in ranges.items()
-        if plan.choice(found) is not None
-        and found.running.read()
-        and _has_own_numbers(found)
-        and histogram_of(found) is None
-    ]
+    seen = {key: each for key, each in ranges.items() if plan.choice(each) is not None and each.running.read()}
+    return [key for key, each in seen.items() if _has_own_numbers(each) and histogram_of(each) is None]
 
 
-def _has_own_numbers(found: Range) -> bool:
+def _has_own_numbers(range_: Range) -> bool:
     """Whether a range follows from no other one and from no weights."""
-    is_own = found.kind is Kind.OUTPUT or (found.layer.input_range == "own" and found.name in ("x", "i"))
-    return is_own and not getattr(found.layer, "has_fixed_output", False)
+    is_own = range_.kind is Kind.OUTPUT or (range_.layer.input_range == "own" and range_.name in ("x", "i"))
+    return is_own and not getattr(range_.layer, "has_fixed_output", False)

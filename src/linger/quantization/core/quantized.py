@@ -7,7 +7,7 @@ Parameters are rounded within the limits of the constraint stage, and kept while
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +37,7 @@ BITS = "bits"
 """Buffer of a layer whose widths change while it trains: bits of input, parameters and output."""
 
 _POSSIBLE = {4, 8, 16, 32}
+
 _SMALL = 4096
 """Elements up to which a tensor's whole content is hashed."""
 
@@ -44,7 +45,6 @@ _FLOAT32_BITS = 24
 """Ranges are kept as float32, which holds 1 − 2^-24 but nothing between that and 1."""
 
 
-# limits
 def integer_bound(limit: float | None, bits: int) -> float | None:
     """The largest magnitude of integers of this width that keep a limit; None where there is no limit.
 
@@ -100,19 +100,19 @@ def fold_by_batch(
     return fold(weight, bias, bn, statistics=statistics, transposed_groups=transposed_groups)
 
 
-# rounding
 @dataclass(frozen=True)
 class Frozen:
-    """Parameters as integers for one input scale: as real carriers and as the file stores them."""
+    """Parameters as integers for one input scale: as real carriers and as the file stores them.
+
+    `scale_w` is a number; a tensor in a pass that leaves ranges on a device. `extras`: other tensors that the node has in the file.
+    """
 
     weight: Tensor
     bias: Tensor | None
     weight_integers: Tensor
     bias_integers: Tensor | None
     scale_w: Any
-    """A number; a tensor in a pass that leaves ranges on a device."""
     extras: tuple[Tensor, ...] = ()
-    """Other tensors that the node has in the file."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ class Ready:
     """Parameters as the simulation multiplies them.
 
     `is_rounding_folded`: the product delivers y·scale_o + ½, so that rounding is a floor. Exact while the bound of
-    `torch_exact` also holds with the ½ (2^(shift−1) in units of the accumulator) added.
+    `torch_exact` also holds with the ½ (2^(shift−1) in units of the accumulator) added. `parts`: the weights of each part of a
+    split product, where they are kept.
     """
 
     weight: Tensor
@@ -128,7 +129,6 @@ class Ready:
     plan: SplitPlan
     is_rounding_folded: bool
     parts: tuple[Tensor, ...] = ()
-    """The weights of each part of a split product, where they are kept."""
 
 
 def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: Scale, scale_w: Scale, bits: int) -> Frozen:
@@ -204,13 +204,12 @@ PARTS = 4
 """A large tensor is checked in so many parts, one in each evaluation pass: reading all of it would cost as much as rounding."""
 
 View = Any
-"""A part of a tensor: the bytes of a small one as an array, the bits of a large one as a tensor of integers, or a function
-that copies these, where they do not lie in a row on the CPU, or in memory that others use too."""
+"""A part of a tensor: an array of the bytes of a small one, a tensor of the bits of a large one, or a function that copies these."""
 
 
 def views_of(t: Tensor) -> list[View]:
     """The parts of a tensor, output channels first: one of a small tensor, PARTS of a large one."""
-    if not (t.is_cpu and t.is_contiguous()) or _is_held_elsewhere(t):
+    if not (t.is_cpu and t.is_contiguous()) or _is_held_elsewhere(t):  # copied when looked at
         return [partial(_copied, t.detach(), part) for part in range(PARTS if t.numel() > _SMALL else 1)]
     rows = t.detach().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
     if rows.numel() <= _SMALL:
@@ -355,7 +354,6 @@ class QuantizedBase(RangeHolder):
     @property
     def learning_norm(self) -> nn.Module | None:
         """The batch norm whose statistics learn when this layer runs."""
-        return None
 
     @property
     def flags(self) -> tuple[bool, ...]:
@@ -380,6 +378,12 @@ class QuantizedBase(RangeHolder):
             range_.learned.follow(Pass.here())
             if range_.running.read():
                 range_.follow_running()
+
+    def decisions(self) -> Mapping[str, Any] | None:
+        """What it has decided by its data beside its ranges, in the types of JSON; None: nothing."""
+
+    def take_decisions(self, found: Sequence[Mapping[str, Any]]) -> None:
+        """Decide what follows from the decisions of copies of the model, which have seen all data between them."""
 
     def forget_pass(self) -> None:
         """What the pass has seen was told to all processes."""
@@ -414,10 +418,14 @@ class QuantizedBase(RangeHolder):
         if ready.plan.is_plain:
             y = accumulate(op, geometry, content, ready.weight, ready.bias)
         else:
-            settings: dict[str, Any] = {"axis": product_fast_path(op).channel_axis, "is_transposed": op.is_transposed}
-            settings |= {"group": geometry.get("group", 1), "parts": ready.parts}
-            product = partial(accumulate, op, geometry)
-            y = run_product(product, content, ready.weight, ready.bias, ready.plan, **settings)
+            axis, group = product_fast_path(op).channel_axis, geometry.get("group", 1)
+            how: dict[str, Any] = {
+                "axis": axis,
+                "is_transposed": op.is_transposed,
+                "group": group,
+                "parts": ready.parts,
+            }
+            y = run_product(partial(accumulate, op, geometry), content, ready.weight, ready.bias, ready.plan, **how)
         call.note(macs=products_in(call, q, y, frozen.weight_integers.shape[1:].numel()))
         is_recorded = runtime.recorder is not None or bool(runtime.observers)
         is_relu = is_relu and not is_recorded
@@ -428,11 +436,7 @@ class QuantizedBase(RangeHolder):
         return result
 
     def __prepare_scriptable__(self) -> Any:
-        """torch.jit.script asks for this first.
-
-        Raises:
-            UsageError: Always: it would compile the forward of this layer.
-        """
+        """Refuse torch.jit.script, which asks for this first and would compile the forward of this layer."""
         raise UsageError(no_script("torch.jit.script"))
 
     # checkpoints
@@ -448,35 +452,36 @@ class QuantizedBase(RangeHolder):
                 destination[prefix + key] = each.buffer if keep_vars else each.buffer.detach()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for range_ in [r for r in self.ranges.values() if prefix + r.running.key in state_dict]:
-            range_.histogram = None
         begun = load_learned(self.ranges.values(), state_dict, prefix)
-        present = {key for key in self.optional if prefix + key in state_dict}
-        cleared = {key for key, each in self.optional.items() if prefix + str(each.of) in state_dict}
+        loaded = {key for key in self.stored if prefix + key in state_dict}
+        for range_ in self.ranges.values():
+            range_.histogram = None if range_.running.key in loaded else range_.histogram
         # a checkpoint of an earlier stage has no ranges: what is here stays
         for key, each in self.stored.items():
             if not each.is_optional:
                 state_dict.setdefault(prefix + key, each.buffer.detach().clone())
+        present = loaded & self.optional.keys()
         self._non_persistent_buffers_set -= present  # torch loads these as it does all others
         try:
             super()._load_from_state_dict(state_dict, prefix, *rest)
         finally:
             self._non_persistent_buffers_set |= present
-        self._clear_absent(self.optional.keys() - present, cleared)
+        self._clear_absent(loaded)
         self.put_buffers({}, {})
         if self.keeps_own_input:
             self.input_range = "own"
         for range_ in begun:
             range_.restart_learning()
 
-    def _clear_absent(self, missing: Iterable[str], cleared: set[str]) -> None:
+    def _clear_absent(self, loaded: set[str]) -> None:
         """Let buffers that a checkpoint does not have say nothing, where it has their range."""
         home = next(b.device for b in self.buffers(recurse=False))
-        for key in missing:
-            each = self.stored[key]
+        for key, each in self.optional.items():
+            if key in loaded:
+                continue
             if each.buffer.device != home:  # those of a model without storage got that of the checkpoint
                 self._buffers[key] = torch.full_like(each.buffer, each.absent, device=home)
-            elif key in cleared:
+            elif each.of in loaded:
                 each.buffer.fill_(each.absent)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
@@ -556,6 +561,11 @@ def widths_in(state_dict: dict[str, Any], prefix: str) -> Widths | None:
 
 
 # the ranges of a model
+def layers_of(model: nn.Module) -> dict[str, QuantizedBase]:
+    """The modules of a model that have ranges, by path: its quantized layers, and the functions that passes have found."""
+    return {path: m for path, m in model.named_modules() if isinstance(m, QuantizedBase)}
+
+
 def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Range]:
     """The ranges of a quantized model that can be chosen, by key, in the order of its modules.
 
@@ -565,9 +575,7 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
     ranges: dict[str, Range] = {}
     runtime = runtime_of(model)
     methods = {} if runtime is None else runtime.methods
-    for path, layer in model.named_modules():
-        if not isinstance(layer, QuantizedBase):
-            continue
+    for path, layer in layers_of(model).items():
         layer.follow_learned()
         layer.state_dict()  # gives FSDP's parameters their shards back, so that an optimizer made next finds those
         is_adopted = layer.input_range in ("adopted", "stale") and not with_adopted
@@ -581,11 +589,7 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
 
 
 def quantized_ranges(model: nn.Module, where: str) -> dict[str, Range]:
-    """The ranges of a quantized model.
-
-    Raises:
-        UsageError: It is not quantized.
-    """
+    """The ranges of a model that must be quantized."""
     required_runtime(model, where)
     return ranges_of(model)
 

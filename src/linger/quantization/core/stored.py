@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -111,6 +111,13 @@ class RangeHolder(nn.Module):
     def largest_output(self) -> float:
         """The upper bound of the range of its output; a layer within limits has a finite one."""
         return math.inf
+
+    def range_weights(self) -> dict[str, Tensor]:
+        """The weights of a layer as they are rounded, batch norm folded in, by the names of their ranges."""
+        return {}
+
+    def follow_range(self, name: str) -> None:
+        """Write what follows from the range `name`, which has got another value."""
 
     def missing_scale(self, where: str) -> str:
         """The message for a layer without a scale."""
@@ -219,14 +226,6 @@ class Stored:
         numbers = self.read()
         first = numbers[0] if isinstance(numbers, list) else numbers
         return math.isfinite(first) and first != self.absent
-
-
-class Ends(NamedTuple):
-    """What a pass has seen of a range: lowest and highest number, and whether the range was never seen before."""
-
-    low: Scale
-    high: Scale
-    is_new: Any
 
 
 EVERYTHING = (-math.inf, math.inf)

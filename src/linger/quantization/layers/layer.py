@@ -148,26 +148,18 @@ class QuantLayer(HasWidths):
     def shift_output(self, shift: Tensor) -> None:
         """Add one number to each channel of the output: to β of a folded batch norm, else to the bias, made where there is none."""
         with torch.no_grad():
-            if self.bn is not None:
-                self._shift_batch_norm(shift)
-                return
-            if self.bias is None:
-                self._make_bias(
-                    torch.zeros_like(shift, dtype=torch.float32, device=self.ranges["o"].running.buffer.device)
-                )
-            assert self.bias is not None
-            self.bias.add_(shift.to(self.bias))
-
-    def _shift_batch_norm(self, shift: Tensor) -> None:
-        assert self.bn is not None
-        assert self.bias is not None  # take_batch_norm made it
-        beta = cast("Tensor | None", self.bn.bias)
-        if beta is not None:
-            beta.add_(shift.to(beta))
-            return
-        # b' = (b − μ)/σ without β and γ: 1/σ is never zero
-        factor, _ = fold(self.bias.new_ones(len(self.bias), 1), None, self.bn)
-        self.bias.add_((shift.to(factor) / factor.squeeze(1)).to(self.bias))
+            offset = self.bias if self.bn is None else cast("Tensor | None", self.bn.bias)
+            if self.bn is None and offset is None:
+                device = self.ranges["o"].running.buffer.device
+                self._make_bias(torch.zeros_like(shift, dtype=torch.float32, device=device))
+                offset = self.bias
+            if self.bn is not None and offset is None:
+                assert self.bias is not None  # take_batch_norm made it
+                # b' = (b − μ)/σ without β and γ: 1/σ is never zero
+                factor, _ = fold(self.bias.new_ones(len(self.bias), 1), None, self.bn)
+                offset, shift = self.bias, shift.to(factor) / factor.squeeze(1)
+            assert offset is not None
+            offset.add_(shift.to(offset))
 
     def _make_bias(self, values: Tensor) -> None:
         """Give a bias to a layer that had none; checkpoints have it from now on."""
@@ -217,13 +209,20 @@ class QuantLayer(HasWidths):
         if isinstance(geometry, Refusal):
             return self._call_in_float(x, geometry.reason)
         q = self._quantized(x)
-        if not self._has_weight:
-            return self._run_without_weight(q, geometry)
+        return self._multiply(q, geometry) if self._has_weight else self._run_without_weight(q, geometry)
+
+    def _multiply(self, q: QTensor, geometry: Mapping[str, Any]) -> QTensor:
+        """The product with rounded weights, or in real numbers, as the pass demands, in the range of the output."""
         call = self.runtime.begin(self._op, self.path, self)
         if self.is_always_exact or not (call.is_learning or call.now.is_real):
             return self._deploy(q, geometry, call)
-        y, scale_w = self._product(q, geometry, call.now)
-        return self._requantized(q, y, scale_w, call)
+        if self.bn is not None and self.bn.training and self.training and not self.holds_batch_norm:
+            y, scale_w = self._learn_batch_norm(q, geometry, call.now)
+        else:
+            y, scale_w = self._learn_product(q, geometry, self._limited_parts(), call.now)
+        y = clamp(y, self.limited_to.output) if call.now.is_real else y
+        bits, is_relu = self._widths.output, self.is_ahead_of_relu
+        return self.ranges["o"].round_product(call, q, y, scale_w, bits, taps=self._taps, is_relu=is_relu)
 
     def _bind(self, x: Tensor, output_size: Sequence[int] | None = None) -> Mapping[str, Any] | Refusal:
         """The op's attributes. Layers that are a function call are bound when the input's size is known.
@@ -324,9 +323,9 @@ class QuantLayer(HasWidths):
         runtime = self.runtime
         call = runtime.begin(self._op, self.path)
         if not isinstance(indices, Tensor) or indices.is_floating_point():
-            found = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
+            kind = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
             raise UsageError(
-                f"{call.name}: the indices have type {found}; an embedding needs integers. Convert them with .long()."
+                f"{call.name}: the indices have type {kind}; an embedding needs integers. Convert them with .long()."
             )
         frozen, bits = self.freeze(_NO_INPUT_SCALE, call.now), self.widths.parameter
         scale = frozen.scale_w
@@ -344,18 +343,6 @@ class QuantLayer(HasWidths):
         return result
 
     # training
-    def _product(self, q: QTensor, geometry: Mapping[str, Any], now: Pass) -> tuple[Tensor, Scale]:
-        """The product with rounded weights, or in real numbers, as the pass demands; and the scale of the weights."""
-        if self.bn is not None and self.bn.training and self.training and not self.holds_batch_norm:
-            return self._learn_batch_norm(q, geometry, now)
-        return self._learn_product(q, geometry, self._limited_parts(), now)
-
-    def _requantized(self, q: QTensor, y: Tensor, scale_w: Scale, call: OpCall) -> QTensor:
-        """A product in the range of the output, which it is observed by."""
-        y = clamp(y, self.limited_to.output) if call.now.is_real else y
-        bits, is_relu = self._widths.output, self.is_ahead_of_relu
-        return self.ranges["o"].round_product(call, q, y, scale_w, bits, taps=self._taps, is_relu=is_relu)
-
     @property
     def _taps(self) -> int:
         """Products in each sum."""
@@ -379,23 +366,28 @@ class QuantLayer(HasWidths):
         The statistics are always those of the unlimited convolution, so they do not move with the limits.
         """
         assert self.bn is not None  # checked by the caller
-        factor = learning_factor(self.bn)
-        weight, scale_w, gain = self._weight_and_gain(factor.values, q.scale, now)
+        factor, gain, stays_there = learning_factor(self.bn), 1.0, not self.weight.is_cpu
+        parts = (self.weight, factor.values, None)
         if now.is_real:  # nothing is folded, so that eps acts as in the float model
+            _, scale_w = self._real_weight(parts, q.scale, now)
             weight, factor = self._laid_out(self.weight), LearningFactor(torch.ones_like(factor.values), None)
+        else:
+            # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
+            weight, scale_w = self._round_weight(parts, q.scale, now, is_real=stays_there)
+            gain = gain if stays_there else scale_w
         z = accumulate(self._op, geometry, q.content, weight, None)
         learn = partial(self._learn_statistics, z.numel(), now)
         # a group of processes waits for a gradient of each parameter
         y = normalize_folded(z, self.bias, self.bn, factor, gain, learn, reaches_bias=now.is_shared)
-        limits_kept = self.limited_to
-        if limits_kept.weight is None and limits_kept.bias is None:
+        limits = self.limited_to
+        if limits.weight is None and limits.bias is None:
             return y, scale_w
         bits = self._limit_bits
         weight, bias = fold_by_batch(self.weight, self.bias, self.bn, z, factor.values * gain, self.transposed_groups)
-        bound = integer_bound(limits_kept.weight, bits)
+        bound = integer_bound(limits.weight, bits)
         widest = self.ranges["w"].running.buffer.double()  # beyond the bound, its rounding would be too coarse
-        if exceeds((widest, bound), (weight, bound), (bias, limits_kept.bias)):
-            return self._learn_product(q, geometry, limit_parameters(limits_kept, bits, weight, None, bias), now)
+        if exceeds((widest, bound), (weight, bound), (bias, limits.bias)):
+            return self._learn_product(q, geometry, limit_parameters(limits, bits, weight, None, bias), now)
         return y, scale_w
 
     @property
@@ -409,15 +401,6 @@ class QuantLayer(HasWidths):
             learn_statistics(bn, mean, var)
         elif not now.is_repeated:
             self.batches.append(Batch(numbers // len(mean), mean, var))
-
-    def _weight_and_gain(self, factor: Tensor, scale_x: Scale, now: Pass) -> tuple[Tensor, Scale, Scale]:
-        """Weights ahead of a batch norm, their scale, and how much larger than the real weights they are."""
-        parts, stays_there = (self.weight, factor, None), not self.weight.is_cpu
-        if now.is_real:
-            return *self._real_weight(parts, scale_x, now), 1.0
-        # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
-        rounded, scale_w = self._round_weight(parts, scale_x, now, is_real=stays_there)
-        return rounded, scale_w, 1.0 if stays_there else scale_w
 
     # parameters
     @property
@@ -508,7 +491,11 @@ class QuantLayer(HasWidths):
     def freeze(self, scale_x: float, now: Pass | None = None) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
         now, range_ = now or self.runtime.now, self.ranges["w"]
-        self._follow_settings(range_.chosen_value(now))
+        chosen = range_.chosen_value(now)
+        settings = (self._widths, None if chosen is None else float(chosen))
+        if settings != self._frozen_for:  # frozen for other widths or another range
+            self._thaw()
+            self._frozen_for = settings
         if now.is_exporting:
             if scale_x not in self._frozen:
                 raise UsageError(RUN_FIRST)
@@ -522,13 +509,6 @@ class QuantLayer(HasWidths):
             with kept():
                 self._frozen[scale_x] = self._make_frozen(scale_x, now)
         return self._frozen[scale_x]
-
-    def _follow_settings(self, chosen: Scale | None) -> None:
-        """Drop what was frozen for other widths or another range."""
-        settings = (self._widths, None if chosen is None else float(chosen))
-        if settings != self._frozen_for:
-            self._thaw()
-            self._frozen_for = settings
 
     def _thaw(self) -> None:
         """Drop the integers: they are made from other parameters or settings."""
@@ -573,30 +553,26 @@ class QuantLayer(HasWidths):
         for name in ("weight", "bias"):
             if f"{prefix}conv.{name}" in state_dict:
                 state_dict[prefix + name] = state_dict.pop(f"{prefix}conv.{name}")
-        if self.bn is not None:
-            self._load_batch_norm(state_dict, prefix)
-        elif self.can_shift and not self._had_bias:
-            self._load_made_bias(state_dict, prefix)
+        self._load_bias(state_dict, prefix)
         for name in self.constant_names:
             state_dict.setdefault(prefix + name, self._buffers[name])
         self._thaw()
         self._watchman.forget()
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def _load_made_bias(self, state_dict: dict[str, Any], prefix: str) -> None:
+    def _load_bias(self, state_dict: dict[str, Any], prefix: str) -> None:
         """A layer without a bias gets the one of a checkpoint in which it was corrected, and none from any other."""
-        given = state_dict.get(f"{prefix}bias")
-        if given is None:
-            self.bias = None if f"{prefix}weight" in state_dict else self.bias
-        elif self.bias is None:
-            self._make_bias(given.to(self.ranges["o"].running.buffer.device, torch.float32))
-
-    def _load_batch_norm(self, state_dict: dict[str, Any], prefix: str) -> None:
-        assert self.bias is not None  # take_batch_norm made it
-        has_bn = any(key.startswith(f"{prefix}bn.") for key in state_dict)
-        if not has_bn and f"{prefix}weight" in state_dict and f"{prefix}bias" in state_dict:
-            # a checkpoint whose batch norm is already folded into the weights
-            self.bn = None
-            self.bias.requires_grad_()
-        else:
-            state_dict.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
+        stored, has_weight = state_dict.get(f"{prefix}bias"), f"{prefix}weight" in state_dict
+        if self.bn is not None:
+            assert self.bias is not None  # take_batch_norm made it
+            if has_weight and stored is not None and not any(key.startswith(f"{prefix}bn.") for key in state_dict):
+                # a checkpoint whose batch norm is already folded into the weights
+                self.bn = None
+                self.bias.requires_grad_()
+            else:
+                state_dict.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
+        elif self.can_shift and not self._had_bias:
+            if stored is None:
+                self.bias = None if has_weight else self.bias
+            elif self.bias is None:
+                self._make_bias(stored.to(self.ranges["o"].running.buffer.device, torch.float32))

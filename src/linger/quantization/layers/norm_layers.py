@@ -43,7 +43,11 @@ class NormLayer(QuantLayer):
         self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
     ) -> None:
         super().__init__(op, source, geometry, widths, runtime)
-        self.count = _parameter_count(source)
+        # how many weights it has, or would have
+        shape = next(
+            getattr(source, n) for n in ("normalized_shape", "num_channels", "num_features") if hasattr(source, n)
+        )
+        self.count = math.prod(cast("tuple[int, ...]", shape)) if isinstance(shape, tuple) else int(cast(int, shape))
         self._axes = next((n for kind, n in _AXES.items() if isinstance(source, kind)), 0)
         # the device's format, under the names that checkpoints have
         self.ranges["normal"] = Range(self, "normal")
@@ -74,14 +78,6 @@ class NormLayer(QuantLayer):
 
     def _sources(self) -> list[Tensor | None]:
         return [cast("Tensor | None", self.weight), self.bias]
-
-
-def _parameter_count(norm: nn.Module) -> int:
-    """How many weights a norm has, or would have."""
-    source = cast(Any, norm)
-    if hasattr(source, "normalized_shape"):
-        return math.prod(source.normalized_shape)
-    return int(source.num_channels if hasattr(source, "num_channels") else source.num_features)
 
 
 class BatchNormLayer(QuantLayer):
@@ -121,7 +117,13 @@ class BatchNormLayer(QuantLayer):
     ) -> tuple[Tensor, Scale]:
         if self.training and q.content.numel() and not self.holds_batch_norm:
             mean, var = batch_statistics(q.content)
-            self._learn_batch(mean.detach(), var.detach(), now, count=q.content.numel() // len(mean))
+            count = q.content.numel() // len(mean)
+            if count == 1:
+                raise UsageError(
+                    f"{self.path}: one value per channel has no variance. Train with a larger batch, or put the layer in eval()."
+                )
+            with torch.no_grad():  # as torch's batch norm learns, by the unbiased variance
+                self._learn_statistics(count * len(mean), now, self, mean.detach(), var * (count / (count - 1)))
             weight, bias = self._affine(mean, var)
             parts = weight, None, bias
         return super()._learn_product(q, geometry, parts, now)
@@ -143,15 +145,6 @@ class BatchNormLayer(QuantLayer):
     def learning_norm(self) -> nn.Module:
         """Itself."""
         return self
-
-    def _learn_batch(self, mean: Tensor, var: Tensor, now: Pass, *, count: int) -> None:
-        """The running statistics as torch's batch norm learns them, by the unbiased variance."""
-        if count == 1:
-            raise UsageError(
-                f"{self.path}: one value per channel has no variance. Train with a larger batch, or put the layer in eval()."
-            )
-        with torch.no_grad():
-            self._learn_statistics(count * len(mean), now, self, mean, var * (count / (count - 1)))
 
     def _make_frozen(self, scale_x: float, now: Pass) -> Frozen:
         statistics = tuple(t.detach().float().clone() for t in (self.running_mean, self.running_var))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -23,7 +23,7 @@ from linger.constraint.limits import Limits, Widths, clamp
 from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits
-from linger.numeric.torch.gates import Formats
+from linger.numeric.torch.gates import Formats, Weights
 from linger.numeric.torch.quantize import Scale, fake_quantize, largest_magnitude, largest_of, scale_for_range, smallest
 from linger.ops.fast.fast_path import recurrent_fast_path
 from linger.quantization.core.packing import pack, unpack
@@ -34,8 +34,6 @@ from linger.quantization.core.runtime import OpCall, OpRecord, Pass, Runtime
 from linger.quantization.functions.dispatch import drop
 from linger.quantization.layers.recurrent_operands import (
     ROLES,
-    Direction,
-    LayerResult,
     RoundedWeights,
     Sequences,
     at_end,
@@ -48,6 +46,7 @@ from linger.quantization.layers.recurrent_operands import (
     range_suffix,
     round_parameters,
     run_real,
+    within,
 )
 
 CELL_SCALE, CELL_BITS = 128.0, 16
@@ -59,6 +58,15 @@ States = Tensor | tuple[Tensor, ...]
 """h of a GRU, or h and c of an LSTM."""
 
 
+class _LayerResult(NamedTuple):
+    """One layer's output and last states: h [directions, batch, hidden] in the carrier of the output, real h and c."""
+
+    out: QTensor
+    h: Tensor
+    real_h: Tensor | None
+    c: Tensor | None
+
+
 class QuantRecurrent(HasWidths):
     """nn.LSTM or nn.GRU with all gates in fixed point, in training too: only the gradient is real."""
 
@@ -66,32 +74,18 @@ class QuantRecurrent(HasWidths):
     suffixes: tuple[tuple[str, ...], ...]
 
     def __init__(self, op: Op, source: Any, widths: Widths, runtime: Runtime) -> None:
-        layers, directions = source.num_layers, 2 if source.bidirectional else 1
-        self.set_up(
-            op, source, widths, runtime, layers=layers, directions=directions, suffix=lambda k, back: f"_l{k}{back}"
-        )
-        self.batch_first, self.dropout, self.bidirectional = source.batch_first, source.dropout, source.bidirectional
-        self.train(source.training)
-
-    def set_up(
-        self,
-        op: Op,
-        source: Any,
-        widths: Widths,
-        runtime: Runtime,
-        *,
-        layers: int,
-        directions: int,
-        suffix: Callable[[int, str], str],
-    ) -> None:
-        """Take over the parameters of a torch layer; `suffix` names those of a layer and a direction."""
-        ranges = [range_suffix(layer, back) for layer in range(layers) for back in range(directions)]
+        # a cell is one layer of one direction, whose parameters have no suffix
+        layers, is_both = getattr(source, "num_layers", 1), getattr(source, "bidirectional", False)
+        backs = range(2 if is_both else 1)
+        ranges = [range_suffix(layer, back) for layer in range(layers) for back in backs]
         super().__init__(tuple(f"{name}{end}" for end in ranges for name in _RANGES))
         add_widths(self)
         self.op_name, self._op = op.name, op
-        self.suffixes = tuple(
-            tuple(suffix(layer, "_reverse" if back else "") for back in range(directions)) for layer in range(layers)
-        )
+        self.bidirectional, self.batch_first = is_both, getattr(source, "batch_first", False)
+        self.dropout, self.suffixes = getattr(source, "dropout", 0.0), (("",),)
+        if hasattr(source, "num_layers"):
+            ends = ("", "_reverse")[: len(backs)]
+            self.suffixes = tuple(tuple(f"_l{layer}{end}" for end in ends) for layer in range(layers))
         self.widths, self.runtime = widths, runtime
         self.limited_to, self.is_ahead_of_relu, self.is_lookup = Limits(), False, False
         self.input_size, self.hidden_size = source.input_size, source.hidden_size
@@ -100,6 +94,7 @@ class QuantRecurrent(HasWidths):
         self._watchman = Watchman()
         for name, parameter in source.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
+        self.train(source.training)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle leaves out what can be computed again."""
@@ -137,32 +132,26 @@ class QuantRecurrent(HasWidths):
         self, x: Tensor, lengths: Tensor | None, hx: States | None, *, is_batch_first: bool
     ) -> tuple[QTensor, States]:
         """All layers: the last one's output, and the states as torch returns them."""
-        given = hx if hx is None or isinstance(hx, tuple) else (hx,)
+        initial, count = hx if hx is None or isinstance(hx, tuple) else (hx,), len(self.suffixes[0])
         if not self.runtime.now.is_traced:  # the pass before an export has checked them
-            rows = len(self.suffixes) * len(self.suffixes[0])
             check_shapes(
                 self.path,
                 tuple(x.shape),
-                None if given is None else [tuple(s.shape) for s in given],
-                sizes=(self.input_size, rows, self.hidden_size),
+                None if initial is None else [tuple(s.shape) for s in initial],
+                sizes=(self.input_size, self.num_layers * count, self.hidden_size),
                 is_batch_first=is_batch_first,
                 state_names=self._op.outputs[1:],
             )
-        found: list[LayerResult] = []
+        results: list[_LayerResult] = []
         for layer in range(self.num_layers):
-            sequences = Sequences(self._quantized(x, layer), lengths, is_batch_first)
-            found.append(self._run_layer(layer, sequences, self._states_of(layer, given)))
-            x = found[-1].out
+            sequences, states = Sequences(self._quantized(x, layer), lengths, is_batch_first), initial
+            if initial is not None and self.num_layers > 1:
+                states = tuple(s[layer * count : (layer + 1) * count] for s in initial)
+            results.append(self._run_layer(layer, sequences, states))
+            x = results[-1].out
             if self.training and self.dropout and layer + 1 < self.num_layers:
-                x = drop(F.dropout, found[-1].out, (self.dropout, True), {})
-        return found[-1].out, self._joined_states(found)
-
-    def _states_of(self, layer: int, given: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
-        """The initial states of one layer among those of all."""
-        if given is None or self.num_layers == 1:
-            return given
-        count = len(self.suffixes[layer])
-        return tuple(s[layer * count : (layer + 1) * count] for s in given)
+                x = drop(F.dropout, results[-1].out, (self.dropout, True), {})
+        return results[-1].out, self._joined_states(results)
 
     def _quantized(self, x: Tensor, layer: int) -> QTensor:
         range_, runtime, now = self._range("i", layer), self.runtime, self.runtime.now
@@ -178,26 +167,22 @@ class QuantRecurrent(HasWidths):
             self.input_range = "own"
         return range_.quantize(unwrap(x), self.widths.data, runtime, self.path)
 
-    def _joined_states(self, found: Sequence[LayerResult]) -> States:
-        """h as integers where all layers have one scale, else real; c real."""
-        outs, cells = [result.out for result in found], [result.c for result in found if result.c is not None]
-        if have_one_scale(outs):
-            h: Tensor = self._joined_integers(found)
+    @staticmethod
+    def _joined_states(results: Sequence[_LayerResult]) -> States:
+        """h as integers where all layers have one scale, with the real values that a file has already; else real. c is real."""
+        cells = [result.c for result in results if result.c is not None]
+        reals = [result.real_h for result in results if result.real_h is not None]
+        if have_one_scale([result.out for result in results]):
+            integers = results[0].out.like(_joined([result.h for result in results]))
+            if reals:
+                integers.preset_real(_joined(reals))
+            h: Tensor = integers
         else:
-            h = torch.cat([result.out.like(result.h).dequantize() for result in found])
+            h = torch.cat([result.out.like(result.h).dequantize() for result in results])
         return (h, _joined(cells)) if cells else h
 
-    @staticmethod
-    def _joined_integers(found: Sequence[LayerResult]) -> QTensor:
-        """h of all layers, with the real values that a file has already."""
-        h = found[0].out.like(_joined([result.h for result in found]))
-        reals = [result.real_h for result in found if result.real_h is not None]
-        if reals:
-            h.preset_real(_joined(reals))
-        return h
-
     # one layer
-    def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Tensor, ...] | None) -> LayerResult:
+    def _run_layer(self, layer: int, sequences: Sequences, states: tuple[Tensor, ...] | None) -> _LayerResult:
         q = sequences.x
         assert q.scale is not None
         calls = [self.runtime.begin(self._op, self.path) for _ in self.suffixes[layer]]
@@ -207,8 +192,7 @@ class QuantRecurrent(HasWidths):
         scale_h = self._output_scale(self._range("o", layer), calls[0])
         rounded = self.rounded_weights(layer, q.scale, scale_h, now)
         self._note(layer, sequences)
-        own = (sequences, q.scale, scale_h, rounded, layer)
-        nodes = [partial(self._attributes, *own, back) for back in range(len(calls))]
+        nodes = self._nodes(layer, sequences, scale_h, rounded)
         if calls[0].is_written:
             return self._emit(layer, sequences, states, rounded, calls, [attributes() for attributes in nodes])
         result = self._simulate(layer, sequences, states, rounded, scale_h, now)
@@ -217,35 +201,31 @@ class QuantRecurrent(HasWidths):
 
     def _run_real(
         self, layer: int, sequences: Sequences, states: tuple[Tensor, ...] | None, calls: Sequence[OpCall]
-    ) -> LayerResult:
-        """The layer in real numbers, by torch; where ranges are learned, those of the output and of the weights."""
-        q, bits, runtime, now = sequences.x, self.widths.output, self.runtime, calls[0].now
+    ) -> _LayerResult:
+        """The layer in real numbers, by torch; where ranges are learned, those of the output and of the weights.
+
+        The output sequence widens its range, and so does the initial state, which has the same scale.
+        """
+        q, bits, now = sequences.x, self.widths.output, calls[0].now
         limit_bits = BIAS_BITS if now.has_float_limits else self.widths.parameter
         starts = None if states is None else [unwrap(s).float() for s in states]
         real, h, *c = run_real(self._op, sequences, starts, self._directions(layer, limit_bits))
         real, scale = clamp(real, self.limited_to.output), NOMINAL
-        nodes: list[Callable[[], dict[str, Any]]] = [dict] * len(calls)
+        nodes: Sequence[Callable[[], dict[str, Any]]] = [dict] * len(calls)
         self._note(layer, sequences)
-        output = self._range("o", layer)
+        output, where = self._range("o", layer), f"{self.path}.{self.op_name}"
         if output.observes(now):
-            self._observe_real(layer, real, starts, now)
+            limit: Scale = self._largest_output
+            if starts is not None:
+                limit = largest_of([limit, largest_magnitude(starts[0])])
+                output.observe(starts[0], where, now)
+            output.observe(torch.clamp(real, -limit, limit), where, now)
+            self._follow_output(layer, now)
             scale = output.value(now, output.stored_scale)
-            rounded = self.rounded_weights(layer, q.scale, scale, now)
-            own = (sequences, q.scale, scale, rounded, layer)
-            nodes = [partial(self._attributes, *own, back) for back in range(len(calls))]
-        out = QTensor(to_carrier(real, bits), scale, bits, runtime)
+            nodes = self._nodes(layer, sequences, scale, self.rounded_weights(layer, q.scale, scale, now))
+        out = QTensor(to_carrier(real, bits), scale, bits, self.runtime)
         self._record(sequences, out, calls, nodes)
-        return LayerResult(out, to_carrier(h, bits), None, c[0] if c else None)
-
-    def _observe_real(self, layer: int, out: Tensor, starts: Sequence[Tensor] | None, now: Pass) -> None:
-        """Let the output sequence widen its range, and the initial state, which has the same scale."""
-        range_, where = self._range("o", layer), f"{self.path}.{self.op_name}"
-        limit = self._largest_output
-        if starts is not None:
-            limit = largest_of([limit, largest_magnitude(starts[0])])
-            range_.observe(starts[0], where, now)
-        range_.observe(torch.clamp(out, -limit, limit), where, now)
-        self._follow_output(layer, now)
+        return _LayerResult(out, to_carrier(h, bits), None, c[0] if c else None)
 
     def _output_scale(self, range_: Range, call: OpCall) -> Scale:
         """The scale of the range so far; in a first pass the coarsest one that can be needed."""
@@ -273,40 +253,30 @@ class QuantRecurrent(HasWidths):
         rounded: RoundedWeights,
         scale_h: Scale,
         now: Pass,
-    ) -> LayerResult:
-        q, bits = sequences.x, self.widths.output
-        formats = Formats(
-            q.scale,
-            scale_h,
-            rounded.scale_iw,
-            rounded.scale_hw,
-            self.widths.data,
-            self.widths.parameter,
-            bits,
-        )
+    ) -> _LayerResult:
+        q, (data_bits, parameter_bits, bits) = sequences.x, astuple(self.widths)
+        formats = Formats(q.scale, scale_h, rounded.scale_iw, rounded.scale_hw, data_bits, parameter_bits, bits)
         starts = self._starts(states, scale_h)
         x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
-        self._refuse_nan(x, *starts)
-        plan = rounded.plan(self._op, formats)
-        output = self._range("o", layer)
-        wants_reach = output.observes(now) and not output.holds(now)
-        found = recurrent_fast_path(self._op).run(
-            x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=wants_reach, known=plan
-        )
-        if wants_reach:
-            self._widen_output(output, found.reach, states, now)
-        if output.observes(now):
-            self._follow_output(layer, now)
-        content = found.out.transpose(0, 1) if sequences.is_batch_first else found.out
-        out = QTensor(content, scale_h, bits, self.runtime)
-        return LayerResult(out, found.h, None, getattr(found, "c", None))
-
-    def _refuse_nan(self, *tensors: Tensor | None) -> None:
-        """NaN has no place in the table of a gate; what is on a device is not looked at and becomes NaN there."""
-        if any(t is not None and t.is_cpu and math.isnan(float(t.detach().sum())) for t in tensors):
+        # NaN has no place in the table of a gate; what is on a device is not looked at and becomes NaN there
+        if any(t is not None and t.is_cpu and math.isnan(float(t.detach().sum())) for t in (x, *starts)):
             raise UsageError(
                 f"{self.path}: the input or the state holds NaN, which has no integer. Check what comes before the layer."
             )
+        plan, output = rounded.plan(self._op, formats), self._range("o", layer)
+        wants_reach = output.observes(now) and not output.holds(now)
+        result = recurrent_fast_path(self._op).run(
+            x, sequences.lengths, *starts, *rounded.weights, formats, wants_reach=wants_reach, known=plan
+        )
+        if wants_reach:
+            reach = smallest([result.reach, self._largest_output])
+            reach = reach if states is None else largest_of([reach, largest_magnitude(unwrap(states[0]))])
+            output.widen(reach, f"{self.path}.{self.op_name}", now)
+        if output.observes(now):
+            self._follow_output(layer, now)
+        content = result.out.transpose(0, 1) if sequences.is_batch_first else result.out
+        out = QTensor(content, scale_h, bits, self.runtime)
+        return _LayerResult(out, result.h, None, getattr(result, "c", None))
 
     def _starts(self, states: tuple[Tensor, ...] | None, scale_h: Scale) -> tuple[Tensor | None, ...]:
         """Initial states on their grids; h first, then c."""
@@ -315,12 +285,6 @@ class QuantRecurrent(HasWidths):
             return (None,) * len(formats)
         reals = [unwrap(s).float() for s in states]
         return tuple(fake_quantize(s, scale, bits) for s, (scale, bits) in zip(reals, formats, strict=True))
-
-    def _widen_output(self, range_: Range, reach: Scale, states: tuple[Tensor, ...] | None, now: Pass) -> None:
-        seen = smallest([reach, self._largest_output])
-        if states is not None:
-            seen = largest_of([seen, largest_magnitude(unwrap(states[0]))])
-        range_.widen(seen, f"{self.path}.{self.op_name}", now)
 
     def _follow_output(self, layer: int, now: Pass) -> None:
         """Find the scale of the output's range, and what follows from it."""
@@ -334,26 +298,17 @@ class QuantRecurrent(HasWidths):
         if layer is None:
             return
         now = Pass.here() if now is None else now
-        output, given = (self._numbers(self._range(kind, layer), now) for kind in "oi")
+        # each range and its scale, copied where they stay on a device
+        output, data = ((r.value(now), r.value(now, r.stored_scale)) for r in (self._range(k, layer) for k in "oi"))
         gates = limits(16)[1] / _GATE_SCALE, _GATE_SCALE  # always in Q11, with 16 bits
-        for back in range(len(self.suffixes[layer])):
-            for kind, numbers in {"o": output, "h": output, "io": gates, "ho": gates, "i": given}.items():
-                self._range(kind, layer, back).set(*numbers)
-        if layer + 1 < self.num_layers:
-            self._widen_next(layer + 1, output[1])
-
-    def _widen_next(self, layer: int, scale: Scale) -> None:
-        """Write the range of the input of the next layer, where that is as wide as the output before it, or wider."""
         wider = self.widths.data - self.widths.output
-        if wider >= 0:
-            for back in range(len(self.suffixes[layer])):
-                next_scale = scale * 2.0**wider
-                self._range("i", layer, back).set(limits(self.widths.data)[1] / next_scale, next_scale)
-
-    @staticmethod
-    def _numbers(range_: Range, now: Pass) -> tuple[Scale, Scale]:
-        """A range and its scale, copied where they stay on a device."""
-        return range_.value(now), range_.value(now, range_.stored_scale)
+        for back in range(len(self.suffixes[layer])):
+            for kind, numbers in {"o": output, "h": output, "io": gates, "ho": gates, "i": data}.items():
+                self._range(kind, layer, back).set(*numbers)
+            # the input of the next layer, where that is as wide as the output before it, or wider
+            if layer + 1 < self.num_layers and wider >= 0:
+                next_scale = output[1] * 2.0**wider
+                self._range("i", layer + 1, back).set(limits(self.widths.data)[1] / next_scale, next_scale)
 
     def _record(
         self, sequences: Sequences, out: QTensor, calls: Sequence[OpCall], nodes: Sequence[Callable[[], dict[str, Any]]]
@@ -397,47 +352,49 @@ class QuantRecurrent(HasWidths):
         parts, chosen = self._directions(layer, bits), self._chosen_ranges(layer, now)
         stays_there = self.training or now.calibration is not None
         rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=stays_there)
-        for back, (seen, part) in enumerate(zip(rounded.largest, parts, strict=True)):
-            kinds = (
-                ("iw", rounded.w_ih, part.w_ih, rounded.scale_iw[back]),
-                ("hw", rounded.w_hh, part.w_hh, rounded.scale_hw[back]),
-            )
-            for (name, made, real, scale), largest in zip(kinds, seen, strict=True):
-                range_ = self._range(name, layer, back)
-                range_.learn(made, real, scale, bits, now, part=back)  # in place
-                range_.set(largest, scale)
+        for back, part in enumerate(parts):
+            for kind, name in enumerate(("iw", "hw")):
+                range_, scale = self._range(name, layer, back), (rounded.scale_iw, rounded.scale_hw)[kind][back]
+                range_.learn(rounded.weights[kind], part[kind], scale, bits, now, part=back)  # in place
+                range_.set(rounded.largest[back][kind], scale)
                 range_.width = bits
         return rounded
 
-    def _directions(self, layer: int, bits: int) -> list[Direction]:
+    def _directions(self, layer: int, bits: int) -> list[Weights]:
         """The real parameters of one layer within the limits that integers of this width keep."""
         parts = []
         for back in range(len(self.suffixes[layer])):
             weights = [self._parameter(name, layer, back) for name in ("weight_ih", "weight_hh")]
             biases = [self._parameter(n, layer, back) if self.bias else None for n in ("bias_ih", "bias_hh")]
-            parts.append(Direction(*weights, *biases).within(self.limited_to, bits))
+            parts.append(within(self.limited_to, bits, weights[0], weights[1], *biases))
         return parts
 
     def range_weights(self) -> dict[str, Tensor]:
         """The weights within their limits, by the names of their ranges."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         with torch.no_grad():
             for layer in range(self.num_layers):
                 for back, part in enumerate(self._directions(layer, self.widths.parameter)):
                     end = range_suffix(layer, back)
-                    found |= {f"iw{end}": part.w_ih, f"hw{end}": part.w_hh}
-        return found
+                    weights |= {f"iw{end}": part.w_ih, f"hw{end}": part.w_hh}
+        return weights
 
     def _chosen_ranges(self, layer: int, now: Pass) -> tuple[tuple[Scale | None, Scale | None], ...]:
         """Of each direction, the ranges that its weights of the input and of the state are rounded for."""
-        directions = range(len(self.suffixes[layer]))
         return tuple(
             (self._range("iw", layer, back).chosen_value(now), self._range("hw", layer, back).chosen_value(now))
-            for back in directions
+            for back in range(len(self.suffixes[layer]))
         )
 
+    def _nodes(
+        self, layer: int, sequences: Sequences, scale_h: Scale, rounded: RoundedWeights
+    ) -> list[Callable[[], dict[str, Any]]]:
+        """Of each direction, what gives the attributes of its node."""
+        directions = range(len(self.suffixes[layer]))
+        return [partial(self._attributes, layer, back, sequences, scale_h, rounded) for back in directions]
+
     def _attributes(
-        self, sequences: Sequences, scale_i: Scale, scale_h: Scale, rounded: RoundedWeights, layer: int, back: int
+        self, layer: int, back: int, sequences: Sequences, scale_h: Scale, rounded: RoundedWeights
     ) -> dict[str, Any]:
         return {
             "input_size": int(self._parameter("weight_ih", layer, back).shape[1]),
@@ -446,7 +403,7 @@ class QuantRecurrent(HasWidths):
             "batch_first": int(sequences.is_batch_first),
             "go_forward": 1 - back,
             "dropout": 0.0,
-            "scale_i": scale_i,
+            "scale_i": sequences.x.scale,
             "scale_h": scale_h,
             "scale_iw": rounded.scale_iw[back],
             "scale_hw": rounded.scale_hw[back],
@@ -460,8 +417,7 @@ class QuantRecurrent(HasWidths):
         macs = 0
         if not self.runtime.now.is_traced:
             weights = (self._parameter(n, layer, 0).shape for n in ("weight_ih", "weight_hh"))
-            each = products_of("LSTM", [None, sequences.x.content.shape, *weights]) or 0
-            macs = each * len(self.suffixes[layer])
+            macs = (products_of("LSTM", [None, sequences.x.content.shape, *weights]) or 0) * len(self.suffixes[layer])
         self.runtime.note(OpRecord(self.path, self.op_name, is_integer=True, macs=macs))
 
     # export
@@ -473,26 +429,24 @@ class QuantRecurrent(HasWidths):
         rounded: RoundedWeights,
         calls: Sequence[OpCall],
         attributes: Sequence[Mapping[str, Any]],
-    ) -> LayerResult:
-        runtime, given = self.runtime, sequences
+    ) -> _LayerResult:
+        with_lengths = sequences
         if sequences.lengths is None and states is not None:
             # the file's form with states has lengths, too
-            sequences = replace(sequences, lengths=full_lengths(sequences))
-        made = [
-            self._emit_direction(layer, back, sequences, states, rounded, call, own)
+            with_lengths = replace(sequences, lengths=full_lengths(sequences))
+        outputs = [
+            self._emit_direction(layer, back, with_lengths, states, rounded, call, own)
             for back, (call, own) in enumerate(zip(calls, attributes, strict=True))
         ]
         scale, bits = attributes[0]["scale_o"], self.widths.output
-        parts = [QTensor(result[0], scale, bits, runtime) for result in made]
-        out = parts[0] if len(parts) == 1 else self._emit_joined(parts)
-        h = torch.stack([at_end(p.content, given, back) for back, p in enumerate(parts)])
-        reals = [_joined([result[i] for result in made]) for i in range(1, len(made[0]))]
-        return LayerResult(out, h, reals[0], reals[1] if len(reals) > 1 else None)
-
-    def _emit_joined(self, parts: Sequence[QTensor]) -> QTensor:
-        """Both directions side by side."""
-        content = self.runtime.begin(find_op("iqCat"), self.path).emit([p.content for p in parts], joining(parts))
-        return QTensor(content, parts[0].scale, parts[0].bits, self.runtime)
+        parts = [QTensor(output[0], scale, bits, self.runtime) for output in outputs]
+        out = parts[0]
+        if len(parts) > 1:  # both directions side by side
+            content = self.runtime.begin(find_op("iqCat"), self.path).emit([p.content for p in parts], joining(parts))
+            out = QTensor(content, scale, bits, self.runtime)
+        h = torch.stack([at_end(p.content, sequences, back) for back, p in enumerate(parts)])
+        reals = [_joined([output[i] for output in outputs]) for i in range(1, len(outputs[0]))]
+        return _LayerResult(out, h, reals[0], reals[1] if len(reals) > 1 else None)
 
     def _emit_direction(
         self,
@@ -537,11 +491,6 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 class QuantCell(QuantRecurrent):
     """One step: what it returns is the state of the next call, without loss."""
-
-    def __init__(self, op: Op, source: Any, widths: Widths, runtime: Runtime) -> None:
-        self.set_up(op, source, widths, runtime, layers=1, directions=1, suffix=lambda _layer, _back: "")
-        self.batch_first, self.dropout, self.bidirectional = False, 0.0, False
-        self.train(source.training)
 
     def forward(self, input: Tensor, hx: States | None = None) -> States:  # type: ignore[override]  # noqa: A002 - torch's name
         """The new state: h, or h and c."""

@@ -40,16 +40,6 @@ class Sequences:
     is_batch_first: bool
 
 
-@dataclass(frozen=True)
-class LayerResult:
-    """One layer's output and last states: h [directions, batch, hidden] in the carrier of the output, real h and c."""
-
-    out: QTensor
-    h: Tensor
-    real_h: Tensor | None
-    c: Tensor | None
-
-
 def check_shapes(
     where: str,
     x: tuple[int, ...],
@@ -103,13 +93,8 @@ def ordered(state: Tensor, order: Tensor | None) -> Tensor:
 
 def joining(parts: Sequence[QTensor]) -> dict[str, Any]:
     """Attributes of the iqCat that joins both directions."""
-    scales = {f"scale_x_{i}": part.scale for i, part in enumerate(parts)}
-    return {
-        **scales,
-        "scale_o": parts[0].scale,
-        "dim": 2,
-        **({} if parts[0].bits == _USUAL_BITS else {"o_bits": parts[0].bits}),
-    }
+    attributes = {f"scale_x_{i}": part.scale for i, part in enumerate(parts)} | {"scale_o": parts[0].scale, "dim": 2}
+    return attributes if parts[0].bits == _USUAL_BITS else attributes | {"o_bits": parts[0].bits}
 
 
 def full_lengths(sequences: Sequences) -> Tensor:
@@ -131,25 +116,15 @@ def at_end(out: Tensor, sequences: Sequences, back: int) -> Tensor:
 
 
 # parameters
-@dataclass(frozen=True)
-class Direction:
-    """Real parameters of one direction; biases may be missing."""
-
-    w_ih: Tensor
-    w_hh: Tensor
-    b_ih: Tensor | None
-    b_hh: Tensor | None
-
-    def within(self, limits: Limits, bits: int) -> Direction:
-        """The same within the limits of the constraint stage."""
-        bound = integer_bound(limits.weight, bits)
-        weights = clamp(self.w_ih, bound), clamp(self.w_hh, bound)
-        return Direction(*weights, clamp(self.b_ih, limits.bias), clamp(self.b_hh, limits.bias))
+def within(limits: Limits, bits: int, w_ih: Tensor, w_hh: Tensor, *biases: Tensor | None) -> Weights:
+    """The real parameters of one direction within the limits of the constraint stage; biases may be missing."""
+    bound = integer_bound(limits.weight, bits)
+    return Weights(clamp(w_ih, bound), clamp(w_hh, bound), *(clamp(bias, limits.bias) for bias in biases))
 
 
 # in real numbers
 def run_real(
-    op: Op, sequences: Sequences, states: Sequence[Tensor] | None, directions: Sequence[Direction]
+    op: Op, sequences: Sequences, states: Sequence[Tensor] | None, directions: Sequence[Weights]
 ) -> tuple[Tensor, ...]:
     """One layer in real numbers: output sequence, zero beyond each length, and the last states."""
     x = sequences.x.content.float()
@@ -157,33 +132,24 @@ def run_real(
     timeline = Timeline.of(x, sequences.lengths)
     w_ih, w_hh = (torch.stack([getattr(d, name) for d in directions]) for name in ("w_ih", "w_hh"))
     parts = timeline.by_direction(x, len(directions)) @ w_ih.transpose(1, 2).unsqueeze(1)
-    parts = _plus(parts, _stacked([d.b_ih for d in directions]))
+    b_ih, b_hh = (_stacked([getattr(d, name) for d in directions]) for name in ("b_ih", "b_hh"))
+    parts = parts if b_ih is None else parts + b_ih[:, None, None]
     start = x.new_zeros(len(directions), timeline.batch, w_hh.shape[2])
     steps = [tuple(states or [start] * (len(op.outputs) - 1))]
-    advance = _lstm_step if len(steps[0]) > 1 else _gru_step
-    b_hh = _stacked([d.b_hh for d in directions])
     offset = w_hh.new_zeros(()) if b_hh is None else b_hh.unsqueeze(1)
     for part in parts.unbind(1):
-        steps.append(advance(part, torch.baddbmm(offset, steps[-1][0], w_hh.transpose(1, 2)), *steps[-1]))
+        steps.append(_real_step(part, torch.baddbmm(offset, steps[-1][0], w_hh.transpose(1, 2)), *steps[-1]))
     kinds = [torch.stack(kind) for kind in zip(*steps[1:], strict=True)]
     out = timeline.outputs(kinds[0])
     return out.transpose(0, 1) if sequences.is_batch_first else out, *map(timeline.final, kinds)
 
 
-def _plus(parts: Tensor, bias: Tensor | None) -> Tensor:
-    return parts if bias is None else parts + bias[:, None, None]
-
-
-def _lstm_step(part: Tensor, sums: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-    """The states after one step; the gates are i, f, g, o."""
-    del h
-    i, f, g, o = (part + sums).chunk(4, -1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c
-
-
-def _gru_step(part: Tensor, sums: Tensor, h: Tensor) -> tuple[Tensor, ...]:
-    """The state after one step; the gates are r, z, n."""
+def _real_step(part: Tensor, sums: Tensor, h: Tensor, c: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The states after one step; the gates of an LSTM, which has c, are i, f, g, o, those of a GRU r, z, n."""
+    if c is not None:
+        i, f, g, o = (part + sums).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
     (x_r, x_z, x_n), (h_r, h_z, h_n) = part.chunk(3, -1), sums.chunk(3, -1)
     z, n = torch.sigmoid(x_z + h_z), torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
     return ((1.0 - z) * n + z * h,)
@@ -193,19 +159,11 @@ def _gru_step(part: Tensor, sums: Tensor, h: Tensor) -> tuple[Tensor, ...]:
 class RoundedWeights:
     """Rounded parameters of all directions, stacked: real carriers that the fast cells take, integers for the file."""
 
-    w_ih: Tensor
-    w_hh: Tensor
-    b_ih: Tensor | None
-    b_hh: Tensor | None
+    weights: Weights
     scale_iw: tuple[Scale, ...]
     scale_hw: tuple[Scale, ...]
     largest: tuple[tuple[Scale, Scale], ...]
     _plans: dict[Formats, GatePlan] = field(default_factory=dict)
-
-    @property
-    def weights(self) -> Weights:
-        """The carriers, as the fast cells take them."""
-        return Weights(self.w_ih, self.w_hh, self.b_ih, self.b_hh)
 
     def plan(self, op: Op, formats: Formats) -> GatePlan:
         """What the loop of an op has to know about these parameters; it is found once."""
@@ -216,16 +174,14 @@ class RoundedWeights:
 
     def integers(self, direction: int, scale_i: float, scale_h: float, bits: int) -> dict[str, Tensor]:
         """The inputs of a node by role; a missing bias is zeros."""
-        scales = (self.scale_iw[direction], self.scale_hw[direction])
-        found: dict[str, Tensor] = {}
-        parts = zip(
-            ("ih", "hh"), (self.w_ih, self.w_hh), (self.b_ih, self.b_hh), scales, (scale_i, scale_h), strict=True
-        )
-        for name, w, b, scale_w, scale_x in parts:
-            found[f"w_{name}"] = (w[direction].detach() * scale_w).to(integer_type(bits))
+        w_ih, w_hh, b_ih, b_hh = self.weights
+        kinds = ((w_ih, b_ih, self.scale_iw[direction], scale_i), (w_hh, b_hh, self.scale_hw[direction], scale_h))
+        weights, biases = [], []
+        for w, b, scale_w, scale_x in kinds:
+            weights.append((w[direction].detach() * scale_w).to(integer_type(bits)))
             offset = w.new_zeros(w.shape[1]) if b is None else b[direction].detach() * (scale_x * scale_w)
-            found[f"b_{name}"] = offset.to(integer_type(BIAS_BITS))
-        return {role: found[role] for role in ROLES}
+            biases.append(offset.to(integer_type(BIAS_BITS)))
+        return dict(zip(ROLES, (*weights, *biases), strict=True))
 
 
 @dataclass(frozen=True)
@@ -273,8 +229,7 @@ class _Rounding:
             return None
         low, high = limits(self.bits)
         whole = (_at_least_float32(weight) * self.scales[direction]).add_(0.5).floor_()
-        is_held: Tensor = (whole >= low) & (whole <= high)
-        return is_held
+        return (whole >= low) & (whole <= high)
 
 
 def _at_least_float32(weight: Tensor) -> Tensor:
@@ -286,15 +241,14 @@ class _RoundParameters(torch.autograd.Function):
     """All parameters of a layer in one node of the graph, since each node costs as much as rounding a small weight."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: _Rounding, states: _Rounding, *given: Any) -> Any:
-        w_ih, w_hh, b_ih, b_hh = (given[role :: len(ROLES)] for role in range(len(ROLES)))
+    def forward(ctx: Any, inputs: _Rounding, states: _Rounding, *parameters: Any) -> Any:
+        w_ih, w_hh, b_ih, b_hh = (parameters[role :: len(ROLES)] for role in range(len(ROLES)))
         (input_w, input_b), (state_w, state_b) = inputs.round(w_ih, b_ih), states.round(w_hh, b_hh)
-        held = [
-            (inputs.is_held(k, a), states.is_held(k, b), None, None)
-            for k, (a, b) in enumerate(zip(w_ih, w_hh, strict=True))
-        ]
-        ctx.types = [None if t is None else t.dtype for t in given]
-        ctx.save_for_backward(*chain(*held))
+        held: list[Tensor | None] = []
+        for k, (a, b) in enumerate(zip(w_ih, w_hh, strict=True)):
+            held += [inputs.is_held(k, a), states.is_held(k, b), None, None]
+        ctx.types = [None if t is None else t.dtype for t in parameters]
+        ctx.save_for_backward(*held)
         ctx.set_materialize_grads(False)
         return input_w, state_w, input_b, state_b
 
@@ -311,7 +265,7 @@ class _RoundParameters(torch.autograd.Function):
 
 
 def round_parameters(
-    directions: Sequence[Direction],
+    directions: Sequence[Weights],
     scale_i: Scale,
     scale_h: Scale,
     bits: int,
@@ -332,14 +286,9 @@ def round_parameters(
     inputs, states = (
         _Rounding(scale, bits, where, own, stays_there) for scale, own in zip((scale_i, scale_h), ranges, strict=True)
     )
-    given = [t for d in directions for t in (d.w_ih, d.w_hh, d.b_ih, d.b_hh)]
-    w_ih, w_hh, b_ih, b_hh = _RoundParameters.apply(inputs, states, *given)
-    return RoundedWeights(
-        *(w_ih, w_hh, b_ih, b_hh),
-        scale_iw=tuple(inputs.scales),
-        scale_hw=tuple(states.scales),
-        largest=tuple(zip(inputs.largest, states.largest, strict=True)),
-    )
+    weights = Weights(*_RoundParameters.apply(inputs, states, *chain(*directions)))
+    largest = tuple(zip(inputs.largest, states.largest, strict=True))
+    return RoundedWeights(weights, tuple(inputs.scales), tuple(states.scales), largest)
 
 
 def _stacked(parts: Sequence[Tensor | None]) -> Tensor | None:

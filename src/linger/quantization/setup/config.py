@@ -10,11 +10,12 @@ of a model a pattern of paths in the file means.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -23,7 +24,6 @@ from linger.constraint.limits import (
     FUNCTION_BITS,
     FUSED,
     QUANTIZATION,
-    Fusion,
     Normalized,
     QuantChoice,
     Types,
@@ -34,9 +34,9 @@ from linger.constraint.normalize import NORMALIZED, ChannelLimits, limit_channel
 from linger.constraint.tracing import fuse, fused_kind, replace_everywhere
 from linger.errors import UsageError, printable
 from linger.numeric.fixed import scale_for
-from linger.quantization.core.quantized import QuantizedBase, device_of, ranges_of
+from linger.quantization.core.quantized import QuantizedBase, device_of, layers_of, ranges_of
 from linger.quantization.core.ranges import Range
-from linger.quantization.core.runtime import Runtime, runtime_of
+from linger.quantization.core.runtime import NOT_KEPT, Runtime, required_runtime, runtime_of
 from linger.quantization.core.stored import Kind, kind_of
 from linger.quantization.core.supported import has_own_forward, op_for, supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
@@ -52,12 +52,13 @@ from linger.quantization.setup.config_file import (
     PartName,
     joined,
     unknown,
+    unusual,
     write_config,
 )
 from linger.quantization.setup.marking import adjustable_ops, checked_types, choice_for, types_by_name
-from linger.settings import Switches
 
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=nn.Module)
 _SIGNS = "*?["
 _INSIDE = ".*"
 
@@ -83,47 +84,36 @@ def save_config(model: nn.Module, path: str | Path) -> None:
 
 def config_of(model: nn.Module) -> Config:
     """What `save_config` writes."""
-    runtime = runtime_of(model)
-    assert runtime is not None  # checked by the caller
+    runtime = required_runtime(model, "save_config")
     assert runtime.products is not None  # init made it
     modules = dict(model.named_modules())
-    floats = _float_parts(modules, runtime)
-    ranges = _own_ranges(model)
-    functions = {path: m for path, m in modules.items() if isinstance(m, FunctionalLayer)}
+    stays_float, alone, not_quantized = _float_parts(modules, runtime, runtime.products.float_paths)
+    ranges = [one for one in ranges_of(model, with_adopted=True).values() if not follows(one)]
+    learned = chain.from_iterable(layer.learned_ranges for layer in layers_of(model).values())
+    limited, functions = _of_type(modules, ChannelLimits), _of_type(modules, FunctionalLayer)
+    layers = _of_type(modules, QuantLayer) | _of_type(modules, QuantRecurrent)
     return Config(
         complete=True,
         target=runtime.target,
         parameter_bits=runtime.products.widths.parameter,
         types=_types_of(runtime.products.ops),
-        scales=next(_learning_methods(modules), runtime.scales),
+        scales=next((str(each.learned.method) for each in learned), runtime.scales),
         calibration=dict(runtime.methods),
-        switches=_unusual(runtime.switches),
-        stays_float=floats.whole,
-        stays_float_alone=floats.alone,
-        not_quantized=floats.not_quantized,
+        switches=unusual(runtime.switches),
+        stays_float=tuple(stays_float),
+        stays_float_alone=tuple(alone),
+        not_quantized=tuple(not_quantized),
         fused=tuple(_fused_pairs(modules)),
-        channel_limits=_channel_limits(modules),
-        limits={path: limits_of(m) for path, m in modules.items() if limits_of(m).is_any},
+        channel_limits={path: ChannelLimit(m.largest, tuple(m.limit.shape)) for path, m in limited.items()},
+        limits={path: limits for path, m in modules.items() if (limits := limits_of(m)).is_any},
         parts=dict(_parts(modules)),
-        layers={path: _layer_config(m, ranges) for path, m in modules.items() if isinstance(m, _LAYERS)},
+        layers={path: _layer_config(layers[path], ranges) for path in modules if path in layers},
         functions={_function_name(path): _function_config(m, ranges) for path, m in functions.items()},
     )
 
 
-def _learning_methods(modules: dict[str, nn.Module]) -> Iterator[str]:
-    """The methods of ranges that are learned now."""
-    return (
-        each.learned.method
-        for m in modules.values()
-        if isinstance(m, QuantizedBase)
-        for each in m.learned_ranges
-        if each.learned is not None
-    )
-
-
-def _channel_limits(modules: dict[str, nn.Module]) -> dict[str, ChannelLimit]:
-    found = {path: m for path, m in modules.items() if isinstance(m, ChannelLimits)}
-    return {path: ChannelLimit(m.largest, tuple(m.limit.shape)) for path, m in found.items()}
+def _of_type(modules: Mapping[str, nn.Module], kind: type[_M]) -> dict[str, _M]:
+    return {path: m for path, m in modules.items() if isinstance(m, kind)}
 
 
 def _parts(modules: dict[str, nn.Module]) -> Iterator[tuple[str, Widths]]:
@@ -134,41 +124,35 @@ def _parts(modules: dict[str, nn.Module]) -> Iterator[tuple[str, Widths]]:
             yield path, choice.widths
 
 
-def _unusual(switches: Switches) -> dict[str, bool]:
-    usual = asdict(Switches())
-    return {name: is_on for name, is_on in asdict(switches).items() if is_on != usual[name]}
-
-
 def _types_of(ops: frozenset[str]) -> tuple[str, ...] | None:
     table = supported_types()
     usual = {op.name for kind, (op, _) in table.items() if issubclass(kind, checked_types(None))}
     return None if ops == usual else tuple(kind.__name__ for kind, (op, _) in table.items() if op.name in ops)
 
 
-class _FloatParts(NamedTuple):
+def _float_parts(
+    modules: dict[str, nn.Module], runtime: Runtime, float_paths: Collection[str]
+) -> tuple[list[str], list[str], list[str]]:
     """The topmost parts that stay float as a whole, modules that do so alone, and layers that nobody asked to stay float."""
-
-    whole: tuple[str, ...]
-    alone: tuple[str, ...]
-    not_quantized: tuple[str, ...]
-
-
-def _float_parts(modules: dict[str, nn.Module], runtime: Runtime) -> _FloatParts:
-    assert runtime.products is not None  # init made it
-    inside = tuple(f"{path}." for path, m in modules.items() if isinstance(m, (ConvBN, QuantizedBase)))
-    own = [path for path, m in modules.items() if not path.startswith(inside) and not isinstance(m, FunctionalLayer)]
-    asked = {path for path, keeping in runtime.asked.items() if keeping.reason}
+    own, asked = _own_paths(modules), runtime.asked
     whole: list[str] = []
     alone: list[str] = []
     left: list[str] = []
     for path in own:
         if any(_is_in(path, top) for top in whole):
             continue
-        if path in asked:
-            (whole if {other for other in own if _is_in(other, path)} <= asked else alone).append(path)
-        elif path in runtime.products.float_paths:
+        if asked.get(path, NOT_KEPT).reason:
+            is_whole = all(asked.get(other, NOT_KEPT).reason for other in own if _is_in(other, path))
+            (whole if is_whole else alone).append(path)
+        elif path in float_paths:
             left.append(path)
-    return _FloatParts(tuple(whole), tuple(alone), tuple(left))
+    return whole, alone, left
+
+
+def _own_paths(modules: dict[str, nn.Module]) -> list[str]:
+    """The modules of the model of the user, without the parts of quantized layers."""
+    inside = tuple(f"{path}." for path, m in modules.items() if isinstance(m, (ConvBN, QuantizedBase)))
+    return [path for path, m in modules.items() if not path.startswith(inside) and not isinstance(m, FunctionalLayer)]
 
 
 def _is_in(path: str, part: str) -> bool:
@@ -178,15 +162,11 @@ def _is_in(path: str, part: str) -> bool:
 
 def _fused_pairs(modules: dict[str, nn.Module]) -> Iterator[Fused]:
     """The pairs of `trace_layers` and others that have its mark."""
-    bns: dict[Fusion, str] = {}
-    for path, module in modules.items():
-        together = FUSED.of(module)
-        if together is not None and isinstance(module, EmptyBatchNorm):
-            bns[together] = path
-    for path, module in modules.items():
-        together = FUSED.of(module)
-        if together in bns and not isinstance(module, EmptyBatchNorm):
-            yield Fused(path, bns[together], folded=getattr(module, "bn", None) is None)
+    marks = {path: mark for path, m in modules.items() if (mark := FUSED.of(m)) is not None}
+    bns = {mark: path for path, mark in marks.items() if isinstance(modules[path], EmptyBatchNorm)}
+    for path, mark in marks.items():
+        if mark in bns and not isinstance(modules[path], EmptyBatchNorm):
+            yield Fused(path, bns[mark], folded=getattr(modules[path], "bn", None) is None)
 
 
 def _layer_config(layer: QuantLayer | QuantRecurrent, ranges: list[Range]) -> LayerConfig:
@@ -239,10 +219,6 @@ def _function_name(path: str) -> str:
     return f"{parent}.{name.removeprefix(KEY_PREFIX)}".lstrip(".")
 
 
-def _own_ranges(model: nn.Module) -> list[Range]:
-    return [one for one in ranges_of(model, with_adopted=True).values() if not follows(one)]
-
-
 def follows(one: Range) -> bool:
     """Whether a range is that of the layer before; a recurrent layer keeps its own, as it may need fewer bits."""
     is_adopted = one.layer.input_range in ("adopted", "stale")
@@ -261,7 +237,12 @@ def misfits(config: Config, model: nn.Module) -> Iterator[str]:
     yield from _unknown("types", config.types or (), [kind.__name__ for kind in supported_types()])
     for place in ("stays_float", "stays_float_alone", "not_quantized", "parts", "layers", "limits"):
         yield from _unknown(place, getattr(config, place), modules)
-    yield from _misfits_of_layers(config, modules)
+    for path in config.limits:
+        if path in modules and not isinstance(modules[path], (*NORMALIZED, Normalized)):
+            yield f"limits.{path}: {type(modules[path]).__name__} cannot be kept within limits"
+    for path, layer in config.layers.items():
+        if path in modules:
+            yield from _misfits_of_layer(path, layer, modules[path])
     for pair in config.fused:
         yield from _misfits_of_pair(pair, modules)
     for name, function in config.functions.items():
@@ -274,38 +255,27 @@ def _unknown(place: str, names: Iterable[str], known: Collection[str]) -> Iterat
     yield from (unknown(place, name, known) for name in names if name not in known)
 
 
-def _misfits_of_layers(config: Config, modules: Mapping[str, nn.Module]) -> Iterator[str]:
-    for path in config.limits:
-        if path in modules and not isinstance(modules[path], (*NORMALIZED, Normalized)):
-            yield f"limits.{path}: {type(modules[path]).__name__} cannot be kept within limits"
-    for path, layer in config.layers.items():
-        if path in modules:
-            yield from _misfits_of_layer(path, layer, modules[path])
-
-
 def _misfits_of_layer(path: str, layer: LayerConfig, module: nn.Module) -> Iterator[str]:
     inner, found = layer_of(module), op_for(layer_of(module))
     if found is None:
         yield f"{path}: {type(module).__name__} has no integer form"
         return
-    if layer.op and found[0].name != layer.op:
-        yield f"{path}: {type(module).__name__} becomes {found[0].name}, and the file has {layer.op}"
+    op, _ = found
+    if layer.op and op.name != layer.op:
+        yield f"{path}: {type(module).__name__} becomes {op.name}, and the file has {layer.op}"
     if choice_for(module).is_disabled:
         yield f"{path}: linger.disable_quant keeps it float, and the file quantizes it"
     weight = getattr(inner, "weight", None)
     shape = tuple(weight.shape) if isinstance(weight, Tensor) else layer.shape
     if layer.shape not in ((), shape):
         yield f"{path}: its weights are {list(shape)}, and those of the file {list(layer.shape)}"
-    yield from _unknown(f"{path}.scales", (*layer.scales, *layer.methods), _known_ranges(inner))
+    known = _recurrent_ranges(inner) if op.is_recurrent else range_names(op)
+    yield from _unknown(f"{path}.scales", (*layer.scales, *layer.methods), known)
 
 
-def _known_ranges(module: nn.Module) -> tuple[str, ...]:
-    found = op_for(module)
-    assert found is not None  # checked by the caller
-    if not found[0].is_recurrent:
-        return range_names(found[0])
-    layers = getattr(module, "num_layers", 1)
-    ends = [range_suffix(k, back) for k in range(layers) for back in range(1 + getattr(module, "bidirectional", False))]
+def _recurrent_ranges(module: nn.Module) -> tuple[str, ...]:
+    layers, directions = getattr(module, "num_layers", 1), 1 + getattr(module, "bidirectional", False)
+    ends = [range_suffix(layer, back) for layer in range(layers) for back in range(directions)]
     return tuple(f"{name}{end}" for end in ends for name in ("i", "iw", "hw", "o"))
 
 
@@ -325,23 +295,25 @@ def _misfits_of_function(name: str, function: FunctionConfig, modules: dict[str,
     if parent not in modules:
         yield unknown("functions", parent, modules)
         return
-    known = [k.removeprefix("running_") for k in FunctionalLayer(key).state_dict() if k.startswith("running_")]
+    known = FunctionalLayer(key).ranges
     yield from _unknown(f"functions.{name}", (*function.scales, *function.methods, *function.bits), known)
 
 
 def _left_out(config: Config, model: nn.Module) -> Iterator[str]:
     """Layers that would be quantized although a complete file does not name them."""
     inside = parts_of_pairs(model)
-    named = {*config.layers, *config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)}
-    tops = tuple(f"{top}." for top in config.stays_float)
     for path, module in model.named_modules():
-        is_said = module in inside or path in named or f"{path}.".startswith(tops)
-        if not is_said and _would_be_quantized(layer_of(module)):
+        layer = layer_of(module)
+        is_said = module in inside or path in config.layers or _stays_float(path, config)
+        has_form = op_for(layer) is not None and not has_own_forward(layer)
+        if not is_said and has_form and not isinstance(layer, types_by_name()):
             yield f"{path or type(module).__name__}: the file says nothing about this {type(module).__name__}"
 
 
-def _would_be_quantized(layer: nn.Module) -> bool:
-    return op_for(layer) is not None and not isinstance(layer, types_by_name()) and not has_own_forward(layer)
+def _stays_float(path: str, config: Config) -> bool:
+    """Whether a file says that a module stays float, or that it is the batch norm of a pair."""
+    named = (*config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused))
+    return path in named or any(f"{path}.".startswith(f"{top}.") for top in config.stays_float)
 
 
 _UNTIL_THE_NEXT_PASS = 1.0
@@ -360,9 +332,8 @@ def prepared(model: nn.Module, said: Config, source: str) -> Config:
         UsageError: The file belongs to another model; every place that does not fit is named, and nothing is changed.
     """
     around, problems = _with_channel_limits(model, said)
-    problems += unfitting(said, model)
     config = expanded(said, model)
-    problems += misfits(config, model)
+    problems += [*unfitting(said, model), *misfits(config, model)]
     if problems:
         replace_everywhere(model, around)
         raise UsageError(f"{source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed.")
@@ -385,10 +356,9 @@ def prepared(model: nn.Module, said: Config, source: str) -> Config:
 def _with_channel_limits(model: nn.Module, config: Config) -> tuple[dict[nn.Module, nn.Module], list[str]]:
     """Put limits around the modules that a file names, and tell the names that the model does not have."""
     modules = dict(model.named_modules())
-    wanted = {path: (entry.largest, entry.shape) for path, entry in config.channel_limits.items()}
-    known = {path: limits for path, limits in wanted.items() if path in modules and path}
-    problems = [unknown("channel_limits", path, modules) for path in wanted if path not in known]
-    return limit_channels(model, known), problems
+    entries = {path: entry for path, entry in config.channel_limits.items() if path in modules and path}
+    problems = [unknown("channel_limits", path, modules) for path in config.channel_limits if path not in entries]
+    return limit_channels(model, {path: (each.largest, each.shape) for path, each in entries.items()}), problems
 
 
 def named_types(config: Config) -> Types | None:
@@ -420,21 +390,18 @@ def finish(model: nn.Module, config: Config) -> None:
         joined_layer = modules[pair.conv]
         if pair.folded and isinstance(joined_layer, QuantLayer):
             joined_layer.fold_batch_norm()
-    for name, function in config.functions.items():
-        _finish_function(model, name, function)
-    _choose_scales(model, config)
-
-
-def _choose_scales(model: nn.Module, config: Config) -> None:
     entries: dict[str, LayerConfig | FunctionConfig] = dict(config.layers)
-    entries |= {_child(name): function for name, function in config.functions.items()}
+    for name, function in config.functions.items():
+        parent, _, key = name.rpartition(".")
+        _finish_function(model, model.get_submodule(parent), key, function)
+        entries[f"{parent}.{KEY_PREFIX}{key}".lstrip(".")] = function
     for one in ranges_of(model, with_adopted=True).values():
-        entry = entries.get(one.key.rpartition(".")[0])
+        own = entries.get(one.key.rpartition(".")[0], FunctionConfig())
         if follows(one):
             one.choose(_UNTIL_THE_NEXT_PASS)
-        elif entry is not None and one.name in entry.scales:
-            one.choose(entry.scales[one.name])
-            one.method = entry.methods.get(one.name)
+        elif one.name in own.scales:
+            one.choose(own.scales[one.name])
+            one.method = own.methods.get(one.name)
 
 
 def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig, *, is_whole: bool) -> None:
@@ -450,25 +417,17 @@ def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig, *, is_
         layer.ranges[name].width = width_of(name, layer.widths)
 
 
-def _finish_function(model: nn.Module, name: str, function: FunctionConfig) -> None:
-    path, _, key = name.rpartition(".")
-    parent = model.get_submodule(path)
-    made = parent._modules.get(KEY_PREFIX + key)  # noqa: SLF001 - get_submodule would raise
-    if not isinstance(made, FunctionalLayer):
-        made = FunctionalLayer(key, device_of(parent, model)).train(parent.training)
-        parent.add_module(KEY_PREFIX + key, made)
+def _finish_function(model: nn.Module, parent: nn.Module, key: str, function: FunctionConfig) -> None:
+    layer = parent._modules.get(KEY_PREFIX + key)  # noqa: SLF001 - get_submodule would raise
+    if not isinstance(layer, FunctionalLayer):
+        layer = FunctionalLayer(key, device_of(parent, model)).train(parent.training)
+        parent.add_module(KEY_PREFIX + key, layer)
     for each, bits in function.bits.items():
-        made.ranges[each].width = bits
-    made.out_bits = function.bits.get("o")
-    if made.may_be_finer:
-        made.become_fine()  # its scale is written in the file
-    made.subtract_max(is_wanted=function.subtracts_max)
-
-
-def _child(name: str) -> str:
-    """The path of a function's ranges."""
-    parent, _, key = name.rpartition(".")
-    return f"{parent}.{KEY_PREFIX}{key}".lstrip(".")
+        layer.ranges[each].width = bits
+    layer.out_bits = function.bits.get("o")
+    if layer.may_be_finer:
+        layer.become_fine()  # its scale is written in the file
+    layer.subtract_max(is_wanted=function.subtracts_max)
 
 
 # patterns
@@ -491,19 +450,18 @@ def patterns_in(entries: Mapping[str, _T], paths: Collection[str]) -> dict[str, 
 
 def unfitting(config: Config, model: nn.Module) -> list[str]:
     """Every pattern of a file that means nothing in a model, or asks for more than a pattern can; each once."""
-    return list(dict.fromkeys(_unfitting(config, model)))
-
-
-def _unfitting(config: Config, model: nn.Module) -> Iterator[str]:
     paths = [path for path, _ in model.named_modules()]
+    problems: list[str] = []
     for place in ("layers", "limits", "constrain"):
-        yield from _fitting_nothing(place, patterns_in(getattr(config, place), paths), paths)
+        problems += _fitting_nothing(place, patterns_in(getattr(config, place), paths), paths)
     functions = patterns_in(config.functions, paths)
     names = [name for path in paths for name in _function_names(path)] if functions else []
-    yield from _fitting_nothing("functions", functions, names, paths)
+    problems += _fitting_nothing("functions", functions, names, paths)
     for key, entry in functions.items():
         if entry.bits.get("o") not in (4, 8, 16) or entry != FunctionConfig(bits={"o": entry.bits["o"]}):
-            yield f"functions.{printable(key)}: a pattern chooses the width of results alone, as in bits: {{o: 16}} (4, 8 or 16)"
+            allowed = "a pattern chooses the width of results alone, as in bits: {o: 16} (4, 8 or 16)"
+            problems.append(f"functions.{printable(key)}: {allowed}")
+    return list(dict.fromkeys(problems))
 
 
 def _fitting_nothing(
@@ -521,8 +479,7 @@ def _fitting_nothing(
 
 def expanded(config: Config, model: nn.Module) -> Config:
     """The configuration with a path for each layer that a pattern means; patterns of functions are left to `mark_functions`."""
-    modules = dict(model.named_modules())
-    inside = parts_of_pairs(model)
+    modules, inside = dict(model.named_modules()), parts_of_pairs(model)
     own = {path: m for path, m in modules.items() if m not in inside}
     layers = [path for path, m in own.items() if _is_quantized_by(path, m, config)]
     limited = [path for path, m in own.items() if isinstance(m, (*NORMALIZED, Normalized))]
@@ -538,21 +495,15 @@ def expanded(config: Config, model: nn.Module) -> Config:
 def _by_path(entries: Mapping[str, _T], candidates: Collection[str], modules: Collection[str]) -> dict[str, _T]:
     patterns = patterns_in(entries, modules)
     exact = {key: entry for key, entry in entries.items() if key not in patterns}
-    found = {path: last_fitting(patterns, path) for path in candidates}
-    return {path: entry for path, entry in found.items() if entry is not None} | exact
+    by_pattern = {path: entry for path in candidates if (entry := last_fitting(patterns, path)) is not None}
+    return by_pattern | exact
 
 
 def _is_quantized_by(path: str, module: nn.Module, config: Config) -> bool:
     """Whether `init` quantizes a module that no entry of the file names."""
     layer = layer_of(module)
-    if path in (*config.stays_float_alone, *config.not_quantized, *(pair.bn for pair in config.fused)):
+    if _stays_float(path, config) or choice_for(module).is_disabled or op_for(layer) is None or has_own_forward(layer):
         return False
-    if any(f"{path}.".startswith(f"{top}.") for top in config.stays_float) or choice_for(module).is_disabled:
-        return False
-    return op_for(layer) is not None and not has_own_forward(layer) and _is_wanted_type(layer, config)
-
-
-def _is_wanted_type(layer: nn.Module, config: Config) -> bool:
     if config.types is None:
         return not isinstance(layer, types_by_name())
     return any(kind.__name__ in config.types for kind in type(layer).__mro__)

@@ -24,43 +24,31 @@ from linger.dialect import Refusal
 from linger.errors import UsageError
 from linger.notation import as_width
 from linger.quantization.core import packing
-from linger.quantization.core.qtensor import QTensor
+from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Frame, Runtime, Scope, scope_of
 from linger.quantization.core.supported import NO_INTEGER_FORM, why_off
+from linger.quantization.functions import products
 from linger.quantization.functions.constants import is_state, note_derived
 from linger.quantization.functions.dispatch import COMPOSITIONS, CONVERSIONS, MOVES, bindings
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, INPUT_KEY, FunctionalLayer, functional_layer
 from linger.quantization.functions.masks import masks_scores
-from linger.quantization.functions.products import (
-    MATRIX_PRODUCTS,
-    PRODUCTS,
-    Product,
-    as_linear,
-    compute_product,
-    multiplications,
-    read_product,
-)
 from linger.quantization.functions.resizing import ADAPTIVE
 from linger.quantization.functions.rewrites import REWRITES
 from linger.quantization.setup.marking import QuantMode
 
-_MASK_MAKERS = frozenset(
-    getattr(place, name)
-    for name in (
-        "zeros_like",
-        "full_like",
-        "new_zeros",
-        "new_full",
-        "masked_fill",
-        "masked_fill_",
-        "where",
-        "triu",
-        "tril",
-    )
-    for place in (torch, Tensor)
-    if hasattr(place, name)
+_MASK_NAMES = (
+    "zeros_like",
+    "full_like",
+    "new_zeros",
+    "new_full",
+    "masked_fill",
+    "masked_fill_",
+    "where",
+    "triu",
+    "tril",
 )
+_MASK_MAKERS = {getattr(place, name) for name in _MASK_NAMES for place in (torch, Tensor) if hasattr(place, name)}
 
 _COMPUTES_NOTHING = MOVES | {*packing.FUNCTIONS, F.pad, torch.as_strided, Tensor.as_strided}
 """Functions that only move real numbers, or put others beside them."""
@@ -91,23 +79,23 @@ class EdgeMode(_ModelMode):
     def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         """Compute products of float tensors here, run everything else as it is."""
         kwargs = kwargs or {}
-        if self._is_in_users_code and (func in PRODUCTS or func in MATRIX_PRODUCTS):
+        if self._is_in_users_code and (func in products.PRODUCTS or func in products.MATRIX_PRODUCTS):
             product = self._product(func, args, kwargs)
             if product is not None:
-                return compute_product(product, self._runtime)
+                return products.compute_product(product, self._runtime)
         return func(*args, **kwargs)
 
-    def _product(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> Product | None:
+    def _product(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> products.Product | None:
         x, weight = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(("input", "weight")))
-        found: object = None
+        product: object = None
         # a quantized tensor sees its own functions
         if not _is_float(x) or any(isinstance(value, QTensor) for value in (*args, *kwargs.values())):
             return None
-        if func in MATRIX_PRODUCTS:
-            found = as_linear(func, args, kwargs, self._runtime)
+        if func in products.MATRIX_PRODUCTS:
+            product = products.as_linear(func, args, kwargs, self._runtime)
         elif is_state(weight, self._runtime) and not is_state(x, self._runtime):  # of two parameters it is a constant
-            found = read_product(func, args, kwargs, self._runtime)
-        return found if isinstance(found, Product) else None
+            product = products.read_product(func, args, kwargs, self._runtime)
+        return product if isinstance(product, products.Product) else None
 
 
 class InputQuantizer:
@@ -117,33 +105,29 @@ class InputQuantizer:
         self.runtime, self.names = runtime, names
 
     def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Quantize what is float; one tensor that is given twice stays one tensor."""
-        made: dict[int, QTensor] = {}
-        count, frame = len(self.names), self.runtime.frame
-        if frame is not None and frame.keeping.reason:
+        known: dict[int, QTensor] = {}
+        frame = self.runtime.frame
+        assert frame is not None  # the scope's hook came first
+        if frame.keeping.reason:
             return args, kwargs  # a part that stays float has called it
-        positional = [self._quantized(v, n, module, made) for v, n in zip(args, self.names, strict=False)]
-        named = {k: self._quantized(v, k, module, made) if k in self.names else v for k, v in kwargs.items()}
-        return (*positional, *args[count:]), named
+        positional = [self._quantized(v, n, frame, known) for v, n in zip(args, self.names, strict=False)]
+        named = {k: self._quantized(v, k, frame, known) if k in self.names else v for k, v in kwargs.items()}
+        return (*positional, *args[len(self.names) :]), named
 
-    def _quantized(self, value: object, name: str, module: nn.Module, made: dict[int, QTensor]) -> object:
-        if not _is_float(value):
+    def _quantized(self, value: object, name: str, frame: Frame, known: dict[int, QTensor]) -> object:
+        if not _is_float(value) or is_quantized(value):
             return value
-        if isinstance(value, QTensor) and value.scale is not None:
-            return value
-        if id(value) not in made:
+        if id(value) not in known:
             runtime, policy = self.runtime, self.runtime.products
-            frame = runtime.frame
-            assert frame is not None  # the scope's hook came first
-            assert policy is not None  # init made both
-            where = f"{frame.path}.{name}".lstrip(".")
+            assert policy is not None  # init made it
+            where, bits = f"{frame.path}.{name}".lstrip("."), policy.widths_in(frame.module).data
             layer = functional_layer(frame, f"{INPUT_KEY}{name}", where, value.device, runtime)
-            real = value.dequantize() if isinstance(value, QTensor) else value
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - other interceptors of the model's functions see none here
-                made[id(value)] = layer.ranges["x"].quantize(real, policy.widths_in(module).data, runtime, frame.path)
-        return made[id(value)]
+                known[id(value)] = layer.ranges["x"].quantize(unwrap(value), bits, runtime, frame.path)
+        return known[id(value)]
 
 
 class FloatWatch(_ModelMode):
@@ -157,19 +141,20 @@ class FloatWatch(_ModelMode):
             operands, results = _tensors_in((args, kwargs)), _tensors_in(result)
             name = getattr(func, "__name__", str(func))
             is_float = not name.startswith("__get") and _computes_floats(operands, results)
-            is_computed = is_float and not note_derived(operands, results, self._runtime)
-            if is_computed and not _only_moves(func, operands) and not _makes_mask(func, results):
-                macs = multiplications(name, args, kwargs, result)
+            if is_float and not note_derived(operands, results, self._runtime) and _counts(func, operands, results):
+                macs = products.multiplications(name, args, kwargs, result)
                 self._runtime.note_float(name, self._reason(func, args, kwargs), macs)
         return result
 
     def _reason(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> str:
         """Why the function stayed float: the inputs of a product with a parameter would have been quantized."""
         off = why_off(func, self._runtime.switches) if func in _QUANTIZES_INPUTS else None
-        if func in MATRIX_PRODUCTS:
-            found = as_linear(func, args, kwargs, self._runtime)
-            off = found.reason if isinstance(found, Refusal) else None
-        has_form = any(func in table for table in (bindings(), PRODUCTS, MATRIX_PRODUCTS, *_BY_OTHERS))
+        if func in products.MATRIX_PRODUCTS:
+            product = products.as_linear(func, args, kwargs, self._runtime)
+            off = product.reason if isinstance(product, Refusal) else None
+        has_form = any(
+            func in table for table in (bindings(), products.PRODUCTS, products.MATRIX_PRODUCTS, *_BY_OTHERS)
+        )
         return off or (
             "its inputs are float tensors; linger.quant_tensor quantizes them" if has_form else NO_INTEGER_FORM
         )
@@ -189,15 +174,17 @@ def _computes_floats(operands: list[Tensor], results: list[Tensor]) -> bool:
     return bool(operands) and not has_quantized and any(map(_is_float, results))
 
 
-def _only_moves(func: Function, operands: list[Tensor]) -> bool:
-    """Whether a function computes nothing; nor do those by which FSDP gathers its parameters, and whole numbers as real ones."""
-    is_conversion = func in CONVERSIONS and not any(map(_is_float, operands))
-    return is_conversion or func in _COMPUTES_NOTHING or str(func).startswith("fsdp.")
+def _counts(func: Function, operands: list[Tensor], results: list[Tensor]) -> bool:
+    """Whether a function computes something.
 
-
-def _makes_mask(func: Function, results: list[Tensor]) -> bool:
-    """Whether a function only writes a mask: zeros, and the numbers that are added to scores that do not count."""
-    return func in _MASK_MAKERS and all(masks_scores(r, is_surely=True) for r in results)
+    It does not where it moves numbers, takes whole numbers as real ones, gathers the parameters of FSDP, or only writes a mask:
+    zeros, and the numbers that are added to scores that do not count.
+    """
+    if func in _COMPUTES_NOTHING or str(func).startswith("fsdp."):
+        return False
+    if func in CONVERSIONS and not any(map(_is_float, operands)):
+        return False
+    return not (func in _MASK_MAKERS and all(masks_scores(r, is_surely=True) for r in results))
 
 
 _WIDTHS = (4, 8, 16)
@@ -246,7 +233,9 @@ def quant_tensor(
             f"{where}: quant_tensor was called while the model is not running, so its range would belong to no pass. "
             "Call it inside forward, and the model itself instead of its forward method."
         )
-    if _stays_float(module, frame, scope):
+    choice, policy = QUANTIZATION.of(module), runtime.products
+    is_marked = choice is not None and choice.is_disabled
+    if is_marked or frame.keeping.reason or (policy is not None and frame.path in policy.float_paths):
         runtime.note_float("quant_tensor", "this layer stays float, as init was asked")
         return x
     if frame.next_index(f"{where} {INPUT_KEY}"):
@@ -258,18 +247,11 @@ def quant_tensor(
         return _quantized(x, bits, INPUT_KEY + name, where, module, scope)
 
 
-def _stays_float(module: nn.Module, frame: Frame, scope: Scope) -> bool:
-    choice, policy = QUANTIZATION.of(module), scope.runtime.products
-    is_marked = choice is not None and choice.is_disabled
-    return is_marked or bool(frame.keeping.reason) or (policy is not None and frame.path in policy.float_paths)
-
-
 def _quantized(x: Tensor, bits: int, key: str, where: str, module: nn.Module, scope: Scope) -> QTensor:
     owner = Frame(scope.path, module)
-    if not isinstance(x, QTensor) or x.scale is None:
-        real = x.dequantize() if isinstance(x, QTensor) else x
+    if not is_quantized(x):
         layer = functional_layer(owner, key, where, x.device, scope.runtime)
-        return layer.ranges["x"].quantize(real, bits, scope.runtime, scope.path)
+        return layer.ranges["x"].quantize(unwrap(x), bits, scope.runtime, scope.path)
     # only what becomes narrower needs a range
     layer = functional_layer(owner, key, where, x.device, scope.runtime) if bits < x.bits else FunctionalLayer(key)
     return layer.ranges["x"].requantize(x, bits, scope.runtime, scope.path)

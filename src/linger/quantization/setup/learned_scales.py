@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,7 @@ from torch import nn
 from linger.errors import UsageError, listing
 from linger.quantization.core.learned import PREFIXES, learn_range
 from linger.quantization.core.methods import check_patterns, fits
-from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.quantized import layers_of, ranges_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
@@ -22,6 +23,8 @@ from linger.quantization.layers.recurrent import QuantRecurrent
 
 _STATISTICS = "mom"
 """The method that has no parameters: running statistics."""
+
+_KEY = attrgetter("key")
 
 
 def learn_scales(
@@ -63,7 +66,7 @@ def learn_scales(
     >>> [name for name, _ in model.named_parameters()]
     ['0.weight', '0.bias', '0.threshold_x', '0.threshold_w', '0.threshold_o']
     """
-    wanted = _method(method)
+    _check_method(method)
     if runtime_of(model) is None:
         raise UsageError(
             f"learn_scales: {type(model).__name__} is not quantized. Give the model that linger.init returned, calibrated."
@@ -80,9 +83,9 @@ def learn_scales(
             "linger.coverage says what stays float, and why."
         )
     chosen = _chosen(ranges, layers, weights=weights)
-    for found in chosen:
-        learn_range(found, wanted, found.bits)
-    return [found.learned.parameter for found in chosen if found.learned is not None]
+    for range_ in chosen:
+        learn_range(range_, None if method == _STATISTICS else method, range_.bits)
+    return [range_.learned.parameter for range_ in chosen if range_.learned is not None]
 
 
 def refuse_other_methods(model: nn.Module, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
@@ -94,23 +97,21 @@ def refuse_other_methods(model: nn.Module, state_dict: Mapping[str, Any], prefix
         UsageError: There are such ranges; the model is as it was.
     """
     del rest  # of torch's signature
-    found: list[str] = []
-    for path, layer in model.named_modules():
-        start = f"{prefix}{path}." if path else prefix
-        for each in layer.learned_ranges if isinstance(layer, QuantizedBase) else ():
-            method = None if each.learned is None else each.learned.method
-            keys = {m: f"{start}{begins}{each.name}" for m, begins in PREFIXES.items()}
-            other = next((m for m, key in keys.items() if key in state_dict), method)
-            if other != method:
-                found.append(f"{path}.{each.name}".lstrip(".") + f" ({other} there, {method} here)")
-    if found:
+    different: list[str] = []
+    for path, each in ((path, each) for path, layer in layers_of(model).items() for each in layer.learned_ranges):
+        start, method = f"{prefix}{path}." if path else prefix, each.learned.method
+        keys = {m: f"{start}{begins}{each.name}" for m, begins in PREFIXES.items()}
+        other = next((m for m, key in keys.items() if key in state_dict), method)
+        if other != method:
+            different.append(f"{path}.{each.name}".lstrip(".") + f" ({other} there, {method} here)")
+    if different:
         raise UsageError(
-            f"load_state_dict: {listing(found)}: the ranges of this checkpoint were learned by another method than those of the "
+            f"load_state_dict: {listing(different)}: the ranges of this checkpoint were learned by another method than those of the "
             "model. Call linger.learn_scales with the checkpoint's method first, before the optimizer is made; the model is as it was."
         )
 
 
-def _method(method: str) -> str | None:
+def _check_method(method: str) -> None:
     known = (*PREFIXES, _STATISTICS)
     if method not in known:
         near = get_close_matches(str(method).lower(), known, 1)
@@ -118,41 +119,37 @@ def _method(method: str) -> str | None:
         raise UsageError(
             f"learn_scales: there is no method {method!r}; choose one of {listing(map(repr, known))}.{hint}"
         )
-    return None if method == _STATISTICS else method
 
 
 def _chosen(ranges: dict[str, Range], layers: Sequence[str] | None, *, weights: bool) -> list[Range]:
     """The ranges that are meant and can be learned."""
     patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else list(layers)
     check_patterns("learn_scales", patterns, ranges)
-    meant = [
-        found
-        for found in ranges.values()
-        if any(fits(found, pattern) for pattern in patterns) and (weights or found.kind is not Kind.WEIGHT)
-    ]
-    able = [found for found in meant if _can_learn(found)]
+    fitting = [r for r in ranges.values() if any(fits(r, pattern) for pattern in patterns)]
+    meant = fitting if weights else [r for r in fitting if r.kind is not Kind.WEIGHT]
+    able = list(filter(_can_learn, meant))
+    seen = list(filter(attrgetter("scale"), able))
     if not able:
         raise UsageError(
-            f"learn_scales: none of {listing([found.key for found in meant] or patterns)} can be learned: they follow other "
-            "ranges or the data. Choose inputs, weights or outputs of layers."
+            f"learn_scales: none of {listing(map(_KEY, meant)) or listing(patterns)} can be learned: they follow other ranges or "
+            "the data. Choose inputs, weights or outputs of layers."
         )
-    seen = [found for found in able if found.scale]
     if not seen:
         raise UsageError(
-            f"learn_scales: {listing([found.key for found in able])}: no scale is known yet. Run data through the model inside "
+            f"learn_scales: {listing(map(_KEY, able))}: no scale is known yet. Run data through the model inside "
             "`with linger.calibration():` first."
         )
     return seen
 
 
-def _can_learn(found: Range) -> bool:
+def _can_learn(range_: Range) -> bool:
     """Whether a range has a rounding of its own whose real numbers are known in training."""
-    layer = found.layer
-    if found.kind is Kind.OUTPUT:
+    layer = range_.layer
+    if range_.kind is Kind.OUTPUT:
         is_fixed = getattr(layer, "has_fixed_output", False) or not getattr(layer, "can_learn_output", True)
         return not is_fixed and not isinstance(layer, QuantRecurrent)
     if isinstance(layer, QuantRecurrent):
-        return found.kind is Kind.WEIGHT or found.name == "i"
+        return range_.kind is Kind.WEIGHT or range_.name == "i"
     if isinstance(layer, FunctionalLayer):
         return not layer.is_shared
-    return found.kind is Kind.INPUT or not isinstance(layer, NormLayer)
+    return range_.kind is Kind.INPUT or not isinstance(layer, NormLayer)

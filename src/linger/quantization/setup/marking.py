@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -24,25 +25,14 @@ from linger.quantization.functions.products import PRODUCTS
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 
+_PADS = ("Zero", "Constant", "Reflection", "Replication", "Circular")
+
 THROUGH_FUNCTIONS = (
-    nn.LeakyReLU,
-    nn.PReLU,
-    nn.GELU,
-    nn.SiLU,
-    nn.Hardtanh,
-    nn.Hardsigmoid,
-    nn.Hardswish,
-    *(
-        getattr(nn, f"{kind}Pad{n}d")
-        for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")
-        for n in (1, 2)
-    ),
-    nn.ChannelShuffle,
-    nn.Upsample,
-    *(nn.ReLU, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity),
+    *(nn.LeakyReLU, nn.PReLU, nn.GELU, nn.SiLU, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.ReLU),
+    *(getattr(nn, f"{kind}Pad{axes}d") for kind in _PADS for axes in (1, 2)),
+    *(nn.ChannelShuffle, nn.Upsample, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Flatten, nn.Identity),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
-    nn.MultiheadAttention,
-    nn.TransformerEncoderLayer,
+    *(nn.MultiheadAttention, nn.TransformerEncoderLayer),
 )
 """Layers that need no replacement: the functions they call work on quantized tensors."""
 
@@ -153,15 +143,9 @@ quant_module_by_type = quant_module
 def checked_widths(data: int | str, parameter: int | str, output: int | str) -> Widths:
     """Widths that exist, as numbers or texts: 4, 8, 16 bits, and 32 for an output."""
     read: list[Any] = [as_width(bits) for bits in (data, parameter, output)]
-    wrong = [
-        f"{name}={bits!r}"
-        for name, bits, allowed in (
-            ("data_bits", read[0], (4, 8, 16)),
-            ("parameter_bits", read[1], (4, 8, 16)),
-            ("out_bits", read[2], (4, 8, 16, 32)),
-        )
-        if bits not in allowed
-    ]
+    names = ("data_bits", "parameter_bits", "out_bits")
+    allowed = (_WIDTHS, _WIDTHS, (*_WIDTHS, 32))
+    wrong = [f"{name}={bits!r}" for name, bits, known in zip(names, read, allowed, strict=True) if bits not in known]
     if wrong:
         raise UsageError(f"{', '.join(wrong)}: no such width. Use 4, 8 or 16 bits (out_bits also 32).")
     return Widths(*read)
@@ -237,7 +221,13 @@ def quant_function(
         raise UsageError(
             f"quant_function: needs a module, not a {type(module).__name__}. Give the model, or a part of it."
         )
-    chosen = _chosen_ops(functions, out_bits)
+    names = [functions] if isinstance(functions, str) else list(adjustable_ops() if functions is None else functions)
+    problems = list(filter(None, map(_name_problem, names)))
+    if out_bits not in (None, *_WIDTHS):
+        problems = [f"out_bits={out_bits!r} is no width; use 4, 8 or 16, or None for that of the operands", *problems]
+    if problems:
+        raise UsageError(f"quant_function: {'; '.join(problems)}.")
+    chosen = {op.name: op for name in names for op in _by_name()[_plain(name)]}
     for part in module.modules():
         _choose(part, chosen, out_bits)
     return module
@@ -257,55 +247,41 @@ def choose_widths(model: nn.Module, bits: object, where: str, types: Sequence[ty
         )
     if widths.weights == widths.data == _USUAL:
         return
-    layers = [(part, choice) for part in model.modules() if (choice := QUANTIZATION.of(part)) is not None]
-    functions = [(part, own) for part in model.modules() if (own := FUNCTION_BITS.of(part))]
+    marks = [(part, QUANTIZATION.of(part), FUNCTION_BITS.of(part)) for part in model.modules()]
     quant_module(model, types, data_bits=widths.data, parameter_bits=widths.weights, out_bits=widths.data)
     if widths.data != _USUAL:
         quant_function(model, out_bits=widths.data)
-    for part, choice in layers:
-        QUANTIZATION.put(part, choice)
-    for part, chosen in functions:
-        FUNCTION_BITS.put(part, {**(FUNCTION_BITS.of(part) or {}), **chosen})
-
-
-def _chosen_ops(functions: str | Iterable[str] | None, bits: int | None) -> dict[str, Op]:
-    """The ops of these functions; raises an error that names every wrong name and width."""
-    names = [functions] if isinstance(functions, str) else list(adjustable_ops() if functions is None else functions)
-    problems = [*_width_problems(bits), *(problem for name in names for problem in _name_problems(name))]
-    if problems:
-        raise UsageError(f"quant_function: {'; '.join(problems)}.")
-    return {op.name: op for name in names for op in _by_name()[_plain(name)]}
+    for part, choice, chosen in marks:
+        if choice is not None:
+            QUANTIZATION.put(part, choice)
+        if chosen:
+            FUNCTION_BITS.put(part, {**(FUNCTION_BITS.of(part) or {}), **chosen})
 
 
 def _choose(module: nn.Module, chosen: dict[str, Op], bits: int | None) -> None:
-    kept = {name: width for name, width in (FUNCTION_BITS.of(module) or {}).items() if name not in chosen}
-    FUNCTION_BITS.put(module, kept if bits is None else kept | dict.fromkeys(chosen, bits))
+    others = {name: width for name, width in (FUNCTION_BITS.of(module) or {}).items() if name not in chosen}
+    FUNCTION_BITS.put(module, others if bits is None else others | dict.fromkeys(chosen, bits))
     prefixes = tuple(f"{KEY_PREFIX}{op.state_name}_" for op in chosen.values())
     for name, child in module.named_children():
         if isinstance(child, FunctionalLayer) and name.startswith(prefixes):
             child.out_bits = bits
 
 
-def _width_problems(bits: object) -> Iterator[str]:
-    if bits is not None and (isinstance(bits, bool) or bits not in _WIDTHS):
-        yield f"out_bits={bits!r} is no width; use 4, 8 or 16, or None for that of the operands"
-
-
-def _name_problems(name: object) -> Iterator[str]:
-    """What keeps a name from being a function whose width can be chosen."""
+def _name_problem(name: object) -> str:
+    """What keeps a name from being a function whose width can be chosen; empty: nothing."""
     if not isinstance(name, str):
-        yield f"{name!r} is no name of a function"
-        return
+        return f"{name!r} is no name of a function"
     if _plain(name) in _by_name():
-        return
-    if _plain(name) in {function.__name__ for function in PRODUCTS}:
-        yield f"{name!r} is a product with weights, whose widths are those of a layer; use linger.quant_module"
-    elif any(_plain(name) in _names(op) for op in ops().values()):
-        yield f"{name!r} returns the width of its input, or has one format only"
-    else:
-        near = get_close_matches(_plain(name), _by_name(), n=1)
-        hint = f"is {near[0]!r} meant?" if near else f"known: {listing(sorted(_shown()), limit=99)}"
-        yield f"there is no function {name!r} ({hint})"
+        return ""
+    if _plain(name) in map(attrgetter("__name__"), PRODUCTS):
+        return f"{name!r} is a product with weights, whose widths are those of a layer; use linger.quant_module"
+    if any(_plain(name) in _names(op) for op in ops().values()):
+        return f"{name!r} returns the width of its input, or has one format only"
+    near = get_close_matches(_plain(name), _by_name(), n=1)
+    # one name for each function: that of torch, not of the operators that spell it
+    shown = {known for known in _by_name() if known.islower() and not known.startswith(("iq", "i", "r"))}
+    hint = f"is {near[0]!r} meant?" if near else f"known: {listing(sorted(shown), limit=99)}"
+    return f"there is no function {name!r} ({hint})"
 
 
 def _plain(name: str) -> str:
@@ -329,13 +305,8 @@ def adjustable_ops() -> dict[str, Op]:
 
 @cache
 def _by_name() -> dict[str, tuple[Op, ...]]:
-    found: dict[str, tuple[Op, ...]] = {}
+    by_name: dict[str, tuple[Op, ...]] = {}
     for op in adjustable_ops().values():
         for name in _names(op):
-            found[name] = (*found.get(name, ()), op)
-    return found
-
-
-def _shown() -> set[str]:
-    """One name for each function: that of torch, not of the operators that spell it."""
-    return {name for name in _by_name() if name.islower() and not name.startswith(("iq", "i", "r"))}
+            by_name[name] = (*by_name.get(name, ()), op)
+    return by_name

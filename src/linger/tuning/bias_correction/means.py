@@ -178,8 +178,8 @@ def quantized_gates(
     count = len(module.suffixes[0])
     layer, back = divmod(number, count)
     rounded = module.rounded_weights(layer, attributes["scale_i"], attributes["scale_h"])
-    b_ih, b_hh = (None if b is None else b[back].float() for b in (rounded.b_ih, rounded.b_hh))
-    weights = _Weights(rounded.w_ih[back].float(), rounded.w_hh[back].float(), b_ih, b_hh)
+    b_ih, b_hh = (None if b is None else b[back].float() for b in rounded.weights[2:])
+    weights = _Weights(rounded.weights.w_ih[back].float(), rounded.weights.w_hh[back].float(), b_ih, b_hh)
     values, states = x.content.float(), out.content.float()
     if attributes["batch_first"]:
         values, states = values.transpose(0, 1), states.transpose(0, 1)

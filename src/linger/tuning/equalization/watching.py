@@ -121,6 +121,14 @@ class Layer:
             deviation = np.maximum(self.deviation, deviation)
         self.lowest, self.mean, self.deviation = lowest, mean, deviation
 
+    def least_output(self, deviations: float) -> Array | None:
+        """So many standard deviations below the least output of each channel, and twice as many below its mean; None if never seen."""
+        if self.lowest is None or self.mean is None or self.deviation is None:
+            return None
+        margin = deviations * self.deviation
+        least: Array = np.minimum(self.lowest, self.mean - margin) - margin
+        return least
+
 
 @dataclass
 class Clip:
@@ -405,7 +413,8 @@ class Watch:
     def norm_of(self, mean: object, var: object, weight: object, bias: object, eps: float) -> Norm | None:
         """A batch norm by the names of its tensors; None where one of them is missing or no state of the model."""
         names = [self.name_of(t) for t in (weight, bias, mean, var)]
-        return None if None in names else Norm(*map(str, names), eps=eps)
+        gamma, beta, first, second = map(str, names)
+        return None if None in names else Norm(gamma, beta, first, second, eps)
 
     def pin_attributes(self, model: nn.Module) -> None:
         """Let the tensors that modules keep in attributes, for their next call, stay as they are."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the processes of a training tell each other: once in a training pass, when it ends, in one vector.
 
-A pass is rounded with the scales that were known when it began, and changes no range. It keeps what it saw (`Seen`). At its end
+A pass is rounded with the scales that were known when it began, and changes no range. It keeps what it saw (`Range.ends`). At its end
 every process gets what all have seen and computes the same update, so ranges, scales and statistics are equal, bit for bit:
 
 - a range learns the lowest and the highest number of all processes, within the interval that any of them uses;
@@ -17,9 +17,10 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain, compress
+from operator import attrgetter
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -31,13 +32,13 @@ from linger.errors import UsageError
 from linger.quantization.core.distributed.group import (
     FUNCTION,
     HELLO,
-    Failure,
     Group,
     GroupError,
     agree,
+    failure_of,
     refuse_failures,
 )
-from linger.quantization.core.quantized import Batch, QuantizedBase
+from linger.quantization.core.quantized import Batch, QuantizedBase, layers_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.stored import not_finite
@@ -72,8 +73,8 @@ class _Layout:
         owners: For each channel of all batch norms, the place of its batch norm.
         constants: Buffers with integers that follow from a scale.
         deciding: Layers that decide something.
-        small: How many numbers come before the means of batch norms: these are needed on the host.
-        length: That of a row.
+        sections: How many numbers come before the means and variances of batch norms, which are not needed on the host: the head,
+            columns of ranges, decisions, sizes of batches, counts of batch norms, ranges, scales, constants.
         widths: Those of the layers, by which a change is noticed, too.
         digest: A number that differs where the layout does.
     """
@@ -81,66 +82,63 @@ class _Layout:
     modules: list[nn.Module]
     layers: dict[str, QuantizedBase]
     ranges: list[Range]
-    norms: list[tuple[QuantizedBase, nn.Module]]
+    norms: list[tuple[QuantizedBase, BatchNorm]]
     sizes: list[int]
     owners: Tensor
     constants: list[tuple[QuantizedBase, str]]
     deciding: list[QuantizedBase]
-    small: int
-    length: int
+    sections: list[int]
     widths: list[object]
     digest: float
 
     @classmethod
     def of(cls, root: nn.Module) -> _Layout:
         """That of a model."""
-        layers = _layers_of(root)
+        layers = dict(sorted(layers_of(root).items()))
         names = {path: list(layer.ranges) for path, layer in layers.items()}
-        norms = _norms_of(layers.values())
-        sizes = [running_statistics(as_batch_norm(norm))[0].numel() for _, norm in norms]
+        ranges = list(chain.from_iterable(layer.ranges.values() for layer in layers.values()))
+        norms = [(layer, as_batch_norm(n)) for layer in layers.values() if (n := layer.learning_norm) is not None]
+        sizes = [running_statistics(norm)[0].numel() for _, norm in norms]
         constants = [(layer, name) for layer in layers.values() for name in layer.constant_names]
-        deciding = [layer for layer in layers.values() if layer.flags]
-        count, decisions = sum(map(len, names.values())), sum(len(layer.flags) for layer in deciding)
-        small = _HEAD + (_COLUMNS + 2) * count + decisions + 2 * len(norms) + len(constants)
-        length = small + 2 * sum(sizes)
-        kinds = [_described(layer) for layer in layers.values()]
-        text = repr([names, sizes, len(constants), decisions, kinds])
-        ranges = chain.from_iterable(layer.ranges.values() for layer in layers.values())
+        deciding = list(filter(attrgetter("flags"), layers.values()))
+        decisions = sum(len(layer.flags) for layer in deciding)
+        text = repr([names, sizes, len(constants), decisions, list(map(_described, layers.values()))])
+        count = len(ranges)
         return cls(
             _modules_of(root),
             layers,
-            list(ranges),
+            ranges,
             norms,
             sizes,
             torch.arange(len(norms)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64)),
             constants,
             deciding,
-            small,
-            length,
-            _widths_of(layers),
+            [_HEAD, _COLUMNS * count, decisions, len(norms), len(norms), count, count, len(constants)],
+            _widths_of(layers.values()),
             float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")),
         )
 
+    @property
+    def small(self) -> int:
+        """How many numbers are needed on the host."""
+        return sum(self.sections)
 
-def _norms_of(layers: Iterable[QuantizedBase]) -> list[tuple[QuantizedBase, nn.Module]]:
-    return [(layer, norm) for layer in layers if (norm := layer.learning_norm) is not None]
+    @property
+    def length(self) -> int:
+        """That of a row."""
+        return self.small + 2 * sum(self.sizes)
 
 
-def _layers_of(root: nn.Module) -> dict[str, QuantizedBase]:
-    found = {path: m for path, m in root.named_modules() if isinstance(m, QuantizedBase)}
-    return dict(sorted(found.items()))
-
-
-def _widths_of(layers: Mapping[str, QuantizedBase]) -> list[object]:
-    return [getattr(layer, "widths", None) for layer in layers.values()]
+def _widths_of(layers: Iterable[QuantizedBase]) -> list[object]:
+    return [getattr(layer, "widths", None) for layer in layers]
 
 
 def _modules_of(root: nn.Module) -> list[nn.Module]:
     """Every module of a model: `root.modules()`, with repetitions, at a tenth of its cost."""
-    found = [root]
-    for module in found:  # which grows meanwhile
-        found.extend([child for child in module._modules.values() if child is not None])  # noqa: SLF001 - as above
-    return found
+    modules = [root]
+    for module in modules:  # which grows meanwhile
+        modules.extend([child for child in module._modules.values() if child is not None])  # noqa: SLF001 - as above
+    return modules
 
 
 class Exchange:
@@ -174,14 +172,16 @@ class Exchange:
             try:
                 self._tell(root, layout, error)
             finally:
-                _forget_seen(layout.layers.values())
+                for layer in layout.layers.values():
+                    layer.forget_pass()
 
     def abandon(self, root: nn.Module) -> None:
         """Forget a pass that was interrupted before it could end."""
-        layers = [module for module in root.modules() if isinstance(module, QuantizedBase)]
+        layers = layers_of(root).values()
         with torch.no_grad():
             _forget_new(layers)
-            _forget_seen(layers)
+            for layer in layers:
+                layer.forget_pass()
 
     def _tell(self, root: nn.Module, layout: _Layout, error: BaseException | None) -> None:
         if _is_told(error):  # by a model in this one: everybody knows
@@ -201,13 +201,14 @@ class Exchange:
 
     def _layout_of(self, root: nn.Module) -> _Layout:
         layout = self._layouts.get(root)
-        if layout is None or layout.modules != _modules_of(root) or layout.widths != _widths_of(layout.layers):
+        if layout is None or layout.modules != _modules_of(root) or layout.widths != _widths_of(layout.layers.values()):
             order_functions(root)  # a wrapper takes the list of buffers when its next pass begins
             layout = self._layouts[root] = _Layout.of(root)
         return layout
 
     def _exchange(self, root: nn.Module, layout: _Layout, error: BaseException | None) -> None:
-        group, device = Group.of_all(), Group.device_for(_device_of(layout))
+        home = next((range_.running.buffer.device for range_ in layout.ranges), torch.device("cpu"))
+        group, device = Group.of_all(), Group.device_for(home)
         known = self._agreed.get(root)
         is_first = known is None or known() is not group
         if is_first:
@@ -273,41 +274,38 @@ def _described(layer: QuantizedBase) -> str:
     return " ".join([str(getattr(layer, "op_name", type(layer).__name__)), *bits, *parameters])
 
 
-def _device_of(layout: _Layout) -> torch.device:
-    return next((range_.running.buffer.device for range_ in layout.ranges), torch.device("cpu"))
-
-
 # the row of this process
 def _gathered(
     group: Group, layout: _Layout, error: BaseException | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The rows of all processes, and their first part on the host, which a device is asked for once."""
-    row = _row(layout, device) if error is None else _row_of_failure(layout, Failure.of(error), device)
+    if error is None:
+        row = _row(layout, device)
+    else:
+        text, is_not_finite = failure_of(error)
+        told = text.encode()[:_LONGEST_TEXT]
+        head = [layout.digest, _NOT_FINITE if is_not_finite else _STOPPED, len(told)]
+        row = torch.tensor([*head, *told], dtype=torch.float64, device=device)
     return group.gather(row, max(layout.small, _HEAD + _LONGEST_TEXT))
-
-
-def _row_of_failure(layout: _Layout, failure: Failure, device: torch.device) -> Tensor:
-    state = _NOT_FINITE if failure.is_not_finite else _STOPPED
-    text = failure.text.encode()[:_LONGEST_TEXT]
-    return torch.tensor([layout.digest, state, len(text), *text], dtype=torch.float64, device=device)
 
 
 def _row(layout: _Layout, device: torch.device) -> Tensor:
     """What this process has seen."""
+    batches = [_batch_of(layer, norm) for layer, norm in layout.norms]
+    counts = [cast(Tensor, norm.num_batches_tracked).reshape(1) for _, norm in layout.norms]
+    buffers = [*(r.running.buffer for r in layout.ranges), *(r.stored_scale.buffer for r in layout.ranges)]
+    constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
+    moments = [*(batch.mean for batch in batches), *(batch.var for batch in batches)]
+    parts = filter(None, (counts, buffers, constants, moments))
+    return torch.cat([_head(layout, batches, device), *(_joined(part, device) for part in parts)])
+
+
+def _head(layout: _Layout, batches: list[Batch], device: torch.device) -> Tensor:
+    """The first numbers of a row, of which some are on a device, where they stay."""
     numbers: list[Any] = [layout.digest, _DONE, 0.0]
     numbers += chain.from_iterable(map(_columns, layout.ranges))
     numbers += map(float, chain.from_iterable(layer.flags for layer in layout.deciding))
-    batches = [_batch_of(layer, as_batch_norm(norm)) for layer, norm in layout.norms]
     numbers += [float(batch.size) for batch in batches]
-    counts = [cast(Tensor, as_batch_norm(norm).num_batches_tracked).reshape(1) for _, norm in layout.norms]
-    constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
-    moments = [*(batch.mean for batch in batches), *(batch.var for batch in batches)]
-    parts = filter(None, (counts, _buffers(layout), constants, moments))
-    return torch.cat([_head(numbers, device), *(_joined(part, device) for part in parts)])
-
-
-def _head(numbers: list[Any], device: torch.device) -> Tensor:
-    """Numbers of which some are on a device, where they stay."""
     there = {place: number for place, number in enumerate(numbers) if isinstance(number, Tensor)}
     head = torch.tensor([0.0 if p in there else n for p, n in enumerate(numbers)], dtype=torch.float64, device=device)
     if there:
@@ -329,12 +327,7 @@ def _columns(range_: Range) -> list[Any]:
     if ends is None:
         return [-math.inf, -math.inf, -low, high, 0.0, 0.0, -math.inf]
     bound = math.inf if range_.bound is None else range_.bound
-    return [-ends.low, ends.high, -low, high, ends.is_new, range_.width or 0, -bound]
-
-
-def _buffers(layout: _Layout) -> list[Tensor]:
-    """Ranges and scales, as they are now."""
-    return [*(r.running.buffer for r in layout.ranges), *(r.stored_scale.buffer for r in layout.ranges)]
+    return [-ends[0], ends[1], -low, high, ends[2], range_.width or 0, -bound]
 
 
 # what all processes say
@@ -351,7 +344,7 @@ def _differ(host: Tensor, error: BaseException | None) -> bool:
     for number, (_, state, length) in enumerate(heads):
         if state != _DONE:
             text = bytes(int(n) for n in host[number, _HEAD : _HEAD + int(length)].tolist()).decode(errors="replace")
-            failures[number] = Failure(text, state == _NOT_FINITE)
+            failures[number] = text, state == _NOT_FINITE
     refuse_failures(failures, error)
     return len({digest for digest, _, _ in heads}) > 1
 
@@ -362,29 +355,26 @@ def _refuse_not_finite(layout: _Layout, host: Tensor) -> None:
     wrong = (ends.isnan() | (ends == math.inf)).any(2).nonzero().tolist()
     order = {module: place for place, module in enumerate(layout.modules)}  # nearer to that of the pass than names
     paths: dict[nn.Module, str] = {layer: path for path, layer in layout.layers.items()}
-    failures: dict[int, Failure] = {}
-    for number, place in sorted(wrong, key=lambda found: order[layout.ranges[found[1]].layer]):
-        range_ = layout.ranges[place]
-        failures.setdefault(number, Failure(not_finite(f"{paths[range_.layer]}.{range_.name}"), is_not_finite=True))
+    failures: dict[int, tuple[str, bool]] = {}
+    for number, range_ in sorted(((n, layout.ranges[p]) for n, p in wrong), key=lambda pair: order[pair[1].layer]):
+        failures.setdefault(number, (not_finite(f"{paths[range_.layer]}.{range_.name}"), True))
     refuse_failures(dict(sorted(failures.items())), None)
 
 
 def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
     """Give every range, decision and constant the value that follows from all processes."""
-    count, deciding = len(layout.ranges), sum(len(layer.flags) for layer in layout.deciding)
-    split = [_HEAD, _COLUMNS * count, deciding, 2 * len(layout.norms), count, count, len(layout.constants)]
-    _, columns, decisions, _, runnings, scales, constants = host[:, : layout.small].split(split, dim=1)
+    _, columns, decisions, _, _, runnings, scales, constants = host[:, : layout.small].split(layout.sections, dim=1)
+    scales = scales.masked_fill(scales == 0.0, math.inf)  # of ranges that a process has not seen
     _learn_constants(layout, constants, scales)
+    coarsest = scales.amin(0)
     before = list(zip(runnings[own].tolist(), scales[own].tolist(), strict=True))
-    coarsest = scales.masked_fill(scales == 0.0, math.inf).amin(0)
-    together = list(
-        zip(runnings.amax(0).tolist(), coarsest.masked_fill(coarsest == math.inf, 0.0).tolist(), strict=True)
-    )
+    together = list(zip(runnings.amax(0).tolist(), coarsest.tolist(), strict=True))
     found = columns.amax(0).reshape(-1, _COLUMNS).tolist()
     is_seen = [high != -math.inf for _, high, *_ in found]
     for place, range_ in enumerate(layout.ranges):  # what follows from others, first
         if not is_seen[place] and before[place] != together[place]:
-            range_.set(*together[place])
+            running, scale = together[place]
+            range_.set(running, 0.0 if scale == math.inf else scale)
     for place, range_ in enumerate(layout.ranges):
         if is_seen[place]:
             _learn_range(range_, together[place][0], found[place])
@@ -397,28 +387,21 @@ def _learn_constants(layout: _Layout, constants: Tensor, scales: Tensor) -> None
     """Give every constant the value of a process that has the coarsest scale of the input, which holds for all."""
     places = {range_: place for place, range_ in enumerate(layout.ranges)}
     for place, (layer, name) in enumerate(layout.constants):
-        own = scales[:, places[layer.ranges["x"]]]
-        layer.get_buffer(name).fill_(constants[own.masked_fill(own == 0.0, math.inf).argmin(), place].item())
+        coarsest = scales[:, places[layer.ranges["x"]]].argmin()
+        layer.get_buffer(name).fill_(constants[coarsest, place].item())
 
 
 def _learn_range(range_: Range, before: float, columns: list[float]) -> None:
     low, high, used_low, used_high, is_new, bits, bound = columns
     used = None if used_high == -math.inf else (-used_low, used_high)
     range_.learn_from_all(0.0 if is_new else before, (-low, high), used, int(bits), -bound)
-    follow = getattr(range_.layer, "follow_range", None)
-    if follow is not None:
-        follow(range_.name)
-
-
-def _forget_seen(layers: Iterable[QuantizedBase]) -> None:
-    for layer in layers:
-        layer.forget_pass()
+    range_.layer.follow_range(range_.name)
 
 
 def _forget_new(layers: Iterable[QuantizedBase]) -> None:
     """After a failed pass, ranges that nobody had seen before it are unseen again."""
-    for range_ in [range_ for layer in layers for range_ in layer.ranges.values() if range_.ends is not None]:
-        is_new = None if range_.ends is None else range_.ends.is_new
+    for range_ in (range_ for layer in layers for range_ in layer.ranges.values()):
+        is_new = None if range_.ends is None else range_.ends[2]
         if isinstance(is_new, Tensor):
             range_.running.write(range_.running.buffer.masked_fill(is_new, 0.0))
         elif is_new:
@@ -428,11 +411,10 @@ def _forget_new(layers: Iterable[QuantizedBase]) -> None:
 # batch norms
 def _learn_norms(layout: _Layout, rows: Tensor, host: Tensor) -> None:
     """Let the numbers of all processes move the statistics of every batch norm once, computed alike on every machine."""
-    norms = [as_batch_norm(norm) for _, norm in layout.norms]
+    norms = [norm for _, norm in layout.norms]
     if not norms:
         return
-    start = layout.small - len(layout.constants) - 2 * len(layout.ranges) - 2 * len(norms)
-    counts, tracked = host[:, start : start + 2 * len(norms)].split(len(norms), dim=1)
+    _, _, _, counts, tracked, *_ = host[:, : layout.small].split(layout.sections, dim=1)
     is_seen = [total > 0.0 for total in counts.sum(0).tolist()]
     pairs = zip(norms, tracked.amax(0).tolist(), strict=True)
     momenta = [1.0 / (before + 1.0) if norm.momentum is None else norm.momentum for norm, before in pairs]
@@ -470,10 +452,9 @@ def _batch_of(layer: QuantizedBase, norm: BatchNorm) -> Batch:
         return Batch(0, zeros, zeros)
     if len(batches) == 1:
         return batches[0]
-    means, variances = (
-        torch.stack([part.double() for part in parts]) for parts in list(zip(*batches, strict=True))[1:]
-    )
     counts = [batch.size for batch in batches]
+    means = torch.stack([batch.mean.double() for batch in batches])
+    variances = torch.stack([batch.var.double() for batch in batches])
     each = torch.tensor(counts, dtype=torch.float64, device=means.device).unsqueeze(1).expand_as(means)
     return Batch(sum(counts), *_pooled(each, means, variances))
 
@@ -483,7 +464,7 @@ def order_functions(root: nn.Module) -> None:
     for module in list(root.modules()):
         children = module._modules  # noqa: SLF001 - torch has no public way to move a child
         functions = {name: m for name, m in children.items() if isinstance(m, QuantizedBase) and not m.is_layer}
-        wanted = sorted(functions)
-        if list(children)[len(children) - len(wanted) :] != wanted:
-            for name in wanted:
+        ordered = sorted(functions)
+        if list(children)[len(children) - len(ordered) :] != ordered:
+            for name in ordered:
                 children[name] = children.pop(name)

@@ -54,47 +54,27 @@ def refuse_sharded(model: object, what: str, remedy: str = GATHER) -> None:
 def check_shards(model: nn.Module) -> None:
     """Refuse what a group must not do to the parameters of a model.
 
-    Raises:
-        UsageError: FSDP computes parts in 16 bits, or was given functions with learned ranges.
-    """
-    refuse_mixed_precision(model)
-    refuse_sharded_functions(model)
-
-
-def refuse_mixed_precision(model: nn.Module) -> None:
-    """Refuse parts of a model that FSDP computes in 16 bits.
-
-    The weights that are rounded would be others than those of a checkpoint, and so would the integers.
+    Where FSDP computes parts in 16 bits, the weights that are rounded would be others than those of a checkpoint, and so would the
+    integers. Functions with learned ranges that were sharded on their own are called by nothing, so FSDP would never gather them.
 
     Raises:
-        UsageError: There are such parts; all are named.
+        UsageError: There are such parts or functions; all are named.
     """
-    found = [path or type(model).__name__ for path, part in sharded_parts(model).items() if _has_other_types(part)]
-    if found:
+    parts = sharded_parts(model)
+    converted = [path or type(model).__name__ for path, part in parts.items() if _has_other_types(part)]
+    if converted:
         raise UsageError(
-            f"{listing(found)}: fully_shard was given an mp_policy with a param_dtype or an output_dtype. A quantized model rounds "
+            f"{listing(converted)}: fully_shard was given an mp_policy with a param_dtype or an output_dtype. A quantized model rounds "
             "its float32 weights, so that every process, a checkpoint and the exported file have the same integers. Leave both "
             "out; reduce_dtype, the type in which gradients travel, may stay."
         )
-
-
-def refuse_sharded_functions(model: nn.Module) -> None:
-    """Refuse functions with learned ranges that were sharded on their own: nothing calls them, so FSDP would never gather them.
-
-    Raises:
-        UsageError: There are such functions; all are named.
-    """
-    found = [path for path, part in sharded_parts(model).items() if _is_function(part)]
-    if found:
+    functions = [path for path, part in parts.items() if getattr(part, "is_layer", None) is False]  # of QuantizedBase
+    learned = [path for path in functions if next(parts[path].parameters(), None) is not None]
+    if learned:
         raise UsageError(
-            f"{listing(found)}: fully_shard was called on a function with a learned scale, which FSDP never gathers. Shard the "
+            f"{listing(learned)}: fully_shard was called on a function with a learned scale, which FSDP never gathers. Shard the "
             "layers and the whole model, not the functions."
         )
-
-
-def _is_function(part: nn.Module) -> bool:
-    is_function = getattr(part, "is_layer", None) is False  # of QuantizedBase
-    return is_function and next(part.parameters(), None) is not None
 
 
 def _has_other_types(part: Any) -> bool:

@@ -8,8 +8,7 @@ ended in an exception, is said in one sentence by every process.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from weakref import WeakKeyDictionary
 
@@ -24,6 +23,9 @@ _SHORTEST = 4096
 
 HELLO = -1.0
 """In the place of a digest: the process wants to compare models."""
+
+FUNCTION = "function"
+"""Begins what is said of a range that belongs to a function."""
 
 
 class GroupError(UsageError):
@@ -135,21 +137,13 @@ def _time_limit(group: object) -> timedelta | None:
 
 
 # how a pass ended
-@dataclass(frozen=True)
-class Failure:
-    """How the pass of a process ended: in an exception, or in numbers that are none."""
-
-    text: str
-    is_not_finite: bool
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """What the other processes are told of an exception."""
-        is_not_finite = isinstance(error, NotFiniteError)
-        return cls(str(error) if is_not_finite else f"{type(error).__name__}: {error}", is_not_finite)
+def failure_of(error: BaseException) -> tuple[str, bool]:
+    """What the other processes are told of an exception, and whether a tensor held NaN or infinity."""
+    is_not_finite = isinstance(error, NotFiniteError)
+    return str(error) if is_not_finite else f"{type(error).__name__}: {error}", is_not_finite
 
 
-def refuse_failures(failures: Mapping[int, Failure], own: BaseException | None) -> None:
+def refuse_failures(failures: Mapping[int, tuple[str, bool]], own: BaseException | None) -> None:
     """Raise one sentence where the pass of a process has failed; an exception of this process goes on by itself.
 
     Raises:
@@ -157,11 +151,10 @@ def refuse_failures(failures: Mapping[int, Failure], own: BaseException | None) 
     """
     if not failures:
         return
-    of_numbers = [f"Process {n}: {f.text}" for n, f in failures.items() if f.is_not_finite]
-    stopped = [
-        f"Process {n} has stopped in this training pass ({f.text})." for n, f in failures.items() if not f.is_not_finite
-    ]
-    sentence = " ".join([*of_numbers, *stopped])
+    of_numbers = [f"Process {n}: {text}" for n, (text, is_not_finite) in failures.items() if is_not_finite]
+    stopped = {n: text for n, (text, is_not_finite) in failures.items() if not is_not_finite}
+    told = [f"Process {n} has stopped in this training pass ({text})." for n, text in stopped.items()]
+    sentence = " ".join([*of_numbers, *told])
     if isinstance(own, NotFiniteError):
         own.args = (sentence,)  # that of all processes
     raise GroupError(sentence)
@@ -177,9 +170,9 @@ def agree(group: Group, layers: Mapping[str, str], own: BaseException | None, de
     Raises:
         GroupError: The models differ, or the pass of a process has failed.
     """
-    ended = None if own is None else astuple(Failure.of(own))
+    ended = None if own is None else failure_of(own)
     told = [json.loads(text) for text in group.gather_text(json.dumps([dict(layers), ended]), device)]
-    refuse_failures({n: Failure(*ended) for n, (_, ended) in enumerate(told) if ended is not None}, own)
+    refuse_failures({n: ended for n, (_, ended) in enumerate(told) if ended is not None}, own)
     return _shared_functions([model for model, _ in told]) - set(layers)
 
 
@@ -189,19 +182,16 @@ def _shared_functions(models: Sequence[Mapping[str, str]]) -> set[str]:
     Raises:
         GroupError: They do not.
     """
-    found = {path: [model.get(path, "missing") for model in models] for path in sorted(set().union(*models))}
-    functions = {path for path, kinds in found.items() if _is_function(kinds)}
-    different = [_difference(path, found[path]) for path in found if path not in functions and len({*found[path]}) > 1]
+    kinds_at = {path: [model.get(path, "missing") for model in models] for path in sorted(set().union(*models))}
+    functions = {path for path, kinds in kinds_at.items() if _is_function(kinds)}
+    others = [(path, kinds) for path, kinds in kinds_at.items() if path not in functions]
+    different = [_difference(path, kinds) for path, kinds in others if len({*kinds}) > 1]
     if different:
         raise GroupError(
             f"The processes do not train one model: {listing(different)}. Build the same model, with the same types, widths and "
             "versions, in every process."
         )
     return functions
-
-
-FUNCTION = "function"
-"""Begins what is said of a range that belongs to a function."""
 
 
 def _is_function(kinds: Sequence[str]) -> bool:
@@ -214,9 +204,6 @@ def _difference(path: str, kinds: Sequence[str]) -> str:
     by_kind: dict[str, list[int]] = {}
     for number, kind in enumerate(kinds):
         by_kind.setdefault(kind, []).append(number)
-    return f"{path} is {' and '.join(f'{kind} in {_processes(numbers)}' for kind, numbers in by_kind.items())}"
-
-
-def _processes(numbers: Iterable[int]) -> str:
-    names = [str(n) for n in numbers]
-    return f"process {names[0]}" if len(names) == 1 else f"processes {listing(names, limit=8)}"
+    names = {kind: listing(map(str, numbers), limit=8) for kind, numbers in by_kind.items()}
+    told = [f"{kind} in process{'es' if len(by_kind[kind]) > 1 else ''} {names[kind]}" for kind in by_kind]
+    return f"{path} is {' and '.join(told)}"
