@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from linger.errors import UsageError, printable
+from linger.errors import UsageError, printable, refuse_if
 
 Writer = Callable[[IO[bytes]], object]
 
@@ -64,10 +64,10 @@ def write_together(files: Mapping[Path, Writer | bytes]) -> None:
             write: Writer = content if callable(content) else methodcaller("write", content)
             with _told(target):
                 place = _place(target)
-                if place in staged:
-                    raise UsageError(
-                        f"{_shown(target)}: two files that belong together lead to {place}. Remove the link."
-                    )
+                refuse_if(
+                    place in staged,
+                    f"{_shown(target)}: two files that belong together lead to {place}. Remove the link.",
+                )
                 if place is None:
                     streams[target] = stack.enter_context(tempfile.TemporaryFile())
                     write(streams[target])
@@ -126,9 +126,7 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
     write_folders({target: (fill, is_own)})
 
 
-def write_folders(
-    folders: Mapping[Path, tuple[Callable[[Path], object], Callable[[Path], bool] | None]],
-) -> None:
+def write_folders(folders: Mapping[Path, tuple[Callable[[Path], object], Callable[[Path], bool] | None]]) -> None:
     """Write several folders that belong together; when one of them fails, all of them are as before.
 
     Args:
@@ -198,11 +196,7 @@ def _remove_folders(*folders: Path) -> None:
 
 
 def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = None) -> None:
-    """Refuse a folder that could not be written, before the work that fills it.
-
-    Raises:
-        UsageError: Something is in the way, or there is nothing around it.
-    """
+    """Refuse a folder that could not be written (something is in the way) before the work that fills it."""
     _require_name(target)
     try:
         place = Path(os.path.realpath(target))
@@ -211,18 +205,13 @@ def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = No
             return
     except OSError as error:
         raise _no_folder(target, error) from error
-    if not place.is_dir():
-        raise UsageError(f"{target}: this is a file. Give the name of a folder.")
+    refuse_if(not place.is_dir(), f"{target}: this is a file. Give the name of a folder.")
     if is_own is None or not is_own(place):
         raise UsageError(f"{target}: the folder exists, and its content is not ours to replace. Choose another one.")
 
 
 def made_folder(method: str, path: str | os.PathLike[str]) -> Path:
-    """A folder that files are added to, made if it is not there.
-
-    Raises:
-        UsageError: It cannot be made.
-    """
+    """A folder that files are added to, made if it is not there."""
     folder = Path(path)
     _require_name(folder)
     try:
@@ -248,18 +237,13 @@ def file_stem(name: str) -> str:
 
 
 def _place(target: Path) -> Path | None:
-    """The path of the file that is written, after all links; None for a pipe, a device or an open file of this process.
-
-    Raises:
-        UsageError: It is a folder, or there is no folder around it.
-    """
+    """The path of the file that is written, after all links; None for a pipe, a device or an open file of this process."""
     _require_name(target)
     if _descriptor(target) is not None:
         return None
     with suppress(FileNotFoundError, NotADirectoryError):
         kind = target.stat().st_mode
-        if stat.S_ISDIR(kind):
-            raise UsageError(f"{target}: this is a folder. Give the name of a file, or remove the folder.")
+        refuse_if(stat.S_ISDIR(kind), f"{target}: this is a folder. Give the name of a file, or remove the folder.")
         if not stat.S_ISREG(kind):
             return None
     place = Path(os.path.realpath(target))
@@ -282,10 +266,10 @@ def _descriptor(target: Path) -> int | None:
 
 
 def _require_name(target: Path) -> None:
-    if "\0" in str(target):
-        raise UsageError(
-            f"{printable(_shown(target))}: no file can have a name with a zero byte in it. Give another one."
-        )
+    refuse_if(
+        "\0" in str(target),
+        f"{printable(_shown(target))}: no file can have a name with a zero byte in it. Give another one.",
+    )
 
 
 def _require_parent(target: Path, place: Path) -> None:

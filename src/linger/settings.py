@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from linger.errors import UsageError
+from linger.errors import refuse_if
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class Switches:
 
     def __post_init__(self) -> None:
         wrong = [f"{name}={value!r}" for name, value in asdict(self).items() if not isinstance(value, bool)]
-        if wrong:
-            raise UsageError(f"Switches: {', '.join(wrong)}: a switch is True or False.")
+        refuse_if(wrong, f"Switches: {', '.join(wrong)}: a switch is True or False.")
 
 
 # a context variable: the choice of one thread or task does not reach another
@@ -137,13 +136,11 @@ class PlatFormQuant(Enum):
 
 
 def SetPlatFormQuant(platform_quant: PlatFormQuant | str = PlatFormQuant.luna_quant) -> None:
-    """Accept the one platform there is. A chip is chosen by `linger.init(…, target=…)`.
-
-    Raises:
-        UsageError: It is another one.
-    """
-    if platform_quant not in (PlatFormQuant.luna_quant, PlatFormQuant.luna_quant.name):
-        raise UsageError(f"SetPlatFormQuant: unknown platform {platform_quant!r}. Use PlatFormQuant.luna_quant.")
+    """Accept the one platform there is; a chip is chosen by `linger.init(…, target=…)`."""
+    refuse_if(
+        platform_quant not in (PlatFormQuant.luna_quant, PlatFormQuant.luna_quant.name),
+        f"SetPlatFormQuant: unknown platform {platform_quant!r}. Use PlatFormQuant.luna_quant.",
+    )
 
 
 class Setter(Protocol):

@@ -11,7 +11,7 @@ import typer
 
 from linger.cli import console, say, say_result
 from linger.cli.arguments.options import HELP, Batches, Inputs, Json, Machine, Seed, read_shapes
-from linger.errors import UsageError, VerificationError
+from linger.errors import UsageError, VerificationError, refuse_if
 
 if TYPE_CHECKING:
     from linger.c.program import Program
@@ -62,8 +62,7 @@ def verify(
     if certificate is not None:
         others = {"--inputs": inputs, "--recordings": recordings, "--write-certificate": write_certificate}
         named = [name for name, value in others.items() if value is not None]
-        if named:
-            raise UsageError(f"verify: a certificate says itself what to run. Leave {', '.join(named)} out.")
+        refuse_if(named, f"verify: a certificate says itself what to run. Leave {', '.join(named)} out.")
         result = check_certificate(certificate, model, levels=level or None, witness=_built(c, target))
         _show(result, f"{certificate} holds. {result.summary()}", every=every, as_json=as_json)
         return
@@ -91,8 +90,9 @@ def verify(
 def _built(folder: Path | None, target: str | None) -> Program | None:
     """The folder's program, compiled."""
     if folder is None:
-        if target is not None:
-            raise UsageError("verify: --target says what a folder of C is built for. Give the folder with --c.")
+        refuse_if(
+            target is not None, "verify: --target says what a folder of C is built for. Give the folder with --c."
+        )
         return None
     from linger.c.program import build
 
@@ -106,8 +106,10 @@ def _made_up(
     from linger.runtime.session import Session
     from linger.verification.feeds import generated_feeds
 
-    if recordings is not None or inputs is not None:
-        raise UsageError("verify: inputs from a file have the sizes they have. Leave --shape or the files out.")
+    refuse_if(
+        recordings is not None or inputs is not None,
+        "verify: inputs from a file have the sizes they have. Leave --shape or the files out.",
+    )
     session = Session(model, as_written=True)
     shapes = read_shapes(shape, session)
     return [generated_feeds(session, seed, shapes) for seed in seeds]

@@ -59,10 +59,7 @@ class Column:
 
 
 def to_json(facts: Mapping[str, Any], rows: Iterable[Row], path: str | Path | None) -> str:
-    """Facts and rows (dataclasses) as JSON text, also written to `path` if one is given.
-
-    JSON has no infinity: it is the text "inf" or "-inf", which Python's float() reads.
-    """
+    """Facts and rows (dataclasses) as JSON text, also written to a path; infinity, which JSON has not, is the text "inf"."""
     content = {**facts, "rows": list(rows)}
     return written(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
 

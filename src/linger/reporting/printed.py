@@ -17,13 +17,7 @@ from rich.tree import Tree
 
 from linger.checks.check import RULES, CheckResult
 from linger.graph.core.nodes import SEVERITIES, Finding
-from linger.graph.files.summary import (
-    FunctionSummary,
-    GraphSummary,
-    ModelSummary,
-    NodeSummary,
-    TensorSummary,
-)
+from linger.graph.files.summary import FunctionSummary, GraphSummary, ModelSummary, NodeSummary, TensorSummary
 from linger.records.rich_table import table
 from linger.reporting.plots import draw_differences
 
@@ -207,11 +201,7 @@ def unmatched_table(result: FileComparison, *, is_whole: bool = False) -> Table 
 
 
 def draw_comparison(result: FileComparison, path: Path) -> None:
-    """The largest difference of every tensor along the graph, as a .png or .svg file.
-
-    Raises:
-        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
-    """
+    """Draw the largest difference of every tensor along the graph into a .png or .svg file."""
     rows = result.rows
     draw_differences(
         [row.name for row in rows],

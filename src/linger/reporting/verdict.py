@@ -141,14 +141,12 @@ def verdict_of(run: Run) -> Verdict:
     holding = sorted((part for part in parts if part.is_holding), key=lambda part: -LEVELS.index(part.level))
     reasons = tuple(part.sentence for part in holding or parts)
     said = tuple(text for text, _ in cautions)
-    return Verdict(level, _headline(run, said), reasons, _is_enough(run), parts, said)
+    is_enough = not _low(run) and (not run.goal or run.is_goal_met is True)
+    return Verdict(level, _headline(run, said), reasons, is_enough, parts, said)
 
 
 def memory_needed(run: Run) -> int | None:
-    """Bytes of working memory: the most alive at one step where a chip limits these, else the arena of the program in C.
-
-    None where it is not known.
-    """
+    """Bytes of working memory, if known: the most alive at one step where a chip limits these, else the arena of the program in C."""
     if run.memory is None:
         return None
     is_live = run.memory.arena_bytes is None or run.memory.limit_bytes is not None
@@ -162,22 +160,16 @@ def _exact(proof: Proof | None) -> Part:
     if proof is None:
         sentence = "Nobody has compared the file with another computation of the network."
         return Part(EXACT, UNKNOWN, sentence, "Compare it: linger verify.")
+    integers = _counted(proof.integers, "integer")
     if not proof.is_exact:
-        first = f" First: {proof.first}" if proof.first else ""
-        integers = f"{proof.differing:,} of {_integers(proof.integers)} differ."
-        what = integers if proof.differing else "Outputs in floating point differ."
-        return Part(
-            EXACT,
-            NOT_READY,
-            f"{what}{first}",
-            "Look for the first difference: linger verify, and the page 'The device disagrees' of the documentation.",
+        what = f"{proof.differing:,} of {integers} differ." if proof.differing else "Outputs in floating point differ."
+        sentence = f"{what} First: {proof.first}" if proof.first else what
+        remedy = (
+            "Look for the first difference: linger verify, and the page 'The device disagrees' of the documentation."
         )
+        return Part(EXACT, NOT_READY, sentence, remedy)
     with_what = f": the file = {' = '.join(proof.compared)}" if proof.compared else ""
-    return Part(EXACT, READY, f"0 of {_integers(proof.integers)} differ{with_what}.")
-
-
-def _integers(count: int) -> str:
-    return _counted(count, "integer")
+    return Part(EXACT, READY, f"0 of {integers} differ{with_what}.")
 
 
 # Good enough
@@ -187,8 +179,7 @@ def _good_enough(run: Run, cautions: Sequence[tuple[str, str]]) -> Part:
     if not run.quality:
         goal = f", so whether the goal of {run.goal} is reached is not known" * bool(run.goal)
         return Part(GOOD_ENOUGH, UNKNOWN, f"Nobody has measured the quality{goal}.", _MEASURE)
-    low = _low(run)
-    measured, doubts = _quality_text(run), "; ".join(text for text, _ in cautions)
+    low, measured = _low(run), _quality_text(run)
     if run.goal and run.is_goal_met is False:
         sentence = f"The quality is not enough: the goal of {run.goal} is not reached, with {measured}."
         return Part(GOOD_ENOUGH, NOT_READY, sentence, _next_step(run, cautions))
@@ -198,6 +189,7 @@ def _good_enough(run: Run, cautions: Sequence[tuple[str, str]]) -> Part:
         sentence = f"Whether the goal of {run.goal} is reached is not known: nobody has measured it."
         return Part(GOOD_ENOUGH, ATTENTION, sentence, "Give a goal of another kind: a share of decisions, or decibels.")
     if cautions:
+        doubts = "; ".join(text for text, _ in cautions)
         return Part(GOOD_ENOUGH, ATTENTION, f"{_capital(measured)}, but {doubts}.", cautions[0][1])
     if _is_unjudged(run):
         sentence = f"{_capital(measured)}: nobody said which {run.quality[0].name} is enough."
@@ -274,10 +266,6 @@ def _is_unjudged(run: Run) -> bool:
     return not first.unit and not run.goal and (first.before is None or first.after < first.before)
 
 
-def _is_enough(run: Run) -> bool:
-    return not _low(run) and (not run.goal or run.is_goal_met is True)
-
-
 def _is_low(quality: Quality, among: Sequence[Quality] = ()) -> bool:
     """Whether a figure is one that somebody should look at.
 
@@ -300,17 +288,13 @@ _FLOAT = "the page 'My op is not supported' of the documentation says how they b
 
 
 def _fits(run: Run) -> Part:
-    problems = [*_forbidding(run), *_doubts(run)]
-    asked = (
-        f"The check found nothing that forbids {run.target}."
-        if run.target
-        else "No chip was named, so nothing was checked against one."
-    )
+    forbidding = list(_forbidding(run))
+    problems = [*forbidding, *_doubts(run)]
+    unasked = [] if run.target else ["No chip was named, so nothing was checked against one."]
     if problems:
-        level = NOT_READY if any(_forbidding(run)) else ATTENTION
-        said = [sentence for sentence, _ in problems]
-        return Part(FITS, level, " ".join(said if run.target else [*said, asked]), problems[0][1])
-    facts = [asked]
+        sentences = [*(sentence for sentence, _ in problems), *unasked]
+        return Part(FITS, NOT_READY if forbidding else ATTENTION, " ".join(sentences), problems[0][1])
+    facts = unasked or [f"The check found nothing that forbids {run.target}."]
     if not run.target and run.memory is not None and run.memory.arena_bytes is not None:
         facts.append(f"The program in C needs {_counted(run.memory.arena_bytes, 'byte')} of working memory.")
     if run.layers and not run.float_ops:
@@ -373,24 +357,24 @@ def _errors(run: Run) -> str:
 
 
 def _headline(run: Run, cautions: Sequence[str]) -> str:
-    is_other = run.proof is not None and not run.proof.is_exact
-    parts = ["Not proven" if run.proof is None else _difference(run.proof) if is_other else "Bit-exact"]
-    if _found(run, "error"):
-        parts.append(_errors(run))
-    if _memory_missing(run):
-        parts.append(f"too large for the memory of {run.target or 'the chip'}")
+    is_other, differing = (
+        run.proof is not None and not run.proof.is_exact,
+        0 if run.proof is None else run.proof.differing,
+    )
+    proven = "Not proven" if run.proof is None else "Bit-exact"
+    if is_other:  # without integers that differ, numbers of float ops do
+        proven = f"{_counted(differing, 'integer')} differ{'s' * (differing == 1)}" if differing else "Outputs differ"
     doubts = [_float_layers(run), _warnings(run)]
-    if run.target and not is_other and not any((*doubts, *_forbidding(run))):
-        parts.append(f"fits {run.target}")
-    parts += filter(None, doubts)
-    parts.append(f"{_quality_text(run)}{' in the simulation' * is_other}" if run.quality else "quality not measured")
-    return ", ".join([*parts, *cautions])
-
-
-def _difference(proof: Proof) -> str:
-    if not proof.differing:
-        return "Outputs differ"  # numbers of float ops only
-    return f"{_integers(proof.differing)} differ{'s' * (proof.differing == 1)}"
+    is_fitting = run.target and not is_other and not any((*doubts, *_forbidding(run)))
+    parts = [
+        proven,
+        _errors(run) if _found(run, "error") else "",
+        f"too large for the memory of {run.target or 'the chip'}" if _memory_missing(run) else "",
+        f"fits {run.target}" if is_fitting else "",
+        *doubts,
+        f"{_quality_text(run)}{' in the simulation' * is_other}" if run.quality else "quality not measured",
+    ]
+    return ", ".join([*filter(None, parts), *cautions])
 
 
 def _quality_text(run: Run) -> str:
@@ -415,11 +399,7 @@ def figure_text(quality: Quality, value: float | None = None) -> str:
     shown = quality.after if value is None else value
     if math.isinf(shown):
         return f"{'minus ' * (shown < 0)}infinite"
-    return f"{_figure(shown, 3 if quality.unit else 4)}{_unit(quality)}"
-
-
-def _unit(quality: Quality) -> str:
-    return quality.unit and f" {quality.unit}"
+    return f"{_figure(shown, 3 if quality.unit else 4)}{quality.unit and f' {quality.unit}'}"
 
 
 def _figure(value: float, digits: int = 3) -> str:

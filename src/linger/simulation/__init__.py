@@ -17,7 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_leaves, t
 
 from linger.analysis.batches import Forward, evaluating, failure_of, first_pass, passes_of
 from linger.dialect import Op, ops
-from linger.errors import LingerError, UsageError, listing
+from linger.errors import LingerError, UsageError, listing, refuse_if
 from linger.graph.core.dialects import stands_for
 from linger.graph.core.nodes import is_dialect, required_inputs
 from linger.numeric.numpy_kernel import NumpyKernel
@@ -73,20 +73,12 @@ def are_by_name(call: ExampleCall, names: Sequence[str], in_file: Sequence[str])
 
 
 def read_call(model: Exportable, args: object, kwargs: Mapping[str, Any] | None) -> ExampleCall:
-    """Read the arguments of a pass in any form that inputs may have; of several batches, the first.
-
-    Raises:
-        UsageError: They are not what forward takes.
-    """
+    """Read the arguments of a pass, in any form that inputs may have and forward takes; of several batches, the first."""
     return ExampleCall(*_as_plain(first_pass(model, args, "args", kwargs)))
 
 
 def calls_of(model: Exportable, inputs: object, kwargs: Mapping[str, Any] | None = None) -> Iterator[ExampleCall]:
-    """A call for each batch of inputs.
-
-    Raises:
-        UsageError: They are not what forward takes.
-    """
+    """A call for each batch of inputs, which forward must take."""
     return (ExampleCall(*_as_plain(one)) for one in passes_of(model, inputs, "inputs", kwargs))
 
 
@@ -380,11 +372,7 @@ def _as_array(t: Tensor) -> NDArray[Any]:
 def _fit_inputs(
     recording: Recording, file: ir.Model, observed: _Observed, call: ExampleCall, names: Sequence[str]
 ) -> None:
-    """Choose the inputs that the file has, and quantize those that it takes as integers where the call has real values.
-
-    Raises:
-        UsageError: The file takes integers for an input that the model does not quantize as it is.
-    """
+    """Choose the inputs that the file has, and quantize those that it takes as integers as the model does, which must."""
     inputs, present = required_inputs(file), _computed_names(file)
     tensors = _choose_inputs(recording, [v.name or "" for v in inputs], call, names)
     wrong = []
@@ -396,11 +384,11 @@ def _fit_inputs(
             _quantize_input(recording, i, quants, present)
         else:
             wrong.append(str(value.name))
-    if wrong:
-        raise UsageError(
-            f"verify: the file takes integers for {listing(wrong)}, and the model quantizes no input as it comes in there. "
-            "Give recordings with the integers, or export with is_input_quant=False."
-        )
+    refuse_if(
+        wrong,
+        f"verify: the file takes integers for {listing(wrong)}, and the model quantizes no input as it comes in there. "
+        "Give recordings with the integers, or export with is_input_quant=False.",
+    )
 
 
 def _choose_inputs(

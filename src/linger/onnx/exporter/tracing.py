@@ -412,11 +412,7 @@ class Example:
 
 
 def require_open(content: bytes, example: Example, declared: DynamicAxes) -> None:
-    """Refuse a trace that holds the sizes of its example.
-
-    Raises:
-        UnsupportedError: It holds some; the message has the nodes, the axes and the remedy.
-    """
+    """Refuse a trace that holds the sizes of its example; the message has the nodes, the axes and the remedy."""
     axes = example.open_axes(declared)
     if not axes:
         return

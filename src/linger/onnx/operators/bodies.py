@@ -20,7 +20,7 @@ from onnx_ir.passes.common import InlinePass, NameFixPass
 from torch import Tensor
 from torch._ops import OpOverload
 
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 
 CHANGED_MEANING = {
     "Softmax": 13,
@@ -77,24 +77,20 @@ class Body:
         return Body(self.name, function)
 
     def at(self, opset: int) -> onnx.FunctionProto:
-        """The function for a model of this opset, with that opset in its imports, as onnx demands.
-
-        Raises:
-            UsageError: The body needs a later opset, or means something else at this one.
-        """
+        """The function for a model of this opset, as onnx demands; refuse an opset at which the body is not what it was written as."""
         first = self.written_for
-        if first is not None and opset < first:
-            raise UsageError(
-                f"{self.name}: the body is written for opset {first} and the model has opset {opset}. "
-                f"Export with opset_version={first} or later, or give a body for opset {opset}."
-            )
+        refuse_if(
+            first is not None and opset < first,
+            f"{self.name}: the body is written for opset {first} and the model has opset {opset}. "
+            f"Export with opset_version={first} or later, or give a body for opset {opset}.",
+        )
         used = {node.op_type for node in _all_nodes(self.function.node) if node.domain in _STANDARD}
         changed = [] if first is None else sorted(op for op in used if first < CHANGED_MEANING.get(op, 0) <= opset)
-        if changed:
-            raise UsageError(
-                f"{self.name}: the body is written for opset {first}, and {listing(changed)} computes something else at "
-                f"opset {opset}. Give a body written for opset {opset}."
-            )
+        refuse_if(
+            changed,
+            f"{self.name}: the body is written for opset {first}, and {listing(changed)} computes something else at "
+            f"opset {opset}. Give a body written for opset {opset}.",
+        )
         fitted = _at_opset(self.function, opset)
         try:
             onnx.checker.check_model(_model_of([fitted]))
@@ -104,11 +100,7 @@ class Body:
 
 
 def read_bodies(source: BodyLike | Sequence[BodyLike], name: str) -> list[Body]:
-    """The bodies of an op, from one or several sources.
-
-    Raises:
-        UsageError: Something is no function.
-    """
+    """The bodies of an op, from one or several sources, each of which must be a function."""
     sources: Sequence[Any] = source if isinstance(source, (list, tuple)) else [source]
     return [_read(one, name) for one in sources]
 
@@ -132,10 +124,10 @@ def _read(source: Any, name: str) -> Body:
         return Body(name, _parse(source, name))
     if isinstance(source, onnx.FunctionProto):
         return Body(name, source)
-    if not callable(getattr(source, "to_function_proto", None)):
-        raise UsageError(
-            f"{name}: a body is ONNX text, an onnxscript function or a FunctionProto, not {type(source).__name__}."
-        )
+    refuse_if(
+        not callable(getattr(source, "to_function_proto", None)),
+        f"{name}: a body is ONNX text, an onnxscript function or a FunctionProto, not {type(source).__name__}.",
+    )
     description: Any = getattr(source, "function_ir", None)
     called = {} if description is None else description.get_called_functions()
     helpers = [f.to_function_proto() for f in called.values()]
@@ -148,8 +140,9 @@ def _with_inlined(function: onnx.FunctionProto, helpers: Sequence[onnx.FunctionP
         return function
     functions = [function, *helpers]
     opsets = sorted({i.version for f in functions for i in f.opset_import if i.domain in _STANDARD})
-    if len(opsets) != 1:
-        raise UsageError(f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset.")
+    refuse_if(
+        len(opsets) != 1, f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset."
+    )
     model = ir.from_proto(_model_of([_at_opset(f, opsets[0]) for f in functions]))
     identifier = (function.domain, function.name, "")
     expand_functions(model, lambda candidate: candidate.identifier() != identifier)
