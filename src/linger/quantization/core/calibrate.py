@@ -37,7 +37,7 @@ from linger.quantization.core.calibration_parts import (
     merge_parts,
 )
 from linger.quantization.core.methods import Plan, apply_ranges, check_patterns, find_ranges, uncounted
-from linger.quantization.core.observation import CALIBRATION, Calibration, Histogram, histograms_of
+from linger.quantization.core.observation import CALIBRATION, Calibration, Counter, Histogram, histograms_of
 from linger.quantization.core.quantized import QuantizedBase, quantized_ranges, ranges_of
 from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import Runtime, is_in_group, required_runtime, scope_of
@@ -160,7 +160,7 @@ def choose_ranges(
 @contextmanager
 def _block(plan: Plan, group: _Group | None) -> Iterator[Calibration]:
     around = CALIBRATION.get()
-    backup = Backup(first_seen=None if group is None else group.begin)
+    backup = _Backup(first_seen=None if group is None else group.begin)
     block = Calibration(begin=backup.keep)
     try:
         with nullcontext() if group is None else group.told():
@@ -182,13 +182,13 @@ def _block(plan: Plan, group: _Group | None) -> Iterator[Calibration]:
         raise
 
 
-def _counts(seen: Calibration, backup: Backup) -> Counts:
+def _counts(seen: Calibration, backup: _Backup) -> Counts:
     """What was counted in the block, with the ranges before it.
 
     Raises:
         UsageError: There is NaN or infinity in it.
     """
-    counted = [(each.range, each.counter) for each in seen.counted if isinstance(each.range, Range)]
+    counted: list[tuple[Range, Counter]] = seen.counted
     histograms = histograms_of([counter for _, counter in counted])
     if wrong := [f"{r.layer.path}.{r.name}" for (r, _), h in zip(counted, histograms, strict=True) if not h.is_finite]:
         raise UsageError(
@@ -200,7 +200,7 @@ def _counts(seen: Calibration, backup: Backup) -> Counts:
     return [(range_, replace(histogram, earlier=before)) for (range_, _), histogram, before in known]
 
 
-def _settle(seen: Calibration, plan: Plan, backup: Backup, counts: Counts) -> None:
+def _settle(seen: Calibration, plan: Plan, backup: _Backup, counts: Counts) -> None:
     """Keep what was counted with the layers, and find the ranges by their methods."""
     for range_, histogram in counts:
         before = range_.histogram
@@ -257,7 +257,7 @@ class _Before:
 
 
 @dataclass
-class Backup:
+class _Backup:
     """The ranges of every model that ran in a block, as they were before.
 
     Attributes:
@@ -479,7 +479,7 @@ def save_statistics(model: nn.Module, path: AnyPath) -> None:
     >>> linger.save_statistics(model, "part0.stat")  # doctest: +SKIP
     """
     quantized_ranges(model, "save_statistics")
-    parts = Parts({_MODEL: (describe(model), collect_part(model, lambda found: found.histogram))})
+    parts = Parts({_MODEL: (describe(model), collect_part(model, lambda range_: range_.histogram))})
     if not any(histogram.count for _, histogram in parts.histograms()):
         raise UsageError(
             "save_statistics: nothing was counted in this model: it was not calibrated in this process, or was trained or "
@@ -521,7 +521,7 @@ def merge_statistics(
     plan = Plan.read("merge_statistics", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
     quantized_ranges(model, "merge_statistics")
     parts = _read_all(model, [paths] if isinstance(paths, (str, os.PathLike)) else list(paths))
-    backup = Backup()
+    backup = _Backup()
     backup.keep(model)
     try:
         for range_, histogram in install_part(model, merge_parts(each.models[_MODEL][1] for each in parts)):

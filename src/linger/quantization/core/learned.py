@@ -36,7 +36,7 @@ _MIDDLE = 0.5
 """Of the ranges that give one scale, in powers of two: as far from the next scale as from the one before."""
 
 
-class LearnedRange:
+class _LearnedRange:
     """The parameter of one learned range.
 
     Attributes:
@@ -192,10 +192,10 @@ def learn_range(range_: Range, method: str | None, bits: int) -> None:
     known = range_.learned
     if (None if known is None else known.method) == method:
         return
-    if isinstance(known, LearnedRange):
+    if isinstance(known, _LearnedRange):
         known.remove()
     if method is not None:
-        range_.learned = LearnedRange(range_, method, bits)
+        range_.learned = _LearnedRange(range_, method, bits)
         range_.learned.begin()
 
 
@@ -208,7 +208,7 @@ def load_learned(ranges: Iterable[Range], state_dict: dict[str, Any], prefix: st
     for range_ in ranges:
         for method, start in PREFIXES.items():
             if range_.learned is None and f"{prefix}{start}{range_.name}" in state_dict:
-                range_.learned = LearnedRange(range_, method, range_.width or _USUAL_BITS)
+                range_.learned = _LearnedRange(range_, method, range_.width or _USUAL_BITS)
         known = range_.learned
         if known is not None and prefix + known.key not in state_dict:
             state_dict[prefix + known.key] = known.parameter.detach().clone()

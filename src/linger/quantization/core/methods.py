@@ -255,16 +255,14 @@ class Plan:
 
     Attributes:
         where: The function that was called, for messages.
-        kinds: The method of each kind; None leaves its ranges as they are.
+        kinds: The method of each kind; None leaves its ranges as they are, as `max` does with weights that it was not asked for.
         layers: Methods by a pattern of layer paths or range keys; the last one that fits counts.
-        keeps_weights: Whether `max` leaves the choices of weight ranges alone, since it was not asked for them.
         is_open: Whether the call named no method for any kind, so that the configuration of a model may (`Range.usual`).
     """
 
     where: str
     kinds: Mapping[Kind, Choice | None]
     layers: Mapping[str, Choice]
-    keeps_weights: bool
     is_open: bool = False
 
     @classmethod
@@ -285,15 +283,16 @@ class Plan:
         """
         own = {Kind.INPUT: inputs, Kind.WEIGHT: weights, Kind.OUTPUT: outputs}
         names = {kind: method if name is None else name for kind, name in own.items()}
+        names[Kind.WEIGHT] = None if weights is None and method == MAX else names[Kind.WEIGHT]
         kinds = {kind: None if name is None else Choice(name, where) for kind, name in names.items()}
-        return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()}, weights is None)
+        return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()})
 
     @property
     def written(self) -> dict[str, str | None]:
         """All methods as a user writes them, so that the plans of several processes can be compared."""
         kinds = {kind.value: None if choice is None else choice.written for kind, choice in self.kinds.items()}
         own = {f"layers {pattern}": choice.written for pattern, choice in self.layers.items()}
-        return kinds | own | {"keeps_weights": str(self.keeps_weights)}
+        return kinds | own
 
     def choice(self, range_: Range) -> Choice | None:
         """The method for a range; None: it stays as it is."""
@@ -302,9 +301,7 @@ class Plan:
             return own[-1]
         if self.is_open and range_.usual is not None:
             return Choice(range_.usual, self.where)
-        choice = None if range_.kind is None else self.kinds[range_.kind]
-        is_kept = range_.kind is Kind.WEIGHT and self.keeps_weights
-        return None if choice is None or (is_kept and choice.written == MAX) else choice
+        return None if range_.kind is None else self.kinds[range_.kind]
 
 
 def fits(range_: Range, pattern: str) -> bool:

@@ -33,19 +33,16 @@ from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
 
 
 # the place in the gradient graph
-class Wrapped(torch.autograd.Function):
-    """A wrapper, made by `make`, whose gradient is its content's."""
+class _Wrapped(torch.autograd.Function):
+    """A wrapper, made by `make`, whose gradient is its content's, in the type of the content."""
 
     @staticmethod
     def forward(ctx: Any, content: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """The wrapper."""
         ctx.kind = content.dtype
-        made: Tensor = make()
-        return made
+        return make()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The wrapper's gradient, in the type of the content."""
         return gradients[0].to(ctx.kind), None
 
 
@@ -54,28 +51,24 @@ class _Rewrapped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, wrapper: Tensor, content: Tensor) -> Tensor:
-        """The same wrapper."""
         ctx.kind = content.dtype
         ctx.mark_dirty(wrapper)
         return wrapper
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The wrapper's gradient, in the type of the content."""
         return None, gradients[0].to(ctx.kind)
 
 
 class _Unwrapped(torch.autograd.Function):
-    """Content whose gradient is its wrapper's."""
+    """Content whose gradient is its wrapper's. A copy: the content itself may be a view of something that is not in the graph."""
 
     @staticmethod
     def forward(ctx: Any, wrapper: Tensor, content: Tensor) -> Tensor:  # noqa: ARG004 - torch's signature
-        """A copy: the content itself may be a view of something that is not in the graph."""
         return content.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ARG004
-        """The content's gradient, in the wrapper's type."""
         return gradients[0].float(), None
 
 
@@ -90,7 +83,7 @@ def lacks_place(content: Tensor, wrapper: Tensor) -> bool:
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
         if wrapper.grad_fn is None:
             return False
-        is_own = getattr(wrapper.grad_fn, "_forward_cls", None) in (Wrapped, _Rewrapped)
+        is_own = getattr(wrapper.grad_fn, "_forward_cls", None) in (_Wrapped, _Rewrapped)
         return not (is_own and content.requires_grad)
 
 
@@ -175,18 +168,12 @@ class QTensor(Tensor):
         # a trace that meets the wrapper itself then complains instead of keeping its unknown values as a constant
         is_traced = not content.is_floating_point() and torch._C._is_tracing()  # noqa: SLF001 - torch.jit hides it from mypy
         if content.requires_grad and torch.is_grad_enabled():
-            wrapped: QTensor = Wrapped.apply(content, partial(_wrapper, cls, content, is_traced=is_traced))
+            wrapped: QTensor = _Wrapped.apply(content, partial(_wrapper, cls, content, is_traced=is_traced))
             return wrapped
         return _wrapper(cls, content, is_traced=is_traced)
 
     def __init__(
-        self,
-        content: Tensor,
-        scale: Scale,
-        bits: int,
-        runtime: Runtime,
-        *,
-        is_nonnegative: bool = False,
+        self, content: Tensor, scale: Scale, bits: int, runtime: Runtime, *, is_nonnegative: bool = False
     ) -> None:
         self._content = content
         self.scale = scale

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -226,14 +226,6 @@ class Stored:
         numbers = self.read()
         first = numbers[0] if isinstance(numbers, list) else numbers
         return math.isfinite(first) and first != self.absent
-
-
-class Ends(NamedTuple):
-    """What a pass has seen of a range: lowest and highest number, and whether the range was never seen before."""
-
-    low: Scale
-    high: Scale
-    is_new: Any
 
 
 EVERYTHING = (-math.inf, math.inf)

@@ -256,7 +256,7 @@ def write_config(config: Config, model: str, path: str | Path) -> None:
 def as_text(config: Config, model: str) -> str:
     """The content of a file: a line for each layer's settings that are not the usual ones."""
     lines = [_HEADER.format(model=printable(model)) + f"version: {config.version}"]
-    for key, value in _unusual(config).items():
+    for key, value in unusual(config).items():
         if key == "run":
             lines += ["", "run:", *(f"  {name}: {_on_one_line(item)}" for name, item in value.items())]
         elif isinstance(value, Mapping) and key not in ("switches", "calibration"):
@@ -269,7 +269,7 @@ def as_text(config: Config, model: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _unusual(settings: Any) -> dict[str, Any]:
+def unusual(settings: Any) -> dict[str, Any]:
     """The settings of a dataclass that differ from their defaults."""
     usual = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in fields(settings)}
     return {key: value for key, default in usual.items() if (value := getattr(settings, key)) != default}
@@ -278,7 +278,7 @@ def _unusual(settings: Any) -> dict[str, Any]:
 def _entry_lines(name: str, settings: object) -> list[str]:
     if isinstance(settings, (Widths, Limits, Constraint)):
         return [f"  {_shown(name)}: {_shown(settings)}"]
-    return [f"  {_shown(name)}:", *(f"    {key}: {_shown(value)}" for key, value in _unusual(settings).items())]
+    return [f"  {_shown(name)}:", *(f"    {key}: {_shown(value)}" for key, value in unusual(settings).items())]
 
 
 def _shown(value: Any) -> str:
@@ -438,15 +438,12 @@ def newer_config(content: Mapping[str, Any], where: str, *, platform: str | None
     if problems := _newer_problems(content):
         raise UsageError(f"{where}: {joined(problems)}. Nothing was changed.")
     quant = DEFAULT_QUANT | dict(content.get("quant_info", {}))
-    parts = {key: value for key, value in content.items() if key not in DEFAULTS}
-    infos = [("*", content, True), *((name, part, False) for key, part in parts.items() for name in _paths(key, part))]
+    parts = [(name, part, False) for key, part in content.items() if key not in DEFAULTS for name in _paths(key, part)]
     layers: dict[str, LayerConfig] = {}
     functions: dict[str, FunctionConfig] = {}
     constraints: dict[str, Constraint] = {}
-    for pattern, section, is_whole in infos:
-        info = DEFAULT_QUANT | dict(section.get("quant_info", {}))
-        data, output = (info.get(key) or info["activate_bits"] for key in ("input_bits", "output_bits"))
-        widths = Widths(data, info["weight_bits"], output)
+    for pattern, section, is_whole in [("*", content, True), *parts]:
+        widths = _widths(DEFAULT_QUANT | dict(section.get("quant_info", {})))
         is_usual = widths == Widths(parameter=quant["weight_bits"]) if is_whole else "quant_info" not in section
         if not is_usual:
             layers |= {pattern: LayerConfig(bits=widths)}
@@ -469,6 +466,11 @@ def _paths(key: str, part: Mapping[str, Any]) -> Iterator[str]:
     names = part["name"]
     for name in [names] if isinstance(names, str) else names:
         yield PartName(name if name.endswith("*") else f"{name}.*", f"{key}.name")
+
+
+def _widths(info: Mapping[str, Any]) -> Widths:
+    data, output = (info.get(key) or info["activate_bits"] for key in ("input_bits", "output_bits"))
+    return Widths(data, info["weight_bits"], output)
 
 
 def _constraint(clamp_info: Mapping[str, Any]) -> Constraint:
@@ -516,6 +518,16 @@ def read_config(path: str | Path) -> Config:
         raise UsageError(f"config_file: {path} is no YAML: {' '.join(str(error).split())}.") from error
     if content is None:
         raise UsageError(f"config_file: {path} is empty. Write settings into it, or leave the argument out.")
+    _refuse_both_kinds(content, path)
+    if is_newer(content):
+        return newer_config(content, f"config_file: {path}")
+    problems, config = read_with_problems(Config, content)
+    if config is None:
+        raise UsageError(f"config_file: {path}: {joined(problems)}. Nothing was changed.")
+    return config
+
+
+def _refuse_both_kinds(content: object, path: str | Path) -> None:
     keys = list(content) if isinstance(content, Mapping) else []
     own, newer = [key for key in keys if key in Config.__dataclass_fields__], [key for key in keys if key in DEFAULTS]
     if own and newer:
@@ -523,12 +535,6 @@ def read_config(path: str | Path) -> Config:
             f"config_file: {path} has keys of two kinds: {listing(own)} of linger, {listing(newer)} of linger 3.x. "
             "Write all of it in the words of one. Nothing was changed."
         )
-    if is_newer(content):
-        return newer_config(content, f"config_file: {path}")
-    problems, config = read_with_problems(Config, content)
-    if config is None:
-        raise UsageError(f"config_file: {path}: {joined(problems)}. Nothing was changed.")
-    return config
 
 
 class _OnceOnly(yaml.SafeLoader):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -221,8 +222,8 @@ def quant_function(
             f"quant_function: needs a module, not a {type(module).__name__}. Give the model, or a part of it."
         )
     names = [functions] if isinstance(functions, str) else list(adjustable_ops() if functions is None else functions)
-    problems = [problem for problem in map(_name_problem, names) if problem]
-    if out_bits is not None and (isinstance(out_bits, bool) or out_bits not in _WIDTHS):
+    problems = list(filter(None, map(_name_problem, names)))
+    if out_bits not in (None, *_WIDTHS):
         problems = [f"out_bits={out_bits!r} is no width; use 4, 8 or 16, or None for that of the operands", *problems]
     if problems:
         raise UsageError(f"quant_function: {'; '.join(problems)}.")
@@ -246,15 +247,15 @@ def choose_widths(model: nn.Module, bits: object, where: str, types: Sequence[ty
         )
     if widths.weights == widths.data == _USUAL:
         return
-    layers = [(part, choice) for part in model.modules() if (choice := QUANTIZATION.of(part)) is not None]
-    functions = [(part, own) for part in model.modules() if (own := FUNCTION_BITS.of(part))]
+    marks = [(part, QUANTIZATION.of(part), FUNCTION_BITS.of(part)) for part in model.modules()]
     quant_module(model, types, data_bits=widths.data, parameter_bits=widths.weights, out_bits=widths.data)
     if widths.data != _USUAL:
         quant_function(model, out_bits=widths.data)
-    for part, choice in layers:
-        QUANTIZATION.put(part, choice)
-    for part, chosen in functions:
-        FUNCTION_BITS.put(part, {**(FUNCTION_BITS.of(part) or {}), **chosen})
+    for part, choice, chosen in marks:
+        if choice is not None:
+            QUANTIZATION.put(part, choice)
+        if chosen:
+            FUNCTION_BITS.put(part, {**(FUNCTION_BITS.of(part) or {}), **chosen})
 
 
 def _choose(module: nn.Module, chosen: dict[str, Op], bits: int | None) -> None:
@@ -272,7 +273,7 @@ def _name_problem(name: object) -> str:
         return f"{name!r} is no name of a function"
     if _plain(name) in _by_name():
         return ""
-    if _plain(name) in {function.__name__ for function in PRODUCTS}:
+    if _plain(name) in map(attrgetter("__name__"), PRODUCTS):
         return f"{name!r} is a product with weights, whose widths are those of a layer; use linger.quant_module"
     if any(_plain(name) in _names(op) for op in ops().values()):
         return f"{name!r} returns the width of its input, or has one format only"

@@ -173,19 +173,30 @@ def agree(group: Group, layers: Mapping[str, str], own: BaseException | None, de
     ended = None if own is None else failure_of(own)
     told = [json.loads(text) for text in group.gather_text(json.dumps([dict(layers), ended]), device)]
     refuse_failures({n: ended for n, (_, ended) in enumerate(told) if ended is not None}, own)
-    models = [model for model, _ in told]
+    return _shared_functions([model for model, _ in told]) - set(layers)
+
+
+def _shared_functions(models: Sequence[Mapping[str, str]]) -> set[str]:
+    """The functions of models that have the same layers.
+
+    Raises:
+        GroupError: They do not.
+    """
     kinds_at = {path: [model.get(path, "missing") for model in models] for path in sorted(set().union(*models))}
-    functions = {
-        path for path, kinds in kinds_at.items() if all(k == "missing" or k.startswith(FUNCTION) for k in kinds)
-    }
-    others = {path: kinds for path, kinds in kinds_at.items() if path not in functions}
-    different = [_difference(path, kinds) for path, kinds in others.items() if len({*kinds}) > 1]
+    functions = {path for path, kinds in kinds_at.items() if _is_function(kinds)}
+    others = [(path, kinds) for path, kinds in kinds_at.items() if path not in functions]
+    different = [_difference(path, kinds) for path, kinds in others if len({*kinds}) > 1]
     if different:
         raise GroupError(
             f"The processes do not train one model: {listing(different)}. Build the same model, with the same types, widths and "
             "versions, in every process."
         )
-    return functions - set(layers)
+    return functions
+
+
+def _is_function(kinds: Sequence[str]) -> bool:
+    """Whether only functions are at a path, in the processes that have called them."""
+    return all(kind == "missing" or kind.startswith(FUNCTION) for kind in kinds)
 
 
 def _difference(path: str, kinds: Sequence[str]) -> str:
