@@ -195,7 +195,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, step):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("step", ["exported", "_verified", "_kept"])
+@pytest.mark.parametrize("step", ["exported", "verify", "_keep"])
 def test_a_repetition_that_is_interrupted_leaves_nothing(made, tmp_path, step):
     with mock.patch.object(delivery, step, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         job.repeat(make_net(), made.folder / "net.yaml", tmp_path / "out")

@@ -211,8 +211,8 @@ class _ModelFacts:
                 lost.append(row.name or "the model")
                 continue
             rows[number] = row
-            figures = {"sqnr_db": row.sqnr_db, "born_db": row.born_db, "passed_db": row.passed_db}
-            layers[number] = replace(layers[number], verdict=row.verdict, **figures)
+            sqnr, born, passed = row.sqnr_db, row.born_db, row.passed_db
+            layers[number] = replace(layers[number], sqnr_db=sqnr, born_db=born, passed_db=passed, verdict=row.verdict)
         if lost:
             self.notes.append(f"Compared with the float model, but not found in the file: {', '.join(lost)}.")
         modules = {row: layers[n] for n, row in rows.items() if not row.is_function}

@@ -68,7 +68,7 @@ class QuantizeSettings:
 
     @property
     def widths(self) -> Widths:
-        """Bits of weights and of activations ."""
+        """Bits of weights and of activations."""
         return read_bits(self.bits, "quantize")
 
     @property
@@ -79,18 +79,12 @@ class QuantizeSettings:
         return f"{self.goal:g}{'' if self.metric is not None else ' dB'}"
 
     def check(self) -> None:
-        """Refuse what cannot be done, before any work.
-
-        Raises:
-            UsageError: Widths, a budget, a goal, a chip, a form or an opset that do not exist; all of them are named.
-        """
+        """Refuse what cannot be done, before any work: widths, a budget, a goal, a chip, a form, an opset; all of them are named."""
         refuse_together(self.checks())
 
-    def _check_cut(self) -> None:
+    def _check_c(self) -> None:
         if self.cut and self.c is None:
             raise UsageError("quantize: cut is about the program in C, and none is asked for. Give --c and a folder.")
-
-    def _check_c(self) -> None:
         if self.c is not None and self.form in set(FORMS) - set(PACKED_FORMS):
             raise UsageError(
                 f"quantize: the program in C is written from quantized ops, which files of the form {self.form!r} do not have. "
@@ -100,18 +94,15 @@ class QuantizeSettings:
     def checks(self, *, has_metric: bool = False) -> list[Callable[[], object]]:
         """What `check` does, one call for each setting; `has_metric` where one is going to be read."""
         has_metric = has_metric or self.metric is not None
-        checks: list[Callable[[], object]] = [partial(read_bits, self.bits, "quantize"), self._check_cut, self._check_c]
-        if self.budget is not None:
-            checks.append(partial(read_allowance, self.budget, "quantize"))
-        if self.goal is not None:
-            checks.append(partial(value_and_unit, "quantize", self.goal, has_metric=has_metric))
-        if self.opset is not None:
-            checks.append(partial(check_opset, self.opset))
-        if self.form is not None:
-            checks.append(partial(check_form, self.form))
-        if self.target is not None:
-            checks.append(partial(check_packed, self.form, self.target))
-        return checks
+        optional: list[tuple[object, Callable[[], object]]] = [
+            (self.budget, partial(read_allowance, self.budget, "quantize")),
+            (self.goal, partial(value_and_unit, "quantize", self.goal, has_metric=has_metric)),
+            (self.opset, partial(check_opset, self.opset or 0)),
+            (self.form, partial(check_form, self.form or "")),
+            (self.target, partial(check_packed, self.form, self.target or "")),
+        ]
+        given = [check for value, check in optional if value is not None]
+        return [partial(read_bits, self.bits, "quantize"), self._check_c, *given]
 
 
 @dataclass(frozen=True)
@@ -177,11 +168,7 @@ class Quantized:
 
 
 def require_free(out: Path, settings: QuantizeSettings) -> None:
-    """Refuse folders that could not be written at the end, before the work.
-
-    Raises:
-        UsageError: One exists and is not to be replaced, or holds what linger did not write.
-    """
+    """Refuse folders that could not be written at the end, before the work: those not to be replaced, or not linger's."""
     if not settings.force and is_former_run(out):
         raise UsageError(
             f"{out}: a former run wrote this folder. Replace it with --overwrite, or choose another --out."

@@ -413,7 +413,8 @@ class Watch:
     def norm_of(self, mean: object, var: object, weight: object, bias: object, eps: float) -> Norm | None:
         """A batch norm by the names of its tensors; None where one of them is missing or no state of the model."""
         names = [self.name_of(t) for t in (weight, bias, mean, var)]
-        return None if None in names else Norm(*map(str, names), eps=eps)
+        gamma, beta, first, second = map(str, names)
+        return None if None in names else Norm(gamma, beta, first, second, eps)
 
     def pin_attributes(self, model: nn.Module) -> None:
         """Let the tensors that modules keep in attributes, for their next call, stay as they are."""
