@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -35,28 +35,26 @@ def find_cut(source: NetworkLike) -> Cut | None:
     needed, constants = needed_nodes(model), dict(initializers(model))
     every = [node for node in model.graph if node in needed and node.op_type != "Constant"]
     nodes = depending(every, constants)
-    known = {*constants, *value_names(v for node in every if node not in set(nodes) for v in node.outputs)}
-
-    def is_inside(node: ir.Node) -> bool:
-        return has_c(node, known)
-
-    if all(map(is_inside, nodes)):
+    fixed = set(every).difference(nodes)
+    known = {*constants, *value_names(value for node in every if node in fixed for value in node.outputs)}
+    inside = {node for node in nodes if has_c(node, known)}
+    if len(inside) == len(nodes):
         return None
-    parts = _parts(nodes, is_inside)
+    parts = _parts(nodes, inside)
     if not parts:
         name = printable(model.graph.name or "the model")
         raise UnsupportedError(
             f"{name} has no part to write as C: no node computes with integers. Of the forms that linger.onnx.export writes, "
             "dialect and bare have such nodes; linger.coverage(model) says why layers stayed float."
         )
-    part = _with_what_only_it_reads(max(parts, key=lambda some: _work(model, some)), nodes, is_inside)
+    part = _with_what_only_it_reads(max(parts, key=lambda some: _work(model, some)), nodes, inside)
     part = _without_loose_moves(part)
-    made = {value for node in part for value in node.outputs}
-    taken = [value for node in part for value in node.inputs if value is not None and value not in made]
-    given = [end for node in part for value in node.outputs for end in _ends(value, part)]
+    made = [value for node in part for value in node.outputs]
+    own = set(made)
+    taken = [value for node in part for value in node.inputs if value is not None and value not in own]
     return Cut(
         tuple(name for name in dict.fromkeys(value_names(taken)) if name not in known),
-        tuple(dict.fromkeys(value_names(given))),
+        tuple(dict.fromkeys(value_names(end for value in made for end in _ends(value, part)))),
         tuple(describe(node) for node in nodes if node not in part),
     )
 
@@ -79,13 +77,13 @@ def cut_to(network: Network, cut: Cut) -> ir.Model:
     return part
 
 
-def _parts(nodes: Sequence[ir.Node], is_inside: Callable[[ir.Node], bool]) -> list[list[ir.Node]]:
+def _parts(nodes: Sequence[ir.Node], inside: Collection[ir.Node]) -> list[list[ir.Node]]:
     """The nodes that have C, by how many without it lie before them on the longest way; only parts that compute."""
     levels: dict[ir.Value, int] = {}
     parts: dict[int, list[ir.Node]] = {}
     for node in nodes:
         level = max((levels.get(value, 0) for value in node.inputs if value is not None), default=0)
-        if is_inside(node):
+        if node in inside:
             parts.setdefault(level, []).append(node)
         else:
             level += 1
@@ -108,16 +106,16 @@ def _work(model: ir.Model, part: Iterable[ir.Node]) -> tuple[int, int]:
 
 
 def _with_what_only_it_reads(
-    part: Sequence[ir.Node], nodes: Sequence[ir.Node], is_inside: Callable[[ir.Node], bool]
+    part: Sequence[ir.Node], nodes: Sequence[ir.Node], inside: Collection[ir.Node]
 ) -> list[ir.Node]:
     """A part with the nodes before it that nothing else reads, such as the Quant of an input that is added later."""
-    found = set(part)
+    members = set(part)
     for node in reversed(nodes):
-        readers = [reader for value in node.outputs for reader in value.consumers()]
         is_shown = any(value.is_graph_output() for value in node.outputs)
-        if node not in found and is_inside(node) and readers and not is_shown and found.issuperset(readers):
-            found.add(node)
-    return [node for node in nodes if node in found]
+        readers = {reader for value in node.outputs for reader in value.consumers()}
+        if node in inside and readers and not is_shown and readers <= members:
+            members.add(node)
+    return [node for node in nodes if node in members]
 
 
 def _without_loose_moves(part: list[ir.Node]) -> list[ir.Node]:

@@ -110,20 +110,19 @@ def _initial(face: Interface, field: str, state: State) -> dict[str, object]:
 
 def _run_values(face: Interface, *, quantized: bool) -> dict[str, object]:
     """What the template needs for the function that runs the network, on integers or real numbers."""
-    source, plan = face.source, face.source.plan
-    tensors, numbers = plan.network.tensors, {shown.name: shown.number for shown in source.shown}
+    source = face.source
     fields = {edge: field for field, state in face.states.items() for edge in (state.input, state.output)}
 
     def values(written: WrittenEdge) -> dict[str, object]:
         edge = written.edge
         is_state = edge.name in fields
-        names = (edge.tensor, *(alias for alias in plan.aliases if plan.root(alias) == edge.tensor))
+        place = source.place(edge.tensor)
         return {
             "function": written.copy if quantized and not is_state else written.convert,
             "outside": f"state->{fields[edge.name]}" if is_state else face.names[edge.name],
-            "ctype": tensors[edge.tensor].ctype,
-            "place": source.place(edge.tensor),
-            "shown": [(numbers[name], tensors[name].bytes) for name in names if name in numbers],
+            "ctype": source.plan.network.tensors[edge.tensor].ctype,
+            "place": place,
+            "shows": source.shows(edge.tensor, f"&memory[{place}]"),
         }
 
     inputs, outputs = list(map(values, source.inputs)), list(map(values, source.outputs))
@@ -161,7 +160,7 @@ def golden_samples(face: Interface) -> Iterator[Sample]:
             [_in_memory(grids[p.edge.name], Layout(p.order)) for p in face.inputs],
             [_in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.inputs],
             [_in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.outputs],
-            [zlib.crc32(_in_memory(tensors[s.name], s.layout).tobytes()) for s in face.source.shown],
+            [zlib.crc32(_in_memory(tensors[n], layout).tobytes()) for n, layout in face.source.shown.items()],
         )
         states = {state.input: tensors[state.output] for state in face.states.values()}
 

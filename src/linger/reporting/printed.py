@@ -218,7 +218,8 @@ def _cells(row: TensorDifference) -> tuple[str, ...]:
     values = (
         ("", "", "") if first is None else (f"{first.batch}: {list(first.index)}", _number(first.a), _number(first.b))
     )
-    shares = dict.fromkeys(_share(count, row.values) for count in (row.saturated_a, row.saturated_b))
+    saturated = (row.saturated_a, row.saturated_b)
+    shares = dict.fromkeys(_share(count, row.values) for count in saturated)
     return (
         row.name if row.name == row.other else f"{row.name} / {row.other}",
         row.op_type,
@@ -230,7 +231,7 @@ def _cells(row: TensorDifference) -> tuple[str, ...]:
         *values,
         f"{row.largest_real:g}" if row.largest_real else "",
         "" if row.scale is None else f"{row.scale:g}",
-        " / ".join(shares) if row.saturated_a or row.saturated_b else "",
+        " / ".join(shares) if any(saturated) else "",
         "" if row.matched == "name" else row.matched,
         "; ".join(row.notes),
     )

@@ -348,15 +348,15 @@ def _headers(folder: Path, files: list[Path], options: SoundOptions) -> list[_So
         sounds.append(sound)
         if options.rate not in (None, sound.rate):
             wrong.append(f"{file.name} ({sound.rate} samples per second)")
-    if wrong:
-        wanted = "" if options.rate is None else f" at {options.rate} samples per second"
-        raise UsageError(
-            f"{len(wrong)} of {len(files)} sounds cannot be read{wanted}: {listing(wrong)}. Give PCM files of one rate; "
-            "linger does not resample."
-        )
-    if len({sound.rate for sound in sounds}) > 1:
-        listed = [f"{sound.file.name} {sound.rate}" for sound in sounds]
-        raise UsageError(f"{folder}: sounds of different rates: {listing(listed, limit=8)}. Give files of one rate.")
+    rate = "" if options.rate is None else f" at {options.rate} samples per second"
+    refuse_if(
+        wrong,
+        f"{len(wrong)} of {len(files)} sounds cannot be read{rate}: {listing(wrong)}. Give PCM files of one rate; "
+        "linger does not resample.",
+    )
+    rates = {f"{sound.file.name} {sound.rate}": sound.rate for sound in sounds}
+    is_mixed = len(set(rates.values())) > 1
+    refuse_if(is_mixed, f"{folder}: sounds of different rates: {listing(rates, limit=8)}. Give files of one rate.")
     return sounds
 
 

@@ -70,9 +70,14 @@ Machine = Annotated[
 ]
 
 
+def named_options(**given: object) -> list[str]:
+    """The options that have a value, as they are written on the command line."""
+    return [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+
+
 def one_of(command: str, **given: object) -> None:
     """Refuse two options that exclude each other; the names are those of the options without dashes."""
-    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+    named = named_options(**given)
     refuse_if(len(named) > 1, f"{command}: {' and '.join(named)} exclude each other. Choose one.")
 
 
@@ -94,13 +99,13 @@ def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:
     raise UsageError(f"{path}: it holds {', '.join(arrays) or 'nothing'}; the model's inputs are {', '.join(names)}.")
 
 
-def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, ...]]:
+def read_shapes(texts: Sequence[str] | None, session: Session) -> dict[str, tuple[int, ...]]:
     """The shapes of all inputs of a session: those in the texts, which must fit, and for the others the generated ones."""
     from linger.verification.feeds import generated_shapes
 
     declared = {i.name: i.shape for i in session.get_inputs()}
     shapes, wrong = generated_shapes(session), []
-    for text in texts:
+    for text in texts or ():
         name, _, sizes = text.rpartition("=")
         name = next(iter(declared)) if not name and len(declared) == 1 else name
         given = tuple(map(int, re.split("[x×]", sizes))) if _SIZES.fullmatch(sizes) else ()
