@@ -27,7 +27,6 @@ QUANT_MODE = "floor_add"
 AttributeKind = Literal["float", "int", "ints", "str"]
 _KINDS: dict[str, AttributeKind] = {"float": "float", "int": "int", "Ints": "ints", "str": "str"}
 
-Binding = Callable[..., "Mapping[str, Any] | Refusal"]
 Limit = Callable[[Iterable[float]], float]
 Constants = Callable[..., tuple[Any, ...]]
 
@@ -37,6 +36,11 @@ class Refusal:
     """Why a torch call has no integer form; it stays float and the coverage report says so."""
 
     reason: str
+
+
+Settings = Mapping[str, Any] | Refusal
+"""What a binding gives: attributes of the op, or why there are none."""
+Binding = Callable[..., Settings]
 
 
 def no_settings(x: object) -> Mapping[str, Any]:
@@ -57,7 +61,7 @@ def two_operands(x: object, other: object) -> Mapping[str, Any]:
     return {}
 
 
-def along_axis(x: Any, dim: Any = None, dtype: object = None) -> Mapping[str, Any] | Refusal:
+def along_axis(x: Any, dim: Any = None, dtype: object = None) -> Settings:
     """The axis of a softmax; refuses a missing one, which torch guesses, and results of other types."""
     if not isinstance(dim, int):
         return Refusal("the axis is not given as a number; write dim=-1")
@@ -68,11 +72,22 @@ def along_axis(x: Any, dim: Any = None, dtype: object = None) -> Mapping[str, An
     return {"dim": dim}
 
 
-def along_axis_in_functional(
-    x: Any, dim: Any = None, _stacklevel: int = 3, dtype: object = None
-) -> Mapping[str, Any] | Refusal:
+def along_axis_in_functional(x: Any, dim: Any = None, _stacklevel: int = 3, dtype: object = None) -> Settings:
     """The same in torch.nn.functional; `_stacklevel` is for torch's own warning."""
     return along_axis(x, dim, dtype)
+
+
+def convolution(layer: Any) -> Settings:
+    """The geometry of a torch convolution; "same" padding becomes the explicit, perhaps uneven, pads."""
+    kernel, dilations = tuple(layer.kernel_size), tuple(layer.dilation)
+    begins = ends = (0,) * len(kernel)
+    if layer.padding == "same" and layer.padding_mode == "zeros":
+        totals = [d * (n - 1) for d, n in zip(dilations, kernel, strict=True)]
+        begins, ends = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+    elif layer.padding != "valid" and layer.padding_mode == "zeros":  # a border that copies is put on before
+        begins = ends = tuple(layer.padding)
+    window = {"kernel_shape": kernel, "pads": (*begins, *ends), "strides": tuple(layer.stride)}
+    return {"dilations": dilations, "group": layer.groups, **window}
 
 
 def kept_axis(x: Any, dim: Any, *, keepdim: bool, dtype: object = None) -> Refusal | None:
@@ -392,8 +407,10 @@ class Op(_Properties):
 
         return keep
 
-    def function(self, *names: str, order: tuple[str, ...] | None = None) -> Callable[[Binding], Binding]:
-        """Declare how a torch function's arguments become this op's attributes.
+    def function(
+        self, *names: str, methods: Sequence[str] = (), order: tuple[str, ...] | None = None
+    ) -> Callable[[Binding], Binding]:
+        """Declare how a torch function's arguments become this op's attributes; `methods` are those of torch.Tensor.
 
         `order` names the inputs that the first arguments are, where they come in another order than the op's.
         """
@@ -401,7 +418,7 @@ class Op(_Properties):
         def keep(binding: Binding) -> Binding:
             if order is not None:
                 self.orders[binding] = order
-            self.functions.update(dict.fromkeys(names, binding))
+            self.functions.update(dict.fromkeys((*names, *(f"torch.Tensor.{name}" for name in methods)), binding))
             return binding
 
         return keep

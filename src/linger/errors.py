@@ -70,12 +70,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
-def refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse arguments by names that nobody takes, all at once, each with the name that is nearest to it.
+def refuse_if(is_wrong: object, message: str) -> None:
+    """Raise a UsageError with this message if something is wrong: a condition that holds, or a list that is not empty."""
+    if is_wrong:
+        raise UsageError(message)
 
-    Raises:
-        UsageError: There are some.
-    """
+
+def refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse arguments by names that nobody takes, all at once, each with the name that is nearest to it."""
     names = sorted(known)
     told = []
     for name in (name for name in given if name not in names):
@@ -105,11 +107,7 @@ def no_module(where: str, given: object) -> UsageError:
 
 
 def refuse_together(checks: Iterable[Callable[[], object]]) -> None:
-    """Run every check, then refuse what any of them refuses.
-
-    Raises:
-        UsageError: With the sentences of all the checks that raised one.
-    """
+    """Run every check, then raise one UsageError with the sentences of all that raised one."""
     wrong = []
     for check in checks:
         try:

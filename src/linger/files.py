@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from linger.errors import UsageError, printable
+from linger.errors import UsageError, printable, refuse_if
 
 Writer = Callable[[IO[bytes]], object]
 
@@ -64,10 +64,10 @@ def write_together(files: Mapping[Path, Writer | bytes]) -> None:
             write: Writer = content if callable(content) else methodcaller("write", content)
             with _told(target):
                 place = _place(target)
-                if place in staged:
-                    raise UsageError(
-                        f"{_shown(target)}: two files that belong together lead to {place}. Remove the link."
-                    )
+                refuse_if(
+                    place in staged,
+                    f"{_shown(target)}: two files that belong together lead to {place}. Remove the link.",
+                )
                 if place is None:
                     streams[target] = stack.enter_context(tempfile.TemporaryFile())
                     write(streams[target])
@@ -80,7 +80,7 @@ def write_together(files: Mapping[Path, Writer | bytes]) -> None:
                 _log.debug("%s", target)
                 _pour(target, stream)
         if staged:
-            with _undisturbed():
+            with _undisturbed(), _told(list(staged)[-1]):
                 _move_into_place(staged)
                 for target in files.keys() - streams.keys():
                     _log.debug("%s", target)
@@ -126,9 +126,7 @@ def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callab
     write_folders({target: (fill, is_own)})
 
 
-def write_folders(
-    folders: Mapping[Path, tuple[Callable[[Path], object], Callable[[Path], bool] | None]],
-) -> None:
+def write_folders(folders: Mapping[Path, tuple[Callable[[Path], object], Callable[[Path], bool] | None]]) -> None:
     """Write several folders that belong together; when one of them fails, all of them are as before.
 
     Args:
@@ -150,24 +148,16 @@ def write_folders(
                     raise _no_folder(target, error) from error
                 staged[target] = temporary, place, temporary.with_suffix(".old")
                 stack.callback(_remove_folders, temporary, staged[target][2])
-            with _folder_told(target):
+            with _told(target, "folder"):
                 fill(temporary)
         with _undisturbed(), ExitStack() as undo:
             for target, (temporary, place, old) in staged.items():
-                with _folder_told(target):
+                with _told(target, "folder"):
                     _move_folder(temporary, place, old)
                 undo.callback(_put_back, temporary, place, old)
             undo.pop_all()
             for target in staged:
                 _log.debug("%s", target)
-
-
-@contextmanager
-def _folder_told(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{_shown(target)}: the folder cannot be written ({_reason(error)}).") from error
 
 
 def _put_back(temporary: Path, place: Path, old: Path) -> None:
@@ -198,11 +188,7 @@ def _remove_folders(*folders: Path) -> None:
 
 
 def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = None) -> None:
-    """Refuse a folder that could not be written, before the work that fills it.
-
-    Raises:
-        UsageError: Something is in the way, or there is nothing around it.
-    """
+    """Refuse a folder that could not be written (something is in the way) before the work that fills it."""
     _require_name(target)
     try:
         place = Path(os.path.realpath(target))
@@ -211,18 +197,13 @@ def require_free_folder(target: Path, is_own: Callable[[Path], bool] | None = No
             return
     except OSError as error:
         raise _no_folder(target, error) from error
-    if not place.is_dir():
-        raise UsageError(f"{target}: this is a file. Give the name of a folder.")
+    refuse_if(not place.is_dir(), f"{target}: this is a file. Give the name of a folder.")
     if is_own is None or not is_own(place):
         raise UsageError(f"{target}: the folder exists, and its content is not ours to replace. Choose another one.")
 
 
 def made_folder(method: str, path: str | os.PathLike[str]) -> Path:
-    """A folder that files are added to, made if it is not there.
-
-    Raises:
-        UsageError: It cannot be made.
-    """
+    """A folder that files are added to, made if it is not there."""
     folder = Path(path)
     _require_name(folder)
     try:
@@ -248,18 +229,13 @@ def file_stem(name: str) -> str:
 
 
 def _place(target: Path) -> Path | None:
-    """The path of the file that is written, after all links; None for a pipe, a device or an open file of this process.
-
-    Raises:
-        UsageError: It is a folder, or there is no folder around it.
-    """
+    """The path of the file that is written, after all links; None for a pipe, a device or an open file of this process."""
     _require_name(target)
     if _descriptor(target) is not None:
         return None
     with suppress(FileNotFoundError, NotADirectoryError):
         kind = target.stat().st_mode
-        if stat.S_ISDIR(kind):
-            raise UsageError(f"{target}: this is a folder. Give the name of a file, or remove the folder.")
+        refuse_if(stat.S_ISDIR(kind), f"{target}: this is a folder. Give the name of a file, or remove the folder.")
         if not stat.S_ISREG(kind):
             return None
     place = Path(os.path.realpath(target))
@@ -282,10 +258,10 @@ def _descriptor(target: Path) -> int | None:
 
 
 def _require_name(target: Path) -> None:
-    if "\0" in str(target):
-        raise UsageError(
-            f"{printable(_shown(target))}: no file can have a name with a zero byte in it. Give another one."
-        )
+    refuse_if(
+        "\0" in str(target),
+        f"{printable(_shown(target))}: no file can have a name with a zero byte in it. Give another one.",
+    )
 
 
 def _require_parent(target: Path, place: Path) -> None:
@@ -339,20 +315,20 @@ def _move_into_place(staged: Mapping[Path, Path]) -> None:
     """Move the files into place; the old ones, but for the last, are kept until all is done, and put back after an error."""
     last = list(staged)[-1]
     moved: list[Path] = []
-    kept: dict[Path, Path] = {}
+    replaced: dict[Path, Path] = {}
     try:
         for target, temporary in staged.items():
             if target is not last and target.exists():
-                kept[target] = target.replace(temporary.with_suffix(".old"))
+                replaced[target] = target.replace(temporary.with_suffix(".old"))
             temporary.replace(target)
             moved.append(target)
-    except OSError as error:
+    except OSError:
         for done in moved:
             done.unlink()
-        for place, old in kept.items():
+        for place, old in replaced.items():
             old.replace(place)
-        raise _unwritable(last, error) from error
-    for old in kept.values():
+        raise
+    for old in replaced.values():
         old.unlink()
 
 
@@ -374,16 +350,12 @@ def _undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def _told(target: Path) -> Iterator[None]:
+def _told(target: Path, kind: str = "file") -> Iterator[None]:
     """Turn an OSError into a UsageError about the target."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(target, error) from error
-
-
-def _unwritable(target: Path, error: OSError) -> UsageError:
-    return UsageError(f"{_shown(target)}: the file cannot be written ({_reason(error)}).")
+        raise UsageError(f"{_shown(target)}: the {kind} cannot be written ({_reason(error)}).") from error
 
 
 def _no_folder(target: Path, error: OSError) -> UsageError:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from linger.errors import UsageError
+from linger.errors import UsageError, refuse_if
 
 DECIBELS, PERCENT = "dB", "%"
 MIXED = "mixed"
@@ -93,11 +93,7 @@ class Allowance:
 
 
 def read_allowance(budget: object, where: str) -> Allowance:
-    """The budget that a user gave: "2 min", seconds as a number, "20 trials".
-
-    Raises:
-        UsageError: It is none, or nothing.
-    """
+    """Read the budget that a user gave: "2 min", seconds as a number, "20 trials"; refuse anything else."""
     if isinstance(budget, (int, float)) and not isinstance(budget, bool):
         value, unit = float(budget), "s"
     else:
@@ -106,21 +102,15 @@ def read_allowance(budget: object, where: str) -> Allowance:
             raise UsageError(f"{where}: budget={budget!r} is no budget. {_BUDGETS}")
         value, unit = float(found[1]), found[2].lower()
         unit = unit.removesuffix("s") or unit
-    if not 0 < value < math.inf:
-        raise UsageError(f"{where}: budget={budget!r} leaves nothing to tune with. {_BUDGETS}")
+    refuse_if(not 0 < value < math.inf, f"{where}: budget={budget!r} leaves nothing to tune with. {_BUDGETS}")
     if unit == _TRIALS and value == int(value):
         return Allowance(f"{value:g} trials", trials=value)
-    if unit not in _SECONDS:
-        raise UsageError(f"{where}: budget={budget!r} has no unit that is known. {_BUDGETS}")
+    refuse_if(unit not in _SECONDS, f"{where}: budget={budget!r} has no unit that is known. {_BUDGETS}")
     return Allowance(f"{value * _SECONDS[unit]:g} s", seconds=value * _SECONDS[unit])
 
 
 def value_and_unit(where: str, goal: object, *, has_metric: bool = False) -> tuple[float, str]:
-    """A goal in decibels or percent; with a metric a value of it, which has no unit.
-
-    Raises:
-        UsageError: It is neither, or a share that cannot be.
-    """
+    """Read a goal in decibels or percent, or with a metric a value of it, which has no unit; refuse anything else."""
     if has_metric:
         with suppress(TypeError, ValueError):
             if math.isfinite(value := float(goal)):  # type: ignore[arg-type]  # what is no number is refused below
@@ -132,6 +122,8 @@ def value_and_unit(where: str, goal: object, *, has_metric: bool = False) -> tup
     if found is None:
         raise UsageError(f"{where}: goal={goal!r} is no goal. {GOALS}")
     value, unit = float(found[1]), PERCENT if found[2] == PERCENT else DECIBELS
-    if unit == PERCENT and not 0 < value <= 100:
-        raise UsageError(f"{where}: goal={goal!r} is no share of decisions. Give a number above 0 and up to 100.")
+    refuse_if(
+        unit == PERCENT and not 0 < value <= 100,
+        f"{where}: goal={goal!r} is no share of decisions. Give a number above 0 and up to 100.",
+    )
     return value, unit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings as frozen objects, what the documented setters keep, and the only place that reads the environment.
+"""Settings as frozen objects, and what the documented setters keep. The environment is read nowhere.
 
 Each setter changes one switch for the models that this thread or task initializes afterwards; a model that is initialized
 keeps what it got. `linger.init(model, switches=linger.Switches(…))` says the same for one model, and changes nothing else.
@@ -7,34 +7,15 @@ keeps what it got. `linger.init(model, switches=linger.Switches(…))` says the 
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from linger.errors import UsageError
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings that come from the environment.
-
-    Attributes:
-        shared: Folder with other people's files that examples may use (`LINGER_SHARED`).
-    """
-
-    shared: Path | None = None
-
-    @classmethod
-    def from_environment(cls) -> Settings:
-        """Read the environment."""
-        folder = os.environ.get("LINGER_SHARED")
-        return cls(shared=Path(folder) if folder else None)
+from linger.errors import refuse_if
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,8 +66,7 @@ class Switches:
 
     def __post_init__(self) -> None:
         wrong = [f"{name}={value!r}" for name, value in asdict(self).items() if not isinstance(value, bool)]
-        if wrong:
-            raise UsageError(f"Switches: {', '.join(wrong)}: a switch is True or False.")
+        refuse_if(wrong, f"Switches: {', '.join(wrong)}: a switch is True or False.")
 
 
 # a context variable: the choice of one thread or task does not reach another
@@ -137,13 +117,11 @@ class PlatFormQuant(Enum):
 
 
 def SetPlatFormQuant(platform_quant: PlatFormQuant | str = PlatFormQuant.luna_quant) -> None:
-    """Accept the one platform there is. A chip is chosen by `linger.init(…, target=…)`.
-
-    Raises:
-        UsageError: It is another one.
-    """
-    if platform_quant not in (PlatFormQuant.luna_quant, PlatFormQuant.luna_quant.name):
-        raise UsageError(f"SetPlatFormQuant: unknown platform {platform_quant!r}. Use PlatFormQuant.luna_quant.")
+    """Accept the one platform there is; a chip is chosen by `linger.init(…, target=…)`."""
+    refuse_if(
+        platform_quant not in (PlatFormQuant.luna_quant, PlatFormQuant.luna_quant.name),
+        f"SetPlatFormQuant: unknown platform {platform_quant!r}. Use PlatFormQuant.luna_quant.",
+    )
 
 
 class Setter(Protocol):

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from linger.analysis.batches import class_axis
-from linger.tuning.mixed_precision.goals import Agreement
+from linger.tuning.mixed_precision.goals import read_goal
+from linger.tuning.remedy import OutputError
 
 pytestmark = pytest.mark.needs_torch
 
@@ -50,6 +51,7 @@ def test_a_search_decides_along_the_same_axis():
     reference, other = SCORES.softmax(1), SCORES.softmax(1)
     other[:, :, 0] = reference[:, :, 0].flip(1)  # of five decisions along axis 1 one may change
     shares = (reference.argmax(1) == other.argmax(1)).double().mean()
-    measured = Agreement("x", Fixed(reference), [(torch.zeros(2, 4),)])(Fixed(other))
+    model, batches = Fixed(reference), [(torch.zeros(2, 4),)]
+    measured = read_goal("x", "99 %", None, model, batches, OutputError(model, batches)).measure(Fixed(other))
     assert measured == pytest.approx(100 * float(shares))
     assert shares != (reference.argmax(-1) == other.argmax(-1)).double().mean()

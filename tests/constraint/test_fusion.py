@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from linger import trace_layers
-from linger.constraint.tracing import FusionReport
 from tests.support.wired import Wired, image
 
 
@@ -85,7 +84,3 @@ def test_batch_norms_that_nobody_expects_to_fold_are_only_logged(caplog):
     with caplog.at_level(logging.INFO, logger="linger.constraint.tracing"):
         trace_layers(Wired(lambda m, x: m.bn2(m.conv2(m.bn(m.conv(x))))), image())
     assert "trace_layers: 2 of 2 batch norms were folded into their convolutions." in caplog.text
-
-
-def test_repr_is_one_short_line():
-    assert repr(FusionReport(3, {"bn": "several layers feed it"})) == "FusionReport(3 of 4 batch norms folded)"

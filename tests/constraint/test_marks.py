@@ -45,7 +45,7 @@ def test_marks_have_the_attributes_of_every_version():
     before = set(vars(module))
     LIMITS.put(module, Limits())
     QUANTIZATION.put(module, QuantChoice(is_disabled=True))
-    QUANTIZED.put(module, said=True)
+    QUANTIZED.put(module, value=True)
     assert set(vars(module)) - before == {"_linger_normalize_wish", "_linger_quant_mark", "_linger_is_quantized"}
 
 

@@ -11,9 +11,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from linger.dialect import find_op
 from tests.support.big_int import convolved, multiplied, requantized, requantized_array
 from tests.support.hand_worked import assert_gives
+from tests.support.ops import find_op
 
 pytestmark = pytest.mark.needs_torch
 

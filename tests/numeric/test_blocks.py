@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linger.numeric import blocks
-from linger.numeric.fixed import round_half_up
-from linger.numeric.numpy_kernel import NumpyKernel
+from tests.support.arithmetic import NumpyKernel, blocks, fixed
 from tests.support.onnx_body import assert_kernels_give, interpret_numpy, interpret_torch
 
 pytestmark = pytest.mark.needs_torch
@@ -101,7 +99,7 @@ def test_quotients_are_rounded_as_by_fractions(ratio):
     near = np.arange(-200, 201)
     far = np.array([2**48 + step for step in range(-9, 10)] + [-(2**48) + step for step in range(-9, 10)])
     a, b = (v.ravel() for v in np.meshgrid(np.concatenate([near, far]), [1, 2, 3, 6, 7, 10, 97, 1000003]))
-    exact = [round_half_up(int(x) * Fraction(ratio) / int(y)) for x, y in zip(a, b, strict=True)]
+    exact = [fixed.round_half_up(int(x) * Fraction(ratio) / int(y)) for x, y in zip(a, b, strict=True)]
 
     def body(k, x, y):
         return blocks.round_quotient(k, k.wide(x), k.wide(y), ratio=k.scalar(ratio))

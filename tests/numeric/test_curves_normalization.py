@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.numeric import curves
-from linger.numeric.curves import inverse_root, is_exact, normalize
-from linger.numeric.numpy_kernel import NumpyKernel
+from tests.support.arithmetic import NumpyKernel, curves
 from tests.support.integer_norm import normalized_line, root_entry, times_inverse_root
 from tests.support.onnx_body import assert_kernels_give
 
@@ -13,7 +11,7 @@ pytestmark = pytest.mark.needs_torch
 
 
 def body(scale, eps=1e-5):
-    return lambda k, x: normalize(k, k.wide(x), source=k.scalar(scale), eps=eps)
+    return lambda k, x: curves.normalize(k, k.wide(x), source=k.scalar(scale), eps=eps)
 
 
 def expected_lines(x, scale, eps=1e-5):
@@ -70,7 +68,7 @@ def test_one_number_far_from_many_saturates():
 def test_root_at_the_edges_of_the_pairs(exponent):
     for d in (2**exponent - 1, 2**exponent, 2**exponent + 1, 3 * 2**exponent // 2, 2 ** (exponent + 1) - 1):
         k = NumpyKernel()
-        root, shift = inverse_root(k, np.array([[float(d)]]))
+        root, shift = curves.inverse_root(k, np.array([[float(d)]]))
         found = np.floor(root * shift * 12345.0 + 0.5)
         if d:
             assert np.clip(found.item(), -32768, 32767) == times_inverse_root(12345, d)
@@ -78,14 +76,14 @@ def test_root_at_the_edges_of_the_pairs(exponent):
 
 def test_result_is_near_the_real_one(draw):
     x = draw.integers(-128, 128, (50, 64)).astype(np.int8)
-    found = normalize(NumpyKernel(), x.astype(np.float64), source=np.float64(16.0), eps=1e-5)[0] / 1024
+    found = curves.normalize(NumpyKernel(), x.astype(np.float64), source=np.float64(16.0), eps=1e-5)[0] / 1024
     real = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
     # t keeps at least 8 bits and a half of D, so 1/√D is at most 2^-9 off, and rounding adds half a step
     assert np.abs(found - real).max() < np.abs(real).max() * 2**-9 + 2**-11 + 2**-12
 
 
 def test_bound_of_exact_sums():
-    assert is_exact(94906265 >> 7, 8)  # ⌊√(2^53)⌋/2^7
-    assert not is_exact((94906266 >> 7) + 1, 8)
-    assert is_exact(2896, 16)
-    assert not is_exact(2897, 16)
+    assert curves.is_exact(94906265 >> 7, 8)  # ⌊√(2^53)⌋/2^7
+    assert not curves.is_exact((94906266 >> 7) + 1, 8)
+    assert curves.is_exact(2896, 16)
+    assert not curves.is_exact(2897, 16)

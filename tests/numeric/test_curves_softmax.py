@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linger.numeric import curves as device
-from linger.numeric.numpy_kernel import NumpyKernel
+from tests.support.arithmetic import NumpyKernel
+from tests.support.arithmetic import curves as device
 from tests.support.integer_softmax import softmax_q15, to_q25
 from tests.support.onnx_body import assert_kernels_give
 from tests.support.wide_curves import arcs_softmax, venus_a_softmax

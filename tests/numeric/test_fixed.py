@@ -8,52 +8,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linger.numeric.fixed import (
-    BIAS_BITS,
-    MAX_EXPONENT,
-    adaptive_runs,
-    as_float32,
-    is_power_of_two,
-    limits,
-    round_half_up,
-    scale_for,
-    storage_bits,
-    window_reciprocal,
-)
+from tests.support.arithmetic import fixed
 
 
 @pytest.mark.parametrize(
     ("bits", "expected"), [(4, (-8, 7)), (8, (-128, 127)), (16, (-32768, 32767)), (32, (-(2**31), 2**31 - 1))]
 )
 def test_limits(bits, expected):
-    assert limits(bits) == expected
+    assert fixed.limits(bits) == expected
 
 
 def test_a_bias_is_an_int32():
-    assert limits(BIAS_BITS) == (-(2**31), 2**31 - 1)
+    assert fixed.limits(fixed.BIAS_BITS) == (-(2**31), 2**31 - 1)
 
 
 @pytest.mark.parametrize(("bits", "expected"), [(2, 8), (4, 8), (8, 8), (9, 16), (16, 16), (17, 32), (32, 32)])
 def test_storage_is_the_next_wider_type(bits, expected):
-    assert storage_bits(bits) == expected
+    assert fixed.storage_bits(bits) == expected
 
 
 @settings(deadline=None)  # the machine may be busy
 @given(st.integers(-(10**6), 10**6), st.integers(1, 1000))
 def test_round_half_up_is_nearest_and_ties_go_up(numerator, denominator):
     value = Fraction(numerator, denominator)
-    distance = round_half_up(value) - value
+    distance = fixed.round_half_up(value) - value
     assert -Fraction(1, 2) < distance <= Fraction(1, 2)
 
 
 @pytest.mark.parametrize("exponent", [-149, -30, -1, 0, 1, 30, 127])
 def test_powers_of_two_are_recognized(exponent):
-    assert is_power_of_two(2.0**exponent)
+    assert fixed.is_power_of_two(2.0**exponent)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, -2.0, 3.0, 0.3, 127.0, math.inf, math.nan, math.nextafter(2.0, 3.0)])
 def test_anything_else_is_not_a_power_of_two(scale):
-    assert not is_power_of_two(scale)
+    assert not fixed.is_power_of_two(scale)
 
 
 @pytest.mark.parametrize(
@@ -67,30 +56,30 @@ def test_anything_else_is_not_a_power_of_two(scale):
         (math.nextafter(127.0, 128), 8, 0.5),
         (7.0, 4, 1.0),
         (1.0, 16, 16384.0),
-        (1e-12, 8, 2.0**MAX_EXPONENT),
+        (1e-12, 8, 2.0**fixed.MAX_EXPONENT),
     ],
 )
 def test_scale_is_the_largest_that_fits(max_abs, bits, expected):
-    assert scale_for(max_abs, bits) == expected
+    assert fixed.scale_for(max_abs, bits) == expected
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_zeros_get_the_scale_of_the_range_of_one(bits):
-    assert scale_for(0.0, bits) == 2.0 ** (bits - 1)
+    assert fixed.scale_for(0.0, bits) == 2.0 ** (bits - 1)
 
 
 @settings(deadline=None)  # the machine may be busy
 @given(st.floats(1e-6, 1e30), st.sampled_from([4, 8, 16, 32]))
 def test_scaled_maximum_fits_and_twice_the_scale_would_not(max_abs, bits):
-    scale, top = scale_for(max_abs, bits), limits(bits)[1]
-    assert is_power_of_two(scale)
+    scale, top = fixed.scale_for(max_abs, bits), fixed.limits(bits)[1]
+    assert fixed.is_power_of_two(scale)
     assert Fraction(max_abs) * Fraction(scale) <= top
-    assert Fraction(max_abs) * Fraction(2 * scale) > top or scale == 2.0**MAX_EXPONENT
+    assert Fraction(max_abs) * Fraction(2 * scale) > top or scale == 2.0**fixed.MAX_EXPONENT
 
 
 @pytest.mark.parametrize("area", [1, 2, 4, 8, 16, 64, 256])
 def test_reciprocal_of_a_power_of_two_is_exact(area):
-    assert window_reciprocal((1, area)) == 1 / area
+    assert fixed.window_reciprocal((1, area)) == 1 / area
 
 
 @pytest.mark.parametrize(
@@ -103,13 +92,13 @@ def test_reciprocal_of_a_power_of_two_is_exact(area):
     ],
 )
 def test_reciprocal_worked_by_hand(kernel, reciprocal):
-    assert window_reciprocal(kernel) == reciprocal
+    assert fixed.window_reciprocal(kernel) == reciprocal
 
 
 def rounded_products(area):
     """⌊sum·r + ½⌋ for every sum of `area` int8 values, in integers; also the sums themselves."""
     sums = np.arange(-128 * area, 127 * area + 1, dtype=np.int64)
-    numerator, denominator = window_reciprocal((1, area)).as_integer_ratio()
+    numerator, denominator = fixed.window_reciprocal((1, area)).as_integer_ratio()
     return sums, (2 * sums * numerator + denominator) // (2 * denominator)
 
 
@@ -142,12 +131,12 @@ def test_runs_are_the_windows_of_adaptive_pooling(side):
     for count in range(1, 20):
         windows = [
             (start, start + run.size)
-            for run in adaptive_runs(side, count)
+            for run in fixed.adaptive_runs(side, count)
             for start in range(run.start, run.end - run.size + 1, run.stride)
         ]
         assert windows == [(i * side // count, math.ceil((i + 1) * side / count)) for i in range(count)]
         if side % count == 0:
-            assert len(adaptive_runs(side, count)) == 1
+            assert len(fixed.adaptive_runs(side, count)) == 1
 
 
 # halves between two neighbors go to the even one; 3.4028236e38 is the first that is infinite
@@ -156,4 +145,4 @@ def test_runs_are_the_windows_of_adaptive_pooling(side):
 )
 def test_float32_is_what_a_buffer_holds(value):
     with np.errstate(over="ignore"):
-        assert as_float32(value) == float(np.float32(value))
+        assert fixed.as_float32(value) == float(np.float32(value))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from linger import FixedPoint
 from linger.errors import UsageError
-from linger.numeric.fixed import limits, scale_for
+from tests.support.arithmetic import fixed
 
 FORMATS = {
     # integer and fraction bits: width, scale, step, smallest, largest
@@ -87,7 +87,7 @@ reals = st.floats(allow_nan=False, allow_infinity=False)
 @settings(deadline=None)  # the machine may be busy
 @given(formats, reals)
 def test_encoding_is_exact_rounding_half_up_saturated(q, value):
-    low, high = limits(q.bits)
+    low, high = fixed.limits(q.bits)
     exact = math.floor(Fraction(value) * Fraction(2) ** q.fraction_bits + Fraction(1, 2))
     expected = min(max(exact, low), high)
     assert q.encode(value) == expected
@@ -97,7 +97,7 @@ def test_encoding_is_exact_rounding_half_up_saturated(q, value):
 @settings(deadline=None)
 @given(formats, st.data())
 def test_every_integer_comes_back(q, data):
-    integer = data.draw(st.integers(*limits(q.bits)))
+    integer = data.draw(st.integers(*fixed.limits(q.bits)))
     assert q.encode(q.decode(integer)) == integer
     assert q.encode(q.decode([integer])).tolist() == [integer]
     assert q.minimum <= q.decode(integer) <= q.maximum
@@ -143,7 +143,7 @@ def test_format_for_a_range(largest, bits, expected):
 def test_format_for_a_range_holds_it_and_has_the_scale_of_a_layer(largest, bits):
     q = FixedPoint.for_range(largest, bits)
     assert q.bits == bits
-    assert q.scale == scale_for(largest, bits)
+    assert q.scale == fixed.scale_for(largest, bits)
     assert q.maximum >= largest
 
 

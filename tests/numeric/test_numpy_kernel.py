@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linger.numeric.numpy_kernel import NumpyKernel, integer_dtype
+from tests.support.arithmetic import NumpyKernel, integer_dtype
 from tests.support.big_int import convolved, convolved_signal, convolved_transposed, multiplied
 
 K = NumpyKernel()

@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from linger.numeric import blocks
-from linger.numeric.fixed import limits
+from tests.support.arithmetic import blocks, fixed
 from tests.support.big_int import convolved, convolved_signal, convolved_transposed, multiplied, requantized_array
 from tests.support.onnx_body import assert_kernels_give
 from tests.support.paper_bodies import (
@@ -94,7 +93,7 @@ GROUPED = {
 @pytest.mark.parametrize("geometry", GROUPED.values(), ids=GROUPED.keys())
 def test_grouped_convolution_to_sixteen_bits(geometry, x_bits, draw):
     full = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)} | geometry
-    low, high = limits(x_bits)
+    low, high = fixed.limits(x_bits)
     x = draw.integers(low, high, (1, 4, 5, 6), endpoint=True).astype(f"int{x_bits}")
     w = draw.integers(-128, 128, (8, 4 // full["group"], 3, 2)).astype(np.int8)
     b = draw.integers(-(2**26), 2**26, 8).astype(np.int32)
@@ -119,7 +118,7 @@ GROUPED_SIGNALS = {
 @pytest.mark.parametrize("geometry", GROUPED_SIGNALS.values(), ids=GROUPED_SIGNALS.keys())
 def test_convolution_over_one_axis_to_sixteen_bits(geometry, x_bits, draw):
     full = {"strides": (1,), "pads": (0, 0), "dilations": (1,)} | geometry
-    low, high = limits(x_bits)
+    low, high = fixed.limits(x_bits)
     x = draw.integers(low, high, (2, 4, 9), endpoint=True).astype(f"int{x_bits}")
     w = draw.integers(-128, 128, (8, 4 // full["group"], 3)).astype(np.int8)
     b = draw.integers(-(2**26), 2**26, 8).astype(np.int32)
@@ -151,7 +150,7 @@ def test_transposed_convolution_to_sixteen_bits(geometry, bits, draw):
         "dilations": (1, 1),
         "group": 1,
     } | geometry
-    low, high = limits(bits)
+    low, high = fixed.limits(bits)
     x = draw.integers(low, high, (1, 4, 3, 4), endpoint=True).astype(f"int{bits}")
     w = draw.integers(low, high, (4, 3, 3, 2), endpoint=True).astype(f"int{bits}")
     b = draw.integers(-(2**26), 2**26, 3 * full["group"]).astype(np.int32)
@@ -184,7 +183,7 @@ def test_transposed_convolution_of_sixteen_bit_extremes():
 )
 @pytest.mark.parametrize("bits", [8, 16])
 def test_matrix_products_over_leading_axes(first, second, bits, draw):
-    low, high = limits(bits)
+    low, high = fixed.limits(bits)
     kind = np.int8 if bits == 8 else np.int16
     x, y = (draw.integers(low, high + 1, shape).astype(kind) for shape in (first, second))
     expected = np.matmul(x.astype(object), y.astype(object)) if x.size else np.zeros((*first[:-1], second[-1]))
@@ -216,7 +215,7 @@ def test_logarithms_round_to_the_same_integers():
 
 @pytest.mark.parametrize("bits", [8, 16])
 def test_rows_of_a_table(bits, draw):
-    low, high = limits(bits)
+    low, high = fixed.limits(bits)
     table = draw.integers(low, high, (7, 3), endpoint=True).astype(f"int{bits}")
     index = draw.integers(0, 7, (2, 4)).astype(np.int32)
     expected = np.array([[table[i].tolist() for i in row] for row in index.tolist()], table.dtype)
@@ -236,7 +235,7 @@ def test_a_vector_meets_the_channels(shape, draw):
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 2, 3, 0), (-1, 0, 2, -2), (0, -1, -1, 0)], ids=str)
 def test_a_border_of_one_number(bits, pads, draw):
-    low, high = limits(bits)
+    low, high = fixed.limits(bits)
     x = draw.integers(low, high + 1, (3, 4)).astype(f"int{bits}")
     rows = [[high] * (pads[1] + 4 + pads[3]) for _ in range(pads[0] + 3 + pads[2])]
     for (row, column), number in np.ndenumerate(x):

@@ -12,18 +12,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from linger.dialect import find_op
 from linger.errors import UnsupportedError, UsageError
-from linger.numeric.c import arithmetic, products, rules
-from linger.numeric.c.kernel import CKernel
-from linger.numeric.c.nodes import literal
-from linger.numeric.c.products import Accumulators
-from linger.numeric.c.scope import Scope
-from linger.numeric.c.unit import CFunction, Input, Unit
-from linger.numeric.fixed import storage_bits
-from linger.numeric.numpy_kernel import NumpyKernel
+from tests.support.arithmetic import NumpyKernel, fixed
 from tests.support.c_compiler import SANITIZERS, call, checking_program, load, require_compiler, run_program
+from tests.support.c_units import CFunction, Input, Scope, Unit, kernel, nodes, products, rules
 from tests.support.comparison import difference
+from tests.support.ops import find_op
 from tests.support.samples import arrays, every_op, title
 
 REFUSED: dict[str, str] = {}
@@ -277,7 +271,7 @@ def test_an_accumulator_can_be_replaced(tmp_path):
         seen.append(index)
         return products.convolve(place, node, index)
 
-    built = Built(unit=Unit(Accumulators(convolve=convolve)))
+    built = Built(unit=Unit(products.Accumulators(convolve=convolve)))
     write(built, op, op.samples[0], "twin", is_known=True)
     assert len(seen) == 1  # written once, for one output element
     assert mismatches(op, built.cases, load(built.unit.source(), tmp_path)) == []
@@ -319,13 +313,13 @@ def shift_less(monkeypatch):
 
 def leave_saturation_out(monkeypatch):
     """Nothing is limited."""
-    monkeypatch.setattr(CKernel, "clip", lambda self, x, low, high: x)
-    monkeypatch.setattr(arithmetic.CArithmetic, "store", _store_anything)
+    monkeypatch.setattr(kernel.CKernel, "clip", lambda self, x, low, high: x)
+    monkeypatch.setattr(kernel.CKernel, "store", _store_anything)
 
 
 def _store_anything(self, x, bits):
     found = self.whole(x)
-    return dataclasses.replace(found, ctype=f"int{storage_bits(bits)}_t")
+    return dataclasses.replace(found, ctype=f"int{fixed.storage_bits(bits)}_t")
 
 
 def halve_the_reach(monkeypatch):
@@ -415,7 +409,7 @@ def check_every_interval(monkeypatch):
         text = original(self, node, index)
         if node.is_real:
             return text
-        ends = ", ".join(literal(end, "int64_t") for end in node.interval)
+        ends = ", ".join(nodes.literal(end, "int64_t") for end in node.interval)
         return f"({node.ctype(self)})inside({text}, {ends})"
 
     monkeypatch.setattr(Scope, "read", read)

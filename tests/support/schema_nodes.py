@@ -2,11 +2,11 @@
 
 import onnx_ir as ir
 
-from linger.graph.core.tensor_types import find_schema, make_attributes, parse_type
+from linger.graph.core.tensor_types import find_schema, make_attributes, parse_types
 
 
 def value(name, text):
-    kind, shape = parse_type(text)
+    kind, shape = parse_types({name: text})[name]
     return ir.Value(name=name, type=kind, shape=shape)
 
 

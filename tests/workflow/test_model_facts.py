@@ -16,11 +16,10 @@ from linger import Sensitivity, TuneResult
 from linger.errors import UsageError
 from linger.quantization.diagnosis.call_watch import CoverageRow
 from linger.quantization.diagnosis.sensitivity import SensitivityRow
-from linger.reporting.facts import LayerFacts
-from linger.tuning.autotune.result import TuneStep
 from linger.workflow import model_facts
-from linger.workflow.model_facts import LayerMatcher, _covered, with_results
-from linger.workflow.model_quality import QualityPass
+from linger.workflow.model_facts import _covered, _LayerMatcher, with_results
+from tests.support.jobs import LayerFacts, QualityPass
+from tests.support.tuning import TuneStep
 from tests.support.wired import quantize
 
 pytestmark = pytest.mark.needs_torch
@@ -347,7 +346,7 @@ def test_figures_of_layers_that_the_file_does_not_have(form, has_scales, unused,
 def test_calls_are_found_by_path_and_number():
     names = ("a.Conv2dInt", "b.Conv2dInt", "a.Conv2dInt_1", "c.d.LinearInt")
     layers = [LayerFacts(name, name.rpartition(".")[0], name.rpartition(".")[2].partition("_")[0]) for name in names]
-    matcher = LayerMatcher(layers)
+    matcher = _LayerMatcher(layers)
     rows = [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
     assert [matcher.of_call(path, number, "Conv2dInt") for path, number in rows] == [0, 2, 1, 3]
     assert matcher.of_call("a", 2, "Conv2dInt") is None
@@ -379,7 +378,7 @@ def test_a_doubt_about_an_integer_op_is_told_at_its_layers_and_nowhere_else(made
 
 def test_standard_nodes_are_grouped_by_their_op():
     names = ("a.Conv2dInt/Cast_0", "a.Conv2dInt/Conv_1", "a.Conv2dInt/Cast_2", "a.Conv2dInt_1/Conv_0")
-    matcher = LayerMatcher([LayerFacts(name, "a", "Conv") for name in names])
+    matcher = _LayerMatcher([LayerFacts(name, "a", "Conv") for name in names])
     assert [matcher.of_call("a", number, "Conv2dInt") for number in (0, 1)] == [2, 3]
     assert np.array_equal(matcher.of_name("a"), [2, 3])
 

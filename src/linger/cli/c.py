@@ -11,7 +11,7 @@ import typer
 
 from linger.cli import say, say_result, say_table
 from linger.cli.arguments.options import Json, Machine, Overwrite, Seed, one_of
-from linger.errors import UsageError, VerificationError, listing, printable
+from linger.errors import UsageError, VerificationError, listing, printable, refuse_if
 
 if TYPE_CHECKING:
     from linger.c.program import Program
@@ -94,8 +94,7 @@ def c(
 
     one_of("c", batches=batches, samples=samples)
     samples, is_built = batches or samples, prove or target is not None
-    if samples is not None and not prove:
-        raise UsageError("c: --batches belongs to --prove. Add --prove, or leave it out.")
+    refuse_if(samples is not None and not prove, "c: --batches belongs to --prove. Add --prove, or leave it out.")
     if is_built:  # what is missing is said before anything is written
         chain = toolchain(target)
         chain.find_compiler(cc)
@@ -129,8 +128,7 @@ def _parted(option: str, example: str, values: list[str] | None) -> dict[str, st
     """The two sides of values such as x=1; a name may hold the sign, too, before the last one. None without values."""
     parts = [value.rpartition("=") for value in values or []]
     wrong = [printable("".join(part)) for part in parts if not all(part)]
-    if wrong:
-        raise UsageError(f"c: {option} {listing(wrong)}: expected a name, = and what it is given, as in {example}.")
+    refuse_if(wrong, f"c: {option} {listing(wrong)}: expected a name, = and what it is given, as in {example}.")
     result = {name: value for name, _, value in parts}
     if len(result) < len(parts):
         names = listing(printable(name) for name, _, _ in parts)

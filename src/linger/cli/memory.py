@@ -14,7 +14,7 @@ from rich.console import Console
 
 from linger.cli import UNBROKEN, console, say_json
 from linger.cli.arguments.options import Chip, Json
-from linger.errors import LingerError, UsageError, printable
+from linger.errors import LingerError, printable, refuse_if
 from linger.files import Writer, write_together
 from linger.targets import find_target
 
@@ -84,16 +84,14 @@ def memory(
     chip = None if target is None else find_target(target)  # wrong usage is said before any file is read
     if plot is not None:
         require_image(plot)
-    if out is not None and out == plot:
-        raise UsageError(f"memory: --out and --plot are both {out}. Give each a file of its own.")
+    refuse_if(out is not None and out == plot, f"memory: --out and --plot are both {out}. Give each a file of its own.")
     report = _Report(memory_of(model, chip), *_as_c(model))
     files: dict[Path, Writer | bytes] = {} if out is None else {out: _text(report, form)}
-    files |= {} if plot is None else {plot: report.image(plot.suffix[1:])}
+    if plot is not None:
+        files[plot] = report.image(plot.suffix[1:])
     write_together(files)
-    if out is None and form == "json":
-        say_json(report.to_json())
-    elif out is None:
-        _print(console(), report)
+    if out is None:
+        say_json(report.to_json()) if form == "json" else _print(console(), report)
     if not report.use.ok:
         raise typer.Exit(1)
 

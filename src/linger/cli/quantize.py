@@ -12,25 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linger.cli import say, say_result, say_table
-from linger.cli.arguments.options import (
-    METRIC,
-    SOUNDS,
-    Chip,
-    Force,
-    ImageOptions,
-    Json,
-    Overwrite,
-    Scale,
-    Seed,
-    SoundOptions,
-    files_in,
-    read_numbers,
-    read_sizes,
-    require_code,
-    require_data,
-    require_file,
-)
-from linger.errors import UsageError, counted, listing, refuse_together
+from linger.cli.arguments import options
+from linger.cli.arguments.options import Chip, Force, ImageOptions, Json, Overwrite, Seed, SoundOptions
+from linger.errors import UsageError, counted, listing, refuse_if, refuse_together
 from linger.lazy_exports import importing
 
 if TYPE_CHECKING:
@@ -57,8 +41,7 @@ def quantize(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Typical inputs: .npz, .npy, a folder of images or of .wav files, or file.py:callable.",
-            metavar="DATA",
+            help="Typical inputs: .npz, .npy, a folder of images or of .wav files, or file.py:callable.", metavar="DATA"
         ),
     ] = None,
     test_data: Annotated[
@@ -181,11 +164,11 @@ def quantize(
             from linger.workflow.delivery import RunFile
 
         assert model is not None and data is not None and out is not None  # noqa: PT018 - refused above
-        options = DataOptions(labels=labels, batch=batch, limit=limit, images=images(), sounds=sounds())
+        how = DataOptions(labels=labels, batch=batch, limit=limit, images=images(), sounds=sounds())
         loaded = load_model(model, checkpoint)
         settings = settings if metric is None else replace(settings, metric=load_metric(metric))
-        samples = read_data(data, loaded, options)
-        test = None if test_data is None else read_data(test_data, loaded, options)
+        samples = read_data(data, loaded, how)
+        test = None if test_data is None else read_data(test_data, loaded, how)
         run = RunFile(model=model, options={key: value for key, value in given.items() if key not in _KEPT})
         made = job.quantize(loaded, samples, out, settings, test=test, run=run, name=out.resolve().name, tell=tell)
     _show(made, as_json=as_json)
@@ -202,19 +185,15 @@ def _refuse_early(
     metric: str | None,
     about_data: Iterable[Callable[[], object]],
 ) -> None:
-    """Refuse what can be seen to be wrong without torch, whose import takes seconds.
-
-    Raises:
-        UsageError: Settings, names of files and of code, folders; all of them are named.
-    """
+    """Refuse, all at once, what can be seen to be wrong without torch, whose import takes seconds."""
     from linger.workflow.quantized import require_free
 
     checks = settings.checks(has_metric=metric is not None)
-    checks += [] if model is None else [partial(require_code, model)]
-    checks += [] if metric is None else [partial(require_code, metric, "metric", METRIC)]
-    checks += [partial(require_data, source) for source in sources]
+    checks += [] if model is None else [partial(options.require_code, model)]
+    checks += [] if metric is None else [partial(options.require_code, metric, "metric", options.METRIC)]
+    checks += [partial(options.require_data, source) for source in sources]
     checks += about_data
-    checks += [partial(require_file, file) for file in files if file is not None]
+    checks += [partial(options.require_file, file) for file in files if file is not None]
     checks += [] if out is None else [partial(require_free, out, settings)]
     refuse_together(checks)
 
@@ -228,49 +207,43 @@ def _given(context: typer.Context) -> dict[str, Any]:
 
 
 def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
-    """Refuse options for images or sounds where the data are something else.
-
-    Raises:
-        UsageError: There are such options; all of them are named.
-    """
+    """Refuse options for images or sounds where the data are something else, all at once."""
     folders = [Path(source) for source in sources if Path(source).is_dir()]
-    are_sounds = [any(f.suffix.lower() in SOUNDS for f in files_in(folder)) for folder in folders]
+    are_sounds = [any(f.suffix.lower() in options.SOUNDS for f in options.files_in(folder)) for folder in folders]
     fitting = {"images": not all(are_sounds), "sounds": any(are_sounds)}
     other = [
         f"--{name} (for {listing(kinds)})"
         for name, kinds in _FOR_KINDS.items()
         if name in given and not any(fitting[kind] for kind in kinds)
     ]
-    if other:
-        raise UsageError(
-            f"quantize: {listing(other)} means nothing for {listing(sources)}. Leave it out, and give the data as the model "
-            "takes them."
-        )
+    refuse_if(
+        other,
+        f"quantize: {listing(other)} means nothing for {listing(sources)}. Leave it out, and give the data as the model "
+        "takes them.",
+    )
 
 
 def _images(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
 ) -> ImageOptions:
-    if scale not in list(Scale):
-        raise UsageError(f"--scale {scale}: no such range. Use {_SCALES}.")
-    sizes = read_sizes(size, "--size") if size else ()
-    if len(sizes) > 2:
-        raise UsageError(f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
+    refuse_if(scale not in options.SCALES, f"--scale {scale}: no such range. Use {_SCALES}.")
+    sizes = options.read_sizes(size, "--size") if size else ()
+    refuse_if(len(sizes) > 2, f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
     if shape and not size:
-        sizes = read_sizes(shape, "--shape")[-2:]
-        is_grey = is_grey or read_sizes(shape, "--shape")[-3:-2] == (1,)
+        sizes = options.read_sizes(shape, "--shape")[-2:]
+        is_grey = is_grey or options.read_sizes(shape, "--shape")[-3:-2] == (1,)
     return ImageOptions(
         size=(sizes[0], sizes[-1]) if sizes else None,
         is_grey=is_grey,
-        scale=Scale(scale),
-        mean=read_numbers(mean, "--mean"),
-        std=read_numbers(std, "--std"),
+        scale=scale,
+        mean=options.read_numbers(mean, "--mean"),
+        std=options.read_numbers(std, "--std"),
         limit=limit,
     )
 
 
 def _sounds(shape: str, rate: int | None, length: int | None, limit: int | None) -> SoundOptions:
-    sizes = read_sizes(shape, "--shape") if shape else ()
+    sizes = options.read_sizes(shape, "--shape") if shape else ()
     length = length or (sizes[-1] if sizes else None)
     return SoundOptions(rate=rate, length=length, has_channel=len(sizes) > 2, limit=limit)
 
@@ -291,10 +264,10 @@ def _repeated(
         for name, value in _given(context).items()
         if name not in _KEPT and run.options.get(name, usual[name]) != value
     ]
-    if other:
-        raise UsageError(
-            f"quantize: {listing(other)} is not what {config} says. Leave it out, or start a new run without --config."
-        )
+    refuse_if(
+        other,
+        f"quantize: {listing(other)} is not what {config} says. Leave it out, or start a new run without --config.",
+    )
     named = model or run.model
     if not named:
         raise UsageError(

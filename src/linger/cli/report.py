@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from linger.cli import say, say_json
-from linger.cli.arguments.options import Chip, Json
-from linger.errors import UsageError, listing, printable
+from linger.cli.arguments.options import Chip, Json, named_options
+from linger.errors import UsageError, listing, printable, refuse_if
 
 _PAGE = Path("report.html")
 
@@ -52,13 +52,15 @@ def report(
     from linger.workflow.report import page_place
     from linger.workflow.report import report as make_report
 
-    if data_json is not None and data_json.suffix != ".json":
-        raise UsageError(f"{data_json}: the data are JSON. Give --data-json a name that ends in .json.")
-    given = [option for option, value in (("--inputs", inputs), ("--certificate", certificate)) if value is not None]
-    if given and (len(files) > 1 or files[0].suffix == ".json"):
-        raise UsageError(
-            f"report: {listing(given)} is about one ONNX file. Make the data of each file first (--data-json), and give these."
-        )
+    refuse_if(
+        data_json is not None and data_json.suffix != ".json",
+        f"{data_json}: the data are JSON. Give --data-json a name that ends in .json.",
+    )
+    given = named_options(inputs=inputs, certificate=certificate)
+    refuse_if(
+        given and (len(files) > 1 or files[0].suffix == ".json"),
+        f"report: {listing(given)} is about one ONNX file. Make the data of each file first (--data-json), and give these.",
+    )
     page = page_place(_PAGE if out is None else out) if out is not None or not as_json else None
     if data_json is not None and not data_json.parent.is_dir():
         raise UsageError(f"{data_json}: there is no folder {data_json.parent}. Make it first.")

@@ -11,7 +11,7 @@ import typer
 
 from linger.cli import say_result, say_table
 from linger.cli.arguments.options import HELP, Inputs, Json, Seed, one_of, read_feeds, read_shapes
-from linger.errors import UsageError
+from linger.errors import refuse_if
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ def run(
     one_of("run", out=out, output=output)
     out = out or output
     session = Session(model)
-    if inputs is not None and shape:
-        raise UsageError("run: inputs from a file have the sizes they have. Leave --shape or --inputs out.")
-    shapes = read_shapes(shape or (), session)
+    refuse_if(
+        inputs is not None and shape, "run: inputs from a file have the sizes they have. Leave --shape or --inputs out."
+    )
+    shapes = read_shapes(shape, session)
     feeds = generated_feeds(session, seed, shapes) if inputs is None else read_feeds(inputs, session)
     names = [o.name for o in session.get_outputs()]
     results = session.intermediates(feeds) if every else dict(zip(names, session.run(None, feeds), strict=True))

@@ -10,7 +10,7 @@ import typer
 
 from linger.cli import say, say_result
 from linger.cli.arguments.options import Batches, Force, Inputs, Json, Overwrite, Seed
-from linger.errors import UsageError, listing
+from linger.errors import listing, refuse_if
 
 
 def vectors(
@@ -39,8 +39,7 @@ def vectors(
     """
     from linger.verification.devices.vectors import FORMATS, HEADER_LIMIT, write_vectors
 
-    if form not in (*FORMATS, "all"):
-        raise UsageError(f"--format {form}: choose among {listing(FORMATS)} and all.")
+    refuse_if(form not in (*FORMATS, "all"), f"--format {form}: choose among {listing(FORMATS)} and all.")
     written = write_vectors(
         model,
         model.parent / f"{model.stem}_vectors" if out is None else out,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch.nn.parameter import is_lazy
 from linger.constraint.conv_bn import ConvBN, as_batch_norm, counts_as, parts_of_pairs
 from linger.constraint.limits import LIMITS, Limits, Normalized, checked_limits, limits_of, refuse_quantized
 from linger.constraint.normalize import DEFAULT_TYPES, NORMALIZED, normalize_layers
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_if
 from linger.quantization.core.supported import SETTERS, SWITCHES, supported_types
 from linger.quantization.setup.config import last_fitting, patterns_in, save_config, unfitting
 from linger.quantization.setup.config_file import (
@@ -158,10 +160,9 @@ def disable_quant_ops(
     functions = {_name(item): _switches_of(item) for item in qtensor_list}
     problems = [unknown("qmodule_list", name, by_name) for name, kind in types.items() if kind is None]
     problems += [unknown("qtensor_list", name, SETTERS) for name, switches in functions.items() if not switches]
-    if problems:
-        raise UsageError(f"disable_quant_ops: {'; '.join(problems)}. Nothing was changed.")
-    keep_float(tuple(kind for kind in types.values() if kind is not None))
-    choose(**{switch: False for switches in functions.values() for switch in switches})
+    refuse_if(problems, f"disable_quant_ops: {'; '.join(problems)}. Nothing was changed.")
+    keep_float(tuple(filter(None, types.values())))
+    choose(**dict.fromkeys(chain(*functions.values()), False))
 
 
 def get_quant_ops_name() -> tuple[list[str], list[str]]:
@@ -203,17 +204,16 @@ def constrain(
         UsageError: The file is wrong or does not fit the model, a name matches nothing, or the model is quantized.
     """
     refuse_quantized(model, "constrain")
-    source = "QUANT_CONFIGS" if config_file is None else str(config_file)
+    source = str(config_file or "QUANT_CONFIGS")
     config = newer_config(newer_settings(), source) if config_file is None else read_config(config_file)
     excluded, without = checked_exceptions("constrain", disable_module, disable_submodel)
     problems = [*_misfits(config, model), *_unmatched(without, model)]
-    if problems:
-        raise UsageError(
-            f"constrain: {source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
-        )
+    refuse_if(
+        problems, f"constrain: {source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed."
+    )
     inside = parts_of_pairs(model)
     for path, layer in model.named_modules():
-        is_left = layer in inside or counts_as(layer, excluded) or any(_is_inside(path, top) for top in without)
+        is_left = layer in inside or counts_as(layer, excluded) or any(map(partial(_is_inside, path), without))
         is_said = LIMITS.of(layer) is not None or limits_of(layer).is_any
         wanted = None if is_left or is_said else _wanted(config, path, layer)
         if wanted is not None:
@@ -256,10 +256,10 @@ def const_module(
     checked_limits("const_module", c_weight_factor=c_weight_factor, _=None, __=None)
     inside = parts_of_pairs(module)
     layers = [layer for layer in module.modules() if isinstance(layer, Normalized) and layer not in inside]
-    if not layers:
-        raise UsageError(
-            f"const_module: nothing in {type(module).__name__} has limits. Call linger.constrain on the model first."
-        )
+    refuse_if(
+        not layers,
+        f"const_module: nothing in {type(module).__name__} has limits. Call linger.constrain on the model first.",
+    )
     for layer in layers:
         chosen = _fixed(Constraint(limits.weight, limits.bias, limits.output, c_weight_factor), layer)
         LIMITS.put(layer, chosen)

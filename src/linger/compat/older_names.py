@@ -31,7 +31,7 @@ from linger.constraint.conv_bn import (
     NormalizeLinear,
 )
 from linger.constraint.normalize import DEFAULT_TYPES, NormalizeFastGRU, NormalizeFastLSTM
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 from linger.notation import as_width
 from linger.numeric.fixed import is_power_of_two, limits, scale_for
 from linger.numeric.torch.kernel import INTEGER_TYPES
@@ -179,8 +179,7 @@ def _scale_problems(scale: float) -> list[str]:
 
 
 def _refuse(where: str, problems: list[str]) -> None:
-    if problems:
-        raise UsageError(f"{where}: {'; '.join(problems)}.")
+    refuse_if(problems, f"{where}: {'; '.join(problems)}.")
 
 
 class _OfOneOp(type):
@@ -291,11 +290,11 @@ def register_calibrate_method(name: str) -> Callable[[_Function], _Function]:
             quantizer = SimpleNamespace(learning_data=torch.tensor(math.nan), is_calibrate=torch.tensor(data=False))
             returned = function(quantizer, _numbers(bins), bits)
             reach = 2.0 ** float(quantizer.learning_data) if returned is None else float(returned)
-            if not math.isfinite(reach):
-                raise UsageError(
-                    f"register_calibrate_method: {name!r} found the range {reach}. Set quantizer.learning_data to the base-2 "
-                    "logarithm of the range, or return the range."
-                )
+            refuse_if(
+                not math.isfinite(reach),
+                f"register_calibrate_method: {name!r} found the range {reach}. Set quantizer.learning_data to the base-2 "
+                "logarithm of the range, or return the range.",
+            )
             return reach
 
         needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]

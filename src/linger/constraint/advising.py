@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, reduce
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,15 +37,13 @@ _OVER_SIGNALS = (nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.MaxPool1d, nn
 _WIDENABLE = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A tensor that can be read, and what it is."""
+class _Measured(NamedTuple):
+    """A tensor that can be read, what it is, and the name of the batch norm that will be folded into it, if one will."""
 
     subject: Subject
     open: Callable[[], Values]
     channels: int | None = None
     bn: str = ""
-    """The batch norm that will be folded into this weight, by its name."""
 
 
 def advise(source: Source, inputs: object = None) -> Advice:
@@ -68,48 +66,46 @@ def advise(source: Source, inputs: object = None) -> Advice:
 
 def tensors_of(
     source: Source, inputs: object = None, beyond: list[Item] | None = None, *, where: str = "advise"
-) -> list[Measured]:
+) -> list[_Measured]:
     """The weights of a checkpoint or module, and the outputs of its layers if there are inputs.
 
     Functions whose input leaves the device's format are added to `beyond`.
     """
     if isinstance(source, nn.Module):
-        kept = [] if beyond is None else beyond
-        return [*_weights_of(source), *(_outputs_of(source, inputs, kept, where) if inputs is not None else ())]
+        outputs = [] if inputs is None else _outputs_of(source, inputs, [] if beyond is None else beyond, where)
+        return [*_weights_of(source), *outputs]
     if inputs is not None:
         raise UsageError(f"{where}: inputs need a module to run. Pass the model instead of its checkpoint.")
     return list(_weights_in(source))
 
 
-def judge(measured: Measured) -> Item:
+def judge(measured: _Measured) -> Item:
     """What one tensor loses, with its sentence."""
     values = measured.open()
-    found = measure(values)
-    item = make_item(measured.subject, found, measure_loss(values, found, measured.channels))
+    magnitudes = measure(values)
+    item = make_item(measured.subject, magnitudes, measure_loss(values, magnitudes, measured.channels))
     if measured.bn and item.role != FOLDED:
         text = f"before {measured.bn} is folded in, which is what counts: {item.advice}"
         return replace(item, advice=text, line="", alternative="")
     return item
 
 
-def _weights_in(source: Source) -> Iterator[Measured]:
+def _weights_in(source: Source) -> Iterator[_Measured]:
     stored = stored_tensors(source)
     pairs = {pair.conv.name: pair for pair in folded_weights(stored)}
     names = {tensor.name for tensor in stored}
     is_traced = any(name.endswith(_FOLDED_MARK) for name in names)  # other models may have parts called conv and bn
-    for tensor in stored:
-        if tensor.dtype.is_floating_point and not is_running_statistic(tensor.name):
-            module = tensor.name.rpartition(".")[0]
-            pair = module.removesuffix(".conv")
-            # in a traced checkpoint the fused layer is the parent
-            is_fused = is_traced and pair != module and f"{pair}.bn.weight" in names
-            role, channels = _role(tensor.shape)
-            place, folded = pair if is_fused else module, pairs.get(tensor.name)
-            bn = folded.bn if folded is not None else ""
-            own = tensor if folded is None else folded.conv
-            yield Measured(Subject(tensor.name, place, role), own.open, channels, bn)
-            if folded is not None:
-                yield Measured(Subject(folded.weight.name, place, FOLDED), folded.weight.open, channels, bn)
+    for tensor in (t for t in stored if t.dtype.is_floating_point and not is_running_statistic(t.name)):
+        module = tensor.name.rpartition(".")[0]
+        pair = module.removesuffix(".conv")
+        # in a traced checkpoint the fused layer is the parent
+        place = pair if is_traced and pair != module and f"{pair}.bn.weight" in names else module
+        (role, channels), folded = _role(tensor.shape), pairs.get(tensor.name)
+        if folded is None:
+            yield _Measured(Subject(tensor.name, place, role), tensor.open, channels)
+        else:
+            yield _Measured(Subject(tensor.name, place, role), folded.conv.open, channels, folded.bn)
+            yield _Measured(Subject(folded.weight.name, place, FOLDED), folded.weight.open, channels, folded.bn)
 
 
 def _role(shape: tuple[int, ...]) -> tuple[str, int | None]:
@@ -117,48 +113,47 @@ def _role(shape: tuple[int, ...]) -> tuple[str, int | None]:
     return ("weight", shape[0]) if len(shape) > 1 else ("other", None)
 
 
-def _weights_of(model: nn.Module) -> Iterator[Measured]:
-    inside_pairs = parts_of_pairs(model)
-    for path, module in model.named_modules():
-        if module in inside_pairs:
-            continue
-        for name, tensor in _parameters_of(module).items():
-            if tensor.is_floating_point():
-                role, channels = _role(tuple(tensor.shape))
-                yield _of_tensor(_subject(f"{path}.{name}".lstrip("."), path, module, role), tensor, channels)
-
-
 @torch.no_grad()
-def _parameters_of(module: nn.Module) -> Mapping[str, Tensor]:
-    """A layer's parameters as they will be quantized: folded, and within its limits."""
-    tensors: Mapping[str, Tensor] = dict(module.named_parameters(recurse=False))
-    if isinstance(module, ConvBN):
-        tensors = dict(zip(("weight", "bias"), module.folded(), strict=True))
-    limits = limits_of(module)
-    return {name: clamp(t, limits.bias if "bias" in name else limits.weight) for name, t in tensors.items()}
+def _weights_of(model: nn.Module) -> list[_Measured]:
+    """Every layer's parameters as they will be quantized: folded, and within its limits."""
+    weights, inside_pairs = [], parts_of_pairs(model)
+    for path, module in (named for named in model.named_modules() if named[1] not in inside_pairs):
+        tensors: dict[str, Tensor] = dict(module.named_parameters(recurse=False))
+        if isinstance(module, ConvBN):
+            tensors = dict(zip(("weight", "bias"), module.folded(), strict=True))
+        limits = limits_of(module)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point():
+                (role, channels), limit = _role(tuple(tensor.shape)), limits.bias if "bias" in name else limits.weight
+                subject = _subject(f"{path}.{name}".lstrip("."), path, module, role)
+                weights.append(_of_tensor(subject, clamp(tensor, limit), channels))
+    return weights
 
 
-def _of_tensor(subject: Subject, tensor: Tensor, channels: int | None = None) -> Measured:
-    return Measured(subject, lambda: TensorValues(tensor), channels)
+def _of_tensor(subject: Subject, tensor: Tensor, channels: int | None = None) -> _Measured:
+    return _Measured(subject, lambda: TensorValues(tensor), channels)
 
 
 def _subject(name: str, path: str, module: nn.Module, role: str) -> Subject:
     layer = layer_of(module)
-    kinds = [kind for kind in (*_LIMITABLE, *_LIMITABLE_BY_NAME) if isinstance(layer, kind) and _is_plain(layer, kind)]
+    kinds = [kind for kind in (*_LIMITABLE, *_LIMITABLE_BY_NAME) if isinstance(layer, kind)]
+    if not type(layer).__module__.startswith(
+        "linger."
+    ):  # a normalized layer overrides forward, and is what a limit is for
+        kinds = [kind for kind in kinds if computes_like(layer, kind)]
     by_name = next((text for kind, text in _LIMITABLE_BY_NAME.items() if kind in kinds), "")
-    can_widen = any(kind in kinds for kind in _WIDENABLE)
-    return Subject(name, path, role, bool(kinds), can_widen, by_name)
+    return Subject(name, path, role, bool(kinds), any(kind in kinds for kind in _WIDENABLE), by_name)
 
 
-def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    # a normalized layer overrides forward, and is what a limit is for
-    return computes_like(layer, kind) or type(layer).__module__.startswith("linger.")
-
-
-def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item], where: str) -> list[Measured]:
+def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item], where: str) -> list[_Measured]:
     """Samples of every leaf's output over all inputs; the model is as before afterwards."""
-    samples = {path: _Sample(module) for path, module in _leaves(model)}
-    functions = FunctionInputs(model)
+    inside_pairs = parts_of_pairs(model)
+    samples = {
+        path: _Sample(module)
+        for path, module in model.named_modules()
+        if module not in inside_pairs and (isinstance(module, ConvBN) or not any(module.children()))
+    }
+    functions = _FunctionInputs(model)
     with unaffected(model), functions.trace as trace:
         for sample in samples.values():
             trace.after([sample.module], sample.take)
@@ -166,22 +161,14 @@ def _outputs_of(model: nn.Module, inputs: object, beyond: list[Item], where: str
         for batch in progress(as_batches(model, inputs, where), "run"):
             trace.run(batch)
     beyond += functions.items()
-    found = [
+    outputs = [
         _of_tensor(_subject(path or "model", path, sample.module, "output"), *sample.joined())
         for path, sample in samples.items()
-        if sample.kept
+        if sample.columns
     ]
-    if not found:
+    if not outputs:
         raise UsageError(f"{where}: no layer returned a tensor for these inputs. Give at least one batch.")
-    return found
-
-
-def _leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    inside_pairs = parts_of_pairs(model)
-    for path, module in model.named_modules():
-        is_leaf = isinstance(module, ConvBN) or not any(module.children())
-        if is_leaf and module not in inside_pairs:
-            yield path, module
+    return outputs
 
 
 class _Sample:
@@ -189,9 +176,8 @@ class _Sample:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.kept: list[Tensor] = []
+        self.columns: list[Tensor] = []
         self._step = 1
-        self._count = 0
 
     def take(self, module: nn.Module, args: object, kwargs: object, output: Any) -> None:
         """Forward hook."""
@@ -200,40 +186,28 @@ class _Sample:
         first = first.data if isinstance(first, PackedSequence) else first
         for leaf in tree_leaves(first):
             if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel():
-                self._add(_channels_first(_real(leaf), self._is_over_signals).cpu())
+                self._add(_real(leaf))
 
-    @property
-    def _is_over_signals(self) -> bool:
-        return isinstance(layer_of(self.module), _OVER_SIGNALS)
-
-    def _add(self, rows: Tensor) -> None:
-        """Rows are channels, columns positions."""
+    def _add(self, x: Tensor) -> None:
+        """Take columns of a matrix with a row per channel: axis 1 of images and signals, the last axis of anything else."""
+        axis = 1 if x.dim() > 3 or isinstance(layer_of(self.module), _OVER_SIGNALS) else -1
+        rows = (x.reshape(1, -1) if x.dim() < 2 else x.movedim(axis, 0).reshape(x.shape[axis], -1)).cpu()
         largest = int(rows.abs().argmax()) % rows.shape[1]
-        self.kept.append(torch.cat([rows[:, largest : largest + 1], rows[:, :: self._step]], 1))
-        self._count += self.kept[-1].numel()
-        while self._count > _SAMPLE and any(k.shape[1] > 2 for k in self.kept):
+        self.columns.append(torch.cat([rows[:, largest : largest + 1], rows[:, :: self._step]], 1))
+        while sum(c.numel() for c in self.columns) > _SAMPLE and any(c.shape[1] > 2 for c in self.columns):
             self._step *= 2
-            self.kept = [torch.cat([k[:, :1], k[:, 1::2]], 1) for k in self.kept]
-            self._count = sum(k.numel() for k in self.kept)
+            self.columns = [torch.cat([c[:, :1], c[:, 1::2]], 1) for c in self.columns]
 
     def joined(self) -> tuple[Tensor, int | None]:
         """All values, channel after channel, and the number of channels (None where outputs differ in it)."""
-        if len({k.shape[0] for k in self.kept}) == 1:
-            return torch.cat(self.kept, 1), self.kept[0].shape[0]
-        return torch.cat([k.reshape(-1) for k in self.kept]), None
+        if len({c.shape[0] for c in self.columns}) == 1:
+            return torch.cat(self.columns, 1), self.columns[0].shape[0]
+        return torch.cat([c.reshape(-1) for c in self.columns]), None
 
 
 def _real(tensor: Tensor) -> Tensor:
     """Real numbers outside every model: computing with a quantized tensor would add an op to the model that made it."""
     return tensor.detach().dequantize().float()
-
-
-def _channels_first(x: Tensor, is_signal: bool) -> Tensor:  # noqa: FBT001 - a fact about x
-    """A matrix with a row per channel: axis 1 of images and signals, the last axis of anything else."""
-    if x.dim() < 2:
-        return x.reshape(1, -1)
-    axis = 1 if x.dim() > 3 or is_signal else -1
-    return x.movedim(axis, 0).reshape(x.shape[axis], -1)
 
 
 @cache
@@ -243,12 +217,12 @@ def _functions_with_short_formats() -> dict[Function, Op]:
     return {cast(Function, reduce(getattr, path.split(".")[1:], torch)): op for op, path in short}
 
 
-class FunctionInputs:
+class _FunctionInputs:
     """The range of the inputs of these functions for each module that runs them in a trace."""
 
     def __init__(self, model: nn.Module) -> None:
         self.trace = Trace(model, self._run)
-        self._seen: dict[tuple[str, str], tuple[Op, float, float]] = {}
+        self._ranges: dict[tuple[str, str], tuple[Op, float, float]] = {}
 
     def _run(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
         """Run the function; look at its input if its format ends early."""
@@ -258,31 +232,24 @@ class FunctionInputs:
             values = _real(x)
             rows = values.amax(-1) if op.last_axis is not None and x.dim() else values  # masked scores do not count
             key = (self.trace.path, func.__name__)
-            _, low, high = self._seen.get(key, (op, 0.0, 0.0))
-            self._seen[key] = (op, min(low, float(rows.min())), max(high, float(rows.max())))
+            _, low, high = self._ranges.get(key, (op, 0.0, 0.0))
+            self._ranges[key] = (op, min(low, float(rows.min())), max(high, float(rows.max())))
         return func(*args, **kwargs)
 
-    def items(self) -> list[Item]:
+    def items(self) -> Iterator[Item]:
         """One item for each function whose input left the device's format."""
-        return [_beyond_format(key, *seen) for key, seen in self._seen.items() if _leaves_format(*seen)]
-
-
-def _leaves_format(op: Op, low: float, high: float) -> bool:
-    end = op.input_end
-    return end is not None and (high > end or (op.last_axis is not None and -low > end))
-
-
-def _beyond_format(place: tuple[str, str], op: Op, low: float, high: float) -> Item:
-    path, name = place
-    end = f"±{op.input_end:g}"
-    what_to_do = (
-        "calibration then subtracts the largest number of each row first, which keeps every decision but no chip has; limit "
-        f"the layer before it to {end} and train on to do without"
-        if op.last_axis is not None
-        else f"limit the layer before it to {end} and train on, or keep the function in float"
-    )
-    sentence = f"its input reaches {max(high, -low):.3g}, and the device reads it in a format that ends at {end}: {what_to_do}."
-    largest = max(high, -low)
-    return Item(
-        f"{path}.{name}".lstrip("."), path, "input", largest, largest, 1.0, is_beyond_format=True, advice=sentence
-    )
+        for (path, name), (op, low, high) in self._ranges.items():
+            end, largest = op.input_end, max(high, -low)
+            if end is None or (high if op.last_axis is None else largest) <= end:
+                continue
+            remedy = f"limit the layer before it to ±{end:g} and train on, or keep the function in float"
+            if op.last_axis is not None:
+                remedy = (
+                    "calibration then subtracts the largest number of each row first, which keeps every decision but no chip "
+                    f"has; limit the layer before it to ±{end:g} and train on to do without"
+                )
+            text = (
+                f"its input reaches {largest:.3g}, and the device reads it in a format that ends at ±{end:g}: {remedy}."
+            )
+            full = f"{path}.{name}".lstrip(".")
+            yield Item(full, path, "input", largest, largest, 1.0, is_beyond_format=True, advice=text)

@@ -68,26 +68,7 @@ def freeze_statistics(module: nn.Module, *, is_frozen: bool) -> None:
         bn.momentum = module.__dict__.pop(_MOMENTUM)
 
 
-def _limited_affine(bn: BatchNorm, limits: Limits, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """γ and β that keep alpha = γ/σ and offset = β − μ·alpha within their limits; untouched where they are.
-
-    With them torch's own batch norm does the rest, so a channel inside its limits does not change by a bit.
-    """
-    sigma = torch.sqrt(var + bn.eps)
-    gamma = torch.ones_like(sigma) if bn.weight is None else bn.weight
-    beta = torch.zeros_like(sigma) if bn.bias is None else bn.bias
-    alpha = gamma / sigma
-    offset = beta - mean * alpha
-    limited_alpha, limited_offset = clamp(alpha, limits.weight), clamp(offset, limits.bias)
-    is_steep = limited_alpha != alpha
-    is_changed = is_steep | (limited_offset != offset)
-    return (
-        torch.where(is_steep, limited_alpha * sigma, gamma),
-        torch.where(is_changed, limited_offset + mean * limited_alpha, beta),
-    )
-
-
-class LimitedBatchNorm(Normalized):
+class _LimitedBatchNorm(Normalized):
     """The forward of the three kinds of batch norm."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, as a caller may write it
@@ -97,41 +78,45 @@ class LimitedBatchNorm(Normalized):
             return clamp(cast(Tensor, super().forward(input)), self.normalize_data)
         bn._check_input_dim(input)  # noqa: SLF001 - as torch's forward does
         is_by_batch = self.training or bn.running_mean is None
-        mean, var = batch_statistics(input) if is_by_batch else running_statistics(bn)
-        gamma, beta = _limited_affine(bn, limits_of(self), mean, var)
+        gamma, beta = self._limited_affine(*(batch_statistics(input) if is_by_batch else running_statistics(bn)))
         has_buffers = not self.training or bn.track_running_stats
         running = (bn.running_mean, bn.running_var) if has_buffers else (None, None)
-        y = F.batch_norm(input, *running, gamma, beta, is_by_batch, _count_batch(bn), bn.eps)
+        weight = bn.momentum or 0.0  # of this batch in the running statistics
+        if bn.training and bn.track_running_stats and bn.num_batches_tracked is not None:
+            bn.num_batches_tracked.add_(1)
+            weight = 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
+        y = F.batch_norm(input, *running, gamma, beta, is_by_batch, weight, bn.eps)
         return clamp(y, self.normalize_data)
 
+    def _limited_affine(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        """γ and β that keep alpha = γ/σ and offset = β − μ·alpha within their limits; untouched where they are.
 
-def _count_batch(bn: BatchNorm) -> float:
-    """The weight of this batch in the running statistics; a momentum of None is a plain mean over all batches."""
-    if not (bn.training and bn.track_running_stats and bn.num_batches_tracked is not None):
-        return bn.momentum or 0.0
-    bn.num_batches_tracked.add_(1)
-    return 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
+        With them torch's own batch norm does the rest, so a channel inside its limits does not change by a bit.
+        """
+        bn = as_batch_norm(self)
+        sigma = torch.sqrt(var + bn.eps)
+        gamma = torch.ones_like(sigma) if bn.weight is None else bn.weight
+        beta = torch.zeros_like(sigma) if bn.bias is None else bn.bias
+        alpha = gamma / sigma
+        offset = beta - mean * alpha
+        limited_alpha, limited_offset = clamp(alpha, self.normalize_weight), clamp(offset, self.normalize_bias)
+        is_steep = limited_alpha != alpha
+        is_changed = is_steep | (limited_offset != offset)
+        return (
+            torch.where(is_steep, limited_alpha * sigma, gamma),
+            torch.where(is_changed, limited_offset + mean * limited_alpha, beta),
+        )
 
 
-def batch_momentum(momentum: float | None, count: Tensor, dtype: torch.dtype) -> float | Tensor:
-    """The weight of the newest of `count` batches in the running statistics; a momentum of None is a plain mean over all.
-
-    On another device than the CPU the mean's weight is a tensor, so that nothing waits for the device.
-    """
-    if momentum is not None:
-        return momentum
-    return 1.0 / float(count) if count.is_cpu else (1.0 / count.double()).to(dtype)
-
-
-class NormalizeBatchNorm1d(LimitedBatchNorm, nn.BatchNorm1d):
+class NormalizeBatchNorm1d(_LimitedBatchNorm, nn.BatchNorm1d):
     """Batch norm of vectors or sequences within limits."""
 
 
-class NormalizeBatchNorm2d(LimitedBatchNorm, nn.BatchNorm2d):
+class NormalizeBatchNorm2d(_LimitedBatchNorm, nn.BatchNorm2d):
     """Batch norm of images within limits."""
 
 
-class NormalizeBatchNorm3d(LimitedBatchNorm, nn.BatchNorm3d):
+class NormalizeBatchNorm3d(_LimitedBatchNorm, nn.BatchNorm3d):
     """Batch norm of volumes within limits."""
 
 
@@ -161,49 +146,50 @@ def output_padding(layer: nn.Module, x: Tensor, output_size: Sequence[int] | Non
     return tuple(find(conv, x, output_size, conv.stride, conv.padding, conv.kernel_size, axes, conv.dilation))
 
 
-class _LimitedConvolution(Normalized):
+class _LimitedLayer(Normalized):
+    """The forward of layers that are a function of their input and of limited parameters; the result is limited as well."""
+
+    weight: Tensor
+    bias: Tensor | None
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, as a caller may write it
-        """Limited output of the convolution with limited parameters."""
-        return self._convolve(input, None)
+        """Limited output of the layer with limited parameters."""
+        weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
+        return clamp(self._computed(input, weight, bias), self.normalize_data)
 
-    def _convolve(self, x: Tensor, output_size: list[int] | None) -> Tensor:
-        conv = cast(Convolution, self)
-        weight, bias = clamp(conv.weight, self.normalize_weight), clamp(conv.bias, self.normalize_bias)
-        return clamp(convolve(conv, x, weight, bias, output_size), self.normalize_data)
+    def _computed(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return convolve(cast(Convolution, self), x, weight, bias)
 
 
-class NormalizeConv1d(_LimitedConvolution, nn.Conv1d):
+class NormalizeConv1d(_LimitedLayer, nn.Conv1d):
     """A one-dimensional convolution within limits."""
 
 
-class NormalizeConv2d(_LimitedConvolution, nn.Conv2d):
+class NormalizeConv2d(_LimitedLayer, nn.Conv2d):
     """A two-dimensional convolution within limits."""
 
 
-class NormalizeConvTranspose2d(_LimitedConvolution, nn.ConvTranspose2d):
+class NormalizeConvTranspose2d(Normalized, nn.ConvTranspose2d):
     """A transposed convolution within limits."""
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 - torch's name
         """Limited output of the convolution with limited parameters."""
-        return self._convolve(input, output_size)
+        weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
+        return clamp(convolve(self, input, weight, bias, output_size), self.normalize_data)
 
 
-class NormalizeLinear(Normalized, nn.Linear):
+class NormalizeLinear(_LimitedLayer, nn.Linear):
     """A fully connected layer within limits."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-        """Limited output of the product with limited parameters."""
-        weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
-        return clamp(F.linear(input, weight, bias), self.normalize_data)
+    def _computed(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
 
 
-class NormalizeLayerNorm(Normalized, nn.LayerNorm):
+class NormalizeLayerNorm(_LimitedLayer, nn.LayerNorm):
     """A layer norm within limits."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-        """Limited output of the layer norm with limited parameters."""
-        weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
-        return clamp(F.layer_norm(input, self.normalized_shape, weight, bias, self.eps), self.normalize_data)
+    def _computed(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
 class NormalizeEmbedding(Normalized, nn.Embedding):
@@ -234,14 +220,6 @@ _Pair = TypeVar("_Pair", bound="ConvBN")
 
 _NEGLIGIBLE_GAMMA = 1e-8
 """Below this a channel's statistics cannot be read back from the folded convolution."""
-
-
-class FusedBatchNorm(BatchNorm, Protocol):
-    """A batch norm that keeps statistics: one without is never fused."""
-
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
 
 
 def fold(
@@ -278,8 +256,8 @@ def per_weight(factor: Tensor, weight: Tensor, transposed_groups: int | None = N
 
 def _affine(module: nn.Module, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """γ/σ, μ and β of a batch norm."""
-    bn = cast(FusedBatchNorm, module)
-    mean, var = (bn.running_mean, bn.running_var) if statistics is None else statistics
+    bn = as_batch_norm(module)
+    mean, var = running_statistics(bn) if statistics is None else statistics
     gamma, beta = bn.weight, bn.bias
     slope = torch.rsqrt(var + bn.eps)
     return slope if gamma is None else gamma * slope, mean, torch.zeros_like(mean) if beta is None else beta
@@ -312,11 +290,16 @@ def learning_factor(bn: nn.Module) -> LearningFactor:
 
 
 def learn_statistics(module: nn.Module, mean: Tensor, var: Tensor) -> None:
-    """Let a batch's mean and unbiased variance move the running ones."""
-    bn = cast(FusedBatchNorm, module)
-    running_mean, running_var, momentum = bn.running_mean, bn.running_var, bn.momentum
-    bn.num_batches_tracked.add_(1)
-    weight = batch_momentum(None, bn.num_batches_tracked, running_mean.dtype) if momentum is None else momentum
+    """Let a batch's mean and unbiased variance move the running ones; a momentum of None is a plain mean over all batches.
+
+    On another device than the CPU the mean's weight is a tensor, so that nothing waits for the device.
+    """
+    bn = as_batch_norm(module)
+    (running_mean, running_var), count = running_statistics(bn), cast(Tensor, bn.num_batches_tracked)
+    count.add_(1)
+    weight: float | Tensor | None = bn.momentum
+    if weight is None:
+        weight = 1.0 / float(count) if count.is_cpu else (1.0 / count.double()).to(running_mean.dtype)
     running_mean.lerp_(mean.to(running_mean.dtype), weight)
     running_var.lerp_(var.to(running_var.dtype), weight)
 
@@ -341,13 +324,13 @@ def normalize_folded(
     eps acts on the folded variance instead of u's, which matters only for channels whose variance is near eps. `reaches_bias`: the
     bias of the convolution, which no output depends on, gets a gradient of zeros instead of none.
     """
-    bn = cast(FusedBatchNorm, module)
+    bn = as_batch_norm(module)
     beta = bn.bias
     if reaches_bias and bias is not None and bias.requires_grad:
         nothing = bias * torch.zeros_like(bias)
         beta = nothing if beta is None else beta + nothing
     gamma = bn.weight if bn.weight is None or factor.signs is None else bn.weight * factor.signs
-    mean, var = torch.zeros_like(bn.running_mean), torch.zeros_like(bn.running_var)
+    mean, var = map(torch.zeros_like, running_statistics(bn))
     y = F.batch_norm(z, mean, var, gamma, beta, training=True, momentum=1.0, eps=bn.eps * gain * gain)
     with torch.no_grad():
         # not in place: the gradient has kept both. A gain is a power of two, so no order of these products rounds otherwise
@@ -384,8 +367,7 @@ class ConvBN(Normalized):
         """The same function as bn(conv(input)) while nothing exceeds its limit."""
         has_statistics = as_batch_norm(self.bn).running_mean is not None
         if not self.training and has_statistics:
-            y = self._convolve_folded(input, *self.folded(), output_size)
-            return clamp(y, self.normalize_data)
+            return clamp(self._convolve_folded(input, *self.folded(), output_size), self.normalize_data)
         u = self.conv(input) if output_size is None else self.conv(input, output_size)
         y = self.bn(u)
         if self.normalize_weight is not None or self.normalize_bias is not None:
@@ -435,10 +417,8 @@ def parts_of_pairs(model: nn.Module) -> set[nn.Module]:
 def freeze_batch_norms(model: nn.Module, *, is_frozen: bool) -> None:
     """Freeze the statistics of fused and of limited batch norms, or let them learn again; plain ones stay as they are."""
     for module in model.modules():
-        if isinstance(module, ConvBN):
-            freeze_statistics(module.bn, is_frozen=is_frozen)
-        elif isinstance(module, LimitedBatchNorm):
-            freeze_statistics(module, is_frozen=is_frozen)
+        if isinstance(module, (ConvBN, _LimitedBatchNorm)):
+            freeze_statistics(module.bn if isinstance(module, ConvBN) else module, is_frozen=is_frozen)
 
 
 class _BuiltPair(ConvBN):
@@ -456,12 +436,10 @@ class _BuiltPair(ConvBN):
         **options: Any,
     ) -> None:
         extras = {name: options.pop(name) for name in list(options) if name.startswith(("normalize_", "ahead_"))}
-        make_conv, make_bn = self._parts
-        conv = make_conv(*arguments, **options)
+        conv = self._parts[0](*arguments, **options)
         where = {"device": conv.weight.device, "dtype": conv.weight.dtype}
-        super().__init__(
-            conv, make_bn(conv.out_channels, eps, momentum, affine, track_running_stats, **where), **extras
-        )
+        bn = self._parts[1](conv.out_channels, eps, momentum, affine, track_running_stats, **where)
+        super().__init__(conv, bn, **extras)
 
 
 class NormalizeConvBN1d(_BuiltPair):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,17 +49,16 @@ def checked_limits(where: str, **values: float | None) -> Limits:
     Raises:
         UsageError: A value is neither None nor a positive finite number; every wrong one is named.
     """
-    wrong = [f"{name}={value!r}" for name, value in values.items() if not (value is None or _is_limit(value))]
+
+    def is_limit(value: object) -> bool:
+        return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
+
+    wrong = [f"{name}={value!r}" for name, value in values.items() if not (value is None or is_limit(value))]
     if wrong:
         raise UsageError(
             f"{where}: {', '.join(wrong)} cannot be a limit. Give a positive finite number, or None for no limit."
         )
-    weight, bias, output = (None if value is None else float(value) for value in values.values())
-    return Limits(weight, bias, output)
-
-
-def _is_limit(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf
+    return Limits(*(None if value is None else float(value) for value in values.values()))
 
 
 def clamp(x: _OptionalTensor, limit: float | None) -> _OptionalTensor:
@@ -69,16 +68,16 @@ def clamp(x: _OptionalTensor, limit: float | None) -> _OptionalTensor:
 
 def exceeds(*parts: tuple[Tensor, float | None]) -> bool:
     """Whether any element of a tensor is beyond the limit beside it. A device is asked once for all tensors."""
-    found = [(x.detach().abs() > limit).any() for x, limit in parts if limit is not None]
-    return bool(found) and bool(torch.stack(found).any())
+    beyond = [(x.detach().abs() > limit).any() for x, limit in parts if limit is not None]
+    return bool(beyond) and bool(torch.stack(beyond).any())
 
 
 class Normalized(nn.Module):
     """Base of the Normalize* layers: the arguments of the torch layer, and the limits by keyword.
 
     The limits have no key in the state_dict, so checkpoints fit with and without them; its metadata tell them to those who
-    judge the weights. `ahead_relu` says that only
-    ReLU sees the output; `ahead_sigmoid` is accepted as documented and never changed a number.
+    judge the weights. `ahead_relu` says that only ReLU sees the output; `ahead_sigmoid` is accepted as documented and never
+    changed a number.
     """
 
     # of the class, because torch's constructors and the files of older objects know nothing of them
@@ -113,11 +112,11 @@ class Normalized(nn.Module):
         The tables of parameters, buffers and hooks are the very same objects: an optimizer, a hook's handle and
         whoever else still holds the torch layer go on working.
         """
-        made = cls.__new__(cls)
-        made.__dict__.update(layer.__dict__)
-        made.__dict__.pop("_compiled_call_impl", None)  # compiled without limits
-        made.limit_to(chosen)
-        return made
+        limited = cls.__new__(cls)
+        limited.__dict__.update(layer.__dict__)
+        limited.__dict__.pop("_compiled_call_impl", None)  # compiled without limits
+        limited.limit_to(chosen)
+        return limited
 
     def limit_to(self, chosen: Limits) -> None:
         """Replace the limits."""
@@ -143,24 +142,23 @@ def limits_of(module: nn.Module) -> Limits:
     return Limits(module.normalize_weight, module.normalize_bias, module.normalize_data)
 
 
-_Said = TypeVar("_Said")
+_Value = TypeVar("_Value")
 Types = tuple[type[nn.Module], ...]
 
 
-class Mark(Generic[_Said]):
+class Mark(Generic[_Value]):
     """A kind of mark, by the name of the attribute that holds it."""
 
     def __init__(self, attribute: str) -> None:
         self._attribute = attribute
 
-    def of(self, module: nn.Module) -> _Said | None:
+    def of(self, module: nn.Module) -> _Value | None:
         """The value of the module's mark; None if it has none."""
-        said: _Said | None = module.__dict__.get(self._attribute)
-        return said
+        return cast("_Value | None", module.__dict__.get(self._attribute))
 
-    def put(self, module: nn.Module, said: _Said) -> None:
+    def put(self, module: nn.Module, value: _Value) -> None:
         """Mark a module; a later mark replaces an earlier one."""
-        module.__dict__[self._attribute] = said
+        module.__dict__[self._attribute] = value
 
 
 @dataclass(frozen=True)
@@ -230,9 +228,9 @@ def checked_types(
     Raises:
         UsageError: Other types, with the `problem` of each and the `known` ones.
     """
-    wanted = tuple(types) if isinstance(types, Iterable) else (types,)
-    wrong = [t for t in wanted if not (isinstance(t, type) and issubclass(t, accepted))]
+    named = tuple(types) if isinstance(types, Iterable) else (types,)
+    wrong = [t for t in named if not (isinstance(t, type) and issubclass(t, accepted))]
     if wrong:
         names = ", ".join(getattr(t, "__name__", repr(t)) for t in wrong)
         raise UsageError(f"{where}: {names} {problem}. Supported types: {', '.join(t.__name__ for t in known)}.")
-    return wanted
+    return named

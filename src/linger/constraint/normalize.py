@@ -68,15 +68,13 @@ class _LimitedRecurrent(Normalized):
 
     @property
     def _flat_weights(self) -> list[Tensor | None]:
-        return [self._limited(name) for name in self._flat_weights_names]
+        limits = {True: self.normalize_bias, False: self.normalize_weight}
+        names = self._flat_weights_names
+        return [clamp(getattr(self, name, None), limits[name.startswith("bias")]) for name in names]
 
     @_flat_weights.setter
     def _flat_weights(self, tensors: object) -> None:
         """Ignored: torch assigns the parameters, and they are read by their names."""
-
-    def _limited(self, name: str) -> Tensor | None:
-        limit = self.normalize_bias if name.startswith("bias") else self.normalize_weight
-        return clamp(getattr(self, name, None), limit)
 
     def _weights_have_changed(self) -> bool:
         """Always False: the parameters are read again in every pass."""
@@ -90,9 +88,9 @@ class _LimitedRecurrent(Normalized):
     @classmethod
     def from_layer(cls: type[_Layer], layer: nn.Module, chosen: Limits) -> _Layer:
         """As for every Normalize* layer, without torch's own list of parameters."""
-        made = super().from_layer(layer, chosen)
-        made.__dict__.pop("_flat_weights", None)
-        return made
+        limited = super().from_layer(layer, chosen)
+        limited.__dict__.pop("_flat_weights", None)
+        return limited
 
     def _limit_sequence(self, output: _Sequence) -> _Sequence:
         if isinstance(output, PackedSequence):
@@ -172,15 +170,15 @@ def normalize_layers(
     replacements: dict[nn.Module, nn.Module] = {}
     inside_pairs = parts_of_pairs(model)
     for path, layer in model.named_modules():
-        wanted = _wanted_limits(layer, types, default)
-        if layer in inside_pairs or not wanted.is_any or limits_of(layer).is_any:
+        limits = _limits_for(layer, types, default)
+        if layer in inside_pairs or not limits.is_any or limits_of(layer).is_any:
             continue
         if isinstance(layer, Normalized):
-            layer.limit_to(wanted)
+            layer.limit_to(limits)
         elif reason := _reason_to_stay(layer, model):
             logger.warning("%s (%s) stays without limits: %s", path, type(layer).__name__, reason)
         else:
-            replacements[layer] = NORMALIZED[_kind(layer)].from_layer(layer, wanted)
+            replacements[layer] = NORMALIZED[_kind(layer)].from_layer(layer, limits)
     root = replacements.get(model, model)
     replace_everywhere(root, replacements)
     freeze_batch_norms(root, is_frozen=chosen_switches().freezes_batch_norm)
@@ -252,15 +250,14 @@ def _checked_types(where: str, types: Sequence[type[nn.Module]] | None) -> Types
     return checked_types(where, types, (*NORMALIZED, ConvBN), (*NORMALIZED, *_PAIRS), "cannot be normalized")
 
 
-def _wanted_limits(layer: nn.Module, types: Types, default: Limits) -> Limits:
+def _limits_for(layer: nn.Module, types: Types, default: Limits) -> Limits:
     """The marked limits of a layer, else the default for its type; a fused pair has what its parts would have had."""
     own = LIMITS.of(layer)
     if own is not None:
         return own
     if isinstance(layer, ConvBN):
         of_parts = (*types, type(layer.conv), type(layer.bn)) if isinstance(layer, types) else types
-        conv, bn = (_wanted_limits(part, of_parts, default) for part in (layer.conv, layer.bn))
-        return joined_limits(conv, bn)
+        return joined_limits(*(_limits_for(part, of_parts, default) for part in (layer.conv, layer.bn)))
     return default if isinstance(layer, types) else Limits()
 
 
@@ -308,21 +305,21 @@ class ChannelLimits(nn.Module):
         return f"largest={self.largest:g}"
 
 
-def limit_channels(model: nn.Module, wanted: Mapping[str, tuple[float, tuple[int, ...]]]) -> dict[nn.Module, nn.Module]:
+def limit_channels(model: nn.Module, limits: Mapping[str, tuple[float, tuple[int, ...]]]) -> dict[nn.Module, nn.Module]:
     """Put `ChannelLimits` around modules of a model, all channels at the largest limit until a checkpoint says more.
 
     Args:
         model: A float model.
-        wanted: The largest limit and the shape of the limits, by the path of the module.
+        limits: The largest limit and the shape of the limits, by the path of the module.
 
     Returns:
         The modules by what is around them, so that `replace_everywhere` can undo it. One that has limits already stays.
     """
-    made: dict[nn.Module, nn.Module] = {}
-    for path, (largest, shape) in wanted.items():
+    around: dict[nn.Module, nn.Module] = {}
+    for path, (largest, shape) in limits.items():
         layer = model.get_submodule(path)
         if not isinstance(layer, ChannelLimits):
             like = next(layer.parameters(), torch.zeros(()))
-            made[layer] = ChannelLimits(layer, torch.full(shape, largest).to(like), largest)
-    replace_everywhere(model, made)
-    return {around: layer for layer, around in made.items()}
+            around[layer] = ChannelLimits(layer, torch.full(shape, largest).to(like), largest)
+    replace_everywhere(model, around)
+    return {outer: layer for layer, outer in around.items()}

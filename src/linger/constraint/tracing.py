@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 from collections import defaultdict
@@ -88,9 +89,14 @@ def trace_layers(
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
     wiring = wiring_of(target, _example(target, args))
-    pairs = fusable_pairs(target, wiring) if fuse_bn else []
-    report = report_fusion(target, wiring, pairs, paths) if fuse_bn else FusionReport(0)
-    _mark_relu(target, wiring, dict(pairs), conv=ahead_conv_relu, bn=ahead_bn_relu, linear=ahead_linear_relu)
+    pairs = _fusable_pairs(target, wiring) if fuse_bn else []
+    report = _report_fusion(target, wiring, pairs, paths) if fuse_bn else _FusionReport(0)
+    kinds = [kind for kind in (*_CONVOLUTIONS, ConvBN) if ahead_conv_relu]
+    kinds += [nn.Linear] * ahead_linear_relu + [nn.BatchNorm2d] * ahead_bn_relu
+    for layer in (layer for layer in target.modules() if isinstance(layer, tuple(kinds))):
+        results = wiring.results.get(dict(pairs).get(layer, layer), [])
+        if results and all(wiring.feeds_only_relu(r) for r in results):
+            setattr(layer, AHEAD_RELU, True)
     for conv, bn in pairs:
         fuse(root_model, paths[conv], paths[bn], conv, bn)
     freeze_batch_norms(root_model, is_frozen=chosen_switches().freezes_batch_norm)
@@ -113,21 +119,6 @@ def _example(target: nn.Module, args: Batch) -> Batch:
     return forward.bound(*first_pass(target, args, "trace_layers"))
 
 
-def _mark_relu(
-    target: nn.Module, wiring: Wiring, pairs: dict[nn.Module, nn.Module], *, conv: bool, bn: bool, linear: bool
-) -> None:
-    kinds = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d, ConvBN)
-    convolutions = dict.fromkeys(kinds, conv)
-    wanted: dict[type[nn.Module], bool] = convolutions | {nn.Linear: linear, nn.BatchNorm2d: bn}
-    for layer in target.modules():
-        if not any(isinstance(layer, kind) and is_wanted for kind, is_wanted in wanted.items()):
-            continue
-        last = pairs.get(layer, layer)
-        results = wiring.results.get(last, [])
-        if results and all(wiring.feeds_only_relu(r) for r in results):
-            setattr(layer, AHEAD_RELU, True)
-
-
 def fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.Module) -> None:
     """Replace a convolution and its batch norm, for which `fused_kind` has a class, by the pair."""
     kind = fused_kind(conv, bn)
@@ -139,8 +130,11 @@ def fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.
     for part in (fused, empty):
         FUSED.put(part, together)
     replace_everywhere(root, {conv: fused, bn: empty})
-    shared = _common_ancestors(conv_path, bn_path)
-    for ancestor in shared:
+    # every module that holds both, the root ('') first
+    names = zip(conv_path.split(".")[:-1], bn_path.split(".")[:-1], strict=False)
+    shared = [name for name, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], names)]
+    for depth in range(len(shared) + 1):
+        ancestor = ".".join(shared[:depth])
         skip = len(ancestor) + 1 if ancestor else 0
         root.get_submodule(ancestor).register_load_state_dict_pre_hook(
             partial(_move_bn_keys, conv_path[skip:], bn_path[skip:])
@@ -153,16 +147,6 @@ def replace_everywhere(root: nn.Module, replacements: dict[nn.Module, nn.Module]
         for name, child in list(parent._modules.items()):  # noqa: SLF001 - named_children would hide a second name
             if child in replacements:
                 parent._modules[name] = replacements[child]  # noqa: SLF001
-
-
-def _common_ancestors(first: str, second: str) -> list[str]:
-    """Paths of the modules that hold both, the root ('') first."""
-    ancestors = [""]
-    for a, b in zip(first.split(".")[:-1], second.split(".")[:-1], strict=False):
-        if a != b:
-            break
-        ancestors.append(f"{ancestors[-1]}.{a}".lstrip("."))
-    return ancestors
 
 
 def _move_bn_keys(
@@ -187,18 +171,17 @@ def _is(layer: nn.Module, kind: type[nn.Module]) -> bool:
     return isinstance(layer, kind) and any(computes_like(layer, k) for k in known)
 
 
-def fusable_pairs(target: nn.Module, wiring: Wiring) -> list[Pair]:
+def _fusable_pairs(target: nn.Module, wiring: Wiring) -> list[Pair]:
     """(conv, bn) where every result of conv goes into bn alone, every input of bn comes from conv, and both can be joined."""
-    found = []
+    pairs = []
     for conv in target.modules():
         results = wiring.results.get(conv, [])
         consumers = {wiring.feeds_only_batch_norm(result) for result in results}
         bn = consumers.pop() if len(consumers) == 1 else None
-        if bn is None or {id(x) for x in wiring.inputs[bn]} != {id(result) for result in results}:
-            continue
-        if not any(_obstacles(conv, bn, wiring)):
-            found.append((conv, bn))
-    return found
+        is_alone = bn is not None and {id(x) for x in wiring.inputs[bn]} == {id(result) for result in results}
+        if bn is not None and is_alone and not any(_obstacles(conv, bn, wiring)):
+            pairs.append((conv, bn))
+    return pairs
 
 
 def _obstacles(conv: nn.Module, bn: nn.Module, wiring: Wiring) -> Iterator[str]:
@@ -214,14 +197,10 @@ def _obstacles(conv: nn.Module, bn: nn.Module, wiring: Wiring) -> Iterator[str]:
         yield "it keeps no statistics"
     if any(wiring.feeds_only_batch_norm(result) is not bn for result in wiring.results[conv]):
         yield "the result of its convolution is used elsewhere too"
-    if _has_hooks(conv) or _has_hooks(bn):
+    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in (conv, bn)):  # noqa: SLF001 - no public name
         yield "hooks look at what goes between it and its convolution"
     if fused_kind(conv, bn) is None:
         yield f"a {type(bn).__name__} after a {type(conv).__name__} has no fused form"
-
-
-def _has_hooks(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)  # noqa: SLF001 - torch has no public name
 
 
 def _has_own_forward(layer: nn.Module, kinds: Types) -> bool:
@@ -230,7 +209,7 @@ def _has_own_forward(layer: nn.Module, kinds: Types) -> bool:
 
 
 @dataclass
-class FusionReport:
+class _FusionReport:
     """The batch norms that a trace met.
 
     Attributes:
@@ -243,16 +222,9 @@ class FusionReport:
     left: dict[str, str] = field(default_factory=dict)
     surprising: set[str] = field(default_factory=set)
 
-    @property
-    def total(self) -> int:
-        """How many batch norms there were."""
-        return self.folded + len(self.left)
-
-    def __repr__(self) -> str:
-        return f"FusionReport({self.folded} of {self.total} batch norms folded)"
-
     def __str__(self) -> str:
-        done = f"trace_layers: {self.folded} of {self.total} batch norms were folded into their convolutions"
+        total = self.folded + len(self.left)
+        done = f"trace_layers: {self.folded} of {total} batch norms were folded into their convolutions"
         by_reason: dict[str, list[str]] = defaultdict(list)
         for path, reason in self.left.items():
             by_reason[reason].append(path)
@@ -260,30 +232,22 @@ class FusionReport:
         return f"{done}. Layers of their own stay {'; '.join(parts)}." if parts else f"{done}."
 
 
-def report_fusion(
+def _report_fusion(
     target: nn.Module, wiring: Wiring, pairs: Sequence[Pair], paths: Mapping[nn.Module, str]
-) -> FusionReport:
+) -> _FusionReport:
     """What became of every batch norm of a model, found out before anything is replaced."""
-    report = FusionReport(len(pairs))
+    report = _FusionReport(len(pairs))
     done = {bn for _, bn in pairs} | parts_of_pairs(target)
-    makers = _makers(wiring)
-    for bn in target.modules():
-        if not isinstance(bn, _BatchNorm) or bn in done:
-            continue
-        sources = {makers.get(id(x)) for x in wiring.inputs.get(bn, ())}
+    sources_of: dict[int, nn.Module] = {}  # the layer that returned each tensor, by the tensor's id
+    for layer, results in wiring.results.items():
+        if isinstance(layer, (*_PRODUCTS, ConvBN)) or not any(layer.children()):
+            sources_of |= {id(result): layer for result in results}
+    for bn in (m for m in target.modules() if isinstance(m, _BatchNorm) and m not in done):
+        sources = {sources_of.get(id(x)) for x in wiring.inputs.get(bn, ())}
         report.left[paths[bn]] = _reason(bn, sources, wiring)
         if len(sources) == 1 and isinstance(next(iter(sources)), _PRODUCTS):
             report.surprising.add(paths[bn])
     return report
-
-
-def _makers(wiring: Wiring) -> dict[int, nn.Module]:
-    """The layer that returned each tensor, by the tensor's id."""
-    return {id(result): layer for layer, results in wiring.results.items() for result in results if _is_leaf(layer)}
-
-
-def _is_leaf(layer: nn.Module) -> bool:
-    return isinstance(layer, (*_PRODUCTS, ConvBN)) or not any(layer.children())
 
 
 def _reason(bn: nn.Module, sources: Collection[nn.Module | None], wiring: Wiring) -> str:

@@ -21,7 +21,6 @@ import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from linger.errors import UsageError, counted, listing
 from linger.graph.core.nodes import all_nodes
@@ -29,7 +28,7 @@ from linger.graph.files.model_io import ModelLike
 from linger.quantization.core.qtensor import QTensor
 from linger.records.table import aligned
 from linger.runtime.session import Session
-from linger.simulation import ExampleCall, are_by_name, calls_of, default_names, preserved, run_once
+from linger.simulation import ExampleCall, are_by_name, calls_of, default_names, preserved, run_once, tensors_in
 
 Array = NDArray[Any]
 
@@ -63,10 +62,9 @@ class OutputComparison:
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
         shapes = ", ".join("×".join(map(str, shape)) or "scalar" for shape in self.shapes)
-        limits = [f"{self.atol:.2g}"] if not self.rtol else [f"{self.atol:.2g} + {self.rtol:.2g}·|torch|"]
-        verdict = "ok" if self.is_within else "FAILS"
-        errors = [f"{error:.2g}" for error in (self.max_abs, self.max_rel)]
-        return (self.name, self.dtype, shapes, *errors, *limits, f"{verdict}: {self.note}" if self.note else verdict)
+        tolerance = f"{self.atol:.2g} + {self.rtol:.2g}·|torch|" if self.rtol else f"{self.atol:.2g}"
+        verdict = f"{'ok' if self.is_within else 'FAILS'}{': ' * bool(self.note)}{self.note}"
+        return (self.name, self.dtype, shapes, f"{self.max_abs:.2g}", f"{self.max_rel:.2g}", tolerance, verdict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,12 +99,7 @@ class ModelComparison:
 
 
 def compare(
-    model: nn.Module,
-    path: ModelLike,
-    inputs: object,
-    *,
-    atol: float | None = None,
-    rtol: float | None = None,
+    model: nn.Module, path: ModelLike, inputs: object, *, atol: float | None = None, rtol: float | None = None
 ) -> ModelComparison:
     """Run a model in torch and its file in ONNX Runtime on the same inputs.
 
@@ -127,17 +120,17 @@ def compare(
         UsageError: The inputs do not fit the model or the file.
     """
     session = Session(path, as_written=True)
-    roundings = count_roundings(session.model)
+    limits = _Limits(atol, rtol, count_roundings(session.model))
     names = [output.name for output in session.get_outputs()]
-    found: dict[str, OutputComparison] = {}
+    rows: dict[str, OutputComparison] = {}
     runs = 0
     for call in calls_of(model, inputs):
-        expected = _run_torch(model, call)
-        in_file = session.run(None, _feeds(session, model, call))
-        for row in _rows(names, expected, in_file, _Limits(atol, rtol, roundings)):
-            found[row.name] = _joined(found[row.name], row) if row.name in found else row
+        with preserved(model):
+            arrays = [(_as_array(leaf), isinstance(leaf, QTensor)) for leaf in tensors_in(run_once(model, call))]
+        for row in _rows(names, arrays, session.run(None, _feeds(session, model, call)), limits):
+            rows[row.name] = _joined(rows[row.name], row) if row.name in rows else row
         runs += 1
-    return ModelComparison(tuple(found.values()), runs)
+    return ModelComparison(tuple(rows.values()), runs)
 
 
 @dataclass(frozen=True)
@@ -156,18 +149,6 @@ class _Limits:
         return rounding_tolerance(self.roundings, expected.dtype) * float(finite.max(initial=0.0)), 0.0
 
 
-@dataclass(frozen=True)
-class _Expected:
-    array: Array
-    is_exact: bool
-
-
-def _run_torch(model: nn.Module, call: ExampleCall) -> list[_Expected]:
-    with preserved(model):
-        leaves = [leaf for leaf in tree_leaves(run_once(model, call)) if isinstance(leaf, Tensor)]
-        return [_Expected(_as_array(leaf), isinstance(leaf, QTensor)) for leaf in leaves]
-
-
 def _as_array(tensor: Tensor) -> Array:
     plain = tensor.dequantize() if isinstance(tensor, QTensor) else tensor
     plain = plain.detach().cpu()
@@ -176,40 +157,39 @@ def _as_array(tensor: Tensor) -> Array:
 
 def _feeds(session: Session, model: nn.Module, call: ExampleCall) -> dict[str, Array]:
     """Give the call's tensors to the file's inputs: in order, or by name if they are given so, or the file has fewer inputs."""
-    wanted = [i.name for i in session.get_inputs()]
+    names = [i.name for i in session.get_inputs()]
     everything = call.tensors()
-    tensors = [value for _, value in call.leaves() if isinstance(value, Tensor)]
     named = dict(zip(default_names(model, call), everything, strict=True))
-    for candidates in (everything, tensors):
-        if len(candidates) == len(wanted) and not are_by_name(call, list(named), wanted):
-            return {name: _as_array(value) for name, value in zip(wanted, candidates, strict=True)}
-    if all(name in named for name in wanted):
-        return {name: _as_array(named[name]) for name in wanted}
+    if not are_by_name(call, list(named), names):
+        for candidates in (everything, [value for _, value in call.leaves() if isinstance(value, Tensor)]):
+            if len(candidates) == len(names):
+                return {name: _as_array(value) for name, value in zip(names, candidates, strict=True)}
+    if set(names) <= set(named):
+        return {name: _as_array(named[name]) for name in names}
     raise UsageError(
-        f"compare: the file has {len(wanted)} inputs ({listing(wanted)}), the call gives {len(everything)} "
+        f"compare: the file has {len(names)} inputs ({listing(names)}), the call gives {len(everything)} "
         f"({listing(named)}). Pass what was given to the export."
     )
 
 
 def _rows(
-    names: Sequence[str], expected: Sequence[_Expected], in_file: Sequence[Any], limits: _Limits
+    names: Sequence[str], expected: Sequence[tuple[Array, bool]], in_file: Sequence[Any], limits: _Limits
 ) -> list[OutputComparison]:
+    """A row per output; `expected` has torch's arrays, each with whether it is computed as integers."""
     rows = []
-    for index in range(max(len(expected), len(in_file))):
-        if index >= len(in_file):
-            rows.append(_only(f"torch output {index}", expected[index].array, "the file has no such output"))
-        elif index >= len(expected):
-            rows.append(_only(names[index], np.asarray(in_file[index]), "torch has no such output"))
-        else:
-            want, have = expected[index], np.asarray(in_file[index])
-            rows.append(_judge(names[index], want.array, have, limits.for_output(want.array, is_exact=want.is_exact)))
+    for index, ((want, is_exact), have) in enumerate(zip(expected, map(np.asarray, in_file), strict=False)):
+        rows.append(_judge(names[index], want, have, limits.for_output(want, is_exact=is_exact)))
+    count = len(rows)
+    rows += [
+        _only(f"torch output {i}", expected[i][0], "the file has no such output") for i in range(count, len(expected))
+    ]
+    rows += [_only(names[i], np.asarray(in_file[i]), "torch has no such output") for i in range(count, len(in_file))]
     return rows
 
 
 def _only(name: str, array: Array, note: str) -> OutputComparison:
-    return OutputComparison(
-        name, str(array.dtype), (array.shape,), np.nan, np.nan, 0.0, 0.0, is_within=False, note=note
-    )
+    kind, nan = str(array.dtype), np.nan
+    return OutputComparison(name, kind, (array.shape,), nan, nan, 0.0, 0.0, is_within=False, note=note)
 
 
 def _judge(name: str, want: Array, have: Array, limits: tuple[float, float]) -> OutputComparison:
@@ -244,9 +224,8 @@ def _judge(name: str, want: Array, have: Array, limits: tuple[float, float]) -> 
 
 def _joined(first: OutputComparison, second: OutputComparison) -> OutputComparison:
     """Join two rows of one output: the larger errors, and the tolerance of the row that comes nearer to its own."""
-    nearer = max(
-        first, second, key=lambda row: (not row.is_within, row.max_abs / row.atol if row.atol else row.max_abs)
-    )
+    rows = (first, second)
+    nearer = max(rows, key=lambda row: (not row.is_within, row.max_abs / row.atol if row.atol else row.max_abs))
     return replace(
         nearer,
         shapes=tuple(dict.fromkeys((*first.shapes, *second.shapes))),
@@ -288,6 +267,12 @@ def _terms(node: ir.Node, model: ir.Model) -> int:
     return max(1, math.prod(before) // math.prod(after))
 
 
+def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape if all of it is known."""
+    is_known = value is not None and value.shape is not None and value.shape.is_static()
+    return value.shape.numpy() if is_known else None  # type: ignore[union-attr]  # both are there
+
+
 def _product_terms(node: ir.Node, weight: tuple[int, ...] | None) -> int:
     if not weight:
         return 1
@@ -297,10 +282,3 @@ def _product_terms(node: ir.Node, weight: tuple[int, ...] | None) -> int:
         return weight[0] * math.prod(weight[2:])
     is_turned = node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int() == 1
     return weight[-1] if is_turned or len(weight) == 1 else weight[-2]
-
-
-def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape if all of it is known."""
-    if value is None or value.shape is None or not value.shape.is_static():
-        return None
-    return value.shape.numpy()

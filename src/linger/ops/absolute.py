@@ -20,14 +20,7 @@ def iq_abs(k: Kernel[T], x: T, *, data_bits: int, o_bits: int, scale_x: float, s
 
 
 iq_abs.function(
-    "torch.abs",
-    "torch.abs_",
-    "torch.absolute",
-    "torch.Tensor.abs",
-    "torch.Tensor.abs_",
-    "torch.Tensor.absolute",
-    "torch.Tensor.absolute_",
-    "torch.Tensor.__abs__",
+    "torch.abs", "torch.abs_", "torch.absolute", methods=("abs", "abs_", "absolute", "absolute_", "__abs__")
 )(no_settings)
 
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, NodeFacts, Refusal, op
+from linger.dialect import Newer, NodeFacts, Refusal, Settings, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -43,13 +42,13 @@ def refuse_two_roundings(node: NodeFacts) -> str | None:
 
 
 @iq_add.function("torch.add", "torch.Tensor.add", "torch.Tensor.__add__", "torch.Tensor.__radd__")
-def from_add(x: object, other: object, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
+def from_add(x: object, other: object, *, alpha: float = 1) -> Settings:
     """Plain addition; alpha would need a product first."""
     return {} if alpha == 1 else Refusal("alpha ≠ 1 in torch.add has no integer form; multiply first")
 
 
 @iq_add.function("torch.Tensor.add_", "torch.Tensor.__iadd__")
-def from_add_in_place(x: Any, other: Any, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
+def from_add_in_place(x: Any, other: Any, *, alpha: float = 1) -> Settings:
     """As for torch.add."""
     return from_add(x, other, alpha=alpha)
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, NodeFacts, Refusal, op
+from linger.dialect import Newer, NodeFacts, Refusal, Settings, op
 from linger.numeric import blocks, fixed
 from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
@@ -74,7 +73,7 @@ def from_avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Mapping[str, Any] | Refusal:
+) -> Settings:
     """The window of F.avg_pool2d; refuses what the device's fixed divisor cannot express."""
     kernel, pads = _pair(kernel_size), _pair(padding)
     strides = kernel if stride is None or stride == [] else _pair(stride)
@@ -88,7 +87,7 @@ def from_avg_pool2d(
 
 
 @avgpool2d_int.function("torch.nn.functional.adaptive_avg_pool2d")
-def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Mapping[str, Any] | Refusal:
+def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Settings:
     """Output sizes for which all windows have one size: that of a global pool, or one that divides the image's."""
     sides = tuple(int(n) for n in x.shape[-2:])
     counts = [side if n is None else int(n) for side, n in zip(sides, _pair(output_size), strict=True)]
@@ -101,7 +100,7 @@ def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Mapping[str, Any] | Re
 
 
 @avgpool2d_int.layer("torch.nn.AvgPool2d")
-def from_avgpool_layer(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_avgpool_layer(layer: Any) -> Settings:
     """A layer is a call of the function; its window is bound when the input's size is known."""
     return {
         "call": "torch.nn.functional.avg_pool2d",
@@ -117,7 +116,7 @@ def from_avgpool_layer(layer: Any) -> Mapping[str, Any] | Refusal:
 
 
 @avgpool2d_int.layer("torch.nn.AdaptiveAvgPool2d")
-def from_adaptive_layer(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_adaptive_layer(layer: Any) -> Settings:
     """As for AvgPool2d: a call of the function."""
     return {"call": "torch.nn.functional.adaptive_avg_pool2d", "arguments": (layer.output_size,)}
 

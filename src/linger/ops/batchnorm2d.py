@@ -8,10 +8,9 @@ carries the running statistics they were computed from; the arithmetic does not 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, Refusal, op
+from linger.dialect import Newer, Refusal, Settings, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, DrawReal, Kernel, Sample, T
 
@@ -49,7 +48,7 @@ def batchnorm2d_int(
 
 
 @batchnorm2d_int.layer("torch.nn.BatchNorm2d", "torch.nn.BatchNorm1d")
-def from_batch_norm(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_batch_norm(layer: Any) -> Settings:
     """A batch norm has no geometry; without running statistics its numbers would depend on the batch."""
     if layer.running_mean is None:
         return Refusal("track_running_stats=False: every batch has other factors, so there are none to write")

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from linger.dialect import Newer, op, two_operands
+from linger.dialect import Newer, Settings, op, two_operands
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_BITS
 from linger.numeric.kernel import Draw, Kernel, Sample, T
@@ -44,7 +44,7 @@ def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
 
 
 @bmm_int.function("torch.bmm", "torch.Tensor.bmm", "torch.mm", "torch.Tensor.mm")
-def from_bmm(x: object, mat2: object) -> Mapping[str, Any]:
+def from_bmm(x: object, mat2: object) -> Settings:
     """torch.bmm and torch.mm have no settings."""
     return {}
 
@@ -53,7 +53,7 @@ bmm_int.function("torch.matmul", "torch.Tensor.matmul", "torch.Tensor.__matmul__
 
 
 @bmm_int.function("torch.Tensor.__rmatmul__", order=("y", "x"))
-def from_reversed(y: object, other: object) -> Mapping[str, Any]:
+def from_reversed(y: object, other: object) -> Settings:
     """The second argument times the first."""
     return {}
 

@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, op
+from linger.dialect import Newer, Settings, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
-    "iqCat",
-    newer=(Newer("QCat"),),
-    limit=max,
-    float_op="Concat",
-    chip_limits=("join",),
-    picks=True,
-    state_name="iqcat",
+    "iqCat", newer=(Newer("QCat"),), limit=max, float_op="Concat", chip_limits=("join",), picks=True, state_name="iqcat"
 )
 def iq_cat(k: Kernel[T], *xs: T, scale_o: float, dim: int, o_bits: int = 8, **scales: float) -> T:
     """O = concat of sat(⌊xᵢ·scale_o/scale_x_i + ½⌋)."""
@@ -31,7 +24,7 @@ def iq_cat(k: Kernel[T], *xs: T, scale_o: float, dim: int, o_bits: int = 8, **sc
 
 
 @iq_cat.function("torch.cat", "torch.concat", "torch.concatenate")
-def from_cat(tensors: object, dim: int = 0) -> Mapping[str, Any]:
+def from_cat(tensors: object, dim: int = 0) -> Settings:
     """torch.cat along `dim`."""
     return {"dim": dim}
 

@@ -8,10 +8,9 @@ scale from ½ up; at a coarser scale it is rounded half up.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
@@ -53,15 +52,13 @@ clip.used(lambda settings, _: (settings["low"], settings["high"]))
 
 
 @clip.function("torch.nn.functional.relu6")
-def from_relu6(x: object, inplace: bool = False) -> Mapping[str, Any]:
+def from_relu6(x: object, inplace: bool = False) -> Settings:
     """ReLU6 limits to 0 … 6."""
     return {"low": 0.0, "high": 6.0}
 
 
 @clip.function("torch.nn.functional.hardtanh")
-def from_hardtanh(
-    x: object, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
-) -> Mapping[str, Any] | Refusal:
+def from_hardtanh(x: object, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Settings:
     """torch's ReLU6 layer calls hardtanh."""
     return {"low": float(min_val), "high": float(max_val)}
 
@@ -74,7 +71,7 @@ def _is_end(end: Any) -> bool:
 @clip.function(
     *(f"{place}.{name}" for place in ("torch", "torch.Tensor") for name in ("clamp", "clamp_", "clip", "clip_"))
 )
-def from_clamp(x: object, min: Any = None, max: Any = None) -> Mapping[str, Any] | Refusal:  # noqa: A002 - torch's names
+def from_clamp(x: object, min: Any = None, max: Any = None) -> Settings:  # noqa: A002 - torch's names
     """Bounds that are numbers, or open; they are rounded to the tensor's steps."""
     if not (_is_end(min) and _is_end(max)):
         return Refusal("bounds that are tensors have no integer form; use numbers")
@@ -85,7 +82,7 @@ def from_clamp(x: object, min: Any = None, max: Any = None) -> Mapping[str, Any]
 
 
 @clip.layer("torch.nn.ReLU6")
-def from_relu6_layer(layer: object) -> Mapping[str, Any]:
+def from_relu6_layer(layer: object) -> Settings:
     """The layer is a call of hardtanh with 0 … 6."""
     return {"call": "torch.nn.functional.hardtanh", "arguments": (0.0, 6.0)}
 

@@ -7,10 +7,10 @@ is not known: here the result is the largest or smallest integer, by the sign of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -46,17 +46,19 @@ def real(torch: Any, x: Any, y: Any, **_: Any) -> Any:
     "torch.div",
     "torch.divide",
     "torch.true_divide",
-    "torch.Tensor.div",
-    "torch.Tensor.divide",
-    "torch.Tensor.true_divide",
-    "torch.Tensor.__truediv__",
-    "torch.Tensor.__div__",
-    "torch.Tensor.div_",
-    "torch.Tensor.divide_",
-    "torch.Tensor.true_divide_",
-    "torch.Tensor.__itruediv__",
+    methods=(
+        "div",
+        "divide",
+        "true_divide",
+        "__truediv__",
+        "__div__",
+        "div_",
+        "divide_",
+        "true_divide_",
+        "__itruediv__",
+    ),
 )
-def from_div(x: object, other: Any, *, rounding_mode: str | None = None) -> Mapping[str, Any] | Refusal:
+def from_div(x: object, other: Any, *, rounding_mode: str | None = None) -> Settings:
     """Plain division."""
     if rounding_mode is not None:
         return Refusal(f"rounding_mode={rounding_mode!r} has no integer form; divide without it")
@@ -66,7 +68,7 @@ def from_div(x: object, other: Any, *, rounding_mode: str | None = None) -> Mapp
 
 
 @iq_div.function("torch.Tensor.__rtruediv__", order=("y", "x"))
-def from_reversed(y: object, other: object) -> Mapping[str, Any] | Refusal:
+def from_reversed(y: object, other: object) -> Settings:
     """The second argument divided by the first."""
     return {}
 

@@ -6,10 +6,9 @@ The table comes first, as in the file format; `scale_o` repeats `scale_w`, and `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, NodeFacts, Refusal, op
+from linger.dialect import Newer, NodeFacts, Refusal, Settings, op
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
@@ -38,7 +37,7 @@ def refuse_other_format(node: NodeFacts) -> str | None:
 
 
 @gather.layer("torch.nn.Embedding")
-def from_embedding(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_embedding(layer: Any) -> Settings:
     """An embedding has no geometry; `padding_idx` matters to its gradient only."""
     if layer.max_norm is not None:
         return Refusal("max_norm rescales the table while it is read, so its integers would not stay; leave it out")

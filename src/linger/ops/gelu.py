@@ -7,10 +7,9 @@ The pieces are those of one chip (venusA), whose 32 bits end at ±16: an input b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, op
+from linger.dialect import Newer, Settings, op
 from linger.numeric import blocks, tables
 from linger.numeric.kernel import Kernel, Sample, T
 
@@ -40,7 +39,7 @@ def real(torch: Any, x: Any, **_: Any) -> Any:
 
 
 @iq_gelu.function("torch.nn.functional.gelu")
-def from_gelu(x: object, *, approximate: str = "none") -> Mapping[str, Any]:
+def from_gelu(x: object, *, approximate: str = "none") -> Settings:
     """Both forms have the same pieces: they differ by at most 4.8e-4."""
     return {}
 

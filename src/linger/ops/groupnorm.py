@@ -7,10 +7,9 @@ norm with one channel in each group. `eps` is written where it is not 1e-5. The 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks, curves
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -49,18 +48,18 @@ def real(torch: Any, x: Any, w: Any, b: Any, *, groups: int, eps: float = curves
     return torch.group_norm(x, groups, w, b, eps)
 
 
-def _settings(groups: int, eps: float) -> Mapping[str, Any]:
+def _settings(groups: int, eps: float) -> Settings:
     return {"groups": groups} | ({} if eps == curves.DEFAULT_EPS else {"eps": float(eps)})
 
 
 @groupnorm_int.layer("torch.nn.GroupNorm")
-def from_group_norm(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_group_norm(layer: Any) -> Settings:
     """The groups and eps."""
     return _settings(layer.num_groups, layer.eps)
 
 
 @groupnorm_int.layer("torch.nn.InstanceNorm1d", "torch.nn.InstanceNorm2d", "torch.nn.InstanceNorm3d")
-def from_instance_norm(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_instance_norm(layer: Any) -> Settings:
     """Every channel is a group."""
     if layer.track_running_stats:
         return Refusal("track_running_stats=True makes it a batch norm in evaluation; use track_running_stats=False")
@@ -70,7 +69,7 @@ def from_instance_norm(layer: Any) -> Mapping[str, Any] | Refusal:
 @groupnorm_int.function("torch.nn.functional.group_norm")
 def from_functional_group_norm(
     x: object, num_groups: int, weight: object = None, bias: object = None, eps: float = curves.DEFAULT_EPS
-) -> Mapping[str, Any] | Refusal:
+) -> Settings:
     """The groups and eps."""
     return _settings(num_groups, eps)
 
@@ -85,7 +84,7 @@ def from_functional_instance_norm(
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = curves.DEFAULT_EPS,
-) -> Mapping[str, Any] | Refusal:
+) -> Settings:
     """Every channel is a group."""
     if not use_input_stats or running_mean is not None:
         return Refusal("running statistics make it a batch norm; use those of the input")

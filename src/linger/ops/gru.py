@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from linger.dialect import Newer, Refusal, no_settings, op
+from linger.dialect import Newer, Refusal, Settings, no_settings, op
 from linger.numeric.curves import Q7, GateKit, StateKit, largest_gate
 from linger.numeric.kernel import Kernel, Sample, T
 
@@ -94,7 +94,7 @@ def gru_int(
 
 
 @gru_int.layer("torch.nn.GRU")
-def from_gru(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_gru(layer: Any) -> Settings:
     """Its sizes are those of its weights."""
     if layer.proj_size:
         return Refusal("proj_size makes the state smaller by a product that has no integer form")

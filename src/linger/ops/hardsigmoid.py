@@ -8,10 +8,9 @@ output's steps, as integers would be, ⌊(2·t + 6)/12⌋.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -31,7 +30,7 @@ iq_hardsigmoid.real(lambda torch, x, **_: torch.nn.functional.hardsigmoid(x))
 
 
 @iq_hardsigmoid.function("torch.nn.functional.hardsigmoid")
-def from_hardsigmoid(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refusal:
+def from_hardsigmoid(x: Any, inplace: bool = False) -> Settings:
     """`inplace` is honored by the caller."""
     if getattr(x, "bits", 8) > 16:
         return Refusal("32 bits have no exact quotient; give the layer before it an output of 16 bits")

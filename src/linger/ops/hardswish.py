@@ -8,10 +8,9 @@ rational: it is rounded once, half up, to the output's steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -31,7 +30,7 @@ iq_hardswish.real(lambda torch, x, **_: torch.nn.functional.hardswish(x))
 
 
 @iq_hardswish.function("torch.nn.functional.hardswish")
-def from_hardswish(x: Any, inplace: bool = False) -> Mapping[str, Any] | Refusal:
+def from_hardswish(x: Any, inplace: bool = False) -> Settings:
     """`inplace` is honored by the caller."""
     if getattr(x, "bits", 8) > 16:
         return Refusal("32 bits have no exact product; give the layer before it an output of 16 bits")

@@ -9,10 +9,9 @@ largest difference of two pixels: ½ + 1/64 for 8 bits, 4½ for 16.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks, curves
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -45,7 +44,7 @@ def from_interpolate(
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
-) -> Mapping[str, Any] | Refusal:
+) -> Settings:
     """Images, bilinear, up or down; without antialiasing."""
     if mode != "bilinear" or x.dim() != 4:
         return Refusal(f"mode={mode!r} of {x.dim()} axes has no integer form; use bilinear or nearest on images")

@@ -9,10 +9,9 @@ written. The weight has 16 bits always.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, NodeFacts, Refusal, op
+from linger.dialect import Newer, NodeFacts, Refusal, Settings, op
 from linger.numeric import blocks, curves
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -73,14 +72,14 @@ def real(torch: Any, x: Any, w: Any, b: Any, *, eps: float = curves.DEFAULT_EPS,
     return torch.nn.functional.layer_norm(lines, (w.numel(),), w, b, eps).reshape(x.shape)
 
 
-def _settings(count: int, eps: float) -> Mapping[str, Any] | Refusal:
+def _settings(count: int, eps: float) -> Settings:
     if not curves.is_exact(count, 8):
         return Refusal(f"the sums over {count} numbers would not be exact; normalize fewer than 2^19")
     return {} if eps == curves.DEFAULT_EPS else {"eps": float(eps)}
 
 
 @layernorm_int.layer("torch.nn.LayerNorm")
-def from_layer_norm(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_layer_norm(layer: Any) -> Settings:
     """Only eps is a setting: the axes follow from the weight."""
     return _settings(math.prod(layer.normalized_shape), layer.eps)
 
@@ -88,7 +87,7 @@ def from_layer_norm(layer: Any) -> Mapping[str, Any] | Refusal:
 @layernorm_int.function("torch.nn.functional.layer_norm")
 def from_functional_layer_norm(
     x: object, normalized_shape: Any, weight: object = None, bias: object = None, eps: float = curves.DEFAULT_EPS
-) -> Mapping[str, Any] | Refusal:
+) -> Settings:
     """As for the layer."""
     return _settings(math.prod(normalized_shape), eps)
 

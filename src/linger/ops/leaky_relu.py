@@ -9,11 +9,11 @@ A slope beyond ±1 would widen the range; such a layer stays float (PReLU's outp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks, fixed
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -61,7 +61,7 @@ def rounded_slope(slope: float) -> float:
 
 
 @iq_leaky_relu.function("torch.nn.functional.leaky_relu", "torch.nn.functional.leaky_relu_")
-def from_leaky_relu(x: object, negative_slope: float = 0.01, inplace: bool = False) -> Mapping[str, Any] | Refusal:
+def from_leaky_relu(x: object, negative_slope: float = 0.01, inplace: bool = False) -> Settings:
     """The slope as the file stores it; `inplace` is honored by the caller."""
     if not math.isfinite(negative_slope) or abs(negative_slope) > 1:
         return Refusal(f"negative_slope={negative_slope} is beyond ±1 and widens the range; use PReLU")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from linger.dialect import Newer, Refusal, no_settings, op
+from linger.dialect import Newer, Refusal, Settings, no_settings, op
 from linger.numeric.curves import Q7, GateKit, StateKit, largest_gate
 from linger.numeric.kernel import Kernel, Sample, T
 
@@ -95,7 +95,7 @@ def lstm_int(
 
 
 @lstm_int.layer("torch.nn.LSTM")
-def from_lstm(layer: Any) -> Mapping[str, Any] | Refusal:
+def from_lstm(layer: Any) -> Settings:
     """Its sizes are those of its weights."""
     if layer.proj_size:
         return Refusal("proj_size makes the state smaller by a product that has no integer form")

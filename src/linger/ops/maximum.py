@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linger.dialect import Interval, Refusal, op, two_operands
+from linger.dialect import Interval, Refusal, Settings, op, two_operands
 from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, Sample, T
 
@@ -31,7 +31,7 @@ iq_max.function("torch.maximum", "torch.Tensor.maximum")(two_operands)
 
 
 @iq_max.function("torch.max", "torch.Tensor.max")
-def from_max(x: object, other: Any = None, *rest: Any, **more: Any) -> Mapping[str, Any] | Refusal:
+def from_max(x: object, other: Any = None, *rest: Any, **more: Any) -> Settings:
     """torch.max of two tensors; of one tensor it is another function, which has no integer form."""
     if hasattr(other, "shape") and not rest and not more:
         return {}

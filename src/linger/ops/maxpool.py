@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Newer, Refusal, op
+from linger.dialect import Newer, Refusal, Settings, op
 from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
 
@@ -51,7 +50,7 @@ def from_max_pool2d(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Mapping[str, Any] | Refusal:
+) -> Settings:
     """The window of F.max_pool2d."""
     if return_indices:
         return Refusal("return_indices=True has no integer form")

@@ -7,10 +7,10 @@ the height and width of images is AvgPool2dInt, which the device has.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from linger.dialect import Refusal, kept_axis, op
+from linger.dialect import Refusal, Settings, kept_axis, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -37,7 +37,7 @@ iq_mean.real(lambda torch, x, *, dims, **_: torch.mean(x, dims, keepdim=True))
 
 
 @iq_mean.function("torch.mean", "torch.Tensor.mean")
-def from_mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: object = None) -> Mapping[str, Any] | Refusal:
+def from_mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: object = None) -> Settings:
     """A mean over one axis that is kept; callers bring every other mean into this form."""
     refusal = kept_axis(x, dim, keepdim=keepdim, dtype=dtype)
     if refusal is not None:

@@ -34,15 +34,7 @@ def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
     return x * y if sum(bits) <= FLOAT32_BITS else x.double() * y.double()
 
 
-iq_mul.function(
-    "torch.mul",
-    "torch.multiply",
-    "torch.Tensor.mul",
-    "torch.Tensor.mul_",
-    "torch.Tensor.__mul__",
-    "torch.Tensor.__rmul__",
-    "torch.Tensor.__imul__",
-)(two_operands)
+iq_mul.function("torch.mul", "torch.multiply", methods=("mul", "mul_", "__mul__", "__rmul__", "__imul__"))(two_operands)
 _sample = Sample.pair
 
 iq_mul.samples = (

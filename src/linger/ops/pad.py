@@ -9,10 +9,9 @@ take zeros only. Other modes copy numbers of x and need no op of their own: ling
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import NodeFacts, Refusal, op
+from linger.dialect import NodeFacts, Refusal, Settings, op
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
@@ -53,7 +52,7 @@ def border(*, pads: tuple[int, ...], value: float, scale: float, bits: int) -> t
 
 
 @iq_pad.function("torch.nn.functional.pad", "torch.constant_pad_nd")
-def from_pad(x: Any, pad: Any, mode: Any = "constant", value: float | None = None) -> Mapping[str, Any] | Refusal:
+def from_pad(x: Any, pad: Any, mode: Any = "constant", value: float | None = None) -> Settings:
     """torch counts pads from the last axis, begin and end in turn. `mode` is the value in torch.constant_pad_nd."""
     if not isinstance(mode, str):
         mode, value = "constant", mode

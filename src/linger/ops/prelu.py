@@ -10,10 +10,10 @@ both sides are products at scale_x·scale_w, which are shifted right only. Older
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from linger.dialect import op
+from linger.dialect import Settings, op
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_BITS
 from linger.numeric.kernel import Draw, Kernel, Sample, T
@@ -44,7 +44,7 @@ def exact(torch: Any, x: Any, w: Any, *, bits: Sequence[int]) -> Any:
 
 
 @iq_prelu.function("torch.prelu", "torch.Tensor.prelu", "torch.nn.functional.prelu")
-def from_prelu(x: object, weight: object) -> Mapping[str, Any]:
+def from_prelu(x: object, weight: object) -> Settings:
     """torch.prelu has no settings."""
     return {}
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
@@ -19,7 +18,7 @@ def shuffle_channel(k: Kernel[T], x: T, *, groups: int) -> T:
 @shuffle_channel.function(
     "torch.channel_shuffle", "torch.nn.functional.channel_shuffle", "torch.native_channel_shuffle"
 )
-def from_channel_shuffle(x: Any, groups: int) -> Mapping[str, Any] | Refusal:
+def from_channel_shuffle(x: Any, groups: int) -> Settings:
     """The number of groups; torch refuses one that does not divide the channels."""
     if x.dim() < 3 or groups < 1 or x.shape[1] % groups:
         return Refusal(f"{groups} groups do not divide the channels")

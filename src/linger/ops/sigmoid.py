@@ -47,9 +47,9 @@ def iq_sigmoid_on_venus_a(k: Kernel[T], x: T, *, scale_x: float, scale_o: float,
 
 
 iq_sigmoid.real(lambda torch, x, **_: torch.sigmoid(x))
-iq_sigmoid.function(
-    "torch.sigmoid", "torch.sigmoid_", "torch.special.expit", "torch.Tensor.sigmoid", "torch.Tensor.sigmoid_"
-)(no_settings)
+iq_sigmoid.function("torch.sigmoid", "torch.sigmoid_", "torch.special.expit", methods=("sigmoid", "sigmoid_"))(
+    no_settings
+)
 iq_sigmoid.samples = Sample.gate_curves()
 
 for _variant in iq_sigmoid.variants.values():

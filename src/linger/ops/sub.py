@@ -6,10 +6,9 @@ The device's library has no op of this name; it is iqAdd with the second operand
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Refusal, op
+from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -28,23 +27,14 @@ def iq_sub(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o:
     return k.store(blocks.saturate(k, k.sub(left, right), o_bits), o_bits)
 
 
-@iq_sub.function(
-    "torch.sub",
-    "torch.subtract",
-    "torch.Tensor.sub",
-    "torch.Tensor.subtract",
-    "torch.Tensor.__sub__",
-    "torch.Tensor.sub_",
-    "torch.Tensor.subtract_",
-    "torch.Tensor.__isub__",
-)
-def from_sub(x: object, other: object, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
+@iq_sub.function("torch.sub", "torch.subtract", methods=("sub", "subtract", "__sub__", "sub_", "subtract_", "__isub__"))
+def from_sub(x: object, other: object, *, alpha: float = 1) -> Settings:
     """Plain subtraction; alpha would need a product first."""
     return {} if alpha == 1 else Refusal("alpha ≠ 1 in torch.sub has no integer form; multiply first")
 
 
 @iq_sub.function("torch.rsub", "torch.Tensor.__rsub__", order=("y", "x"))
-def from_reversed(y: Any, other: Any, *, alpha: float = 1) -> Mapping[str, Any] | Refusal:
+def from_reversed(y: Any, other: Any, *, alpha: float = 1) -> Settings:
     """The second argument minus the first."""
     return from_sub(other, y, alpha=alpha)
 

@@ -6,10 +6,9 @@ Several axes are joined into one before it, and an axis that is not kept is remo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from linger.dialect import Refusal, kept_axis, op
+from linger.dialect import Settings, kept_axis, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -30,7 +29,7 @@ iq_sum.real(lambda torch, x, *, dims, **_: torch.sum(x, dims, keepdim=True))
 
 
 @iq_sum.function("torch.sum", "torch.Tensor.sum")
-def from_sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: object = None) -> Mapping[str, Any] | Refusal:
+def from_sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: object = None) -> Settings:
     """A sum over one axis that is kept; callers bring every other sum into this form."""
     return kept_axis(x, dim, keepdim=keepdim, dtype=dtype) or {"dims": dim}
 

@@ -6,10 +6,10 @@ With S1 = Σx and S2 = Σx² over N numbers the variance is (N·S2 − S1²)/(N�
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from linger.dialect import Refusal, kept_axis, op
+from linger.dialect import Refusal, Settings, kept_axis, op
 from linger.numeric import blocks, curves
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
@@ -44,7 +44,7 @@ def real(torch: Any, x: Any, *, dim: int, unbiased: int, **_: Any) -> Any:
 @iq_var.function("torch.var", "torch.Tensor.var")
 def from_var(
     x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
-) -> Mapping[str, Any] | Refusal:
+) -> Settings:
     """A variance over one axis that is kept; callers bring every other one into this form."""
     if correction is not None:
         return Refusal(f"a correction of {correction} has no integer form; use 0 or 1")

@@ -152,11 +152,7 @@ def refuse_fields(complaints: Mapping[str, bool]) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Plain data from JSON, in which no key stands twice and every number is finite.
-
-    Raises:
-        ValueError: It is no such JSON, or nested too deeply.
-    """
+    """Plain data from JSON; a ValueError where a key stands twice, a number is not finite, or it is nested too deeply."""
     try:
         return json.loads(text, object_pairs_hook=_once, parse_float=_finite, parse_constant=_finite)
     except RecursionError as error:

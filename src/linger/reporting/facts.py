@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from linger.errors import UsageError
+from linger.errors import UsageError, refuse_if
 from linger.records.reading import Real, parse_json, read
 from linger.records.table import finite
 
@@ -388,11 +388,7 @@ class Run:
 
 
 def read_run(text: str, where: str) -> Run:
-    """The run that `to_json` wrote; `where` names it in errors.
-
-    Raises:
-        UsageError: This is no run, or one of a version that this linger does not know; every wrong key is named.
-    """
+    """Read the run that `to_json` wrote; refuse another format or version, and name every wrong key; `where` names the file."""
     try:
         content = parse_json(text)
     except ValueError as error:
@@ -401,11 +397,11 @@ def read_run(text: str, where: str) -> Run:
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UsageError(f"{where}: this is no report data. Give a file that linger quantize or linger report wrote.")
-    if content.get("version") != FORMAT_VERSION:
-        raise UsageError(
-            f"{where}: version {content.get('version')!r} of report data; this linger reads {FORMAT_VERSION}. "
-            "Make it again with this linger."
-        )
+    refuse_if(
+        content.get("version") != FORMAT_VERSION,
+        f"{where}: version {content.get('version')!r} of report data; this linger reads {FORMAT_VERSION}. "
+        "Make it again with this linger.",
+    )
     own = {key: value for key, value in content.items() if key not in ("format", "version", _DECISION)}
     return read(Run, own, f"{where}: report data with wrong entries", "Make it again.")
 

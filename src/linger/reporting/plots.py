@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.errors import UsageError, install_line, listing
+from linger.errors import UsageError, install_line, listing, refuse_if
 from linger.files import write_atomically
 
 if TYPE_CHECKING:
@@ -38,11 +38,7 @@ _LINEAR_TO = 16.0
 
 
 def draw_tensor(item: Item, values: tuple[NDArray[Any], NDArray[Any]], path: Path) -> None:
-    """The histogram (edges, counts) of a tensor with the 8-bit grid of linger's rule, the points where it clips and the limit advised.
-
-    Raises:
-        UsageError: matplotlib is missing, or the file is neither .png nor .svg.
-    """
+    """Draw the histogram (edges, counts) of a tensor with the 8-bit grid of linger's rule, where it clips, and the limit advised."""
     figure = _figure(path, 8, 4)
     axes = figure.add_subplot()
     edges, counts = values
@@ -75,13 +71,8 @@ def _draw_grid(axes: Axes, item: Item) -> None:
 
 
 def draw_layers(names: Sequence[str], decibels: Sequence[float], path: Path, *, title: str) -> None:
-    """Signal to noise, a bar per layer, in the order given; the worst fifth in red.
-
-    Raises:
-        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
-    """
-    if not names:
-        raise UsageError(f"{path}: there is no layer to draw.")
+    """Draw the signal to noise of each layer as a bar, in the order given, the worst fifth in red."""
+    refuse_if(not names, f"{path}: there is no layer to draw.")
     figure = _figure(path, 9, max(2.5, 0.22 * len(names) + 1))
     axes = figure.add_subplot()
     heights = [min(max(d, -_CEILING_DB), _CEILING_DB) for d in decibels]
@@ -109,8 +100,7 @@ def draw_differences(
     Raises:
         UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
     """
-    if not names:
-        raise UsageError(f"{path}: there is no tensor to draw.")
+    refuse_if(not names, f"{path}: there is no tensor to draw.")
     figure = _figure(path, min(max(6.0, 0.16 * len(names) + 2), _WIDEST), 4.5)
     axes = figure.add_subplot()
     colors = [_GREY if real else _BLUE for real in are_real]
@@ -163,13 +153,10 @@ def _label(name: str) -> str:
 
 
 def require_image(path: Path) -> None:
-    """Refuse a image that could not be drawn, before the work that leads to it.
-
-    Raises:
-        UsageError: The file is neither .png nor .svg, or matplotlib is missing.
-    """
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: images are written as {listing(SUFFIXES)}. Choose one of these endings.")
+    """Refuse an image that could not be drawn (its ending, a missing matplotlib) before the work that leads to it."""
+    refuse_if(
+        path.suffix not in SUFFIXES, f"{path}: images are written as {listing(SUFFIXES)}. Choose one of these endings."
+    )
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:

@@ -17,7 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten_with_path, tree_leaves, t
 
 from linger.analysis.batches import Forward, evaluating, failure_of, first_pass, passes_of
 from linger.dialect import Op, ops
-from linger.errors import LingerError, UsageError, listing
+from linger.errors import LingerError, UsageError, listing, refuse_if
 from linger.graph.core.dialects import stands_for
 from linger.graph.core.nodes import is_dialect, required_inputs
 from linger.numeric.numpy_kernel import NumpyKernel
@@ -73,20 +73,12 @@ def are_by_name(call: ExampleCall, names: Sequence[str], in_file: Sequence[str])
 
 
 def read_call(model: Exportable, args: object, kwargs: Mapping[str, Any] | None) -> ExampleCall:
-    """Read the arguments of a pass in any form that inputs may have; of several batches, the first.
-
-    Raises:
-        UsageError: They are not what forward takes.
-    """
+    """Read the arguments of a pass, in any form that inputs may have and forward takes; of several batches, the first."""
     return ExampleCall(*_as_plain(first_pass(model, args, "args", kwargs)))
 
 
 def calls_of(model: Exportable, inputs: object, kwargs: Mapping[str, Any] | None = None) -> Iterator[ExampleCall]:
-    """A call for each batch of inputs.
-
-    Raises:
-        UsageError: They are not what forward takes.
-    """
+    """A call for each batch of inputs, which forward must take."""
     return (ExampleCall(*_as_plain(one)) for one in passes_of(model, inputs, "inputs", kwargs))
 
 
@@ -161,6 +153,11 @@ def _leaves(call: ExampleCall) -> tuple[list[tuple[str, Any]], TreeSpec]:
 
 def _key(entry: object) -> str:
     return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
+
+
+def tensors_in(tree: object) -> list[Tensor]:
+    """The tensors among the leaves of nested tuples, lists and dicts."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _is_input(value: object) -> bool:
@@ -273,7 +270,7 @@ def _recorded(model: nn.Module, call: ExampleCall, file: ir.Model | None) -> Rec
             raise UsageError("verify: this model is not quantized. Call linger.init(model) first.")
         runtime.recorder, runtime.has_open_sizes = keep, file is not None and _has_open_forms(file)
         with _observing(runtime, observed.note):
-            outputs = [t for t in tree_leaves(run_once(model, call)) if isinstance(t, Tensor)]
+            outputs = tensors_in(run_once(model, call))
         recording.inputs = [t.detach().cpu().numpy() for t in call.tensors()]
         recording.outputs = [_as_array(t) for t in outputs]
     if file is not None:
@@ -334,7 +331,7 @@ def _outputs_with(
         assert runtime is not None  # it was recorded
         try:
             with _observing(runtime, overwrite):
-                return [_as_array(t) for t in tree_leaves(run_once(model, call)) if isinstance(t, Tensor)]
+                return [_as_array(t) for t in tensors_in(run_once(model, call))]
         except LingerError:  # also raised if the tensor of a view was replaced: then it is used
             return None
 
@@ -380,11 +377,7 @@ def _as_array(t: Tensor) -> NDArray[Any]:
 def _fit_inputs(
     recording: Recording, file: ir.Model, observed: _Observed, call: ExampleCall, names: Sequence[str]
 ) -> None:
-    """Choose the inputs that the file has, and quantize those that it takes as integers where the call has real values.
-
-    Raises:
-        UsageError: The file takes integers for an input that the model does not quantize as it is.
-    """
+    """Choose the inputs that the file has, and quantize those that it takes as integers as the model does, which must."""
     inputs, present = required_inputs(file), _computed_names(file)
     tensors = _choose_inputs(recording, [v.name or "" for v in inputs], call, names)
     wrong = []
@@ -396,11 +389,11 @@ def _fit_inputs(
             _quantize_input(recording, i, quants, present)
         else:
             wrong.append(str(value.name))
-    if wrong:
-        raise UsageError(
-            f"verify: the file takes integers for {listing(wrong)}, and the model quantizes no input as it comes in there. "
-            "Give recordings with the integers, or export with is_input_quant=False."
-        )
+    refuse_if(
+        wrong,
+        f"verify: the file takes integers for {listing(wrong)}, and the model quantizes no input as it comes in there. "
+        "Give recordings with the integers, or export with is_input_quant=False.",
+    )
 
 
 def _choose_inputs(

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from linger.errors import UsageError
+from linger.errors import UsageError, refuse_if
 from linger.records.reading import read
 
 if TYPE_CHECKING:
@@ -88,11 +88,7 @@ class Target:
         return Status.UNTRIED if op_type in self.ops | self.unpacked_ops else Status.REFUSED
 
     def table(self, name: str, kind: type[T]) -> T:
-        """A table of the file as the dataclass of what reads it.
-
-        Raises:
-            UsageError: Values are unknown, missing or of another type; all of them are named.
-        """
+        """A table of the file as the dataclass of what reads it; all unknown, missing and mistyped values are refused at once."""
         return read(kind, self.limits.get(name, {}), f"the chip file of {self.name}", COMPARE, place=f"[{name}]")
 
     def takes(self, op_type: str) -> bool:
@@ -138,8 +134,10 @@ def _all_targets() -> dict[str, Target]:
     # our own files are right, as tests show, and every command reads them: what checks them is not loaded for that
     contents = [_values(path) for path in sorted(_FOLDER.glob("*.toml")) if path != _SHARED]
     found = [Target(**_with_sets(content)) for content in contents]
-    if sum(target.is_default for target in found) != 1:
-        raise UsageError(f"{_FOLDER}: one chip must be the default, no more and no less. Set is_default in one file.")
+    refuse_if(
+        sum(target.is_default for target in found) != 1,
+        f"{_FOLDER}: one chip must be the default, no more and no less. Set is_default in one file.",
+    )
     return {target.name: target for target in sorted(found, key=lambda target: not target.is_default)}
 
 
@@ -155,11 +153,7 @@ DEFAULT_TARGET = next(iter(TARGETS.values()))
 
 
 def find_target(name: str) -> Target:
-    """The chip of this name.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """The chip of this name; a UsageError that names all chips if there is none."""
     if not isinstance(name, str) or name not in TARGETS:
         by_letters = {known.lower(): known for known in TARGETS}
         near = get_close_matches(str(name).lower(), by_letters, n=1)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -87,10 +88,7 @@ def distill(
             another model; a number is out of range; no output depends on a weight. The model is then as it was.
     """
     where = "distill"
-    least = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size, "budget": budget}
-    wrong = [f"{name} is {value!r}" for name, value in least.items() if value is not None and not 0 < value < math.inf]
-    if wrong:
-        raise UsageError(f"{where}: {', '.join(wrong)}; a number above 0 is expected.")
+    _require_positive(where, steps=steps, learning_rate=learning_rate, batch_size=batch_size, budget=budget)
     require_pair(where, model, reference)
     batches = checked_data(where, model, data)
     learned, held = split_data(where, batches)
@@ -111,6 +109,14 @@ def distill(
         raise KeyboardInterrupt
     changes = () if after == before else tuple(_changes(model, parameters, state))
     return Remedy(where, error_db(before), error_db(after), changes, trials=training.looks)
+
+
+def _require_positive(where: str, **numbers: float | None) -> None:
+    wrong = [
+        f"{name} is {value!r}" for name, value in numbers.items() if value is not None and not 0 < value < math.inf
+    ]
+    if wrong:
+        raise UsageError(f"{where}: {', '.join(wrong)}; a number above 0 is expected.")
 
 
 def _regrouped(where: str, batches: Sequence[Batch], size: int, generator: torch.Generator) -> list[Batch]:
@@ -286,27 +292,26 @@ def grid_steps(model: nn.Module) -> Parameters:
     much finer. Behind a batch norm the grid is that of the folded weights, seen through the batch norm, whose own parameters
     are left out. Any other parameter has the 8-bit grid of its range.
     """
+    layers = [layer for layer in model.modules() if isinstance(layer, QuantizedBase)]
+    left_out = set(chain.from_iterable(bn.parameters() for layer in layers if (bn := getattr(layer, "bn", None))))
     steps: dict[nn.Parameter, Tensor] = {}
-    left_out: set[nn.Parameter] = set()
-    for layer in model.modules():
-        if isinstance(layer, QuantLayer) and layer.bn is not None:
-            left_out |= set(layer.bn.parameters())
-        if isinstance(layer, QuantizedBase):
-            for parameter, step in _own_steps(layer):
-                steps.setdefault(parameter, step)
+    for parameter, step in chain.from_iterable(map(_own_steps, layers)):
+        steps.setdefault(parameter, step)
     trained = {n: p for n, p in model.named_parameters() if p.is_floating_point() and p not in left_out}
-    for p in trained.values():
-        if p not in steps:
-            steps[p] = torch.tensor(1.0 / scale_for(max_abs(p), _USUAL_BITS), device=p.device)
-    return {name: (parameter, steps[parameter]) for name, parameter in trained.items()}
+    return {name: (p, steps[p] if p in steps else _usual_step(p)) for name, p in trained.items()}
+
+
+def _usual_step(parameter: nn.Parameter) -> Tensor:
+    return torch.tensor(1.0 / scale_for(max_abs(parameter), _USUAL_BITS), device=parameter.device)
 
 
 def _own_steps(layer: QuantizedBase) -> Iterator[tuple[nn.Parameter, Tensor]]:
     if isinstance(layer, QuantRecurrent):
         for name, parameter in layer.named_parameters(recurse=False):
-            _, side, *rest = name.split("_")
-            end = "_".join(part for part in rest if part != "l0")
-            yield parameter, _step_of(layer, ("iw" if side == "ih" else "hw") + (f"_{end}" if end else ""))
+            _, side, *rest = name.split(
+                "_"
+            )  # weight_ih_l0 has the range iw, bias_hh_l1_reverse the range hw_l1_reverse
+            yield parameter, _step_of(layer, "_".join([{"ih": "iw", "hh": "hw"}[side], *rest]).replace("_l0", ""))
     if not isinstance(layer, QuantLayer) or isinstance(layer, NormLayer) or "scale_w" not in layer._buffers:  # noqa: SLF001 - get_buffer raises
         return
     weight, factor = _step_of(layer, "w"), None

@@ -195,19 +195,22 @@ class _Errors:
         path, x, last = name.rpartition(".")[0], operands[0], operands[-1]
         if isinstance(last, Frozen):
             if isinstance(x, QTensor) and not op.normalizes:
-                key, y = _key(path, "o"), accumulate(op, attributes, x.content, last.weight, last.bias)
-                layer = self._ranges[key].layer if key in self._ranges else None
-                self.add(key, y.clamp_min(0) if isinstance(layer, QuantLayer) and layer.is_ahead_of_relu else y)
+                self._add_product(_key(path, "o"), accumulate(op, attributes, x.content, last.weight, last.bias))
         elif op.name == "Quant":
             for end in ("x", "i"):
                 self.add(_key(path, end), last)
-        elif op.state_name is not None and self._runtime.frame is not None:
+        elif op.state_name is not None:
             self._add_function(op, [o for o in operands if isinstance(o, QTensor)])
+
+    def _add_product(self, key: str, y: Tensor) -> None:
+        layer = self._ranges[key].layer if key in self._ranges else None
+        self.add(key, y.clamp_min(0) if isinstance(layer, QuantLayer) and layer.is_ahead_of_relu else y)
 
     def _add_function(self, op: Op, operands: Sequence[QTensor]) -> None:
         """A sum, a product of tensors or a concatenation, whose range is a child of the module at work."""
         frame, fast = self._runtime.frame, functional_fast_path(op)
-        assert frame is not None  # checked by the caller
+        if frame is None:
+            return
         index = frame.indices[op.name if op.has_own_counter else ""] - 1
         key = _key(frame.path, f"{KEY_PREFIX}{op.state_name}_{index}.o")
         if key not in self._ranges or isinstance(fast, RealFastPath):

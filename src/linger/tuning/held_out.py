@@ -25,17 +25,11 @@ _ONE_INPUT = "The data are one input that cannot be split, so every step was jud
 
 @dataclass(frozen=True)
 class Parts:
-    """The data in two parts.
+    """The data in two parts."""
 
-    Attributes:
-        tuning: What remedies see.
-        held_out: What they are judged by; never given to a remedy.
-        note: A sentence where both had to be the same.
-    """
-
-    tuning: tuple[Batch, ...]
-    held_out: tuple[Batch, ...]
-    note: str = ""
+    tuning: tuple[Batch, ...]  # what remedies see
+    held_out: tuple[Batch, ...]  # what they are judged by; never given to a remedy
+    note: str = ""  # a sentence where both had to be the same
 
 
 def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
@@ -98,13 +92,13 @@ def _has_rows(reference: nn.Module, batch: Batch) -> bool:
         whole, alone = OutputError(reference, [batch, rows_of_batch(batch, last)]).expected
     except UsageError:
         return False
-    return all(
-        w.dim()
-        and len(w) == max(counts)
-        and w[last].shape == a.shape
-        and torch.allclose(w[last], a, rtol=_SAME, atol=_SAME * float(w.abs().max()))
-        for w, a in zip(whole, alone, strict=True)
-    )
+    return all(_is_row(w, a, last) for w, a in zip(whole, alone, strict=True))
+
+
+def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
+    if not whole.dim() or len(whole) != row.start + 1 or whole[row].shape != alone.shape:
+        return False
+    return torch.allclose(whole[row], alone, rtol=_SAME, atol=_SAME * float(whole.abs().max()))
 
 
 def _grouped(rows: Sequence[Batch]) -> list[Batch]:

@@ -60,8 +60,7 @@ class LearnedRanges:
         if runtime is None:
             raise UsageError("LearnedRanges: the model is not quantized. Call linger.init and calibrate it first.")
         self._model, self._runtime = model, runtime
-        products = [r for r in ranges_of(model).values() if isinstance(r.layer, QuantLayer) and r.layer.can_shift]
-        self._ranges = [r for r in products if r.scale and not isinstance(r.layer, NormLayer)]
+        self._ranges = [r for r in ranges_of(model).values() if r.scale and _is_learned(r.layer)]
         self.keys = tuple(r.key for r in self._ranges)
         if not self.keys:
             raise UsageError(
@@ -141,6 +140,10 @@ class LearnedRanges:
                 self.exponents.grad[number] += float((gradient * _derivative(values, real(), scale, bits)).sum())
 
         rounded.register_hook(learn)
+
+
+def _is_learned(layer: nn.Module) -> bool:
+    return isinstance(layer, QuantLayer) and not isinstance(layer, NormLayer) and layer.can_shift
 
 
 def _derivative(rounded: Tensor, real: Tensor, scale: float, bits: int) -> Tensor:

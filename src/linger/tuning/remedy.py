@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -160,7 +161,10 @@ def require_pair(where: str, model: object, reference: object) -> None:
     runtime = runtime_of(reference) if isinstance(reference, nn.Module) else None
     if runtime is None or not runtime.stays_real:  # a quantized model in real numbers is its own reference
         require_float(f"{where}, reference", reference)
-    assert isinstance(reference, nn.Module)
+    _require_layers(where, model, cast(nn.Module, reference))
+
+
+def _require_layers(where: str, model: nn.Module, reference: nn.Module) -> None:
     layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, QuantizedBase)}
     missing = [path for path, layer in layers.items() if layer.lacks_scale]
     if missing:

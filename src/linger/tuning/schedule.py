@@ -22,7 +22,7 @@ from linger.quantization.core.runtime import Runtime, is_in_group, runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer
-from linger.tuning.mixed_precision.stages import Stages, Wish, read_wishes
+from linger.tuning.mixed_precision.stages import Stages, Wish, is_count, read_wishes
 
 PLATEAU = "plateau"
 """What a user writes instead of a step."""
@@ -31,14 +31,18 @@ _MARK = -2.0
 """The first number of a row that holds a metric, so that it is not taken for what a training pass has seen."""
 
 
-class Plateau:
-    """Waits until a metric has not improved for a number of metrics.
+logger = logging.getLogger(__name__)
 
-    Attributes:
-        found_at: The step at which that was so; None before.
-        best: The best metric so far.
-        waited: Metrics since then.
-    """
+_KEYS = ("step", "best", "waited", "plateau_at", "settings")
+_REAL = "trains in real numbers"
+_INTEGERS = "integers"
+_RANGES = "ranges"
+_OF_WEIGHTS = " and those of weights"
+_BATCH_NORMS = "batch norms"
+
+
+class _Plateau:
+    """Waits until a metric has not improved for a number of metrics: `waited` since the `best`, `found_at` a step."""
 
     def __init__(self, begins: int, patience: int, mode: str) -> None:
         self._begins, self._patience, self._mode = begins, patience, mode
@@ -52,11 +56,7 @@ class Plateau:
         self.found_at = None if found_at is None else int(found_at)
 
     def sees(self, metric: float | None, step: int) -> bool:
-        """Take the metric after so many steps, of all processes; True where this one makes it a plateau.
-
-        Raises:
-            UsageError: The processes of a group are at different steps, or one does not answer.
-        """
+        """Take the metric after so many steps, of all processes; True where this one makes it a plateau."""
         if self.found_at is not None:
             return False
         value = self._of_all(metric, step)
@@ -71,8 +71,7 @@ class Plateau:
 
     def _of_all(self, metric: float | None, step: int) -> float | None:
         """The mean of the metrics that the processes give, in the order of their ranks; None where none gives any."""
-        distributed = torch.distributed
-        if not is_in_group() or distributed.get_world_size() == 1:
+        if not is_in_group() or torch.distributed.get_world_size() == 1:
             return metric
         told = [_MARK, step, metric is not None, 0.0 if metric is None else metric]
         own = torch.tensor(told, dtype=torch.float64, device=Group.device_for(torch.device("cpu")))
@@ -83,18 +82,17 @@ class Plateau:
                 "Schedule.step: while a plateau is waited for, the processes compare their metrics, and one did not answer "
                 f"({in_one_line(error.__cause__ or error)}). Call it equally often in each; go on from a checkpoint."
             ) from error
-        steps = [str(int(row[1])) if row[0] == _MARK else "none" for row in rows]
-        if len(set(steps)) > 1:
-            raise UsageError(
-                f"Schedule.step: the processes are at the steps {', '.join(steps)}. Call it equally often in each."
-            )
-        given = [row[3] for row in rows if row[2]]
-        return math.fsum(given) / len(given) if given else None
+        return _mean_metric(rows)
 
 
-logger = logging.getLogger(__name__)
-
-_KEYS = ("step", "best", "waited", "plateau_at", "settings")
+def _mean_metric(rows: list[list[float]]) -> float | None:
+    steps = [str(int(row[1])) if row[0] == _MARK else "none" for row in rows]
+    if len(set(steps)) > 1:
+        raise UsageError(
+            f"Schedule.step: the processes are at the steps {', '.join(steps)}. Call it equally often in each."
+        )
+    metrics = [row[3] for row in rows if row[2]]
+    return math.fsum(metrics) / len(metrics) if metrics else None
 
 
 class Event(NamedTuple):
@@ -158,29 +156,16 @@ class Schedule:
         self._model, self._runtime = _quantized(model)
         wishes, problems = read_wishes(widths)
         self._stages = Stages(self._model, self._runtime, wishes)
-        if not _is_count(float_steps):
-            problems.append(f"float_steps={float_steps!r} (a number of steps)")
-        if not _is_count(patience) or patience == 0:
-            problems.append(f"patience={patience!r} (a number of metrics, at least 1)")
         freezes = {"freeze_ranges": freeze_ranges, "freeze_batch_norms": freeze_batch_norms}
-        problems += [
-            f"{name}={given!r} (a step, or {PLATEAU!r})"
-            for name, given in freezes.items()
-            if given is not None and given != PLATEAU and not _is_count(given)
-        ]
-        if mode not in ("min", "max"):
-            problems.append(f"mode={mode!r} ('min' or 'max')")
-        if freeze_weights and freeze_ranges is None:
-            problems.append("freeze_weights=True without freeze_ranges (say when)")
-        problems += self._stages.problems()
+        others = {"float_steps": float_steps, "freeze_weights": freeze_weights, "patience": patience, "mode": mode}
+        problems += [*_wrong_options({**others, **freezes}), *self._stages.problems()]
         problems += _refused_by_processes(model, self._model, freezes=freeze_ranges is not None or float_steps != 0)
         if problems:
             raise UsageError(f"Schedule: {listing(problems)}.")
         self._float_steps, self._freezes, self._freezes_weights = float_steps, freezes, freeze_weights
-        others = {"float_steps": float_steps, "freeze_weights": freeze_weights, "patience": patience, "mode": mode}
-        self._settings = {name: repr(given) for name, given in {**others, **freezes, "widths": _plain(widths)}.items()}
+        self._settings = {name: repr(value) for name, value in {**others, **freezes, "widths": _plain(widths)}.items()}
         begins = max([float_steps, *self._stages.steps])
-        self._plateau = Plateau(begins, patience, mode) if PLATEAU in freezes.values() else None
+        self._plateau = _Plateau(begins, patience, mode) if PLATEAU in freezes.values() else None
         self._steps = 0
         self._chosen: list[Range] = []
         self._fixed: list[nn.Parameter] = []
@@ -203,7 +188,8 @@ class Schedule:
     def __repr__(self) -> str:
         now: dict[str, str] = {}
         for event in self.events:
-            now["arithmetic" if event.what in (_REAL, _INTEGERS) else _kind(event.what)] = event.what
+            kind = "arithmetic" if event.what in (_REAL, _INTEGERS) else "widths"  # a later event of a kind replaces it
+            now[event.what if event.what.endswith("frozen") else kind] = event.what
         told = ", ".join(what for what in now.values() if what != _INTEGERS)
         coming = next((event for event in self._plan() if event.step > self._steps), None)
         ahead = "" if coming is None else f"; next: {coming.what} at step {coming.step}"
@@ -255,25 +241,10 @@ class Schedule:
         Raises:
             UsageError: Keys are missing or unknown, a value is no number, or the options are others; nothing is changed.
         """
-        keys = set(state) if isinstance(state, Mapping) else set()
-        problems = [f"{key!r} is missing" for key in _KEYS if key not in keys]
-        problems += [f"{key!r} is unknown" for key in sorted(map(str, keys - set(_KEYS)))]
-        optional = {key: state[key] for key in ("best", "plateau_at") if key in keys and state[key] is not None}
-        problems += [
-            f"{key}={state[key]!r} is no step" for key in ("step", "waited") if not _is_count(state.get(key, 0))
-        ]
-        problems += [f"{key}={value!r} is no number" for key, value in optional.items() if not _is_number(value)]
+        problems = list(_wrong_state(state if isinstance(state, Mapping) else {}))
         if problems:
             raise UsageError(f"Schedule.load_state_dict: {listing(problems)}. Give what state_dict returned.")
-        self._refuse_others(state["settings"])
-        self._steps = int(state["step"])
-        if self._plateau is not None:
-            self._plateau.restore(state["best"], int(state["waited"]), state["plateau_at"])
-        self._apply()
-
-    def _refuse_others(self, settings: object) -> None:
-        """Refuse the settings of another schedule."""
-        saved = settings if isinstance(settings, Mapping) else {}
+        saved = state["settings"] if isinstance(state["settings"], Mapping) else {}
         others = [
             f"{name}={saved.get(name, 'nothing')} there, {own} here"
             for name, own in self._settings.items()
@@ -284,25 +255,29 @@ class Schedule:
                 f"Schedule.load_state_dict: the state is that of another schedule: {listing(others)}. Make the schedule with "
                 "the options that it had."
             )
+        self._steps = int(state["step"])
+        if self._plateau is not None:
+            self._plateau.restore(state["best"], int(state["waited"]), state["plateau_at"])
+        self._apply()
 
     # what is due
     def _plan(self) -> Iterator[Event]:
         """All events whose step is known, in order."""
-        found = [Event(step, self._stages.told(step)) for step in self._stages.steps]
+        events = [Event(step, self._stages.told(step)) for step in self._stages.steps]
         if self._float_steps:
-            found += [Event(0, _REAL), Event(self._float_steps, _INTEGERS)]
+            events += [Event(0, _REAL), Event(self._float_steps, _INTEGERS)]
         for name, what in (("freeze_ranges", _RANGES), ("freeze_batch_norms", _BATCH_NORMS)):
             step = self._freezes_at(name)
             if step is not None:
                 is_all = name == "freeze_ranges" and self._freezes_weights
-                found.append(Event(step, f"{what}{_OF_WEIGHTS if is_all else ''} frozen"))
-        return iter(sorted(found, key=lambda event: (event.step, event.what != _REAL)))
+                events.append(Event(step, f"{what}{_OF_WEIGHTS if is_all else ''} frozen"))
+        return iter(sorted(events, key=lambda event: (event.step, event.what != _REAL)))
 
     def _freezes_at(self, name: str) -> int | None:
-        given = self._freezes[name]
-        if given == PLATEAU:
+        when = self._freezes[name]
+        if when == PLATEAU:
             return None if self._plateau is None else self._plateau.found_at
-        return None if given is None else int(given)
+        return None if when is None else int(when)
 
     def _is_frozen(self, name: str) -> bool:
         step = self._freezes_at(name)
@@ -330,20 +305,20 @@ class Schedule:
             while self._chosen:
                 self._chosen.pop().choose_range(None)
             return
-        for found in ranges_of(self._model).values():
-            if found.kind is Kind.WEIGHT and found.chosen_range() is None:
-                largest = _largest_weight(found)
+        for one in ranges_of(self._model).values():
+            if one.kind is Kind.WEIGHT and one.chosen_range() is None:
+                largest = _largest_weight(one)
                 if largest > ZEROS:
-                    found.choose_range(largest)
-                    self._chosen.append(found)
+                    one.choose_range(largest)
+                    self._chosen.append(one)
 
     def _hold_learned(self, *, is_held: bool) -> None:
         """A learned range is frozen by its parameter: what has no gradient stays."""
         while self._fixed and not is_held:
             self._fixed.pop().requires_grad_()
-        for found in ranges_of(self._model).values() if is_held else ():
-            learned = found.learned
-            is_meant = found.kind is not Kind.WEIGHT or self._freezes_weights
+        for one in ranges_of(self._model).values() if is_held else ():
+            learned = one.learned
+            is_meant = one.kind is not Kind.WEIGHT or self._freezes_weights
             if learned is not None and is_meant and learned.parameter.requires_grad:
                 learned.parameter.requires_grad_(False).grad = None  # noqa: FBT003 - torch's own name says it
                 self._fixed.append(learned.parameter)
@@ -361,16 +336,19 @@ class Schedule:
                 self._hooks.append(module.register_forward_pre_hook(_use_running_statistics))
 
 
-_REAL = "trains in real numbers"
-_INTEGERS = "integers"
-_RANGES = "ranges"
-_OF_WEIGHTS = " and those of weights"
-_BATCH_NORMS = "batch norms"
-
-
-def _kind(what: str) -> str:
-    """Events of one kind replace each other in what is true now."""
-    return what if what.endswith("frozen") else "widths"
+def _wrong_options(options: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the options, apart from the widths."""
+    if not is_count(options["float_steps"]):
+        yield f"float_steps={options['float_steps']!r} (a number of steps)"
+    if not is_count(options["patience"]) or options["patience"] == 0:
+        yield f"patience={options['patience']!r} (a number of metrics, at least 1)"
+    for name in ("freeze_ranges", "freeze_batch_norms"):
+        if options[name] not in (None, PLATEAU) and not is_count(options[name]):
+            yield f"{name}={options[name]!r} (a step, or {PLATEAU!r})"
+    if options["mode"] not in ("min", "max"):
+        yield f"mode={options['mode']!r} ('min' or 'max')"
+    if options["freeze_weights"] and options["freeze_ranges"] is None:
+        yield "freeze_weights=True without freeze_ranges (say when)"
 
 
 def _quantized(model: nn.Module) -> tuple[nn.Module, Runtime]:
@@ -393,13 +371,19 @@ def _refused_by_processes(given: nn.Module, model: nn.Module, *, freezes: bool) 
     ]
 
 
+def _wrong_state(state: Mapping[str, Any]) -> Iterator[str]:
+    """What a saved state lacks, or has wrong."""
+    yield from (f"{key!r} is missing" for key in _KEYS if key not in state)
+    yield from (f"{key!r} is unknown" for key in sorted(map(str, set(state) - set(_KEYS))))
+    yield from (f"{key}={state[key]!r} is no step" for key in ("step", "waited") if not is_count(state.get(key, 0)))
+    for key in ("best", "plateau_at"):
+        if state.get(key) is not None and not _is_number(state[key]):
+            yield f"{key}={state[key]!r} is no number"
+
+
 def _plain(widths: object) -> object:
     """Widths as dictionaries, whatever mappings they were given in."""
     return {key: _plain(value) for key, value in widths.items()} if isinstance(widths, Mapping) else widths
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_number(value: object) -> bool:
@@ -407,20 +391,18 @@ def _is_number(value: object) -> bool:
 
 
 def _number(metric: object) -> float | None:
-    if metric is None or _is_number(metric):
-        return None if metric is None else float(metric)  # type: ignore[arg-type]  # just asked
-    if isinstance(metric, Tensor) and metric.numel() == 1:
-        return float(metric.detach())
+    if metric is None:
+        return None
     try:
-        return float(metric)  # type: ignore[arg-type]  # a number of numpy
+        return float(metric.detach() if isinstance(metric, Tensor) else metric)  # type: ignore[arg-type]  # it may be none
     except (TypeError, ValueError) as error:
         raise UsageError(f"Schedule.step: metric={metric!r} is no number. Give one figure, or nothing.") from error
 
 
-def _largest_weight(found: Range) -> float:
+def _largest_weight(one: Range) -> float:
     """The largest magnitude of weights as they are now; of a product in a forward, as its last pass saw them."""
-    weights = getattr(found.layer, "range_weights", dict[str, Tensor])()
-    return max_abs(weights[found.name]) if found.name in weights else float(found.running.read())
+    weights = getattr(one.layer, "range_weights", dict[str, Tensor])()
+    return max_abs(weights[one.name]) if one.name in weights else float(one.running.read())
 
 
 def _use_running_statistics(module: nn.Module, args: tuple[Any, ...]) -> None:

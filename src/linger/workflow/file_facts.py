@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from linger.errors import LingerError, UsageError, counted, printable
 from linger.files import is_unchanged
 from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of
 from linger.graph.core.nodes import describe, required_inputs
+from linger.graph.formats.tensor_formats import UNKNOWN
 from linger.graph.network import Lifetime, Network, data_files
 from linger.progress import progress
 from linger.proof import verify
@@ -33,13 +34,7 @@ from linger.runtime.reference import Reference
 from linger.runtime.session import Session, has_saturating_products
 from linger.targets import Target
 from linger.verification.feeds import spread_feeds
-from linger.verification.proof.certificate import (
-    EQUAL,
-    describe_model,
-    is_untouched,
-    read_certificate,
-    used_versions,
-)
+from linger.verification.proof.certificate import EQUAL, describe_model, is_untouched, read_certificate, used_versions
 from linger.verification.proof.result import Verification
 from linger.workflow.file_layers import FLOAT, MOST_BINS, STANDARD, FileLayers, Grid, Tally, read_array
 
@@ -67,11 +62,7 @@ def proof_of(verification: Verification, path: Path, data_files: Sequence[Path])
 
 
 def require_same_file(verification: Verification, path: Path) -> None:
-    """Refuse a verification of another file, or of what the file was before it changed.
-
-    Raises:
-        UsageError: It is about something else.
-    """
+    """Refuse a verification of another file, or of what the file was before it changed."""
     evidence = verification.evidence
     if evidence is None or evidence.model is None:
         raise UsageError(
@@ -86,9 +77,7 @@ def require_same_file(verification: Verification, path: Path) -> None:
 def proof_of_certificate(certificate: Path, path: Path, data_files: Sequence[Path]) -> Proof | None:
     """A certificate as a report shows it, nothing is computed again; None where nothing was proven.
 
-    Raises:
-        UsageError: There is no such certificate, it was changed by hand, or it is about another file.
-        VerificationError: It is no complete certificate.
+    One that is missing, incomplete, changed by hand or about another file is refused.
     """
     content = read_certificate(certificate)
     if not is_untouched(content):
@@ -106,10 +95,7 @@ def proof_of_certificate(certificate: Path, path: Path, data_files: Sequence[Pat
     return Proof(
         is_exact=content["verdict"] == EQUAL,
         summary=content["summary"],
-        compared=(
-            *_computations(content["expected_by"]),
-            *(witness["description"] for witness in content.get("witnesses", [])),
-        ),
+        compared=(*_computations(content["expected_by"]), *(w["description"] for w in content.get("witnesses", []))),
         integers=counts["integers"],
         differing=counts["differing"],
         tensors=counts["tensors"],
@@ -132,12 +118,11 @@ def _computations(expected_by: str) -> tuple[str, ...]:
 
 def _digests(described: Mapping[str, Any], batches: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """SHA-256 by name: the file, its data files, and all inputs together."""
-    found = {str(described["name"]): str(described["sha256"])}
-    found |= {str(entry["name"]): str(entry["sha256"]) for entry in described["external"]}
+    digests = {str(entry["name"]): str(entry["sha256"]) for entry in (described, *described["external"])}
     if batches:
         text = "\n".join(f"{name} {digest}" for batch in batches for name, digest in batch.items())
-        found["inputs"] = hashlib.sha256(text.encode()).hexdigest()
-    return found
+        digests["inputs"] = hashlib.sha256(text.encode()).hexdigest()
+    return digests
 
 
 def _cpu_text(machine: str, *, saturates: bool) -> str:
@@ -163,17 +148,7 @@ _ALL_BINS = 256_000
 
 @dataclass
 class FileFacts:
-    """What is found of one file, step by step.
-
-    Attributes:
-        path: The file.
-        network: Its content.
-        use: What it needs.
-        checked: What `linger.check` found.
-        layers: Its layers.
-        tallies: By tensor, what was counted while it ran.
-        notes: Sentences for the reader.
-    """
+    """What is found of one file, step by step: what it needs, what `linger.check` says, its layers, and by tensor what was counted."""
 
     path: Path
     network: Network
@@ -190,12 +165,7 @@ class FileFacts:
 
     @classmethod
     def of(cls, file: Path | Network, target: Target | None) -> FileFacts:
-        """Read a file, or take one that was loaded.
-
-        Raises:
-            UsageError: There is no such file.
-            GraphError: It is no complete ONNX model.
-        """
+        """Read a file, or take one that was loaded; what is no complete ONNX model is refused."""
         network = Network.of(file)
         if network.path is None:
             raise UsageError("report: a report is about a file. Save the model, and give its path.")
@@ -204,24 +174,21 @@ class FileFacts:
 
     def count(self, feeds: Iterable[Feeds]) -> None:
         """Run the file on these inputs, and count the values of every tensor."""
-        most = self._bins()
-        try:
-            runner = self._runner()
+        is_dialect = has_nodes_of(self.model, OLDER) or has_nodes_of(self.model, NEWER)
+        try:  # numpy runs a dialect's file, which it need not translate; ONNX Runtime runs other files
+            runner = Reference(self.network) if is_dialect else Session(self.network, as_written=True)
             for feed in progress(feeds, "measure"):
-                found = {**runner.intermediates(feed), **feed}
-                for name, array in ((n, a) for n, a in found.items() if n not in self.layers.weights):
-                    if name not in self.tallies:
-                        self.tallies[name] = Tally(self.grid(name), most)
-                    self.tallies[name].add(array)
+                for name, array in {**runner.intermediates(feed), **feed}.items():
+                    if name not in self.layers.weights:
+                        self._tally(name).add(array)
         except LingerError as error:
             self.notes.append(f"What the tensors hold is not known: {error}")
 
-    def _runner(self) -> Reference | Session:
-        """What runs the file: numpy for a dialect's file, which it need not translate; ONNX Runtime for other files."""
-        is_dialect = has_nodes_of(self.model, OLDER) or has_nodes_of(self.model, NEWER)
-        if is_dialect:
-            return Reference(self.network)
-        return Session(self.network, as_written=True)
+    def _tally(self, name: str) -> Tally:
+        if name not in self.tallies:
+            count = len(self.layers.rows) + len(self.layers.weights)
+            self.tallies[name] = Tally(self.grid(name), max(min(MOST_BINS, _ALL_BINS // max(count, 1)), 8))
+        return self.tallies[name]
 
     def count_weights(self) -> None:
         """Count the values of the constants."""
@@ -232,20 +199,15 @@ class FileFacts:
         for name, tensor in self.layers.weights.items():
             array = read_array(tensor)
             if array is not None:
-                self.tallies[name] = Tally(self.grid(name), self._bins())
-                self.tallies[name].add(array)
+                self._tally(name).add(array)
 
     def grid(self, tensor: str) -> Grid:
         """The grid of a tensor; of real numbers where it has none."""
         return self.layers.grids.get(tensor, Grid())
 
-    def _bins(self) -> int:
-        count = len(self.layers.rows) + len(self.layers.weights)
-        return max(min(MOST_BINS, _ALL_BINS // max(count, 1)), 8)
-
     def run(self, name: str) -> Run:
         """Everything that was found."""
-        layers = tuple(self._with_clipping(layer) for layer in self.layers.layers())
+        layers = tuple(map(self._with_clipping, self.layers.layers()))
         macs = sum(layer.macs for layer in layers)
         in_float = sum(layer.macs for layer in layers if layer.runs_as == FLOAT)
         return Run(
@@ -291,7 +253,7 @@ class FileFacts:
             layer=layer,
             role=role,
             shape="" if value is None or value.shape is None else _shape_text(tuple(value.shape)),
-            dtype="" if value is None else _type_text(value.dtype or self._element(value)),
+            dtype="" if value is None else _type_text(value.dtype or self.layers.facts.get(value, UNKNOWN).element),
             bits=grid.bits,
             scale=grid.scale,
             q_format=grid.q_format,
@@ -299,28 +261,16 @@ class FileFacts:
         )
         if tally is None:
             return made
-        return replace(
-            made,
-            low=tally.low,
-            high=tally.high,
-            distinct=tally.distinct,
-            clipped=tally.clipped,
-            values=tally.bins(),
-        )
-
-    def _element(self, value: ir.Value) -> ir.DataType | None:
-        fact = self.layers.facts.get(value)
-        return None if fact is None else fact.element
+        low, high, distinct, clipped = tally.low, tally.high, tally.distinct, tally.clipped
+        return replace(made, low=low, high=high, distinct=distinct, clipped=clipped, values=tally.bins())
 
     def _findings(self) -> Iterable[FindingFacts]:
         numbers: dict[str, int] = {}
         for number, (node, _) in enumerate(self.layers.rows):
             numbers.setdefault(describe(node), number)
-        for found in self.checked.findings:
-            layer = numbers.get(found.node, self.layers.maker_numbers.get(found.tensor))
-            yield FindingFacts(
-                found.severity, found.rule, layer, found.node or found.tensor, found.reason, found.remedy
-            )
+        for one in self.checked.findings:
+            layer = numbers.get(one.node, self.layers.maker_numbers.get(one.tensor))
+            yield FindingFacts(one.severity, one.rule, layer, one.node or one.tensor, one.reason, one.remedy)
 
 
 def complete_run(
@@ -335,11 +285,8 @@ def complete_run(
         facts: The file.
         name: How the run is called; None: the file's name without its ending.
         feeds: What it runs on; None: the inputs of the verification, or random ones.
-        verification: What `linger.verify` returned, or the path of a certificate; None: the file is verified here, ONNX
-            Runtime against the numpy reference.
-
-    Raises:
-        UsageError: The verification is about something else.
+        verification: What `linger.verify` returned, or the path of a certificate, of this file; None: the file is verified here,
+            ONNX Runtime against the numpy reference.
     """
     files, proof = data_files(facts.model), None
     if feeds is None and not isinstance(verification, Verification):
@@ -365,25 +312,21 @@ def bounded(run: Run) -> Run:
 
     No reader needs a thousand letters, and a file may have millions in one name. The name of a file may be no UTF-8.
     """
-    made: Run = _bounded(run)
-    return made
+    return cast(Run, _bounded(run))
 
 
 def _bounded(part: Any) -> Any:
+    if isinstance(part, str):
+        text = encodable(part)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return text if len(text) <= _MOST_LETTERS else f"{text[:_SHOWN_LETTERS]}…{digest}"
     if isinstance(part, Mapping):
         return {_bounded(key): _bounded(value) for key, value in part.items()}
-    if isinstance(part, str):
-        part = encodable(part)
-        return part if len(part) <= _MOST_LETTERS else f"{part[:_SHOWN_LETTERS]}…{_digest(part)}"
     if isinstance(part, tuple):
-        return part if part and isinstance(part[0], int) else tuple(_bounded(item) for item in part)
+        return part if isinstance(next(iter(part), None), int) else tuple(map(_bounded, part))
     if is_dataclass(part) and not isinstance(part, type):
         return replace(part, **{f.name: _bounded(getattr(part, f.name)) for f in fields(part)})
     return part
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def require_verification(given: object) -> None:
@@ -411,7 +354,10 @@ def _count(facts: FileFacts, feeds: Sequence[Feeds] | None, verification: Verifi
     if feeds is None:
         feeds = _random_feeds(facts)
     if feeds is not None:
-        facts.notes += _about_batches(len(feeds))
+        if len(feeds) > MOST_BATCHES:
+            facts.notes.append(
+                f"What the tensors hold is of the first {counted(MOST_BATCHES, 'batch')} of {len(feeds)}."
+            )
         facts.count(feeds[:MOST_BATCHES])
 
 
@@ -431,12 +377,6 @@ def _random_feeds(facts: FileFacts) -> list[Feeds] | None:
     return made
 
 
-def _about_batches(count: int) -> list[str]:
-    if count <= MOST_BATCHES:
-        return []
-    return [f"What the tensors hold is of the first {counted(MOST_BATCHES, 'batch')} of {count}."]
-
-
 def memory_facts(network: Network, use: MemoryUse) -> MemoryFacts:
     """The arena over the steps of the program in C; for a chip, and where there is no C, the tensors alive over the layers."""
     arena, note = _arena(network)
@@ -444,10 +384,7 @@ def memory_facts(network: Network, use: MemoryUse) -> MemoryFacts:
         return MemoryFacts(
             is_arena=True,
             steps=tuple(step.title for step in arena.steps),
-            blocks=tuple(
-                Block(block.name, block.bytes, block.first, block.last, block.offset, block.kind)
-                for block in arena.blocks
-            ),
+            blocks=tuple(Block(b.name, b.bytes, b.first, b.last, b.offset, b.kind) for b in arena.blocks),
             peak_bytes=arena.least_bytes,
             arena_bytes=arena.arena_bytes,
             note=note,

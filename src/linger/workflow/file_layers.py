@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from itertools import filterfalse
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -47,11 +48,7 @@ _MOST_DISTINCT = 1 << 16
 class Grid:
     """How the integers of a tensor stand for real numbers: real = (integer - zero) / scale.
 
-    Attributes:
-        scale: The scale; None where it is not known.
-        bits: The width; None for real numbers.
-        zero: The integer that stands for 0.
-        is_signed: Whether the least integer is negative.
+    The scale is None where it is not known, the width None for real numbers.
     """
 
     scale: float | None = None
@@ -65,9 +62,7 @@ class Grid:
         if self.scale is None or self.bits is None or self.zero or not self.is_signed:
             return ""
         fraction, exponent = math.frexp(self.scale)
-        if fraction != 0.5:
-            return ""
-        return FixedPoint(self.bits - exponent, exponent - 1).name
+        return FixedPoint(self.bits - exponent, exponent - 1).name if fraction == 0.5 else ""
 
     @property
     def ends(self) -> tuple[int | None, int | None]:
@@ -98,7 +93,6 @@ class Tally:
         self._low, self._high = math.inf, -math.inf
         self._seen: NDArray[Any] | None = np.zeros(0, np.int64)
         self._clipped = self.values = 0
-        self.is_broken = False
 
     def add(self, array: NDArray[Any]) -> None:
         """Count the values of one batch; what is not finite is left out."""
@@ -116,9 +110,7 @@ class Tally:
             part = flat[start : start + CHUNK]
             if part.dtype.kind not in "iu":
                 part = part.astype(np.float64)
-                is_finite = np.isfinite(part)
-                self.is_broken |= not is_finite.all()
-                part = part[is_finite]
+                part = part[np.isfinite(part)]
             if part.size:
                 yield part
 
@@ -126,32 +118,21 @@ class Tally:
         self.values += int(flat.size)
         if is_integer:
             self._clipped += sum(int(np.count_nonzero(flat == end)) for end in self.grid.ends if end is not None)
-            self._see(flat)
-        else:
-            self._seen = None
+        seen = np.union1d(self._seen, flat) if is_integer and self._seen is not None else None
+        self._seen = None if seen is None or seen.size > _MOST_DISTINCT else seen
         exponent = self._needed_exponent(is_integer=is_integer)
         if self._counts.size:
             self._widen(exponent)
         self._exponent = exponent
-        indices = np.floor(np.ldexp(flat.astype(np.float64) - self.grid.zero, -exponent)).astype(np.int64)
-        self._put(indices)
-
-    def _see(self, flat: NDArray[Any]) -> None:
-        if self._seen is not None:
-            self._seen = np.union1d(self._seen, flat)
-            if self._seen.size > _MOST_DISTINCT:
-                self._seen = None
+        self._put(np.floor(np.ldexp(flat.astype(np.float64) - self.grid.zero, -exponent)).astype(np.int64))
 
     def _needed_exponent(self, *, is_integer: bool) -> int:
         """The least bin width, as a power of two, with which everything seen so far needs no more bins than there may be."""
         low, high = self._low - self.grid.zero, self._high - self.grid.zero
-        if self._exponent is not None:
-            exponent = self._exponent
-        elif is_integer:
-            exponent = 0
-        else:
+        exponent = self._exponent
+        if exponent is None:
             span = (high - low) or abs(high) or 1.0
-            exponent = max(math.frexp(span / self._most_bins)[1] - 1, -1000)
+            exponent = 0 if is_integer else max(math.frexp(span / self._most_bins)[1] - 1, -1000)
         while math.floor(math.ldexp(high, -exponent)) - math.floor(math.ldexp(low, -exponent)) >= self._most_bins:
             exponent += 1
         return exponent
@@ -227,16 +208,8 @@ _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMul
 _STANDARD = ("", "ai.onnx")
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The simulated op that a node or a tensor of a file belongs to, read from its name.
-
-    Attributes:
-        name: The op's name, `block.conv.Conv2dInt_1`.
-        path: The module, `block.conv`.
-        op: The op's type, `Conv2dInt`.
-        call: Which call of it, from 0.
-    """
+class Origin(NamedTuple):
+    """The simulated op that a node or a tensor of a file belongs to, read from its name, and which call of it, from 0."""
 
     name: str
     path: str
@@ -264,10 +237,7 @@ def origin_of(name: str) -> Origin | None:
 class FileLayers:
     """The nodes of a file that compute data, in the order of execution, with what is known of their tensors.
 
-    Attributes:
-        network: The file's content.
-        use: What it needs, layer by layer.
-        notes: Sentences on what could not be found.
+    `use` is what it needs, layer by layer; what could not be found is told by notes.
     """
 
     network: Network
@@ -280,21 +250,18 @@ class FileLayers:
         return self.network.model
 
     @cached_property
-    def _makers(self) -> dict[str, ir.Node]:
-        return {value.name: node for node in self.model.graph for value in node.outputs if value.name}
-
-    @cached_property
     def rows(self) -> list[tuple[ir.Node, list[LayerMemory]]]:
         """Each node with its rows of memory: several where the newer dialect's node is written as several older ones."""
-        found: list[tuple[ir.Node, list[LayerMemory]]] = []
+        makers = {value.name: node for node in self.model.graph for value in node.outputs if value.name}
+        rows: list[tuple[ir.Node, list[LayerMemory]]] = []
         waiting: list[LayerMemory] = []
         for row in self.use.layers:
             waiting.append(row)
-            node = next((self._makers[name] for name in row.outputs if name in self._makers), None)
+            node = next((makers[name] for name in row.outputs if name in makers), None)
             if node is not None:
-                found.append((node, waiting))
+                rows.append((node, waiting))
                 waiting = []
-        return found
+        return rows
 
     @cached_property
     def maker_numbers(self) -> dict[str, int]:
@@ -313,17 +280,14 @@ class FileLayers:
     @cached_property
     def grids(self) -> dict[str, Grid]:
         """The grid of every tensor that holds integers, by name."""
-        stated = {v.name: grid for v in self._values() if v.name and (grid := self._stated(v)) is not None}
-        stated |= dict(self._weight_grids(stated))
-        qdq = dict(_qdq_grids(self.model, self.form))
-        biases = dict(self._bias_grids(stated))
-        return {**stated, **biases, **qdq}
-
-    def _values(self) -> Iterator[ir.Value]:
-        yield from required_inputs(self.model)
-        yield from self.model.graph.initializers.values()
-        for node in self.model.graph:
-            yield from node.outputs
+        made = (value for node in self.model.graph for value in node.outputs)
+        values = (*required_inputs(self.model), *self.model.graph.initializers.values(), *made)
+        stated = {v.name: grid for v in values if v.name and (grid := self._stated(v)) is not None}
+        for node, _ in self.rows:
+            if is_quantizing(node):
+                stated |= dict(_weight_grids(node, stated))
+        biases = [grid for node, _ in self.rows if is_quantizing(node) for grid in _bias_grids(node, stated)]
+        return {**stated, **dict(biases), **dict(_qdq_grids(self.model, self.form))}
 
     def _stated(self, value: ir.Value) -> Grid | None:
         fact = self.facts.get(value, UNKNOWN)
@@ -334,50 +298,24 @@ class FileLayers:
             return None
         return Grid(None, integer_bits(element) or int(element.bitwidth), 0, is_signed=element.is_signed())
 
-    def _weight_grids(self, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
-        """Weights of the width that their layer states: 4 bits are kept in bytes."""
-        for node, _ in self.rows:
-            if not is_quantizing(node):
-                continue
-            for index, found in stated_formats(node).integers.items():
-                value = node.inputs[index] if index < len(node.inputs) else None
-                grid = None if value is None else stated.get(value.name or "")
-                if value is not None and grid is not None and found.bits and constant_tensor(value) is not None:
-                    yield value.name or "", replace(grid, bits=found.bits)
-
-    def _bias_grids(self, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
-        """Biases of dialect layers have the scale of their products."""
-        for node, _ in self.rows:
-            if not is_quantizing(node) or len(node.inputs) != 3 or node.inputs[2] is None:
-                continue
-            x, w, b = (stated.get((value.name or "") if value is not None else "") for value in node.inputs)
-            tensor = constant_tensor(node.inputs[2])
-            if x and w and x.scale and w.scale and tensor is not None and tensor.dtype == ir.DataType.INT32:
-                yield node.inputs[2].name or "", Grid(x.scale * w.scale, b.bits if b else 32)
-
     @cached_property
     def weights(self) -> dict[str, ir.TensorProtocol]:
         """The constants that layers read, by name, without single numbers, shapes and axes."""
-        found: dict[str, ir.TensorProtocol] = {}
-        for node, _ in self.rows:
-            for value in _data_of(node):
-                tensor = constant_tensor(value)
-                if tensor is not None and _is_weight(tensor) and value.name:
-                    found[value.name] = tensor
-        return found
+        constants = ((value.name, constant_tensor(value)) for node, _ in self.rows for value in _data_of(node))
+        return {name: tensor for name, tensor in constants if name and tensor is not None and _is_weight(tensor)}
 
     def layers(self) -> tuple[LayerFacts, ...]:
         """The layers, without what only a run tells."""
         return tuple(self._layer(node, rows) for node, rows in self.rows)
 
     def _layer(self, node: ir.Node, rows: Sequence[LayerMemory]) -> LayerFacts:
-        inputs = [value.name or "" for value in dict.fromkeys(inputs_within(node)) if value.name]
+        inputs = [value.name for value in dict.fromkeys(inputs_within(node)) if value.name]
         outputs = [value.name for value in node.outputs if value.name]
-        weights = [name for name in inputs if name in self.weights]
-        data = [name for name in inputs if name not in self.weights]
-        x, w, o = (self.grids.get(names[0]) if names else None for names in (data, weights, outputs))
+        data, weights = (list(keep(self.weights.__contains__, inputs)) for keep in (filterfalse, filter))
+        x, w, o = grids = [self.grids.get(next(iter(names), "")) for names in (data, weights, outputs)]
+        x_format, w_format, o_format = ("" if grid is None else grid.q_format for grid in grids)
         return LayerFacts(
-            name=node.name or (outputs[0] if outputs else ""),
+            name=node.name or next(iter(outputs), ""),
             path=path_of_node(node),
             op=node.op_type,
             runs_as=self._runs_as(node),
@@ -385,9 +323,9 @@ class FileLayers:
             outputs=tuple(outputs),
             shape=rows[-1].shape,
             bits=_bits(x, w, o),
-            x_format="" if x is None else x.q_format,
-            w_format="" if w is None else w.q_format,
-            o_format="" if o is None else o.q_format,
+            x_format=x_format,
+            w_format=w_format,
+            o_format=o_format,
             macs=sum(row.macs for row in rows),
             weight_bytes=sum(row.weight_bytes for row in rows),
             live_bytes=max(row.live_bytes for row in rows),
@@ -399,10 +337,8 @@ class FileLayers:
         if node.domain in _STANDARD and node.op_type in _MOVING:
             return MOVES
         made = next((value for value in node.outputs if value.name), None)
-        if made is None:
-            return FLOAT
-        element = made.dtype or self.facts.get(made, UNKNOWN).element
-        return FLOAT if element is None or element in REALS else INTEGER
+        element = None if made is None else made.dtype or self.facts.get(made, UNKNOWN).element
+        return FLOAT if element in (None, *REALS) else INTEGER
 
     def float_weight_bytes(self) -> int | None:
         """What the weights take in float32; None for a file without integer weights."""
@@ -434,10 +370,9 @@ def path_of_node(node: ir.Node) -> str:
 
 def origin_of_node(node: ir.Node) -> Origin | None:
     """The simulated op that a node belongs to, by its own name or that of what it makes."""
-    made = [value.name for value in node.outputs if value.name]
-    names = [node.name or "", *(stands_for(name) for name in made if "/" in name)]
-    found = (origin_of(name) for name in names if is_quantizing(node) or "/" in name)
-    return next((origin for origin in found if origin is not None), None)
+    made = [stands_for(value.name) for value in node.outputs if value.name and "/" in value.name]
+    names = [name for name in (node.name or "", *made) if is_quantizing(node) or "/" in name]
+    return next((origin for origin in map(origin_of, names) if origin is not None), None)
 
 
 def read_array(tensor: ir.TensorProtocol) -> NDArray[Any] | None:
@@ -475,16 +410,43 @@ def _dequantizes_own_name(node: ir.Node) -> bool:
     return value is not None and carried(value.name or "")[1] is None
 
 
+def _weight_grids(node: ir.Node, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
+    """Weights of the width that their layer states: 4 bits are kept in bytes."""
+    for index, form in stated_formats(node).integers.items():
+        value = node.inputs[index] if index < len(node.inputs) else None
+        name = "" if value is None or constant_tensor(value) is None else value.name or ""
+        if form.bits and name in stated:
+            yield name, replace(stated[name], bits=form.bits)
+
+
+def _bias_grids(node: ir.Node, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
+    """The bias of a dialect layer has the scale of its products."""
+    names = [value.name or "" if value is not None else "" for value in node.inputs]
+    tensor = constant_tensor(node.inputs[2]) if len(names) == 3 and names[2] else None
+    if tensor is not None and tensor.dtype == ir.DataType.INT32:
+        x, w, b = (stated.get(name, Grid(bits=32)) for name in names)
+        if x.scale and w.scale:
+            yield names[2], Grid(x.scale * w.scale, b.bits)
+
+
 def _qdq_grids(model: ir.Model, form: str) -> Iterator[tuple[str, Grid]]:
     """The grids that QuantizeLinear and DequantizeLinear state, where there is one scale for the tensor."""
     for node in model.graph:
-        is_q, is_dq = is_qdq(node, "QuantizeLinear") and form != QDQ, is_qdq(node, "DequantizeLinear")
-        value = node.outputs[0] if is_q else node.inputs[0] if is_dq and node.inputs else None
-        found = quantization_of(node) if value is not None else None
-        if value is None or found is None or found.axis is not None or found.block:
+        value = _quantized_tensor(node, form)
+        plan = None if value is None else quantization_of(node)
+        if value is None or plan is None or plan.axis is not None or plan.block:
             continue
         scale = float(np.asarray(scale_of(node)).reshape(-1)[0])
         if value.name and scale > 0:
-            bits = int(found.element.bitwidth)
             stated = None if form == STANDARD else 1.0 / scale
-            yield value.name, Grid(stated, bits, zero_of(node), is_signed=found.element.is_signed())
+            yield (
+                value.name,
+                Grid(stated, int(plan.element.bitwidth), zero_of(node), is_signed=plan.element.is_signed()),
+            )
+
+
+def _quantized_tensor(node: ir.Node, form: str) -> ir.Value | None:
+    """The tensor whose numbers a QuantizeLinear or DequantizeLinear states."""
+    if is_qdq(node, "QuantizeLinear") and form != QDQ:
+        return node.outputs[0]
+    return node.inputs[0] if is_qdq(node, "DequantizeLinear") and node.inputs else None

@@ -26,11 +26,7 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.diagnosis.call_watch import Call, CallWatch, Coverage, Key, coverage, working_copy
-from linger.quantization.diagnosis.layer_comparison import (
-    LayerComparison,
-    LayerRow,
-    compare_layers,
-)
+from linger.quantization.diagnosis.layer_comparison import LayerComparison, LayerRow, compare_layers
 from linger.quantization.diagnosis.sensitivity import Sensitivity
 from linger.reporting.facts import (
     HELD_OUT,
@@ -73,42 +69,32 @@ class _Place:
     call: int
 
 
-class LayerMatcher:
-    """Finds layers by the names of modules, functions and calls."""
+class _LayerMatcher:
+    """Finds layers by the names of modules, functions and calls; `functions` are the names of nodes, with their layers."""
 
     def __init__(self, layers: Sequence[LayerFacts]) -> None:
-        found: dict[str, _Place] = {}
+        places: dict[str, _Place] = {}
         for number, layer in enumerate(layers):
-            origin = origin_of(layer.name)
-            if origin is not None and layer.path:
-                found[origin.name] = _Place(
-                    number, layer.path, origin.op, origin.call
-                )  # its last node makes the result
+            origin, call = origin_of(layer.name), _NUMBER.search(layer.name)
+            if origin is not None and layer.path:  # its last node makes the result
+                places[origin.name] = _Place(number, layer.path, origin.op, origin.call)
             else:
-                counted = _NUMBER.search(layer.name)
-                found[layer.name] = _Place(number, layer.path, layer.op, int(counted[1]) if counted else 0)
-        self._places = list(found.values())
-        self._numbers = {layer.name.partition("/")[0]: number for number, layer in enumerate(layers)}
+                places[layer.name] = _Place(number, layer.path, layer.op, int(call[1]) if call else 0)
+        self._places = list(places.values())
+        self._computing = [p for p in self._places if p.op not in _FORMATS]
+        self.functions = {layer.name.partition("/")[0]: number for number, layer in enumerate(layers)}
 
     def of_call(self, path: str, call: int, op: str) -> int | None:
         """The layer that makes the result of a module's call; None for a call whose result the file does not have."""
-        own = [p for p in self._places if p.path == path and p.op not in _FORMATS]
-        exact = [p for p in own if p.op == op and p.call == call]
-        same_call = [p for p in own if p.call == call]
-        inside = [p for p in self._places if path and p.path.startswith(f"{path}.") and p.op not in _FORMATS]
-        for candidates in (exact, same_call, inside if call == 0 else []):
-            if candidates:
-                return candidates[-1].number
-        return None
-
-    def of_function(self, name: str) -> int | None:
-        """The layer that makes the result of a function's call, whose name is that of its node."""
-        return self._numbers.get(name)
+        own = [p for p in self._computing if (p.path, p.call) == (path, call)]
+        exact = [p for p in own if p.op == op]
+        inside = [p for p in self._computing if p.path.startswith(f"{path}.")] if path and call == 0 else []
+        return next((places[-1].number for places in (exact, own, inside) if places), None)
 
     def of_name(self, name: str) -> list[int]:
         """Every layer of a module, or of a function whose name ends in its op."""
         exact = [p.number for p in self._places if f"{p.path}.{p.op}".lstrip(".") == name]
-        return exact or [p.number for p in self._places if p.path == name and p.op not in _FORMATS]
+        return exact or [p.number for p in self._computing if p.path == name]
 
     def of_op(self, path: str, op: str) -> list[int]:
         """Every layer of a module that runs an op."""
@@ -119,23 +105,14 @@ _ADVISED_BATCHES = 4
 
 
 @dataclass
-class ModelFacts:
-    """A quantized model that is reported, and everything that was measured of it.
-
-    Attributes:
-        model: The quantized model; it stays as it is.
-        reference: Its float model; None where it is not known.
-        kept: The first batches of the data.
-        quality: How good it is.
-        notes: Sentences for the reader.
-        cautions: What makes the quality doubtful.
-    """
+class _ModelFacts:
+    """A quantized model that is reported, its float model if that is known, and everything that was measured of both."""
 
     model: nn.Module
     reference: nn.Module | None
-    kept: list[Batch]
-    quality: list[Quality]
-    notes: list[str]
+    kept: list[Batch]  # the first batches of the data
+    quality: list[Quality]  # how good it is, and what makes that doubtful
+    notes: list[str]  # sentences for the reader
     cautions: tuple[str, ...] = ()
 
     @classmethod
@@ -148,13 +125,8 @@ class ModelFacts:
         metric: Callable[[nn.Module], float] | None = None,
         labels: object = None,
         of: str = DATA,
-    ) -> ModelFacts:
-        """Check what was given, and measure the quality in one pass over the data.
-
-        Raises:
-            UsageError: The model is not quantized, the reference is no float model, the data are empty or not what the
-                models take, labels or the metric do not fit.
-        """
+    ) -> _ModelFacts:
+        """Check what was given, and measure the quality in one pass over the data."""
         quantized, original = _checked(model, reference)
         made = cls(quantized, original, [], [], [])
         if metric is not None:
@@ -194,22 +166,22 @@ class ModelFacts:
         self, run: Run, facts: FileFacts, tuning: TuneResult | None = None, sensitivity: Sensitivity | None = None
     ) -> Run:
         """A file's run with what the models tell."""
-        run = self._with_coverage(run)
-        like = self._layer_reference(tuning)
-        compared = None if like is None else self._compared(like)
-        if like is not None and compared is not None:
-            run = self._with_comparison(run, facts, compared, like)
+        try:
+            run = _covered(run, coverage(self.model))
+        except UsageError as error:
+            self.notes.append(f"Why layers stayed float is not known: {error}")
+        like = (
+            self.reference
+        )  # whose layers are those of the quantized model: after equalization that is not the user's
+        if like is not None and tuning is not None and tuning.reference is not None:
+            like = tuning.reference
         if like is not None:
+            compared = self._compared(like)
+            run = run if compared is None else self._with_comparison(run, facts, compared, like)
             run = _with_advice(run, self._advice(like))
         quality = _named_outputs([*self.quality, *_tuned_quality(tuning, self.quality)], facts)
         run = with_results(run, tuning, sensitivity)
         return replace(run, quality=quality, notes=(*run.notes, *self.notes), cautions=self.cautions)
-
-    def _layer_reference(self, tuning: TuneResult | None) -> nn.Module | None:
-        """The float model whose layers are those of the quantized one: after equalization that is not the user's."""
-        if self.reference is None or tuning is None or tuning.reference is None:
-            return self.reference
-        return tuning.reference
 
     def _compared(self, reference: nn.Module) -> LayerComparison | None:
         if not self.kept:
@@ -220,56 +192,38 @@ class ModelFacts:
             self.notes.append(f"The layers could not be compared with the float model: {error}")
             return None
 
-    def _with_coverage(self, run: Run) -> Run:
-        try:
-            found = coverage(self.model)
-        except UsageError as error:
-            self.notes.append(f"Why layers stayed float is not known: {error}")
-            return run
-        return _covered(run, found)
-
     def _with_comparison(self, run: Run, facts: FileFacts, compared: LayerComparison, reference: nn.Module) -> Run:
-        layers, matcher = list(run.layers), LayerMatcher(run.layers)
+        layers, matcher = list(run.layers), _LayerMatcher(run.layers)
         rows: dict[int, LayerRow] = {}
         lost, fused = [], self._fused_calls()
         for row in compared.rows:
             if row.is_function:
-                number = matcher.of_function(row.name)
+                number = matcher.functions.get(row.name)
             else:
                 number = matcher.of_call(*fused.get((row.name, row.call), (row.name, row.call)), row.op)
             if number is None:
                 lost.append(row.name or "the model")
                 continue
             rows[number] = row
-            layers[number] = replace(
-                layers[number],
-                sqnr_db=row.sqnr_db,
-                born_db=row.born_db,
-                passed_db=row.passed_db,
-                verdict=row.verdict,
-            )
+            sqnr, born, passed = row.sqnr_db, row.born_db, row.passed_db
+            layers[number] = replace(layers[number], sqnr_db=sqnr, born_db=born, passed_db=passed, verdict=row.verdict)
         if lost:
             self.notes.append(f"Compared with the float model, but not found in the file: {', '.join(lost)}.")
-        seen = self._reference_tallies(
-            facts, {row: layers[n] for n, row in rows.items() if not row.is_function}, reference
-        )
-        tensors = [_with_reference(tensor, rows, seen) for tensor in run.tensors]
-        return replace(run, layers=tuple(layers), tensors=tuple(tensors))
+        modules = {row: layers[n] for n, row in rows.items() if not row.is_function}
+        seen = self._reference_tallies(facts, modules, reference)
+        tensors = tuple(_with_reference(tensor, rows, seen) for tensor in run.tensors)
+        return replace(run, layers=tuple(layers), tensors=tensors)
 
     def _fused_calls(self) -> dict[Key, Key]:
         """By call of a batch norm that was fused, the call of the convolution that it is part of: only that has a node."""
-        found: dict[Key, Key] = {}
+        fused: dict[Key, Key] = {}
 
         def note(call: Call, _output: object) -> None:
             if isinstance(call.module, EmptyBatchNorm) and call.source is not None:
-                found[call.key] = call.source
+                fused[call.key] = call.source
 
-        copy = working_copy(self.model, "report")
-        watch = CallWatch(copy, note)
-        with torch.random.fork_rng(), torch.no_grad():
-            watch.begin()
-            run_batch(copy, fresh(self.kept[0]))
-        return found
+        _watch_calls(self.model, self.kept[:1], note)
+        return fused
 
     def _reference_tallies(
         self, facts: FileFacts, wanted: Mapping[LayerRow, LayerFacts], reference: nn.Module
@@ -288,12 +242,7 @@ class ModelFacts:
                 for part in unwrap(output).detach().reshape(-1).split(CHUNK):
                     tally.add(part.double().cpu().numpy() * (tally.grid.scale or 1.0))
 
-        copy = working_copy(reference, "report")
-        watch = CallWatch(copy, count)
-        with torch.random.fork_rng(), torch.no_grad():
-            for batch in progress(self.kept, "float model"):
-                watch.begin()
-                run_batch(copy, fresh(batch))
+        _watch_calls(reference, progress(self.kept, "float model"), count)
         return {name: bins for name, tally in tallies.values() if (bins := tally.bins()) is not None}
 
     def _advice(self, reference: nn.Module) -> Sequence[Item]:
@@ -302,6 +251,16 @@ class ModelFacts:
         except LingerError as error:
             self.notes.append(f"No advice could be given: {error}")
             return ()
+
+
+def _watch_calls(model: nn.Module, batches: Iterable[Batch], note: Callable[[Call, object], None]) -> None:
+    """Run a copy of a model, and note every call with its output."""
+    copy = working_copy(model, "report")
+    watch = CallWatch(copy, note)
+    with torch.random.fork_rng(), torch.no_grad():
+        for batch in batches:
+            watch.begin()
+            run_batch(copy, fresh(batch))
 
 
 def _checked(model: object, reference: object) -> tuple[nn.Module, nn.Module | None]:
@@ -327,8 +286,7 @@ def _fitted(batches: Sequence[Batch], facts: FileFacts) -> list[Batch]:
     size = sizes.pop() if len(sizes) == 1 else None
     if not isinstance(size, int) or size < 1:
         return list(batches)
-    parts = [part for batch in batches for part in _cut(batch, size)]
-    return parts[:MOST_BATCHES]
+    return [part for batch in batches for part in _cut(batch, size)][:MOST_BATCHES]
 
 
 def _cut(batch: Batch, size: int) -> list[Batch]:
@@ -341,19 +299,19 @@ def _cut(batch: Batch, size: int) -> list[Batch]:
 
 def _covered(run: Run, found: Coverage) -> Run:
     """The reasons why layers stayed float, and what is doubtful about integer ones."""
-    layers, matcher = list(run.layers), LayerMatcher(run.layers)
+    layers, matcher = list(run.layers), _LayerMatcher(run.layers)
     float_paths = {layer.path for layer in run.float_layers}
     lost = []
     for row in found.table():
-        if row.runs_as == "float":
-            if row.where not in float_paths:
-                lost.append(printable(f"{row.where or 'model'}: {row.op} ({row.reason})"))
-            for number, layer in enumerate(layers):
-                if layer.runs_as == "float" and layer.path == row.where and not layer.float_reason:
-                    layers[number] = replace(layer, float_reason=row.reason)
-        elif row.reason:
-            for number in matcher.of_op(row.where, row.op):
+        if row.runs_as != "float":
+            for number in matcher.of_op(row.where, row.op) if row.reason else ():
                 layers[number] = _advised(layers[number], row.reason)
+            continue
+        if row.where not in float_paths:
+            lost.append(printable(f"{row.where or 'model'}: {row.op} ({row.reason})"))
+        for number, layer in enumerate(layers):
+            if (layer.runs_as, layer.path, layer.float_reason) == ("float", row.where, ""):
+                layers[number] = replace(layer, float_reason=row.reason)
     share = found.integer_share if found.macs else run.integer_share
     notes = [f"The model computes in floating point, without a layer of its own in the file: {op}." for op in lost]
     return replace(
@@ -367,7 +325,7 @@ def _advised(layer: LayerFacts, sentence: str) -> LayerFacts:
 
 def _with_advice(run: Run, items: Iterable[Item]) -> Run:
     """Sentences about tensors that lose much in 8 bits, at the layers that have them with no more bits."""
-    layers, matcher = list(run.layers), LayerMatcher(run.layers)
+    layers, matcher = list(run.layers), _LayerMatcher(run.layers)
     for item in items:
         place, loss = item.concern
         if item.role == "other" or (place >= 1.0 and loss >= FAIR_DB):
@@ -420,7 +378,7 @@ def with_results(run: Run, tuning: TuneResult | None, sensitivity: Sensitivity |
         run = replace(run, tuning=tuning_facts(tuning))
     if sensitivity is None:
         return run
-    layers, matcher = list(run.layers), LayerMatcher(run.layers)
+    layers, matcher = list(run.layers), _LayerMatcher(run.layers)
     for row in sensitivity.rows:
         numbers = matcher.of_name(row.name)
         if numbers and math.isfinite(row.noise_share):
@@ -467,11 +425,7 @@ def run_of_model(
     held_out: bool | None,
     name: str | None,
 ) -> Run:
-    """What `linger.report` says of a file and its models; the arguments are the same.
-
-    Raises:
-        UsageError: Arguments that do not fit.
-    """
+    """What `linger.report` says of a file and its models; the arguments are the same, and refused where they do not fit."""
     _require_kinds(tuning, sensitivity)
     if model is None:
         without = {"reference": reference, "data": data, "labels": labels, "metric": metric, "held_out": held_out}
@@ -482,13 +436,11 @@ def run_of_model(
     if labels is not None and data is None:
         raise UsageError("report: labels need the data that they belong to. Give data= too.")
     of = HELD_OUT if held_out else DATA
-    found = ModelFacts.of(
-        model, reference, data, metric=metric, labels=labels, of=of
-    )  # wrong usage is said before the work
+    measured = _ModelFacts.of(model, reference, data, metric=metric, labels=labels, of=of)  # wrong usage is said first
     facts = FileFacts.of(file, chip)
-    feeds = None if verification is None else found.feeds(facts)
-    run = complete_run(facts, name, feeds, verification or found.verified(facts))
-    return found.added_to(run, facts, tuning, sensitivity)
+    feeds = None if verification is None else measured.feeds(facts)
+    run = complete_run(facts, name, feeds, verification or measured.verified(facts))
+    return measured.added_to(run, facts, tuning, sensitivity)
 
 
 def _require_kinds(tuning: object, sensitivity: object) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a quantized model is against its float model: one pass over the data, which may be any number of batches.
+"""How good a quantized model is against its float model and beside plain calibration, and whether a goal is reached.
 
-How good a quantized model is on data that no step has seen, beside plain calibration, and whether a goal is reached.
+One pass over the data, which may be any number of batches.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.diagnosis.call_watch import SignalNoise, as_real, mismatch
 from linger.reporting.facts import Quality
 from linger.reporting.verdict import FEW_SAMPLES
-from linger.workflow.samples import Samples, limited, output_name, without_labels
+from linger.workflow.samples import Piece, Samples, limited, output_name, without_labels
 
 DATA = "the data given"
 AGREEMENT, SIGNAL = "agreement with the float model", "signal to noise at the output"
 
 
 @dataclass
-class Variety:
+class _Variety:
     """Whether data differ at all: on zeros, or on one sample again and again, every network looks good."""
 
     _first: list[Tensor] = field(default_factory=list)
@@ -74,37 +74,22 @@ def _repeats(tensor: Tensor, first: Tensor) -> bool:
 
 @dataclass
 class QualityPass:
-    """Runs both models over the data, and keeps the first batches for the figures of layers.
+    """Runs both models over the data, and keeps the first batches for the figures of layers."""
 
-    Attributes:
-        model: The quantized model, in evaluation mode.
-        reference: The float model; None where it is not known.
-        most_kept: How many batches are kept.
-        kept: The first batches.
-        decisions: Of both models, the largest number of each row; None where the output is not of scores.
-        classes: How many numbers a decision is the largest of.
-        samples: How many rows the data have.
-        variety: Whether they differ.
-    """
-
-    model: nn.Module
+    model: nn.Module  # the quantized model, in evaluation mode, and the float model; None where it is not known
     reference: nn.Module | None
-    most_kept: int
+    most_kept: int  # how many batches are kept, and the first batches
     kept: list[Batch] = field(default_factory=list)
-    decisions: dict[str, list[NDArray[Any]]] | None = field(default_factory=dict)
-    classes: int | None = None
-    samples: int = 0
-    variety: Variety = field(default_factory=Variety)
+    decisions: dict[str, list[NDArray[Any]]] | None = field(default_factory=dict)  # None: the output is not of scores
+    classes: int | None = None  # how many numbers a decision is the largest of
+    samples: int = 0  # how many rows the data have, and whether they differ
+    variety: _Variety = field(default_factory=_Variety)
     _noises: dict[int, SignalNoise] = field(default_factory=dict)
     _powers: list[NDArray[Any]] = field(default_factory=list)
     _batches: int = 0
 
     def run(self, data: object) -> None:
-        """One pass over the data.
-
-        Raises:
-            UsageError: The data are empty, a model does not take them, or the outputs of the models differ in shape.
-        """
+        """One pass over the data; they are refused if they are empty, or a model does not take them."""
         with torch.random.fork_rng(), torch.no_grad():
             for batch in progress(as_batches(self.model, data, "report"), "quality"):
                 if len(self.kept) < self.most_kept:
@@ -119,18 +104,18 @@ class QualityPass:
         first = next(tensors_of(values_of(batch)), None)
         rows = int(first.shape[0]) if first is not None and first.dim() else 1
         self.samples += rows
-        places, found = _outputs(self.model, batch)
-        expected = None if self.reference is None else _outputs(self.reference, batch)[1]
-        if expected is not None:
-            problem = mismatch(expected, found)
-            if problem is not None:
-                raise UsageError(f"report: {problem}. Give the float model that the quantized one was made from.")
-            for place, one, other in zip(places, expected, found, strict=True):
-                self._noises.setdefault(place, SignalNoise()).add(one, other)
-            self._powers.append(_powers(expected, found, rows))
-        self._decide("after", found)
-        if expected is not None:
-            self._decide("before", expected)
+        places, outputs = _outputs(self.model, batch)
+        self._decide("after", outputs)
+        if self.reference is None:
+            return
+        expected = _outputs(self.reference, batch)[1]
+        problem = mismatch(expected, outputs)
+        if problem is not None:
+            raise UsageError(f"report: {problem}. Give the float model that the quantized one was made from.")
+        for place, one, other in zip(places, expected, outputs, strict=True):
+            self._noises.setdefault(place, SignalNoise()).add(one, other)
+        self._powers.append(_powers(expected, outputs, rows))
+        self._decide("before", expected)
 
     def _decide(self, which: str, outputs: list[Tensor]) -> None:
         axis = class_axis(outputs)
@@ -141,29 +126,21 @@ class QualityPass:
             self.decisions.setdefault(which, []).append(outputs[0].argmax(axis).cpu().numpy().reshape(-1))
 
     def figures(self, labels: object = None) -> Iterator[Quality]:
-        """The figures that follow from the pass, the most telling first.
-
-        Raises:
-            UsageError: The labels do not fit the outputs.
-        """
-        made = {} if self.decisions is None else {k: np.concatenate(v) for k, v in self.decisions.items()}
+        """The figures that follow from the pass, the most telling first; labels that do not fit the outputs are refused."""
+        made = {k: np.concatenate(v) for k, v in (self.decisions or {}).items()}
         if labels is not None:
             yield self._accuracy(made, _flat(labels))
         if "after" in made and "before" in made:
             same = 100.0 * float(np.mean(made["after"] == made["before"]))
             yield Quality(AGREEMENT, same, unit="%", samples=int(made["after"].size), data=DATA)
-        if self.reference is not None:
-            yield from self._signals()
-
-    def _signals(self) -> Iterator[Quality]:
-        """Signal to noise of all outputs together, and of each one where there are several."""
+        if self.reference is None:
+            return
         every = SignalNoise(*(sum(getattr(n, key) for n in self._noises.values()) for key in ("signal", "noise")))
         yield Quality(SIGNAL, every.db, unit="dB", samples=self.samples, data=DATA)
-        if len(self._noises) > 1:
-            for place, noise in self._noises.items():
-                output = output_name(place)
-                name = f"signal to noise at {output}"
-                yield Quality(name, noise.db, unit="dB", samples=self.samples, data=DATA, output=output)
+        for place, noise in self._noises.items() if len(self._noises) > 1 else ():
+            output = output_name(place)
+            name = f"signal to noise at {output}"
+            yield Quality(name, noise.db, unit="dB", samples=self.samples, data=DATA, output=output)
 
     @property
     def noise_ratio(self) -> tuple[float, float] | None:
@@ -275,9 +252,6 @@ def judged(
 
     Accuracy where there are labels, agreement of decisions where the output looks like scores, and signal to noise. With data that
     tuning has `seen`, the last two are measured on as many of these, too.
-
-    Raises:
-        UsageError: The labels are not decisions that the model makes, or a model does not accept the data.
     """
     labels = [piece.labels for piece in samples.batches(batch)] if samples.has_labels else None
     passes = [_measured(model, reference, samples, batch) for model in (plain, tuned)]
@@ -299,10 +273,10 @@ def _measured(model: nn.Module, reference: nn.Module, samples: Samples, batch: i
 def _chance(name: str, judged_by: QualityPass, known: QualityPass) -> float | None:
     """By how much a figure may be better on data that are known, by chance alone; None where that cannot be told."""
     if name == AGREEMENT:
-        counts = [one.samples for one in (judged_by, known)]
-        shares = [next(f.after for f in one.figures() if f.name == name) / 100.0 for one in (judged_by, known)]
-        share = sum(s * n for s, n in zip(shares, counts, strict=True)) / sum(counts)
-        return 100.0 * _SURE * math.sqrt(share * (1.0 - share) * sum(1.0 / n for n in counts))
+        a, b = ({f.name: f.after for f in one.figures()}[name] / 100.0 for one in (judged_by, known))
+        n, m = judged_by.samples, known.samples
+        share = (a * n + b * m) / (n + m)
+        return 100.0 * _SURE * math.sqrt(share * (1.0 - share) * (1.0 / n + 1.0 / m))
     first, second = judged_by.noise_ratio, known.noise_ratio
     if name != SIGNAL or first is None or second is None or not first[0]:
         return None
@@ -312,23 +286,20 @@ def _chance(name: str, judged_by: QualityPass, known: QualityPass) -> float | No
 
 def data_cautions(seen: Samples, kept: Samples) -> list[str]:
     """What there is to say of data that hardly differ."""
-    found = []
+    cautions = []
     named = {"the data to tune on": seen, "the data to judge by": kept}
     for what, samples in ({"the data": seen} if seen.pieces is kept.pieces else named).items():
-        variety = Variety()
+        variety = _Variety()
         for piece in samples.pieces:
             variety.add(piece.arguments)
-        found += variety.cautions(what)
-    return found
+        cautions += variety.cautions(what)
+    return cautions
 
 
 def with_fitting_labels(reference: nn.Module, seen: Samples, kept: Samples) -> tuple[Samples, Samples]:
     """The data without what stands beside the inputs of a loader, where that is no decision of the model; a note says so.
 
-    So it is with a mask of pixels, and with a class beside a image that is reconstructed.
-
-    Raises:
-        UsageError: The model does not accept the data.
+    So it is with a mask of pixels, and with a class beside an image that is reconstructed.
     """
     if kept.are_labels_sure or not kept.has_labels:
         return seen, kept
@@ -341,9 +312,7 @@ def with_fitting_labels(reference: nn.Module, seen: Samples, kept: Samples) -> t
 
 def _labels_problem(reference: nn.Module, kept: Samples) -> str:
     """Why labels are not the decisions of a model; empty where they are."""
-    piece = kept.batches(2)[0]
-    measured = QualityPass(reference, None, most_kept=0)
-    measured.run([piece.arguments])
+    piece, measured = _tried(reference, kept)
     try:
         list(measured.figures([piece.labels]))
     except UsageError as error:
@@ -351,21 +320,22 @@ def _labels_problem(reference: nn.Module, kept: Samples) -> str:
     return ""
 
 
+def _tried(reference: nn.Module, kept: Samples) -> tuple[Piece, QualityPass]:
+    """The first two samples, or the first batch, and what the float model makes of them."""
+    piece, measured = kept.batches(2)[0], QualityPass(reference, None, most_kept=0)
+    measured.run([piece.arguments])
+    return piece, measured
+
+
 def require_decisions(reference: nn.Module, seen: Samples, kept: Samples, goal: str | float | None) -> int | None:
     """Refuse labels and goals that are not about the decisions of a model, before any work.
 
-    Returns:
-        The number of classes that the model tells apart; None where nobody asks for it.
-
-    Raises:
-        UsageError: They are not, or the model does not accept the data.
+    Returns the number of classes that the model tells apart; None where nobody asks for it.
     """
     is_share = goal is not None and value_and_unit("quantize", goal)[1] == PERCENT
     if not is_share and not kept.has_labels:
         return None
-    piece = kept.batches(2)[0]
-    measured = QualityPass(reference, None, most_kept=0)
-    measured.run([piece.arguments])
+    measured = _tried(reference, kept)[1]
     if is_share and measured.decisions is None:
         raise UsageError(
             f"goal {goal!r}: a share of equal decisions needs a model whose output is one tensor of scores, and this one's is "
@@ -375,14 +345,13 @@ def require_decisions(reference: nn.Module, seen: Samples, kept: Samples, goal: 
         if problem := _labels_problem(reference, kept):
             raise UsageError(f"labels: {problem} Leave them out with --labels none.")
         assert measured.classes is not None  # the labels fit the decisions
-        _require_classes([seen, kept], measured.classes)
+        _require_classes((*seen.pieces, *kept.pieces), measured.classes)
     return measured.classes
 
 
-def _require_classes(given: Sequence[Samples], classes: int) -> None:
+def _require_classes(pieces: Sequence[Piece], classes: int) -> None:
     """Refuse labels that name no class of the model."""
-    found = [piece.labels.reshape(-1) for samples in given for piece in samples.pieces if piece.labels is not None]
-    labels = torch.cat(found)
+    labels = torch.cat([piece.labels.reshape(-1) for piece in pieces if piece.labels is not None])
     wrong = labels[(labels < 0) | (labels >= classes)]
     if len(wrong):
         raise UsageError(
@@ -433,5 +402,5 @@ def is_goal_met(goal: str | None, figures: Sequence[Quality]) -> bool | None:
     if not goal:
         return None
     least, unit = value_and_unit("quantize", goal, has_metric=any(not figure.unit for figure in figures))
-    found = [f.after >= least for f in figures if f.unit == unit and (f.before is None or not unit)]
-    return all(found) if found else None
+    reached = [f.after >= least for f in figures if f.unit == unit and (f.before is None or not unit)]
+    return all(reached) if reached else None

@@ -6,7 +6,7 @@ import pytest
 from linger.graph import find
 from linger.graph.core.nodes import inner_graphs, inputs_within
 from linger.graph.core.rewiring import can_be_output
-from linger.graph.core.tensor_types import parse_type, type_of
+from linger.graph.core.tensor_types import parse_types, type_of
 from linger.graph.editing.edit import forget_downstream, hand_over, transaction
 from linger.graph.editing.search import Scopes
 from tests.support.onnx_text import BRANCH, parse
@@ -33,7 +33,7 @@ def test_what_is_declared_and_what_is_inferred_go_together(old, new, expected):
     with transaction(model, "test") as edit:
         g = edit.builder(model.graph, "new/")
         made = g.Neg(model.graph.inputs[0])
-        made.type, made.shape = parse_type(new)
+        made.type, made.shape = parse_types({"v": new})["v"]
         edit.place(g, model.graph)
         hand_over(edit, model.graph.outputs[0], made, g)
     assert type_of(model.graph.outputs[0]) == expected

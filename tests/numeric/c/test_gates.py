@@ -6,25 +6,24 @@ import re
 import numpy as np
 import pytest
 
-from linger.dialect import find_op
-from linger.numeric.c import kernel
-from linger.numeric.c.kernel import piece_array, straight_pieces
-from linger.numeric.c.unit import Input, Unit
-from linger.numeric.curves import GateKit, gate_curves
-from linger.numeric.numpy_kernel import NumpyKernel
+from tests.support.arithmetic import NumpyKernel, curves
 from tests.support.c_compiler import SANITIZERS, call, checking_program, load, require_compiler, run_program
+from tests.support.c_units import Input, Unit, kernel
 from tests.support.comparison import difference
+from tests.support.ops import find_op
 from tests.support.samples import arrays
+
+straight_pieces = kernel.straight_pieces  # as it is, whatever a test puts in its place
 
 EVERY_INT16 = np.arange(-32768, 32768, dtype=np.int32).astype(np.int16)
 GATES = np.stack([EVERY_INT16, EVERY_INT16], axis=1)
 BIAS = np.zeros(2, np.int32)
-CURVES = {"sigmoid": gate_curves().sigmoid, "tanh": gate_curves().tanh}
+CURVES = {"sigmoid": curves.gate_curves().sigmoid, "tanh": curves.gate_curves().tanh}
 
 
 def gates_body(k, x, b):
     """Sigmoid of the first column and tanh of both, by the words that LSTMInt and GRUInt use."""
-    kit = GateKit(k, ("sigmoid", "tanh"), b)
+    kit = curves.GateKit(k, ("sigmoid", "tanh"), b)
     sigmoid, tanh = kit.activated(k.narrow(x))
     factor = k.narrow(k.scalar(128.0))  # a sigmoid comes as a factor
     return k.store(k.mul(sigmoid, factor), 8), k.store(tanh, 8), k.store(kit.tanh(k.narrow(x)), 8)
@@ -39,9 +38,9 @@ def written():
 
 def expected():
     """What the tables say, by their definition."""
-    curves = gate_curves()
-    place = np.clip(EVERY_INT16.astype(np.int64), curves.low, curves.high) - curves.low
-    sigmoid, tanh = (np.array(curve, np.int8)[place][:, None] for curve in (curves.sigmoid, curves.tanh))
+    tables = curves.gate_curves()
+    place = np.clip(EVERY_INT16.astype(np.int64), tables.low, tables.high) - tables.low
+    sigmoid, tanh = (np.array(curve, np.int8)[place][:, None] for curve in (tables.sigmoid, tables.tanh))
     return sigmoid, tanh, np.concatenate([tanh, tanh], axis=1)
 
 
@@ -81,7 +80,7 @@ def test_pieces_give_every_number_of_the_table(curve):
 def test_stored_numbers_have_16_bits_and_every_step_32(curve):
     values = CURVES[curve]
     pieces = straight_pieces(values)
-    assert all(-(1 << 15) <= v < 1 << 15 for v in piece_array(pieces, len(values)))
+    assert all(-(1 << 15) <= v < 1 << 15 for v in kernel.piece_array(pieces, len(values)))
     ends = [*(p.start for p in pieces[1:]), len(values)]
     for piece, end in zip(pieces, ends, strict=True):
         product, offset = piece.slope * (end - 1 - piece.start), piece.offset * 2**10

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linger.errors import UnsupportedError, UsageError
-from linger.numeric.c.unit import Input, Unit
+from tests.support.c_units import Input, Unit
 
 
 def scratch(body, *inputs):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.numeric.c.unit import Input, Unit, elementwise_inputs
+from tests.support.c_units import Input, Unit, elementwise_inputs
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from linger.numeric.c.nodes import Buffer, Tables
+from tests.support.c_units import nodes
 
 
 def test_the_numbers_of_a_table_fill_lines():
     # a number takes three letters here, and one more begins while 110 are not used up: 37 of them
-    tables = Tables()
+    tables = nodes.Tables()
     name = tables.name([7] * 40)
     assert tables.lines(frozenset([name])) == [
         f"static const int8_t {name}[40] = {{",
@@ -25,7 +25,7 @@ def test_the_numbers_of_a_table_fill_lines():
 def test_an_array_is_read_in_any_shape(order, shape):
     numbers = np.arange(24).reshape(2, 3, 4)
     memory = (numbers if order is None else numbers.transpose(order)).ravel()
-    buffer = Buffer("memory", "int8_t", (2, 3, 4), order)
+    buffer = nodes.Buffer("memory", "int8_t", (2, 3, 4), order)
     for index in itertools.product(*map(range, shape)):
         element = buffer.element(shape, tuple(map(str, index))).replace("/", "//")
         assert eval(element, {"memory": memory}) == numbers.reshape(shape)[index]

@@ -6,10 +6,10 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from linger.dialect import find_op
-from linger.numeric.c.unit import Input, Unit
-from linger.numeric.numpy_kernel import NumpyKernel
+from tests.support.arithmetic import NumpyKernel
 from tests.support.c_compiler import call, load_with, require_compiler
+from tests.support.c_units import Input, Unit
+from tests.support.ops import find_op
 from tests.support.samples import arrays
 
 SUMMING = (

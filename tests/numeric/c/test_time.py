@@ -2,8 +2,8 @@
 
 import pytest
 
-from linger.dialect import find_op
-from linger.numeric.c.unit import Input, Unit
+from tests.support.c_units import Input, Unit
+from tests.support.ops import find_op
 from tests.support.samples import arrays
 
 

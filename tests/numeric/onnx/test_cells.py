@@ -9,14 +9,19 @@ import torch
 from torch import nn
 
 import linger
-from linger.dialect import find_op
 from linger.graph import Network
-from linger.graph.lowering.bodies import attach_functions, expand_dialect
-from linger.numeric.fixed import limits
-from linger.ops import gru, lstm
 from linger.runtime.session import fastest
+from tests.support.arithmetic import fixed
 from tests.support.comparison import assert_same
-from tests.support.samples import run_expanded, run_function, run_numpy, single_node_model
+from tests.support.ops import find_op
+from tests.support.samples import (
+    attach_functions,
+    expand_dialect,
+    run_expanded,
+    run_function,
+    run_numpy,
+    single_node_model,
+)
 
 pytestmark = pytest.mark.needs_torch
 
@@ -28,8 +33,8 @@ FORMATS = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
 def layer(name, rng, *, batch=1, steps=6, inputs=3, hidden=4, gain=1.0, go_forward=1, **scales):
     """(inputs, attributes) of a node of 8 bits, time first."""
     rows = GATES[name] * hidden
-    x = rng.integers(*limits(8), (steps, batch, inputs), endpoint=True).astype(np.int8)
-    weights = [np.round(rng.integers(*limits(8), (rows, n)) * gain).astype(np.int8) for n in (inputs, hidden)]
+    x = rng.integers(*fixed.limits(8), (steps, batch, inputs), endpoint=True).astype(np.int8)
+    weights = [np.round(rng.integers(*fixed.limits(8), (rows, n)) * gain).astype(np.int8) for n in (inputs, hidden)]
     biases = [rng.integers(-9000, 9000, rows).astype(np.int32) for _ in range(2)]
     attributes = {"input_size": inputs, "hidden_size": hidden, "batch_first": 0, "go_forward": go_forward}
     attributes |= SCALES | scales | FORMATS
@@ -90,15 +95,15 @@ def test_one_sum_gives_places_only_where_it_is_exact(name):
     assert len(more) == len(few) + 2
 
 
-@pytest.mark.parametrize(("name", "rule", "largest"), [("LSTMInt", lstm, 2.0**18), ("GRUInt", gru, 2.0**17)])
-def test_tables_do_not_grow_beyond_any_memory(name, rule, largest):
+@pytest.mark.parametrize(("name", "largest"), [("LSTMInt", 2.0**18), ("GRUInt", 2.0**17)])
+def test_tables_do_not_grow_beyond_any_memory(name, largest):
     # a state of 128 at a weight of 2^8·w: the gate is 2^15·w·2^11/(128·scale_hw)
     attributes = SCALES | FORMATS | {"scale_hw": 1.0}
     for share, is_narrow in ((0.5, True), (1.0, False)):
         w = np.full((GATES[name], 1), largest * share * 128 / 2.0**11 / 2.0**7)
         zero, b = np.zeros((GATES[name], 1)), np.zeros(GATES[name])
         given = {"w_ih": zero, "w_hh": w, "b_ih": b, "b_hh": b}
-        assert rule.float32_suffices(given, attributes) is is_narrow
+        assert find_op(name).is_narrow_exact(given, attributes) is is_narrow
 
 
 @pytest.mark.parametrize(

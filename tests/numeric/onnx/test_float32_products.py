@@ -11,15 +11,21 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from linger.dialect import find_op
 from linger.graph import load
-from linger.graph.lowering.bodies import attach_functions, expand_dialect
-from linger.numeric import blocks
-from linger.numeric.fixed import limits
+from tests.support.arithmetic import blocks, fixed
 from tests.support.comparison import assert_same
 from tests.support.kernels import optimized
 from tests.support.onnx_body import assert_kernels_give, interpret_onnx, onnx_model
-from tests.support.samples import run_expanded, run_function, run_model, run_numpy, single_node_model
+from tests.support.ops import find_op
+from tests.support.samples import (
+    attach_functions,
+    expand_dialect,
+    run_expanded,
+    run_function,
+    run_model,
+    run_numpy,
+    single_node_model,
+)
 
 pytestmark = pytest.mark.needs_torch
 
@@ -29,7 +35,7 @@ GEOMETRY = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group
 
 def shifted(sums, shift, bits):
     """⌊sum/2^shift + ½⌋, saturated, in Python's integers."""
-    low, high = limits(bits)
+    low, high = fixed.limits(bits)
     rounded = [s << -shift if shift <= 0 else (s + (1 << (shift - 1))) >> shift for s in sums]
     return [min(max(r, low), high) for r in rounded]
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.numeric import fixed
 from linger.numeric.onnx.products import by_output
+from tests.support.arithmetic import fixed
 from tests.support.big_int import convolved, multiplied
 from tests.support.comparison import assert_same
 from tests.support.onnx_body import interpret_onnx, onnx_model

@@ -5,9 +5,9 @@ import onnx_ir as ir
 import pytest
 
 from linger.graph.core.tensor_types import constant_tensor
-from linger.numeric import fixed
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.writer import AttributeRef, OnnxValue, integer_type, low_part, make_attribute
+from tests.support.arithmetic import fixed
 from tests.support.onnx_body import assert_kernels_give
 
 pytestmark = pytest.mark.needs_torch

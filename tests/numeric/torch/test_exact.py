@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linger.numeric.fixed import FLOAT32_EXACT
-from linger.numeric.torch.kernel import MAX_PARTS, SplitPlan, plan_product, run_product, split_weight
+from tests.support.arithmetic import fixed
 from tests.support.big_int import convolved, convolved_transposed
 from tests.support.comparison import assert_same
+from tests.support.torch_arithmetic import kernel
 
 pytestmark = pytest.mark.needs_torch
 
@@ -27,61 +27,73 @@ def row(channels, last=128.0):
     ("weight", "bias", "bits", "plan"),
     [
         # (1023·128 + 127)·128 = 2^24 − 128: the largest sum that float32 is proven for
-        pytest.param(row(FULL_CHANNEL, 127), None, 8, SplitPlan(1), id="just below 2^24"),
-        pytest.param(row(FULL_CHANNEL), None, 8, SplitPlan(2, is_bias_apart=True), id="exactly 2^24"),
-        pytest.param(row(FULL_CHANNEL, 127), [127.0], 8, SplitPlan(1), id="bias fills up to 2^24 − 1"),
-        pytest.param(row(FULL_CHANNEL, 127), [-127.0], 8, SplitPlan(1), id="negative bias, the same"),
-        pytest.param(row(FULL_CHANNEL, 127), [128.0], 8, SplitPlan(1, is_bias_apart=True), id="bias reaches 2^24"),
+        pytest.param(row(FULL_CHANNEL, 127), None, 8, kernel.SplitPlan(1), id="just below 2^24"),
+        pytest.param(row(FULL_CHANNEL), None, 8, kernel.SplitPlan(2, is_bias_apart=True), id="exactly 2^24"),
+        pytest.param(row(FULL_CHANNEL, 127), [127.0], 8, kernel.SplitPlan(1), id="bias fills up to 2^24 − 1"),
+        pytest.param(row(FULL_CHANNEL, 127), [-127.0], 8, kernel.SplitPlan(1), id="negative bias, the same"),
         pytest.param(
-            row(FULL_CHANNEL, 127), [-128.0], 8, SplitPlan(1, is_bias_apart=True), id="negative bias reaches it"
+            row(FULL_CHANNEL, 127), [128.0], 8, kernel.SplitPlan(1, is_bias_apart=True), id="bias reaches 2^24"
         ),
-        pytest.param(torch.ones(1, 1), [2.0**31 - 1], 8, SplitPlan(1, is_bias_apart=True), id="largest bias"),
-        pytest.param(-row(FULL_CHANNEL), None, 8, SplitPlan(2, is_bias_apart=True), id="negative weights count"),
+        pytest.param(
+            row(FULL_CHANNEL, 127), [-128.0], 8, kernel.SplitPlan(1, is_bias_apart=True), id="negative bias reaches it"
+        ),
+        pytest.param(torch.ones(1, 1), [2.0**31 - 1], 8, kernel.SplitPlan(1, is_bias_apart=True), id="largest bias"),
+        pytest.param(-row(FULL_CHANNEL), None, 8, kernel.SplitPlan(2, is_bias_apart=True), id="negative weights count"),
         # two parts would have 1024 full channels each, three have 683
-        pytest.param(row(2 * FULL_CHANNEL), None, 8, SplitPlan(3, is_bias_apart=True), id="two parts are not enough"),
+        pytest.param(
+            row(2 * FULL_CHANNEL), None, 8, kernel.SplitPlan(3, is_bias_apart=True), id="two parts are not enough"
+        ),
         # 8·1023 channels: each of the eight parts stays 2^14 below
-        pytest.param(row(8 * 1023), None, 8, SplitPlan(MAX_PARTS, is_bias_apart=True), id="the most parts"),
-        pytest.param(row(8 * FULL_CHANNEL), None, 8, SplitPlan(0), id="too many parts: float64"),
+        pytest.param(
+            row(8 * 1023), None, 8, kernel.SplitPlan(kernel.MAX_PARTS, is_bias_apart=True), id="the most parts"
+        ),
+        pytest.param(row(8 * FULL_CHANNEL), None, 8, kernel.SplitPlan(0), id="too many parts: float64"),
         # 16-bit inputs reach 2^15: Σ|w| must stay below 512
-        pytest.param(torch.tensor([[127.0, 127, 127, 127, 3]]), None, 16, SplitPlan(1), id="16 bits, Σ|w| = 511"),
+        pytest.param(
+            torch.tensor([[127.0, 127, 127, 127, 3]]), None, 16, kernel.SplitPlan(1), id="16 bits, Σ|w| = 511"
+        ),
         pytest.param(
             torch.tensor([[127.0, 127, 127, 127, 4]]),
             None,
             16,
-            SplitPlan(2, is_bias_apart=True),
+            kernel.SplitPlan(2, is_bias_apart=True),
             id="16 bits, Σ|w| = 512",
         ),
         # one channel cannot be split: 33·32·128·128 > 2^24
-        pytest.param(torch.full((1, 1, 33, 32), 128.0), None, 8, SplitPlan(0), id="one channel, many taps"),
+        pytest.param(torch.full((1, 1, 33, 32), 128.0), None, 8, kernel.SplitPlan(0), id="one channel, many taps"),
         # the worst output decides
         pytest.param(
             torch.cat([torch.ones(1, FULL_CHANNEL), row(FULL_CHANNEL)]),
             None,
             8,
-            SplitPlan(2, is_bias_apart=True),
+            kernel.SplitPlan(2, is_bias_apart=True),
             id="worst row",
         ),
-        pytest.param(torch.zeros(0, 4), None, 8, SplitPlan(1), id="no outputs"),
+        pytest.param(torch.zeros(0, 4), None, 8, kernel.SplitPlan(1), id="no outputs"),
     ],
 )
 def test_plan(weight, bias, bits, plan):
-    assert plan_product(weight, None if bias is None else torch.tensor(bias, dtype=torch.float64), bits) == plan
+    assert kernel.plan_product(weight, None if bias is None else torch.tensor(bias, dtype=torch.float64), bits) == plan
 
 
 def test_after_relu_only_one_sign_of_the_weights_counts():
     # 512 weights of 128 and 512 of −128: partial sums of inputs 0 … 127 stay within ±512·128·128 = ±2^23
     mixed = torch.cat([row(512), -row(512)], dim=1)
-    assert plan_product(mixed, None, 8) == SplitPlan(2, is_bias_apart=True)
-    assert plan_product(mixed, None, 8, is_nonnegative=True) == SplitPlan(1)
-    assert plan_product(row(FULL_CHANNEL), None, 8, is_nonnegative=True) == SplitPlan(2, is_bias_apart=True)
-    assert plan_product(-row(FULL_CHANNEL), None, 8, is_nonnegative=True) == SplitPlan(2, is_bias_apart=True)
+    assert kernel.plan_product(mixed, None, 8) == kernel.SplitPlan(2, is_bias_apart=True)
+    assert kernel.plan_product(mixed, None, 8, is_nonnegative=True) == kernel.SplitPlan(1)
+    assert kernel.plan_product(row(FULL_CHANNEL), None, 8, is_nonnegative=True) == kernel.SplitPlan(
+        2, is_bias_apart=True
+    )
+    assert kernel.plan_product(-row(FULL_CHANNEL), None, 8, is_nonnegative=True) == kernel.SplitPlan(
+        2, is_bias_apart=True
+    )
 
 
 @pytest.mark.parametrize(("headroom", "is_apart"), [(127.0, False), (128.0, True)])
 def test_headroom_counts_like_a_bias(headroom, is_apart):
     # the products reach 2^24 − 128
-    found = plan_product(row(FULL_CHANNEL, 127), None, 8, headroom=headroom)
-    assert found == SplitPlan(1, is_bias_apart=is_apart)
+    found = kernel.plan_product(row(FULL_CHANNEL, 127), None, 8, headroom=headroom)
+    assert found == kernel.SplitPlan(1, is_bias_apart=is_apart)
 
 
 def integers(draw, shape, low=-128, high=128):
@@ -92,8 +104,8 @@ def test_naive_float32_is_wrong_where_the_plan_is_right():
     # 1041·127·127 = 16790289 is odd and above 2^24: no float32 is equal to it, whatever the order of the sum
     x = w = torch.full((1, 1041), 127.0)
     naive = F.linear(x, w)
-    found = run_product(F.linear, x, w, None, plan_product(w, None, 8), group=1, axis=-1)
-    assert 1041 * 127 * 127 == 16790289 > FLOAT32_EXACT
+    found = kernel.run_product(F.linear, x, w, None, kernel.plan_product(w, None, 8), group=1, axis=-1)
+    assert 1041 * 127 * 127 == 16790289 > fixed.FLOAT32_EXACT
     assert naive.item() != 16790289
     assert found.item() == 16790289
 
@@ -103,15 +115,15 @@ def test_naive_float32_is_wrong_beside_a_large_bias():
     x = w = torch.tensor([[127.0]])
     b = torch.tensor([2.0**24], dtype=torch.float64)
     assert F.linear(x, w, b.float()).item() != 16793345
-    assert run_product(F.linear, x, w, b, plan_product(w, b, 8), group=1, axis=-1).item() == 16793345
+    assert kernel.run_product(F.linear, x, w, b, kernel.plan_product(w, b, 8), group=1, axis=-1).item() == 16793345
 
 
 PLANS = {
-    "float32": SplitPlan(1),
-    "bias apart": SplitPlan(1, is_bias_apart=True),
-    "two parts": SplitPlan(2, is_bias_apart=True),
-    "three uneven parts": SplitPlan(3, is_bias_apart=True),
-    "float64": SplitPlan(0),
+    "float32": kernel.SplitPlan(1),
+    "bias apart": kernel.SplitPlan(1, is_bias_apart=True),
+    "two parts": kernel.SplitPlan(2, is_bias_apart=True),
+    "three uneven parts": kernel.SplitPlan(3, is_bias_apart=True),
+    "float64": kernel.SplitPlan(0),
 }
 
 
@@ -120,8 +132,8 @@ PLANS = {
 def test_linear_equals_int64_under_every_plan(plan, has_bias, draw):
     x, w, b = integers(draw, (2, 3, 7)), integers(draw, (5, 7)), integers(draw, 5, -9000, 9000)
     expected = x @ w.T + (b if has_bias else 0)
-    found = run_product(F.linear, x.float(), w.float(), b.double() if has_bias else None, plan, group=1, axis=-1)
-    assert found.dtype == (torch.float32 if plan == SplitPlan(1) else torch.float64)
+    found = kernel.run_product(F.linear, x.float(), w.float(), b.double() if has_bias else None, plan, group=1, axis=-1)
+    assert found.dtype == (torch.float32 if plan == kernel.SplitPlan(1) else torch.float64)
     assert torch.equal(found.long(), expected)
 
 
@@ -135,7 +147,7 @@ def test_grouped_convolution_equals_int64_under_every_plan(plan, group, draw):
     def product(x, w, b):
         return F.conv2d(x, w, b, groups=group)
 
-    found = run_product(product, x.float(), w.float(), b.double(), plan, group=group, axis=1)
+    found = kernel.run_product(product, x.float(), w.float(), b.double(), plan, group=group, axis=1)
     assert_same(found.numpy(), expected)
 
 
@@ -150,7 +162,7 @@ def test_grouped_transposed_convolution_equals_int64_under_every_plan(plan, grou
         return F.conv_transpose2d(x, w, b, (2, 1), groups=group)
 
     settings = {"group": group, "axis": 1, "is_transposed": True}
-    found = run_product(product, x.float(), w.float(), b.double(), plan, **settings)
+    found = kernel.run_product(product, x.float(), w.float(), b.double(), plan, **settings)
     assert_same(found.numpy(), expected)
 
 
@@ -159,36 +171,36 @@ def test_plan_of_a_transposed_convolution_adds_a_groups_inputs_and_taps():
     # output 1 has both taps: 2·2^23 = 2^24
     weight = torch.zeros(512, 2, 1, 2)
     weight[:, 0, 0, 0] = 128
-    assert plan_product(weight, None, 8, transposed_groups=1) == SplitPlan(1)
+    assert kernel.plan_product(weight, None, 8, transposed_groups=1) == kernel.SplitPlan(1)
     weight[:, 1] = 128
-    assert plan_product(weight, None, 8, transposed_groups=1) == SplitPlan(2, is_bias_apart=True)
+    assert kernel.plan_product(weight, None, 8, transposed_groups=1) == kernel.SplitPlan(2, is_bias_apart=True)
     # in two groups each output adds the products of 256 inputs: 2^23 again
-    assert plan_product(weight, None, 8, transposed_groups=2) == SplitPlan(1)
+    assert kernel.plan_product(weight, None, 8, transposed_groups=2) == kernel.SplitPlan(1)
     # read as [out, in/group, …] it would be 4 products only, and float32 is not enough for the largest of them
-    assert plan_product(weight, None, 8) == SplitPlan(1)
+    assert kernel.plan_product(weight, None, 8) == kernel.SplitPlan(1)
 
 
 @pytest.mark.parametrize(
     ("channels", "parts"),
-    [(1024, 2), (2048, 3), (8184, MAX_PARTS), (8192, 0)],
+    [(1024, 2), (2048, 3), (8184, kernel.MAX_PARTS), (8192, 0)],
     ids=["two", "three", "eight", "float64"],
 )
 def test_extreme_weights_equal_int64_at_the_planned_split(channels, parts, draw):
     w = torch.full((2, channels), -128)
     x = torch.stack([torch.full((channels,), -128), integers(draw, channels)])
-    plan = plan_product(w.float(), None, 8)
+    plan = kernel.plan_product(w.float(), None, 8)
     assert plan.parts == parts
-    found = run_product(F.linear, x.float(), w.float(), None, plan, group=1, axis=-1)
+    found = kernel.run_product(F.linear, x.float(), w.float(), None, plan, group=1, axis=-1)
     assert torch.equal(found.long(), x @ w.T)
 
 
 def test_every_part_of_a_plan_is_below_the_bound(draw):
     for _ in range(50):
         w = integers(draw, (3, int(draw.integers(1, 4000))))
-        plan = plan_product(w.float(), None, 8)
+        plan = kernel.plan_product(w.float(), None, 8)
         assert plan.parts >= 1  # 4000 channels need four parts at most
         reach = [128 * np.abs(part.numpy()).sum(axis=1).max() for part in w.chunk(plan.parts, dim=1)]
-        assert max(reach) < FLOAT32_EXACT
+        assert max(reach) < fixed.FLOAT32_EXACT
 
 
 @pytest.mark.parametrize("bias", [None, torch.tensor([5.0, 2.0**24, -7.0])], ids=["no bias", "large bias"])
@@ -201,10 +213,10 @@ def test_one_factor_per_channel_is_exact(bits, bias):
         y = x * w.reshape(-1, 1, 1)
         return y if b is None else y + b.reshape(-1, 1, 1)
 
-    plan = plan_product(weight, bias, bits)
+    plan = kernel.plan_product(weight, bias, bits)
     # |x·w| + |b| below 2^24 is one float32 product; a large bias is added apart; 16·16 bits need float64
-    assert plan == SplitPlan(0 if bits == 16 else 1, is_bias_apart=bits == 8 and bias is not None)
-    found = run_product(product, x, weight, bias, plan, group=1, axis=-3)
+    assert plan == kernel.SplitPlan(0 if bits == 16 else 1, is_bias_apart=bits == 8 and bias is not None)
+    found = kernel.run_product(product, x, weight, bias, plan, group=1, axis=-3)
     expected = x.double() * weight.double().reshape(-1, 1, 1)
     expected = expected if bias is None else expected + bias.double().reshape(-1, 1, 1)
     assert torch.equal(found.double(), expected)
@@ -224,13 +236,17 @@ def test_parts_that_were_kept_give_the_same_sums_and_need_no_copy(is_transposed,
         return convolve(x, w, b, groups=group)
 
     settings = {"group": group, "axis": -3, "is_transposed": is_transposed}
-    parts = split_weight(w, plan, group if is_transposed else None)
-    expected = run_product(product, x, w, None, plan, **settings)
+    parts = kernel.split_weight(w, plan, group if is_transposed else None)
+    expected = kernel.run_product(product, x, w, None, plan, **settings)
     met.clear()
-    assert torch.equal(run_product(product, x, w, None, plan, **settings, parts=parts), expected)
+    assert torch.equal(kernel.run_product(product, x, w, None, plan, **settings, parts=parts), expected)
     assert met == [part.data_ptr() for part in parts]
     assert all(part.is_contiguous() for part in parts)
 
 
 def test_a_product_in_one_piece_has_no_parts():
-    assert split_weight(row(4), SplitPlan(1, is_bias_apart=True)) == split_weight(row(4), SplitPlan(0)) == ()
+    assert (
+        kernel.split_weight(row(4), kernel.SplitPlan(1, is_bias_apart=True))
+        == kernel.split_weight(row(4), kernel.SplitPlan(0))
+        == ()
+    )

@@ -4,23 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.torch.gates import (
-    FAR_REACH,
-    LARGEST_INDEX,
-    REACH,
-    SIGMOID_START,
-    Formats,
-    Weights,
-    curves,
-    gate_rows,
-    is_limit_needed,
-    plan_gates,
-    plan_projection,
-    slopes,
-    start_state,
-)
-from linger.numeric.torch.timeline import Timeline
 from tests.support.paper_bodies import rounded, sigmoid_q7, tanh_q7
+from tests.support.torch_arithmetic import gates, timeline
 
 pytestmark = pytest.mark.needs_torch
 
@@ -30,20 +15,20 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("scale", [1.0, 128.0, 64.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_table_holds_both_curves(scale, dtype):
-    table = curves(scale, dtype, CPU)
+    table = gates.curves(scale, dtype, CPU)
     assert table.dtype == dtype
     # beyond 16 bits, where the curves meet, each goes on with its last value
-    beyond = FAR_REACH - REACH
-    of_tanh = [*map(tanh_q7, range(-REACH, REACH)), *[tanh_q7(REACH - 1)] * beyond]
-    of_sigmoid = [*[sigmoid_q7(-REACH)] * beyond, *map(sigmoid_q7, range(-REACH, REACH))]
-    assert (table[:SIGMOID_START] * (128 / scale)).tolist() == of_tanh
-    assert (table[SIGMOID_START:] * 128).tolist() == of_sigmoid
+    beyond = gates.FAR_REACH - gates.REACH
+    of_tanh = [*map(tanh_q7, range(-gates.REACH, gates.REACH)), *[tanh_q7(gates.REACH - 1)] * beyond]
+    of_sigmoid = [*[sigmoid_q7(-gates.REACH)] * beyond, *map(sigmoid_q7, range(-gates.REACH, gates.REACH))]
+    assert (table[: gates.SIGMOID_START] * (128 / scale)).tolist() == of_tanh
+    assert (table[gates.SIGMOID_START :] * 128).tolist() == of_sigmoid
 
 
 def test_slopes_are_those_of_the_real_functions():
-    x = (torch.arange(-REACH, REACH, dtype=torch.float64) / 2048).requires_grad_()
-    table = slopes(torch.float64, CPU)
-    for function, part in ((torch.tanh, table[: 2 * REACH]), (torch.sigmoid, table[-2 * REACH :])):
+    x = (torch.arange(-gates.REACH, gates.REACH, dtype=torch.float64) / 2048).requires_grad_()
+    table = gates.slopes(torch.float64, CPU)
+    for function, part in ((torch.tanh, table[: 2 * gates.REACH]), (torch.sigmoid, table[-2 * gates.REACH :])):
         (wanted,) = torch.autograd.grad(function(x).sum(), x)
         # both round 1 - y², once or twice, at 2^-53
         torch.testing.assert_close(part, wanted, rtol=0, atol=1e-15)
@@ -51,22 +36,22 @@ def test_slopes_are_those_of_the_real_functions():
 
 def test_tables_are_made_once_also_in_inference_mode():
     with torch.inference_mode():
-        table = curves(2.0**-7, torch.float32, CPU)
+        table = gates.curves(2.0**-7, torch.float32, CPU)
     assert not table.is_inference()
-    assert curves(2.0**-7, torch.float32, CPU) is table
+    assert gates.curves(2.0**-7, torch.float32, CPU) is table
 
 
 def test_rows_of_gates_point_to_their_curve():
-    rows = gate_rows("ts", 2, torch.float32, CPU)
-    of_tanh, of_sigmoid = REACH, SIGMOID_START + FAR_REACH
+    rows = gates.gate_rows("ts", 2, torch.float32, CPU)
+    of_tanh, of_sigmoid = gates.REACH, gates.SIGMOID_START + gates.FAR_REACH
     assert rows.offset.tolist() == [of_tanh, of_tanh, of_sigmoid, of_sigmoid]
-    assert rows.ends[0].tolist() == [0, 0, SIGMOID_START, SIGMOID_START]
-    assert rows.ends[1].tolist() == [SIGMOID_START - 1] * 2 + [LARGEST_INDEX - 1] * 2
+    assert rows.ends[0].tolist() == [0, 0, gates.SIGMOID_START, gates.SIGMOID_START]
+    assert rows.ends[1].tolist() == [gates.SIGMOID_START - 1] * 2 + [gates.LARGEST_INDEX - 1] * 2
 
 
 def project(x, w, b, q_x, q_w, bits):
     """One row of integers through a projection; what it gives, and its precision."""
-    plan = plan_projection(
+    plan = gates.plan_projection(
         torch.tensor([[w]], dtype=torch.float64) / 2.0**q_w,
         None if b is None else torch.tensor([[b]], dtype=torch.float64) / 2.0 ** (q_x + q_w),
         scale=2.0**q_x,
@@ -92,7 +77,7 @@ def test_precision_follows_the_bound(bias, dtype, sign):
 
 def test_rows_are_turned():
     weights, biases = torch.tensor([[[1.0], [2.0], [3.0]]]), torch.tensor([[0.25, 0.5, 0.75]])
-    plan = plan_projection(weights, biases, scale=1.0, scales_w=(4.0,), bits=8, turned=1)
+    plan = gates.plan_projection(weights, biases, scale=1.0, scales_w=(4.0,), bits=8, turned=1)
     assert (plan.weight / 2048).tolist() == [[[3.0, 1.0, 2.0]]]
     assert (plan.addend / 2048).tolist() == [[[0.75, 0.25, 0.5]]]
 
@@ -115,9 +100,9 @@ def test_shifts_to_both_sides(x, q_w):
 
 def planned(*, b_hh=0.0, b_ih=0.0, q_hw=7, **settings):
     w = torch.full((1, 4, 1), 0.5)
-    formats = Formats(32.0, 128.0, (128.0,), (2.0**q_hw,))
+    formats = gates.Formats(32.0, 128.0, (128.0,), (2.0**q_hw,))
     biases = (torch.full((1, 4), value, dtype=torch.float64) for value in (b_ih, b_hh))
-    return plan_gates(Weights(w, w, *biases), formats, "ssts", **settings)
+    return gates.plan_gates(gates.Weights(w, w, *biases), formats, "ssts", **settings)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +141,8 @@ def test_precision_of_the_loop(settings, dtype, is_one_floor):
 )
 def test_with_scales_on_a_device_precision_follows_from_sizes_and_widths(items, data_bits, dtype):
     scale = torch.tensor(128.0)
-    weights = Weights(torch.zeros(1, 4, items), torch.zeros(1, 4, 1), None, None)
-    plan = plan_gates(weights, Formats(scale, scale, (scale,), (scale,), data_bits=data_bits), "ssts")
+    weights = gates.Weights(torch.zeros(1, 4, items), torch.zeros(1, 4, 1), None, None)
+    plan = gates.plan_gates(weights, gates.Formats(scale, scale, (scale,), (scale,), data_bits=data_bits), "ssts")
     assert plan.inputs.weight.dtype == dtype
 
 
@@ -169,15 +154,15 @@ def test_gates_are_limited_where_they_can_leave_the_table(bias, is_limited):
 
 def test_parts_hold_the_offset_into_the_table_and_the_half():
     x = torch.ones(1, 1, 1)
-    sigmoid, tanh = 1024 + SIGMOID_START + FAR_REACH + 0.5, 1024 + REACH + 0.5
-    assert planned().parts(x, Timeline.of(x, None)).tolist() == [[[[sigmoid, sigmoid, tanh, sigmoid]]]]
+    sigmoid, tanh = 1024 + gates.SIGMOID_START + gates.FAR_REACH + 0.5, 1024 + gates.REACH + 0.5
+    assert planned().parts(x, timeline.Timeline.of(x, None)).tolist() == [[[[sigmoid, sigmoid, tanh, sigmoid]]]]
 
 
 def test_initial_state_is_written_as_whole_numbers():
     state = torch.full((2, 3), np.nan, dtype=torch.float64)
-    start_state(state, torch.full((2, 3), 0.25), 128.0)
+    gates.start_state(state, torch.full((2, 3), 0.25), 128.0)
     assert state.tolist() == [[32.0] * 3] * 2
-    start_state(state, None, 128.0)
+    gates.start_state(state, None, 128.0)
     assert state.tolist() == [[0.0] * 3] * 2
 
 
@@ -187,4 +172,4 @@ def test_initial_state_is_written_as_whole_numbers():
 )
 def test_limit_is_needed_where_rounding_leaves_the_range(largest, scale, bits, expected):
     """0.9·8 = 7.2 rounds to 7, but 127/128·8 = 7.9 to 8."""
-    assert is_limit_needed(largest, scale, bits) == expected
+    assert gates.is_limit_needed(largest, scale, bits) == expected

@@ -5,21 +5,20 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from linger.numeric import blocks
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
+from tests.support.arithmetic import NumpyKernel, blocks
 from tests.support.comparison import assert_same
+from tests.support.torch_arithmetic import kernel
 
 pytestmark = pytest.mark.needs_torch
 
-EXACT, TRAINING = TorchKernel(is_exact=True), TorchKernel(is_exact=False)
+EXACT, TRAINING = kernel.TorchKernel(is_exact=True), kernel.TorchKernel(is_exact=False)
 
 
 def pair(draw, *shape, dtype=np.int8):
     """Random integers, and the tensor that carries them."""
     ends = np.iinfo(dtype)
     array = draw.integers(ends.min, ends.max, shape, endpoint=True).astype(dtype)
-    return array, torch.from_numpy(array).to(carrier(8 * array.itemsize))
+    return array, torch.from_numpy(array).to(kernel.carrier(8 * array.itemsize))
 
 
 GEOMETRY = {"strides": (2, 1), "pads": (0, 1, 2, 1), "dilations": (1, 2), "group": 2}
@@ -70,13 +69,17 @@ def test_pools_equal_numpy(pads, ceil_mode, draw):
 )
 def test_carrier_holds_every_integer_of_its_width(bits, dtype):
     top = 2 ** (bits - 1) - 1
-    assert carrier(bits) == dtype
-    assert torch.tensor([top, top - 1, -top - 1], dtype=carrier(bits)).long().tolist() == [top, top - 1, -top - 1]
+    assert kernel.carrier(bits) == dtype
+    assert torch.tensor([top, top - 1, -top - 1], dtype=kernel.carrier(bits)).long().tolist() == [
+        top,
+        top - 1,
+        -top - 1,
+    ]
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(4, torch.int8), (8, torch.int8), (16, torch.int16), (32, torch.int32)])
 def test_integer_type_is_the_smallest(bits, dtype):
-    assert integer_type(bits) == dtype
+    assert kernel.integer_type(bits) == dtype
 
 
 @pytest.mark.parametrize("exponent", range(32))

@@ -4,45 +4,43 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric import blocks
-from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.tables import ARCS_SIGMOID, GELU, ONE, SIGMOID, SILU, TANH, VENUS_A_TANH
-from linger.numeric.torch.gates import evaluate_long_pieces, evaluate_pieces, evaluate_wide_pieces
+from tests.support.arithmetic import NumpyKernel, blocks, tables
+from tests.support.torch_arithmetic import gates
 
 pytestmark = pytest.mark.needs_torch
 
 EVERY_INT16 = np.arange(-32768, 32768)
 
 
-@pytest.mark.parametrize("pieces", [SIGMOID, TANH], ids=["sigmoid", "tanh"])
+@pytest.mark.parametrize("pieces", [tables.SIGMOID, tables.TANH], ids=["sigmoid", "tanh"])
 @pytest.mark.parametrize(("scale_o", "bits"), [(128.0, 8), (64.0, 8), (8.0, 4), (32768.0, 16)])
 def test_values_are_those_of_the_blocks(pieces, scale_o, bits):
     k = NumpyKernel()
     y = blocks.piecewise_linear(k, EVERY_INT16.astype(np.float64), source=k.scalar(4096.0), pieces=pieces)
     expected = blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=bits)
-    found = evaluate_pieces(torch.from_numpy(EVERY_INT16 / np.float32(4096)), pieces, scale_o, bits)
+    found = gates.look_up(torch.from_numpy(EVERY_INT16 / np.float32(4096)), pieces, 4096.0, scale_o, bits)
     np.testing.assert_array_equal(found.numpy() * scale_o, expected)
 
 
 def test_shape_stays():
-    assert evaluate_pieces(torch.zeros(2, 0, 3), TANH, 128.0, 8).shape == (2, 0, 3)
-    assert evaluate_pieces(torch.tensor(1.0), TANH, 128.0, 8).item() == 97 / 128
+    assert gates.look_up(torch.zeros(2, 0, 3), tables.TANH, 4096.0, 128.0, 8).shape == (2, 0, 3)
+    assert gates.look_up(torch.tensor(1.0), tables.TANH, 4096.0, 128.0, 8).item() == 97 / 128
 
 
-@pytest.mark.parametrize("pieces", [GELU, SILU], ids=["GELU", "SiLU"])
+@pytest.mark.parametrize("pieces", [tables.GELU, tables.SILU], ids=["GELU", "SiLU"])
 @pytest.mark.parametrize(("scale_x", "scale_o", "bits"), [(2048.0, 2048.0, 16), (2.0, 4.0, 8), (2.0**20, 2.0**27, 32)])
 @pytest.mark.parametrize("carrier", [np.float32, np.float64], ids=["16 bits", "32 bits"])
 def test_long_curves_are_those_of_the_blocks(pieces, scale_x, scale_o, bits, carrier):
     k = NumpyKernel()
     y = blocks.long_piecewise_linear(k, EVERY_INT16.astype(np.float64), source=k.scalar(scale_x), pieces=pieces)
-    expected = blocks.requantize(k, y, source=k.scalar(ONE), target=k.scalar(scale_o), bits=bits)
-    found = evaluate_long_pieces(
-        torch.from_numpy((EVERY_INT16 / scale_x).astype(carrier)), pieces, scale_x, scale_o, bits
-    )
+    expected = blocks.requantize(k, y, source=k.scalar(tables.ONE), target=k.scalar(scale_o), bits=bits)
+    found = gates.look_up(torch.from_numpy((EVERY_INT16 / scale_x).astype(carrier)), pieces, scale_x, scale_o, bits)
     np.testing.assert_array_equal(found.numpy() * scale_o, expected)
 
 
-@pytest.mark.parametrize("pieces", [ARCS_SIGMOID, VENUS_A_TANH], ids=["sigmoid of arcs", "tanh of venusA"])
+@pytest.mark.parametrize(
+    "pieces", [tables.ARCS_SIGMOID, tables.VENUS_A_TANH], ids=["sigmoid of arcs", "tanh of venusA"]
+)
 @pytest.mark.parametrize(("scale_x", "scale_o", "bits"), [(16.0, 128.0, 8), (1.0, 64.0, 8), (64.0, 32768.0, 16)])
 def test_wide_values_are_those_of_the_blocks(pieces, scale_x, scale_o, bits):
     every = np.arange(-128, 128)
@@ -50,5 +48,5 @@ def test_wide_values_are_those_of_the_blocks(pieces, scale_x, scale_o, bits):
     y = blocks.wide_piecewise_linear(k, every.astype(np.float64), source=k.scalar(scale_x), pieces=pieces)
     curve = k.scalar(blocks.WIDE_CURVE_SCALE)
     expected = blocks.requantize(k, y, source=curve, target=k.scalar(scale_o), bits=bits)
-    found = evaluate_wide_pieces(torch.from_numpy(every / np.float32(scale_x)), pieces, scale_x, scale_o, bits)
+    found = gates.look_up(torch.from_numpy(every / np.float32(scale_x)), pieces, scale_x, scale_o, bits)
     np.testing.assert_array_equal(found.numpy() * scale_o, expected)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.fixed import limits, scale_for
-from linger.numeric.torch.quantize import Memory, fake_quantize, max_abs, round_weight
 from tests.support import naive
+from tests.support.arithmetic import fixed
+from tests.support.torch_arithmetic import quantize
 
 pytestmark = pytest.mark.needs_torch
 
@@ -20,7 +20,7 @@ SCALES = [0.5, 16.0, 2.0**14]
 
 def around_the_rails(bits, scale, dtype=torch.float32):
     """Every value whose rounding or limiting could go wrong: the rails, their ties and both neighbors of each."""
-    low, high = limits(bits)
+    low, high = fixed.limits(bits)
     steps = torch.tensor([low - 1, low - 0.5, low, low + 0.5, -1, -0.5, 0, 0.25, 0.5, 1, high, high + 0.5, high + 1])
     exact = steps.to(dtype) / scale
     infinity = torch.tensor(math.inf, dtype=dtype)
@@ -43,7 +43,7 @@ def test_value_and_gradient_at_the_rails_are_those_of_the_plain_composition(dtyp
     x = around_the_rails(bits, scale, dtype)
     upstream = torch.arange(1, len(x) + 1, dtype=dtype)
     settings = {"scale": scale, "bits": bits, "is_relu": is_relu}
-    value, gradient = naive.with_gradient(fake_quantize, x, upstream, is_owned=is_owned, **settings)
+    value, gradient = naive.with_gradient(quantize.fake_quantize, x, upstream, is_owned=is_owned, **settings)
     expected_value, expected_gradient = naive.with_gradient(naive.quantized, x, upstream, **settings)
     assert torch.equal(value, expected_value)
     assert torch.equal(gradient, expected_gradient)
@@ -57,7 +57,7 @@ def test_random_values_and_gradients_are_those_of_the_plain_composition(bits, is
     x = spread(draw, 16.0, bits)
     upstream = torch.from_numpy(draw.normal(size=len(x)).astype(np.float32))
     settings = {"scale": 16.0, "bits": bits, "is_relu": is_relu}
-    value, gradient = naive.with_gradient(fake_quantize, x, upstream, is_owned=is_owned, **settings)
+    value, gradient = naive.with_gradient(quantize.fake_quantize, x, upstream, is_owned=is_owned, **settings)
     expected_value, expected_gradient = naive.with_gradient(naive.quantized, x, upstream, **settings)
     assert torch.equal(value, expected_value)
     assert torch.equal(gradient, expected_gradient)
@@ -69,7 +69,9 @@ def test_unsaturated_tensor_may_skip_the_limits(is_relu, is_owned, draw):
     x = torch.from_numpy(draw.uniform(-7.9, 7.9, 200).astype(np.float32))
     upstream = torch.from_numpy(draw.normal(size=len(x)).astype(np.float32))
     settings = {"scale": 16.0, "bits": 8, "is_relu": is_relu}
-    value, gradient = naive.with_gradient(fake_quantize, x, upstream, can_saturate=False, is_owned=is_owned, **settings)
+    value, gradient = naive.with_gradient(
+        quantize.fake_quantize, x, upstream, can_saturate=False, is_owned=is_owned, **settings
+    )
     expected_value, expected_gradient = naive.with_gradient(naive.quantized, x, upstream, **settings)
     assert torch.equal(value, expected_value)
     assert torch.equal(gradient, expected_gradient)
@@ -78,7 +80,7 @@ def test_unsaturated_tensor_may_skip_the_limits(is_relu, is_owned, draw):
 def test_relu_gate_is_at_the_input_not_at_the_rounded_output():
     # at scale 16 the inputs below 1/32 round to zero; those above zero still learn
     x = torch.tensor([-0.01, 0.0, 1e-6, 0.01, 0.03, 0.04])
-    value, gradient = naive.with_gradient(fake_quantize, x, torch.ones(6), scale=16.0, bits=8, is_relu=True)
+    value, gradient = naive.with_gradient(quantize.fake_quantize, x, torch.ones(6), scale=16.0, bits=8, is_relu=True)
     assert value.tolist() == [0, 0, 0, 0, 0, 0.0625]
     assert gradient.tolist() == [0, 0, 1, 1, 1, 1]
 
@@ -86,9 +88,9 @@ def test_relu_gate_is_at_the_input_not_at_the_rounded_output():
 @pytest.mark.parametrize("is_relu", [False, True], ids=["plain", "relu"])
 def test_numbers_do_not_depend_on_gradients_being_wanted(is_relu, draw):
     x = spread(draw, 16.0, 8)
-    with_graph = fake_quantize(x.clone().requires_grad_(), 16.0, 8, is_relu=is_relu)
+    with_graph = quantize.fake_quantize(x.clone().requires_grad_(), 16.0, 8, is_relu=is_relu)
     with torch.no_grad():
-        without = fake_quantize(x.clone().requires_grad_(), 16.0, 8, is_relu=is_relu)
+        without = quantize.fake_quantize(x.clone().requires_grad_(), 16.0, 8, is_relu=is_relu)
     assert with_graph.requires_grad
     assert torch.equal(with_graph, without)
 
@@ -97,7 +99,7 @@ def test_numbers_do_not_depend_on_gradients_being_wanted(is_relu, draw):
 def test_memory_is_written_over_only_when_it_is_owned(is_owned, draw):
     x = spread(draw, 16.0, 8)
     before = x.clone()
-    result = fake_quantize(x, 16.0, 8, is_owned=is_owned)
+    result = quantize.fake_quantize(x, 16.0, 8, is_owned=is_owned)
     assert (result.data_ptr() == x.data_ptr()) is is_owned
     assert torch.equal(x, before) is not is_owned
 
@@ -105,13 +107,13 @@ def test_memory_is_written_over_only_when_it_is_owned(is_owned, draw):
 def test_a_parameter_is_never_written_over():
     x = torch.tensor([0.3], requires_grad=True)
     with torch.no_grad():
-        fake_quantize(x, 16.0, 8, is_owned=True)
+        quantize.fake_quantize(x, 16.0, 8, is_owned=True)
     assert torch.equal(x.detach(), torch.tensor([0.3]))
 
 
 def test_sum_is_rounded_to_float32_before_the_floor():
     # as on the device: f32(0.49999997 + 0.5) = 1
-    assert fake_quantize(torch.tensor([0.49999997]), 1.0, 8).item() == 1.0
+    assert quantize.fake_quantize(torch.tensor([0.49999997]), 1.0, 8).item() == 1.0
 
 
 @pytest.mark.parametrize("has_factor", [False, True], ids=["plain", "batch norm folded"])
@@ -124,10 +126,10 @@ def test_weights_round_like_the_plain_composition(bits, has_factor, draw):
 
     def choose_scale(found):
         largest.append(found)
-        return scale_for(found, bits)
+        return fixed.scale_for(found, bits)
 
     leaf = weight.clone().requires_grad_()
-    integers, scale = round_weight(leaf, factor, choose_scale)
+    integers, scale = quantize.round_weight(leaf, factor, choose_scale)
     integers.backward(upstream.clone())
 
     expected_leaf = weight.clone().requires_grad_()
@@ -136,7 +138,7 @@ def test_weights_round_like_the_plain_composition(bits, has_factor, draw):
     expected.backward(upstream.clone())
     assert largest == [float(folded.detach().abs().max())]
     assert torch.equal(integers.detach(), expected.detach())
-    assert integers.abs().max() <= limits(bits)[1]
+    assert integers.abs().max() <= fixed.limits(bits)[1]
     # two products in another order: each rounds by 2^-24 of the result
     torch.testing.assert_close(leaf.grad, expected_leaf.grad, rtol=2 * 2**-24, atol=0)
 
@@ -144,7 +146,7 @@ def test_weights_round_like_the_plain_composition(bits, has_factor, draw):
 def test_factor_of_a_weight_has_no_gradient(draw):
     weight = torch.from_numpy(draw.normal(size=(2, 3)).astype(np.float32)).requires_grad_()
     factor = torch.ones(2, 1, requires_grad=True)
-    integers, _ = round_weight(weight, factor, lambda largest: scale_for(largest, 8))
+    integers, _ = quantize.round_weight(weight, factor, lambda largest: fixed.scale_for(largest, 8))
     (integers * torch.randn(2, 3)).sum().backward()
     assert factor.grad is None
     assert weight.grad is not None
@@ -164,7 +166,7 @@ def test_factor_of_a_weight_has_no_gradient(draw):
     ],
 )
 def test_largest_magnitude(values, is_relu, expected):
-    assert max_abs(torch.tensor(values), is_relu=is_relu) == expected
+    assert quantize.max_abs(torch.tensor(values), is_relu=is_relu) == expected
 
 
 @pytest.mark.parametrize("is_relu", [False, True], ids=["plain", "relu"])
@@ -172,11 +174,11 @@ def test_largest_magnitude(values, is_relu, expected):
 def test_nan_is_never_overlooked(position, is_relu):
     x = torch.tensor([1.0, -2.0, 3.0])
     x[position] = math.nan
-    assert math.isnan(max_abs(x, is_relu=is_relu))
+    assert math.isnan(quantize.max_abs(x, is_relu=is_relu))
 
 
 def test_memory_is_used_again_once_nobody_holds_it():
-    memory, weight = Memory(), torch.ones(4, 3)
+    memory, weight = quantize.Memory(), torch.ones(4, 3)
     first = memory.like(weight)
     place = first.data_ptr()
     second = memory.like(weight)  # the first is in use
@@ -193,19 +195,19 @@ def test_memory_is_used_again_once_nobody_holds_it():
 
 
 def test_memory_that_a_gradient_still_needs_is_left_alone():
-    memory, x = Memory(), torch.ones(3, requires_grad=True)
+    memory, x = quantize.Memory(), torch.ones(3, requires_grad=True)
     weight = torch.tensor([0.25, 0.5, 1.0], requires_grad=True)
-    rounded = [round_weight(weight * n, None, lambda _: 4.0, memory=memory, is_real=True)[0] for n in (1, 2)]
+    rounded = [quantize.round_weight(weight * n, None, lambda _: 4.0, memory=memory, is_real=True)[0] for n in (1, 2)]
     losses = [(x * r).sum() for r in rounded]
     del rounded
-    round_weight(weight * 3, None, lambda _: 4.0, memory=memory)
+    quantize.round_weight(weight * 3, None, lambda _: 4.0, memory=memory)
     sum(losses).backward()
     assert x.grad.tolist() == [0.75, 1.5, 3.0]
     assert weight.grad.tolist() == [3.0, 3.0, 3.0]
 
 
 def test_copies_and_inference_have_memory_of_their_own():
-    memory, weight = Memory(), torch.ones(3)
+    memory, weight = quantize.Memory(), torch.ones(3)
     place = memory.like(weight).data_ptr()
     copied = copy.deepcopy(memory).like(weight)
     assert copied.data_ptr() != place
@@ -223,7 +225,7 @@ def test_real_weights_are_the_integers_divided_by_the_scale(factor, saturates_at
     for is_real in (False, True):
         weight = torch.tensor([[0.3, -1.7], [0.9, 3.1]], requires_grad=True)
         settings = {"saturates_at": saturates_at, "is_real": is_real}
-        rounded, scale = round_weight(weight, factor, lambda _: 4.0, **settings)
+        rounded, scale = quantize.round_weight(weight, factor, lambda _: 4.0, **settings)
         real = rounded if is_real else rounded / scale
         (real * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum().backward()
         results.append((real.tolist(), weight.grad.tolist()))

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from linger.numeric.torch import timeline
-from linger.numeric.torch.timeline import NumpySteps, TorchSteps, per_step, steps_for
+from tests.support.torch_arithmetic import timeline
 
 pytestmark = pytest.mark.needs_torch
 
-KINDS = (NumpySteps, TorchSteps)
+KINDS = (timeline.NumpySteps, timeline.TorchSteps)
 
 
 def made(kind, weight, state):
-    return NumpySteps(weight, state) if kind is NumpySteps else TorchSteps(weight)
+    return timeline.NumpySteps(weight, state) if kind is timeline.NumpySteps else timeline.TorchSteps(weight)
 
 
 def whole(*shape):
@@ -37,7 +36,7 @@ def test_products(directions, limit, monkeypatch):
 def test_weights_of_another_type():
     """On a device the weights are float32 beside sums of float64."""
     state, weight, out = whole(1, 2, 3), whole(1, 3, 4), torch.empty(1, 2, 4, dtype=torch.float64)
-    TorchSteps(weight).product(state.double(), out)
+    timeline.TorchSteps(weight).product(state.double(), out)
     assert torch.equal(out, torch.bmm(state, weight).double())
 
 
@@ -63,17 +62,17 @@ def test_sums_and_limits(kind):
 
 
 def test_constants_of_a_device_become_nan_together():
-    assert all(number.isnan() for number in TorchSteps(whole(1, 1, 1)).numbers(torch.tensor(np.nan), 0.0, 1.0))
+    assert all(number.isnan() for number in timeline.TorchSteps(whole(1, 1, 1)).numbers(torch.tensor(np.nan), 0.0, 1.0))
 
 
 def test_numpy_is_for_small_steps_on_the_cpu():
     weight = whole(1, 64, 256)
-    assert isinstance(steps_for(whole(1, 8, 64), weight), NumpySteps)
-    assert isinstance(steps_for(whole(1, 129, 64), weight), TorchSteps)
-    assert isinstance(steps_for(whole(1, 8, 64), weight, is_on_device=True), TorchSteps)
+    assert isinstance(timeline.steps_for(whole(1, 8, 64), weight), timeline.NumpySteps)
+    assert isinstance(timeline.steps_for(whole(1, 129, 64), weight), timeline.TorchSteps)
+    assert isinstance(timeline.steps_for(whole(1, 8, 64), weight, is_on_device=True), timeline.TorchSteps)
 
 
 def test_steps_share_one_buffer_or_have_their_own():
     buffer = torch.zeros(3, 2)
-    assert [view.data_ptr() for view in per_step(buffer, 3)] == [row.data_ptr() for row in buffer]
-    assert {view.data_ptr() for view in per_step(buffer[:1], 3)} == {buffer.data_ptr()}
+    assert [view.data_ptr() for view in timeline.per_step(buffer, 3)] == [row.data_ptr() for row in buffer]
+    assert {view.data_ptr() for view in timeline.per_step(buffer[:1], 3)} == {buffer.data_ptr()}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from linger.numeric.torch.timeline import Timeline, by_items
+from tests.support.torch_arithmetic import timeline as over_time
 
 pytestmark = pytest.mark.needs_torch
 
@@ -18,11 +18,11 @@ def x():
 
 @pytest.fixture(params=[None, LENGTHS], ids=["one length", "lengths"])
 def timeline(request, x):
-    return Timeline.of(x, None if request.param is None else torch.tensor(request.param))
+    return over_time.Timeline.of(x, None if request.param is None else torch.tensor(request.param))
 
 
 def test_each_sequence_is_reversed_inside_its_length(x):
-    mirrored = Timeline.of(x, torch.tensor(LENGTHS)).mirror(x)
+    mirrored = over_time.Timeline.of(x, torch.tensor(LENGTHS)).mirror(x)
     for b, length in enumerate(LENGTHS):
         assert torch.equal(mirrored[:length, b], x[:length, b].flip(0))
         assert torch.equal(mirrored[length:, b], x[length:, b])
@@ -33,14 +33,14 @@ def test_reversed_twice_is_the_batch_itself(x, timeline):
 
 
 def test_padding_is_masked_in_every_layout(x):
-    timeline = Timeline.of(x, torch.tensor(LENGTHS))
+    timeline = over_time.Timeline.of(x, torch.tensor(LENGTHS))
     expected = pad_packed_sequence(pack_padded_sequence(x, torch.tensor(LENGTHS), enforce_sorted=False))[0]
     assert torch.equal(timeline.mask(x), expected)
     assert torch.equal(timeline.mask(torch.stack([x, -x], 1)), torch.stack([expected, -expected], 1))
 
 
 def test_without_lengths_nothing_is_copied(x):
-    assert Timeline.of(x, None).mask(x) is x
+    assert over_time.Timeline.of(x, None).mask(x) is x
 
 
 def test_states_become_outputs_as_torch_lays_them_out(x, timeline):
@@ -50,12 +50,12 @@ def test_states_become_outputs_as_torch_lays_them_out(x, timeline):
 
 
 def test_final_state_is_the_one_after_the_last_valid_step(x):
-    timeline = Timeline.of(x, torch.tensor(LENGTHS))
+    timeline = over_time.Timeline.of(x, torch.tensor(LENGTHS))
     final = timeline.final(timeline.by_direction(x, 2).transpose(0, 1))
     for b, length in enumerate(LENGTHS):
         assert torch.equal(final[0, b], x[length - 1, b])
         assert torch.equal(final[1, b], x[0, b])
-    assert torch.equal(Timeline.of(x, None).final(x.unsqueeze(1))[0], x[-1])
+    assert torch.equal(over_time.Timeline.of(x, None).final(x.unsqueeze(1))[0], x[-1])
 
 
 @pytest.mark.parametrize("directions", [1, 2])
@@ -80,11 +80,11 @@ def test_gradient_of_the_input_is_autograds(x, timeline, directions):
 
 
 def test_largest_magnitude_is_that_of_the_valid_steps(x):
-    timeline = Timeline.of(x, torch.tensor([1, 1, 1, 2]))
+    timeline = over_time.Timeline.of(x, torch.tensor([1, 1, 1, 2]))
     assert timeline.max_abs(-x.unsqueeze(1)) == 16.0
-    assert Timeline.of(x, None).max_abs(-x.unsqueeze(1)) == 40.0
+    assert over_time.Timeline.of(x, None).max_abs(-x.unsqueeze(1)) == 40.0
 
 
 def test_items_of_a_direction_are_in_the_order_of_time():
     x = torch.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
-    assert torch.equal(by_items(x)[1], torch.cat([x[0, 1], x[1, 1]]))
+    assert torch.equal(over_time.by_items(x)[1], torch.cat([x[0, 1], x[1, 1]]))

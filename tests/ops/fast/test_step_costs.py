@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from linger.numeric.torch import timeline
-from linger.numeric.torch.gates import Formats
-from linger.ops.fast import gru, lstm
-from tests.support.recurrent import random_layer, tensors
+from tests.support.fast_paths import recurrent_fast_path
+from tests.support.ops import find_op
+from tests.support.recurrent import Formats, random_layer, tensors
+from tests.support.torch_arithmetic import timeline
 
-CELLS = {"LSTM": (lstm, 4), "GRU": (gru, 3)}
+CELLS = {name: (recurrent_fast_path(find_op(f"{name}Int")), gates) for name, gates in (("LSTM", 4), ("GRU", 3))}
 USUAL = Formats(32.0, 128.0, (256.0,), (256.0,))
 NUMPY_CALLS = {"LSTM": (12, 6), "GRU": (10, 5)}
 """Calls of the arithmetic in a step, forward and backward."""

@@ -10,7 +10,7 @@ from torch import nn
 import linger
 from linger import QTensor
 from linger.quantization.core.qtensor import unwrap
-from linger.quantization.functions.resizing import MOST_POOLS, pool_adaptively, pool_runs
+from linger.quantization.functions.resizing import MOST_POOLS, pool_adaptively
 from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, image, quantize
 
@@ -35,11 +35,17 @@ def test_a_size_that_divides_is_one_pool():
 
 
 def test_too_many_slices_have_no_such_form():
-    x = torch.zeros(1, 1, 30, 30)
-    assert pool_runs(x, 19) is None
-    assert len(pool_runs(x, (19, 15))[0]) <= MOST_POOLS
-    assert pool_runs(x[0], 3) is None
-    assert pool_runs(x, 0) is None
+    x, pools = torch.zeros(1, 1, 30, 30), []
+
+    def counted(func, arguments):
+        pools.append(func) if func is F.avg_pool2d else None
+        return func(*arguments)
+
+    assert pool_adaptively(F.adaptive_avg_pool2d, x, (19, 15), counted).shape[-2:] == (19, 15)
+    assert 1 < len(pools) <= MOST_POOLS
+    assert pool_adaptively(F.adaptive_avg_pool2d, x, 19, plainly) is None
+    assert pool_adaptively(F.adaptive_avg_pool2d, x[0], 3, plainly) is None
+    assert pool_adaptively(F.adaptive_avg_pool2d, x, 0, plainly) is None
 
 
 def integers_of_windows(q, rows, columns):

@@ -13,7 +13,7 @@ import linger
 from linger import QTensor
 from linger.dialect import Refusal
 from linger.errors import UsageError
-from linger.quantization.functions.products import MATRIX_PRODUCTS, Product, _arguments, _as_layer
+from linger.quantization.functions.products import MATRIX_PRODUCTS, Product, _as_layer
 from linger.quantization.setup.initialize import init
 from tests.support.wired import quantize
 
@@ -336,13 +336,13 @@ class Same(nn.Linear):
 
 def test_readers_say_what_they_read():
     x, w = noise(2, 4, 6, 6), noise(8, 2, 3, 3)
-    found = _as_layer(F.conv2d, _arguments(F.conv2d, (x, w, None, (2, 1), 1, 1, 2), {}))
+    found = _as_layer(F.conv2d, {"input": x, "weight": w, "stride": (2, 1), "padding": 1, "dilation": 1, "groups": 2})
     assert isinstance(found, Product)
     assert found.geometry == {
         "dilations": (1, 1), "group": 2, "kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (2, 1)
     }  # fmt: skip
     assert found.transposed_groups is None
-    assert isinstance(_as_layer(F.conv2d, _arguments(F.conv2d, (x[0], w), {})), Refusal)
+    assert isinstance(_as_layer(F.conv2d, {"input": x[0], "weight": w}), Refusal)
     assert torch.matmul in MATRIX_PRODUCTS
 
 

@@ -374,7 +374,7 @@ def _unpacked_names(model: ir.Model, target: Target) -> Iterator[Finding]:
     """Names of the newer dialect that the packer does not know, although it knows an op that computes the same."""
     for place in places_of(model.graph):
         op = NEWER_OPS.get(place.node.op_type) if is_newer(place.node) else None
-        if op is not None and not op.is_packed and op.older is not None and target.takes(op.older):
+        if op is not None and not op.declared.is_packed and op.older is not None and target.takes(op.older):
             reason = f"{target.name}'s packer does not know the name {op.name}"
             remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes it as {op.older}."
             yield Finding(ERROR, str(place), reason, remedy, check_known.rule.id)

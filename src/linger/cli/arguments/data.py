@@ -25,14 +25,14 @@ from linger.cli.arguments.options import (
     ARRAYS,
     DATA_FORMS,
     IMAGES,
+    SCALES,
     SOUNDS,
     ImageOptions,
-    Scale,
     SoundOptions,
     files_in,
     require_data,
 )
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_if
 from linger.progress import progress
 from linger.verification.array_files import load_arrays, natural_order
 from linger.workflow.samples import (
@@ -72,11 +72,7 @@ class DataOptions:
 
 
 def read_data(text: str, model: nn.Module, options: DataOptions) -> Samples:
-    """The data that `text` names; see the page on `linger quantize` for what each form means.
-
-    Raises:
-        UsageError: There is no such thing, or it cannot be read; every file that is at fault is named.
-    """
+    """Read the data that `text` names, in any form of the page on `linger quantize`; refuse all files at fault at once."""
     require_data(text)
     path = Path(text)
     if path.is_dir():
@@ -101,11 +97,9 @@ def _arrays(path: Path, model: nn.Module, options: DataOptions) -> Samples:
     is_archive = path.suffix == ".npz"
     needed = positional_arguments(model, needed_only=True)  # an argument may be called y
     labels = [name for name in arrays if is_archive and name in LABELS and name not in needed]
-    if len(labels) > 1:
-        raise UsageError(f"{path}: {listing(labels)} all look like labels. Keep one of them.")
+    refuse_if(len(labels) > 1, f"{path}: {listing(labels)} all look like labels. Keep one of them.")
     inputs = {name: array for name, array in arrays.items() if name not in labels}
-    if not inputs:
-        raise UsageError(f"{path}: there is no array of inputs in it. {DATA_FORMS}.")
+    refuse_if(not inputs, f"{path}: there is no array of inputs in it. {DATA_FORMS}.")
     bound = _bound(inputs, model, path) if is_archive else tuple(inputs.values())
     return limited(of_arrays(bound, arrays[labels[0]] if labels else None, str(path)), options.limit)
 
@@ -121,11 +115,7 @@ def _bound(arrays: dict[str, Tensor], model: nn.Module, path: Path) -> tuple[Ten
 
 
 def _in_order(arrays: list[str], arguments: list[str], path: Path) -> list[str]:
-    """The names of arrays in the order of the arguments of forward; as they are where no array is called like one.
-
-    Raises:
-        UsageError: Only some are called like arguments, or an argument before them is missing: an order would be a guess.
-    """
+    """The names of arrays in the order of forward's arguments, or as they are if none has such a name; refuse to guess."""
     other = [name for name in arrays if name not in arguments]
     if len(other) == len(arrays):
         return arrays
@@ -143,10 +133,10 @@ def _folder(folder: Path, options: DataOptions) -> Samples:
     """The images or the sounds of a folder and of its sub-folders, sorted by name."""
     files = sorted(files_in(folder), key=lambda f: (f.parent, natural_order(f)))
     images, sounds = ([f for f in files if f.suffix.lower() in suffixes] for suffixes in (IMAGES, SOUNDS))
-    if images and sounds:
-        raise UsageError(
-            f"{folder}: it holds {len(images)} images and {len(sounds)} sounds. Give a folder of one kind."
-        )
+    refuse_if(
+        images and sounds,
+        f"{folder}: it holds {len(images)} images and {len(sounds)} sounds. Give a folder of one kind.",
+    )
     if images:
         return read_images(folder, images, options.images)
     return read_sounds(folder, sounds, options.sounds)  # there is one of either kind, as was asked before
@@ -155,12 +145,11 @@ def _folder(folder: Path, options: DataOptions) -> Samples:
 def _with_labels(samples: Samples, file: Path, what: str) -> Samples:
     """The same samples with the labels of a file."""
     labels = list(load_arrays(file, "of labels").values())
-    if len(labels) != 1:
-        raise UsageError(f"{file}: {len(labels)} arrays. Give a file with one array, a label for each sample.")
-    if not samples.are_rows:
-        raise UsageError(
-            f"{what}: --labels needs samples, and these are batches. Return (input, label) batches instead."
-        )
+    refuse_if(len(labels) != 1, f"{file}: {len(labels)} arrays. Give a file with one array, a label for each sample.")
+    refuse_if(
+        not samples.are_rows,
+        f"{what}: --labels needs samples, and these are batches. Return (input, label) batches instead.",
+    )
     labeled = of_arrays(joined_rows([p.arguments for p in samples.pieces]), as_tensor(labels[0]), samples.what)
     return _with_groups(labeled, [piece.group for piece in samples.pieces])
 
@@ -174,21 +163,8 @@ _HOLD_16_BITS = ("PNG", "PPM")
 """Formats whose 16 bits Pillow may give as 32."""
 
 
-_PRESETS: dict[Scale, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
-    Scale.unit: (255.0, (0.0,), (1.0,)),
-    Scale.byte: (1.0, (0.0,), (1.0,)),
-    Scale.signed: (255.0, (0.5,), (0.5,)),
-    Scale.imagenet: (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
-"""What bytes are divided by, then the mean that is taken away and the deviation that the rest is divided by."""
-
-
 def read_images(folder: Path, files: list[Path], options: ImageOptions) -> Samples:
-    """The images [samples, channels, height, width]; labels where every image lies in a sub-folder, its class.
-
-    Raises:
-        UsageError: Files that cannot be read, all of them; images of different sizes and no size; means that do not fit.
-    """
+    """The images [samples, channels, height, width], with labels where every image lies in a sub-folder, its class."""
     mean, std, divisor = _normalization(options)
     chosen = [files[i] for i in spread(len(files), options.limit)]
     if options.size is not None:
@@ -221,19 +197,18 @@ def _zeros(shape: tuple[int, ...], refusal: str) -> NDArray[np.float32]:
 
 def _normalization(options: ImageOptions) -> tuple[NDArray[Any], NDArray[Any], float]:
     """Mean and deviation for each channel, and what bytes are divided by."""
-    divisor, usual_mean, usual_std = _PRESETS[options.scale]
+    divisor, usual_mean, usual_std = SCALES[options.scale]
     mean, std = (
         (usual_mean if options.mean is None else options.mean),
         (usual_std if options.std is None else options.std),
     )
     for name, values in (("--mean", mean), ("--std", std)):
-        if len(values) not in (1, options.channels):
-            raise UsageError(
-                f"{name}: {len(values)} numbers for {options.channels} channels. Give one number, or one for each channel."
-            )
+        refuse_if(
+            len(values) not in (1, options.channels),
+            f"{name}: {len(values)} numbers for {options.channels} channels. Give one number, or one for each channel.",
+        )
     means, deviations = (np.resize(np.array(values, np.float32), options.channels) for values in (mean, std))
-    if not (deviations > 0).all():
-        raise UsageError("--std: a deviation of 0 or less. Give numbers above 0.")
+    refuse_if(not (deviations > 0).all(), "--std: a deviation of 0 or less. Give numbers above 0.")
     return means, deviations, divisor
 
 
@@ -259,15 +234,12 @@ def _read_image(folder: Path, files: list[Path], options: ImageOptions) -> list[
         sizes.add(f"{pixels.shape[2]}x{pixels.shape[1]}")
         if len(sizes) == 1:  # else only the sizes are still of interest
             images.append(pixels)
-    if wrong:
-        raise UsageError(
-            f"{len(wrong)} of {len(files)} images cannot be read: {listing(wrong)}. Repair or remove them."
-        )
-    if len(sizes) > 1:
-        raise UsageError(
-            f"{folder}: the images have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
-            "takes, for example --size 224."
-        )
+    refuse_if(wrong, f"{len(wrong)} of {len(files)} images cannot be read: {listing(wrong)}. Repair or remove them.")
+    refuse_if(
+        len(sizes) > 1,
+        f"{folder}: the images have {len(sizes)} sizes ({listing(sorted(sizes), limit=4)}). Say which one the model "
+        "takes, for example --size 224.",
+    )
     return images
 
 
@@ -289,11 +261,7 @@ def _pixels(file: Path, options: ImageOptions) -> NDArray[np.uint8]:
 
 
 def _of_bytes(image: Image, kind: str | None) -> Image:
-    """The image with numbers of 8 bits, which Pillow cuts off at 255 instead: of grey with 16 bits the upper ones.
-
-    Raises:
-        ValueError: Its numbers have no known range.
-    """
+    """The image with 8 bits, of 16-bit grey the upper ones, which Pillow would clip; a ValueError for any other width."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and kind in _HOLD_16_BITS):
@@ -371,15 +339,15 @@ def _headers(folder: Path, files: list[Path], options: SoundOptions) -> list[_So
         sounds.append(sound)
         if options.rate not in (None, sound.rate):
             wrong.append(f"{file.name} ({sound.rate} samples per second)")
-    if wrong:
-        wanted = "" if options.rate is None else f" at {options.rate} samples per second"
-        raise UsageError(
-            f"{len(wrong)} of {len(files)} sounds cannot be read{wanted}: {listing(wrong)}. Give PCM files of one rate; "
-            "linger does not resample."
-        )
-    if len({sound.rate for sound in sounds}) > 1:
-        listed = [f"{sound.file.name} {sound.rate}" for sound in sounds]
-        raise UsageError(f"{folder}: sounds of different rates: {listing(listed, limit=8)}. Give files of one rate.")
+    rate = "" if options.rate is None else f" at {options.rate} samples per second"
+    refuse_if(
+        wrong,
+        f"{len(wrong)} of {len(files)} sounds cannot be read{rate}: {listing(wrong)}. Give PCM files of one rate; "
+        "linger does not resample.",
+    )
+    rates = {f"{sound.file.name} {sound.rate}": sound.rate for sound in sounds}
+    is_mixed = len(set(rates.values())) > 1
+    refuse_if(is_mixed, f"{folder}: sounds of different rates: {listing(rates, limit=8)}. Give files of one rate.")
     return sounds
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from linger.cli.arguments.options import HOW, METRIC, named_in, require_code, require_file
-from linger.errors import LingerError, UsageError, in_one_line, listing
+from linger.errors import LingerError, UsageError, in_one_line, listing, refuse_if
 from linger.lazy_exports import importing
 
 _PACKAGES = {"cv2": "opencv-python", "PIL": "pillow", "sklearn": "scikit-learn", "skimage": "scikit-image"}
@@ -107,11 +107,7 @@ def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
 
 
 def load_metric(text: str) -> Callable[[nn.Module], float]:
-    """The metric that `text` names: a function of a model, whose errors name the line of the user's code.
-
-    Raises:
-        UsageError: There is no such thing, or it cannot be called with a model.
-    """
+    """Load the metric that `text` names, a function of a model; its errors name the line of the user's code."""
     from linger.tuning.mixed_precision.goals import checked_metric
 
     require_code(text, "metric", METRIC)
@@ -131,11 +127,7 @@ def load_metric(text: str) -> Callable[[nn.Module], float]:
 
 
 def load_named(text: str) -> object:
-    """What a text of the form `package.module:name` or `file.py:name` names.
-
-    Raises:
-        UsageError: There is no such thing, or its module cannot be imported.
-    """
+    """Import what a text of the form `package.module:name` or `file.py:name` names; refuse what is not there."""
     named = named_in(text)
     assert named is not None  # the caller has looked
     place, name = named
@@ -147,11 +139,7 @@ def load_named(text: str) -> object:
 
 
 def call_named(function: Callable[[], object], text: str) -> object:
-    """What a user's callable returns.
-
-    Raises:
-        UsageError: It fails, or needs arguments, which the command line has none of; all of them are named.
-    """
+    """Call what a user named; refuse a callable that needs arguments, which the command line has none of."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # something in C that does not say
@@ -199,24 +187,17 @@ def _module(place: str) -> ModuleType:
 
 
 def load_inputs(path: Path) -> tuple[torch.Tensor, ...]:
-    """The arguments of one forward pass from an .npz file, in its order; from an .npy file, the one argument.
-
-    Raises:
-        UsageError: No such file, or not arrays.
-    """
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
+    """The arguments of one forward pass from an .npz file, in its order; from an .npy file, the one argument."""
+    refuse_if(not path.is_file(), f"{path}: there is no such file. Give an .npz or .npy file with a typical input.")
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
             arrays = list(content.values()) if isinstance(content, np.lib.npyio.NpzFile) else [content]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: this is not a readable .npz or .npy file ({error}).") from error
-    if not arrays:
-        raise UsageError(f"{path}: there is no array in it.")
+    refuse_if(not arrays, f"{path}: there is no array in it.")
     wrong = [str(array.dtype) for array in arrays if array.dtype.kind not in "biufc"]
-    if wrong:
-        raise UsageError(f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
+    refuse_if(wrong, f"{path}: a model takes numbers, and this holds {listing(wrong)}. Give arrays of numbers.")
     return tuple(map(as_tensor, arrays))
 
 
@@ -226,11 +207,7 @@ def as_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def random_input(text: str) -> tuple[torch.Tensor]:
-    """A standard normal tensor of the sizes in `1x3x224x224`.
-
-    Raises:
-        UsageError: Not such a text.
-    """
+    """A standard normal tensor of the sizes in a text like `1x3x224x224`."""
     try:
         sizes = [int(part) for part in text.replace("×", "x").replace(",", "x").split("x")]
         return (torch.randn(sizes, generator=torch.Generator().manual_seed(0)),)

@@ -12,14 +12,13 @@ import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from linger.cli import COMMANDS
-from linger.errors import UsageError, listing
+from linger.errors import UsageError, listing, refuse_if
 from linger.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -57,9 +56,7 @@ Batches = Annotated[int, typer.Option(help="How many random batches.", min=1)]
 Chip = Annotated[
     str | None,
     typer.Option(
-        "--target",
-        help=f"What the network is for: the chip {', '.join(TARGETS)}.",
-        autocompletion=complete_chips,
+        "--target", help=f"What the network is for: the chip {', '.join(TARGETS)}.", autocompletion=complete_chips
     ),
 ]
 Machine = Annotated[
@@ -72,15 +69,15 @@ Machine = Annotated[
 ]
 
 
-def one_of(command: str, **given: object) -> None:
-    """Refuse two options that exclude each other; the names are those of the options without dashes.
+def named_options(**given: object) -> list[str]:
+    """The options that have a value, as they are written on the command line."""
+    return [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
 
-    Raises:
-        UsageError: More than one of them was given.
-    """
-    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
-    if len(named) > 1:
-        raise UsageError(f"{command}: {' and '.join(named)} exclude each other. Choose one.")
+
+def one_of(command: str, **given: object) -> None:
+    """Refuse two options that exclude each other; the names are those of the options without dashes."""
+    named = named_options(**given)
+    refuse_if(len(named) > 1, f"{command}: {' and '.join(named)} exclude each other. Choose one.")
 
 
 HELP = "Sizes of an input: a random one, name=1x3x48x64 (the name may be left out where there is one input). May be repeated."
@@ -101,17 +98,13 @@ def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:
     raise UsageError(f"{path}: it holds {', '.join(arrays) or 'nothing'}; the model's inputs are {', '.join(names)}.")
 
 
-def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, ...]]:
-    """The shapes of all inputs of a session: those in the texts, and for the other inputs the ones that linger chooses.
-
-    Raises:
-        UsageError: A text has no sizes, names no input, or does not fit the file; all such texts are in the message.
-    """
+def read_shapes(texts: Sequence[str] | None, session: Session) -> dict[str, tuple[int, ...]]:
+    """The shapes of all inputs of a session: those in the texts, which must fit, and for the others the generated ones."""
     from linger.verification.feeds import generated_shapes
 
     declared = {i.name: i.shape for i in session.get_inputs()}
     shapes, wrong = generated_shapes(session), []
-    for text in texts:
+    for text in texts or ():
         name, _, sizes = text.rpartition("=")
         name = next(iter(declared)) if not name and len(declared) == 1 else name
         given = tuple(map(int, re.split("[x×]", sizes))) if _SIZES.fullmatch(sizes) else ()
@@ -123,8 +116,7 @@ def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, 
             wrong.append(f"{text} ({name} is {'x'.join(map(str, declared[name]))} in the file)")
         else:
             shapes[name] = given
-    if wrong:
-        raise UsageError(f"--shape does not fit the file: {listing(wrong)}. Give name=sizes for its inputs.")
+    refuse_if(wrong, f"--shape does not fit the file: {listing(wrong)}. Give name=sizes for its inputs.")
     return shapes
 
 
@@ -139,13 +131,13 @@ SOUNDS = (".wav",)
 _FEW_SIZES = re.compile(r"\d+(?:[x×]\d+){0,3}")
 
 
-class Scale(StrEnum):
-    """What the numbers of a pixel become before mean and deviation."""
-
-    unit = "unit"
-    byte = "byte"
-    signed = "signed"
-    imagenet = "imagenet"
+SCALES: dict[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
+    "unit": (255.0, (0.0,), (1.0,)),
+    "byte": (1.0, (0.0,), (1.0,)),
+    "signed": (255.0, (0.5,), (0.5,)),
+    "imagenet": (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""What bytes are divided by, then the mean that is taken away and the deviation that the rest is divided by."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +147,14 @@ class ImageOptions:
     Attributes:
         size: Height and width; None: all images have the same size, and keep it.
         is_grey: One channel instead of red, green and blue.
-        scale: Range of the numbers.
+        scale: Range of the numbers, by its name in `SCALES`.
         mean, std: Per channel or one for all; None: those of the range.
         limit: Images at most.
     """
 
     size: tuple[int, int] | None = None
     is_grey: bool = False
-    scale: Scale = Scale.unit
+    scale: str = "unit"
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     limit: int | None = None
@@ -198,23 +190,16 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def read_sizes(text: str, option: str) -> tuple[int, ...]:
-    """Sizes like 224, 224x320 or 1x3x224x224.
-
-    Raises:
-        UsageError: It is no such text, or a size of 0.
-    """
+    """Read sizes like 224, 224x320 or 1x3x224x224, all above 0."""
     sizes = tuple(int(part) for part in re.split("[x×]", text)) if _FEW_SIZES.fullmatch(text) else ()
-    if not sizes or not all(sizes):
-        raise UsageError(f"{option} {text}: expected sizes above 0, as in 224, 224x320 or 1x3x224x224.")
+    refuse_if(
+        not sizes or not all(sizes), f"{option} {text}: expected sizes above 0, as in 224, 224x320 or 1x3x224x224."
+    )
     return sizes
 
 
 def read_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    """Numbers with commas between them.
-
-    Raises:
-        UsageError: They are none.
-    """
+    """Read numbers with commas between them."""
     if text is None:
         return None
     try:
@@ -236,11 +221,7 @@ def named_in(text: str) -> tuple[str, str] | None:
 
 
 def require_code(text: str, what: str = "model", how: str = HOW) -> None:
-    """Refuse a text that names no code, and one that names a file or a package that is not there.
-
-    Raises:
-        UsageError: It is such a text.
-    """
+    """Refuse a text that names no code, and one that names a file or a package that is not there."""
     named = named_in(text)
     if named is None:
         raise UsageError(f"{text}: this names no {what}. {how}.")
@@ -260,11 +241,7 @@ def _is_package(name: str) -> bool:
 
 
 def require_data(text: str) -> None:
-    """Refuse a text that can be no data: neither a folder of images or sounds, nor a file of arrays, nor code.
-
-    Raises:
-        UsageError: It is such a text.
-    """
+    """Refuse a text that can be no data: neither a folder of images or sounds, nor a file of arrays, nor code."""
     path = Path(text)
     if path.is_dir():
         known, files = (*IMAGES, *SOUNDS), list(files_in(path))
@@ -281,10 +258,6 @@ def require_data(text: str) -> None:
 
 
 def require_file(path: Path, what_to_do: str = "") -> None:
-    """Refuse the name of a file that is not there; of a folder its reader says more.
-
-    Raises:
-        UsageError: There is nothing of this name.
-    """
+    """Refuse the name of a file that is not there; of a folder its reader says more."""
     if not path.exists():
         raise UsageError(f"{path}: there is no such file.{f' {what_to_do}.' if what_to_do else ''}")

@@ -345,7 +345,7 @@ def older_op(node: ir.Node, name: str) -> Op:
 
 
 def older_attributes(
-    node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None
+    node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, ir.Attr]:
     """The attributes of a newer node under their older names; what the newer dialect lacks gets the customary value.
 
@@ -356,13 +356,10 @@ def older_attributes(
     """
     given = {newer.renamed.get(n, n): a for n, a in [*node.attributes.items()][::-1] if n not in _EVERYWHERE}
     written = {name: renamed(attribute, name) for name, attribute in given.items() if op.has_attribute(name)}
-    written |= made_attributes(more or {})
+    written |= made_attributes(more)
     _require(op, written, newer.older_names)
-    optional = [a for a in op.attributes if not a.is_required and a.name not in _EVERYWHERE]
-    customary = {a.name: a.default for a in optional if a.kind == "str" or a.name in _ALWAYS_WRITTEN}
-    written = made_attributes(customary) | written
-    bits = written.get("o_bits") if op.name.startswith("iq") else None
-    if bits is not None and not bits.is_ref() and bits.value == _USUAL_BITS:
+    written = made_attributes(_customary(op)) | written
+    if op.name.startswith("iq") and "o_bits" in written and written["o_bits"].value == _USUAL_BITS:
         del written["o_bits"]  # older files leave it out
     if platform_named(node) != DEFAULT_PLATFORM and op.has_integer_output:
         written |= made_attributes({"platform": platform_named(node), "quant_mode": QUANT_MODE})
@@ -376,7 +373,15 @@ def _require(op: Op, given: Mapping[str, ir.Attr], names: Mapping[str, str]) -> 
         raise NoEquivalent(f"it lacks {listing(missing)}", EXPORT_AGAIN)
 
 
-def plan_as_older(node: ir.Node, newer: NewerOp, more: Mapping[str, Any] | None = None, *, doubts: Doubts = ()) -> Plan:
+def _customary(op: Op) -> dict[str, Any]:
+    """The defaults that older files write."""
+    optional = [a for a in op.attributes if not a.is_required and a.name not in _EVERYWHERE]
+    return {a.name: a.default for a in optional if a.kind == "str" or a.name in _ALWAYS_WRITTEN}
+
+
+def plan_as_older(
+    node: ir.Node, newer: NewerOp, more: Mapping[str, Any] = MappingProxyType({}), *, doubts: Doubts = ()
+) -> Plan:
     """The plan for a node that gets its older name and attributes, and nothing else."""
     op = older_op(node, newer.older or "")
     attributes = older_attributes(node, newer, op, more)
@@ -388,7 +393,7 @@ def plan_as_older(node: ir.Node, newer: NewerOp, more: Mapping[str, Any] | None 
 
 
 def newer_attributes(
-    node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None
+    node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, ir.Attr]:
     """The attributes of an older node under their newer names, with those that only the newer op has.
 
@@ -401,7 +406,7 @@ def newer_attributes(
     if unknown:
         raise NoEquivalent(listing(unknown), EXPORT_AGAIN)
     _require(op, node.attributes, {})
-    written = made_attributes({**newer.fixed, **(more or {})})
+    written = made_attributes({**newer.fixed, **more})
     for attribute in op.attributes:
         name = newer.older_names.get(attribute.name, attribute.name)
         if attribute.kind == "str" or name in written:
@@ -413,7 +418,7 @@ def newer_attributes(
     return written | made_attributes(chip | ({"quant_mode": QUANT_MODE} if newer.declared.has_rounding else {}))
 
 
-def plan_as_newer(node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] | None = None) -> Plan:
+def plan_as_newer(node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any] = MappingProxyType({})) -> Plan:
     """The plan for a node that gets its newer name and attributes, and nothing else."""
     attributes = newer_attributes(node, newer, op, more)
     return Plan(lambda: rewrite(node, NEWER, newer.name, attributes), f"became {newer.name}")
@@ -432,8 +437,7 @@ def width_of(value: ir.Value | None) -> int:
         stated = _stated_width(maker)
         if stated is not None:
             return stated
-        is_move = maker.op_type in _MOVES or (is_dialect(maker) and is_known(maker.op_type))
-        if not maker.inputs or not is_move:  # only a move's output has the width of its first input
+        if not _is_move(maker):
             break
         value = maker.inputs[0]
     if value is None or value.dtype in (None, ir.DataType.UNDEFINED):
@@ -443,10 +447,15 @@ def width_of(value: ir.Value | None) -> int:
     return int(value.dtype.itemsize * 8)
 
 
+def _is_move(node: ir.Node) -> bool:
+    """Whether a node's output has the width of its first input; the node may be of any domain."""
+    return bool(node.inputs) and (node.op_type in _MOVES or (is_dialect(node) and is_known(node.op_type)))
+
+
 def _stated_width(node: ir.Node) -> int | None:
     """The width of a node's first output, where an attribute or its default states it."""
     newer = NEWER_OPS.get(node.op_type) if is_newer(node) else None
-    name, default = newer.result.bits if newer is not None and newer.result is not None else None, None
+    name, default = newer.result[1] if newer is not None and newer.result is not None else None, None
     if is_dialect(node) and is_known(node.op_type):
         op = find_op(node.op_type)
         name, default = op.output_bits, op.default(op.output_bits)

@@ -34,7 +34,7 @@ _INSIDE_OLDER = f"{OLDER}."
 QUANT_MODE = "floor_add"
 """The one rounding that both dialects have: ⌊v + ½⌋. The newer one also knows floor, round and ceil."""
 
-OTHER_QUANT_MODES = ("floor", "round", "ceil")
+
 DEFAULT_PLATFORM = DEFAULT_TARGET.name
 """The chip of a node that names none; nodes of the older dialect name only others."""
 
@@ -46,37 +46,6 @@ CELL_SCALE = 32768.0
 """Width and usual scale of a cell state that comes in as integers."""
 
 
-@dataclass(frozen=True)
-class FormatAttributes:
-    """The attributes in which a newer node states the scale and the width of one of its tensors.
-
-    Attributes:
-        scales: Attributes whose product is the tensor's scale.
-        bits: The attribute that holds its width, or the width itself.
-    """
-
-    scales: tuple[str, ...]
-    bits: str | int
-
-
-_INPUTS: Mapping[str, FormatAttributes] = MappingProxyType(
-    {
-        "x": FormatAttributes(("scale_x",), "x_bits"),
-        "y": FormatAttributes(("scale_y",), "y_bits"),
-        "w": FormatAttributes(("scale_w",), "w_bits"),
-        "b": FormatAttributes(("scale_x", "scale_w"), 32),
-        "b_normal": FormatAttributes(("scale_y_normal", "scale_w"), 32),
-        "h": FormatAttributes(("scale_h",), "o_bits"),
-        "c": FormatAttributes(("scale_c",), CELL_BITS),
-        "w_ih": FormatAttributes(("scale_iw",), "w_bits"),
-        "w_hh": FormatAttributes(("scale_hw",), "w_bits"),
-        "b_ih": FormatAttributes(("scale_x", "scale_iw"), 32),
-        "b_hh": FormatAttributes(("scale_h", "scale_hw"), 32),
-    }
-)
-"""Where a node states the format of an input of this name, in every op but Quant, Dequant and those that only move numbers."""
-
-_RESULT = FormatAttributes(("scale_o",), "o_bits")
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
 _RENAMED = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_x": "scale_i", "axis": "dim"}
 """Newer attributes by the name that older ops have for them, if they have one."""
@@ -92,7 +61,7 @@ class NewerOp:
         inputs: Names of its inputs, in order. `("xs",)`: any number of them.
         renamed: Attributes that have another name in the older op.
         own: Attributes that the older op has no name for.
-        result: Where it states the format of its first output; None: that has the format of its first input.
+        result: The attributes that hold the scale and the width of its first output; None: it keeps those of its first input.
         real_outputs: How many real outputs follow the first.
         why_not: Why there is no older op.
     """
@@ -102,7 +71,7 @@ class NewerOp:
     inputs: tuple[str, ...] = ("x",)
     renamed: Mapping[str, str] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
-    result: FormatAttributes | None = _RESULT
+    result: tuple[str, str] | None = ("scale_o", "o_bits")
     real_outputs: int = 0
     why_not: str = ""
 
@@ -110,11 +79,6 @@ class NewerOp:
     def name(self) -> str:
         """Its type in the file."""
         return self.declared.name
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the packer knows this name (it takes it for the older op)."""
-        return self.declared.is_packed
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -129,35 +93,29 @@ class NewerOp:
 
 def _of_op(op: Op, declared: Newer) -> NewerOp:
     """A newer op as the file of the older one describes it."""
-    inputs = op.inputs if declared.inputs is None else declared.inputs
+    inputs = declared.inputs or op.inputs
     renamed = {n: o for n, o in _RENAMED.items() if op.has_attribute(o) and o != op.output_bits}
+    # not every older op has a name for the widths of its inputs
+    has_widths = op.output_bits is not None and "x" not in op.real_inputs
+    widths = {f"{name}_bits" for name in {"x", "y"}.intersection(inputs if has_widths else ())}
     return NewerOp(
         declared=declared,
         older=None if declared.unlike else op.name,
         inputs=inputs,
         renamed=renamed,
-        own=frozenset(declared.own) | _own_widths(op, inputs) - renamed.keys(),
+        own=frozenset(declared.own) | widths - renamed.keys(),
         result=_result(op, {older: newer for newer, older in renamed.items()}),
         real_outputs=len(op.outputs) - 1,
         why_not=declared.unlike and f"it {declared.unlike}",
     )
 
 
-def _own_widths(op: Op, inputs: tuple[str, ...]) -> set[str]:
-    """Attributes with the widths of inputs, which not every older op has a name for."""
-    if op.output_bits is None or "x" in op.real_inputs:
-        return set()
-    return {f"{name}_bits" for name in ("x", "y") if name in inputs}
-
-
-def _result(op: Op, newer_names: Mapping[str, str]) -> FormatAttributes | None:
+def _result(op: Op, newer_names: Mapping[str, str]) -> tuple[str, str] | None:
     """Where the first output's format is stated: at the output, or at the input whose format the op keeps."""
-    if op.output_bits is None:
-        return None
-    if op.name == QUANT:
-        return FormatAttributes(("scale_x",), op.output_bits)
-    scale, bits = op.repeats.get("scale_o", "scale_o"), op.repeats.get("o_bits", "o_bits")
-    return FormatAttributes((scale,), newer_names.get(bits, bits))
+    if op.output_bits is None or op.name == QUANT:
+        return None if op.output_bits is None else ("scale_x", op.output_bits)
+    bits = op.repeats.get("o_bits", "o_bits")
+    return op.repeats.get("scale_o", "scale_o"), newer_names.get(bits, bits)
 
 
 _WITHOUT_A_FILE = (
@@ -236,16 +194,6 @@ def is_dequant(node: ir.Node | None) -> bool:
     return len(node.outputs) == 1 and len(node.inputs) == 1 and node.inputs[0] is not None and not inner_graphs(node)
 
 
-def input_attributes(node: ir.Node, op: NewerOp) -> dict[int, FormatAttributes]:
-    """Where a newer node states the format of each input, by index; only for ops that compute new integers."""
-    names = enumerate(input_names(node, op))
-    return {
-        index: FormatAttributes((f"scale_x_{index}",), f"x_{index}_bits") if name == "xs" else _INPUTS[name]
-        for index, name in names
-        if name != "indices"
-    }
-
-
 def input_names(node: ir.Node, op: NewerOp) -> tuple[str, ...]:
     """Return the name of each input of a node; a recurrent op has its weights last, and states only if given."""
     count = len(node.inputs)
@@ -257,22 +205,25 @@ def input_names(node: ir.Node, op: NewerOp) -> tuple[str, ...]:
     return op.inputs[:count]
 
 
-_SCALES = {
-    "x": ("scale_x", "scale_i"),
-    "y": ("scale_y",),
-    "w": ("scale_w",),
-    "w_ih": ("scale_iw",),
-    "w_hh": ("scale_hw",),
-}
-_BITS = {
-    "x": ("data_bits", "x_bits"),
-    "y": ("y_bits",),
-    "w": ("parameter_bits", "w_bits"),
-    "w_ih": ("parameter_bits", "w_bits"),
-    "w_hh": ("parameter_bits", "w_bits"),
-}
-_STATED = frozenset({*_SCALES, "xs"})
-"""Names of inputs whose formats nodes state."""
+_STATED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
+    {
+        "x": (("scale_x", "scale_i"), ("data_bits", "x_bits")),
+        "y": (("scale_y",), ("y_bits",)),
+        "w": (("scale_w",), ("parameter_bits", "w_bits")),
+        "w_ih": (("scale_iw",), ("parameter_bits", "w_bits")),
+        "w_hh": (("scale_hw",), ("parameter_bits", "w_bits")),
+        "h": (("scale_h",), ("o_bits",)),
+        "c": (("scale_c",), ()),
+    }
+)
+"""Where nodes state the scale and the width of an input of this name; the last width is the newer dialect's.
+
+Biases are not among them: their scales are products of others.
+"""
+
+_STATED_BY_NEWER = frozenset({*_STATED, "xs"})
+_STATED_BY_OLDER = _STATED_BY_NEWER - {"h", "c"}
+"""States are integers in the newer dialect only."""
 
 _WIDEST = 32
 _NUMBERS = (ir.AttributeType.FLOAT, ir.AttributeType.INT)
@@ -321,37 +272,33 @@ def stated_formats(node: ir.Node) -> StatedFormats:
 
 def _of_older(node: ir.Node) -> StatedFormats:
     """Read the formats as the op's file declares them; for an unknown op, by the names of its attributes."""
-    op = _older_op(node.op_type) if node.domain != NEWER else None
+    op = _older_op(node.op_type, node.domain)
     if op is not None and op.output_bits is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     names = _input_names(node, op)
-    integers = {i: _of_input(node, op, name, i) for i, name in enumerate(names) if name in _STATED}
+    integers = {i: _of_input(node, name, i, op) for i, name in enumerate(names) if name in _STATED_BY_OLDER}
     real = () if op is None else (*op.real_inputs, *op.unread_inputs)
-    reals = frozenset([i for i, name in enumerate(names) if name in real] if real else ())
-    return StatedFormats(integers=integers, reals=reals, outputs=_of_outputs(node, op))
+    reals = frozenset(i for i, name in enumerate(names) if name in real)
+    scale = read_scale(node, "scale_o") or _default_scale(node, op)
+    output = StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o")
+    return StatedFormats(integers, reals, _one_quantized(node, output))
 
 
 @cache
-def _older_op(op_type: str) -> Op | None:
-    return find_op(op_type) if is_known(op_type) else None
+def _older_op(op_type: str, domain: str) -> Op | None:
+    return find_op(op_type) if domain != NEWER and is_known(op_type) else None
 
 
 def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
-    """Read the formats by the table of the newer dialect, without the bias: its scale is a product of others."""
+    """Read the formats by the table of the newer dialect."""
     if op.result is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
-    integers = {}
-    for index, where in input_attributes(node, op).items():
-        if len(where.scales) == 1:
-            names = _SCALES["x"] if where.scales == ("scale_x",) else where.scales
-            bits = where.bits if isinstance(where.bits, int) else read_bits(node, where.bits)
-            integers[index] = StatedFormat(read_scale(node, *names), bits, _present(node, names))
-    own = [n for n in ("scale_o", *op.result.scales) if n in node.attributes]
-    bits = read_bits(node, "o_bits", str(op.result.bits))
-    return StatedFormats(
-        integers=integers,
-        outputs=_one_quantized(node, StatedFormat(read_scale(node, *own), bits, [*own, "scale_o"][0])),
-    )
+    names = input_names(node, op)
+    integers = {i: _of_input(node, name, i) for i, name in enumerate(names) if name in _STATED_BY_NEWER}
+    scale, bits = op.result
+    own = [name for name in ("scale_o", scale) if name in node.attributes]
+    output = StatedFormat(read_scale(node, *own), read_bits(node, "o_bits", bits), [*own, "scale_o"][0])
+    return StatedFormats(integers, outputs=_one_quantized(node, output))
 
 
 def read_scale(node: ir.Node, *names: str) -> float | None:
@@ -378,11 +325,6 @@ def read_bits(node: ir.Node, *names: str) -> int | None:
     return None
 
 
-def _present(node: ir.Node, names: tuple[str, ...]) -> str:
-    """The first of some attributes that a node has, else the first of them."""
-    return next((name for name in names if name in node.attributes.data), names[0])
-
-
 def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:
     """Return the names of the inputs; for an unknown op, those that its attributes suggest."""
     count = len(node.inputs)
@@ -399,23 +341,14 @@ def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:
     return ("x", second, "b", "b", "b")[:count]
 
 
-def _of_input(node: ir.Node, op: Op | None, name: str, index: int) -> StatedFormat:
-    if name == "xs":
-        return StatedFormat(
-            read_scale(node, f"scale_x_{index}"), read_bits(node, f"x_{index}_bits"), f"scale_x_{index}"
-        )
-    scales = _SCALES[name]
-    bits = read_bits(node, *_BITS[name])
+def _of_input(node: ir.Node, name: str, index: int, op: Op | None = None) -> StatedFormat:
+    """What a node states of an input."""
+    scales, widths = ((f"scale_x_{index}",), (f"x_{index}_bits",)) if name == "xs" else _STATED[name]
+    bits = read_bits(node, *(widths[-1:] if is_newer(node) else widths))
     if name == "y" and bits is None and op is not None and op.has_attribute("data_bits"):
         bits = read_bits(node, "data_bits")  # one width for both matrices
-    return StatedFormat(read_scale(node, *scales), bits, scales[0] if len(scales) == 1 else _present(node, scales))
-
-
-def _of_outputs(node: ir.Node, op: Op | None) -> tuple[StatedFormat | None, ...]:
-    scale = read_scale(node, "scale_o")
-    if scale is None and op is not None and "scale_o" not in node.attributes:
-        scale = op.output_scale
-    return _one_quantized(node, StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o"))
+    present = next((scale for scale in scales if scale in node.attributes.data), scales[0])
+    return StatedFormat(read_scale(node, *scales), CELL_BITS if name == "c" else bits, present)
 
 
 def _one_quantized(node: ir.Node, first: StatedFormat) -> tuple[StatedFormat | None, ...]:
@@ -423,32 +356,34 @@ def _one_quantized(node: ir.Node, first: StatedFormat) -> tuple[StatedFormat | N
     return (first, *[None] * (len(node.outputs) - 1))
 
 
+def _default_scale(node: ir.Node, op: Op | None) -> float | None:
+    return None if op is None or "scale_o" in node.attributes else op.output_scale
+
+
 @cache
 def _default_bits(op: Op | None) -> int | None:
     """The width of an output that the node does not state; None if the node must state it or the op is unknown."""
-    found = None if op is None else next((a for a in op.attributes if a.name == op.output_bits), None)
-    return None if found is None or found.is_required else int(found.default)
+    width = None if op is None else next((a for a in op.attributes if a.name == op.output_bits), None)
+    return None if width is None or width.is_required else int(width.default)
 
 
 def unknown_arithmetic(node: ir.Node) -> list[str]:
     """Reasons why the arithmetic of an older node is unknown: its rounding mode, or its chip, is unknown."""
-    arithmetic = [node.attributes.data.get(name) for name in ("platform", "platform_quant", "quant_mode")]
-    given = [attribute for attribute in arithmetic if attribute is not None and not attribute.is_ref()]
-    if not given:
-        return []
-    variants = find_op(node.op_type).variants
-    possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
-    if variants:  # other ops compute the same on every chip
-        possible["platform"] = (DEFAULT_PLATFORM, *variants)
     wrong = []
-    for attribute in given:
-        name, value = attribute.name, attribute.value
+    for name in ("platform", "platform_quant", "quant_mode"):
+        attribute = node.attributes.data.get(name)
+        if attribute is None or attribute.is_ref():
+            continue
+        value, variants = attribute.value, find_op(node.op_type).variants
+        possible = {
+            "platform": (DEFAULT_PLATFORM, *variants) if variants else (value,),  # others compute alike on every chip
+            "platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()),
+            "quant_mode": (QUANT_MODE,),
+        }[name]
         if not isinstance(value, str):
             wrong.append(f"{name} is of kind {attribute.type.name.lower()}, not string")
-        elif name in possible and value not in possible[name]:
-            wrong.append(
-                f"what it computes with {name}={value!r:.80} is not known, only with {listing(possible[name])}"
-            )
+        elif value not in possible:
+            wrong.append(f"what it computes with {name}={value!r:.80} is not known, only with {listing(possible)}")
     return wrong
 
 
@@ -472,12 +407,12 @@ def with_carried(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     >>> shown["a"].tolist(), shown["b"].tolist()
     ([-128, 1], [5])
     """
-    made = dict(arrays)
+    results = dict(arrays)
     for name, array in arrays.items():
         base, zero = carried(name)
         if zero is not None and base not in arrays and array.dtype == np.uint8:
-            made[base] = (array.astype(np.int16) - zero).astype(np.int8)
-    return made
+            results[base] = (array.astype(np.int16) - zero).astype(np.int8)
+    return results
 
 
 def carried(name: str) -> tuple[str, int | None]:

@@ -19,7 +19,6 @@ from linger.errors import GraphError, UsageError, listing, printable
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES
 
 _WIDEST = 32
-_INSIDE = f"{DOMAIN}."
 
 
 def is_dialect(node: ir.Node) -> bool:
@@ -29,7 +28,7 @@ def is_dialect(node: ir.Node) -> bool:
 
 def is_dialect_domain(domain: str) -> bool:
     """Whether a domain is the dialect's or one of its sub-domains."""
-    return domain == DOMAIN or domain.startswith(_INSIDE)
+    return domain == DOMAIN or domain.startswith(f"{DOMAIN}.")
 
 
 def describe(node: ir.Node) -> str:
@@ -39,8 +38,8 @@ def describe(node: ir.Node) -> str:
 
 def platform_of(node: ir.Node) -> str | None:
     """The chip that a node names."""
-    found = node.attributes.data.get("platform")
-    return found.value if found is not None and isinstance(found.value, str) else None
+    attribute = node.attributes.data.get("platform")
+    return attribute.value if attribute is not None and isinstance(attribute.value, str) else None
 
 
 def op_of(node: ir.Node) -> Op:
@@ -55,21 +54,18 @@ def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
         GraphError: A required attribute is missing, one is of another kind than the op's, or a scale is no scale.
     """
     kinds = _kinds(op)
-    wrong: list[str] = []
-    given: dict[str, Any] = {}
+    problems: list[str | None] = []
+    values: dict[str, Any] = {}
     for name, attribute in node.attributes.data.items():
         kind = kinds.get(name) or ("float" if op.is_variadic_attribute(name) else None)
-        if kind is None:
-            continue
-        value = given[name] = attribute.value
-        if isinstance(value, list):
-            given[name] = tuple(value)
-        problem = None if attribute.is_ref() else _problem(attribute, ATTRIBUTE_TYPES[kind])
-        wrong += [] if problem is None else [problem]
-    if wrong:
-        raise GraphError(f"{describe(node)}: {listing(wrong)}. Export the layer again, or set it by hand.")
+        if kind is not None:
+            values[name] = tuple(attribute.value) if isinstance(attribute.value, list) else attribute.value
+            problems.append(None if attribute.is_ref() else _problem(attribute, ATTRIBUTE_TYPES[kind]))
+    if any(problems):
+        wrong = listing(filter(None, problems))
+        raise GraphError(f"{describe(node)}: {wrong}. Export the layer again, or set it by hand.")
     try:
-        return op.complete(given)
+        return op.complete(values)
     except UsageError as error:
         raise GraphError(f"{describe(node)}: {error}") from error
 
@@ -110,16 +106,13 @@ _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 def named_graphs(node: ir.Node) -> list[tuple[str, ir.Graph]]:
     """The branches and bodies of a node (If, Loop, Scan, …), each with the name of its attribute, `branches[1]` in a list."""
-    found: list[tuple[str, ir.Graph]] = []
+    graphs: list[tuple[str, ir.Graph]] = []
     for name, attribute in node.attributes.data.items():  # four times as fast as without data
-        kind = attribute.type
-        if (kind is not _GRAPH and kind is not _GRAPHS) or attribute.is_ref():
-            continue
-        if kind is _GRAPH:
-            found.append((name, attribute.as_graph()))
-        else:
-            found += [(f"{name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs())]
-    return found
+        if attribute.type is _GRAPH and not attribute.is_ref():
+            graphs.append((name, attribute.as_graph()))
+        elif attribute.type is _GRAPHS and not attribute.is_ref():
+            graphs += [(f"{name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs())]
+    return graphs
 
 
 def inner_graphs(node: ir.Node) -> list[ir.Graph]:
@@ -133,11 +126,10 @@ def inner_graphs(node: ir.Node) -> list[ir.Graph]:
 
 def proto_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The branches and bodies of a node of a file that has not become a graph yet."""
-    found: list[onnx.GraphProto] = []
+    graphs: list[onnx.GraphProto] = []
     for attribute in node.attribute:
-        found += [attribute.g] if attribute.HasField("g") else []
-        found += attribute.graphs
-    return found
+        graphs += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+    return graphs
 
 
 def all_nodes(
@@ -145,11 +137,8 @@ def all_nodes(
 ) -> Iterator[ir.Node]:
     """Every node of a graph and of the graphs inside it: branches and bodies follow the node that holds them.
 
-    Of a model this is the main graph; the bodies of its functions are not entered. Deep nesting needs no recursion.
-
-    Args:
-        where: Where to walk.
-        owners: Receives the node that holds each of the graphs inside, where that is wanted.
+    Of a model this is the main graph; the bodies of its functions are not entered. Deep nesting needs no recursion. `owners`
+    receives the node that holds each of the graphs inside.
     """
     waiting = [iter(where.graph if isinstance(where, ir.Model) else where)]
     while waiting:
@@ -210,11 +199,10 @@ def all_graphs(model: ir.Model) -> list[GraphPlace]:
 def graphs_in(where: ir.Graph | ir.Function) -> list[GraphPlace]:
     """A graph and every graph inside it, outer ones before inner ones. Deep nesting needs no recursion."""
     function = where if isinstance(where, ir.Function) else None
-    found = [GraphPlace(where if isinstance(where, ir.Graph) else where.graph, None, function)]
-    for place in found:  # the list grows while it is walked
-        holders = [(node, inner) for node in place.graph if (inner := inner_graphs(node))]
-        found += [GraphPlace(graph, node, function) for node, inner in holders for graph in inner]
-    return found
+    places = [GraphPlace(where if isinstance(where, ir.Graph) else where.graph, None, function)]
+    for place in places:  # the list grows while it is walked
+        places += [GraphPlace(graph, node, function) for node in place.graph for graph in inner_graphs(node)]
+    return places
 
 
 def defined_in(graph: ir.Graph) -> dict[ir.Value, None]:
@@ -232,12 +220,12 @@ def required_inputs(model: ir.Model) -> list[ir.Value]:
 
 def is_in_order(graph: ir.Graph) -> bool:
     """Whether every node stands behind those whose results it reads, and reads no results from graphs around it."""
-    seen: set[ir.Node | None] = {None}
+    before: set[ir.Node | None] = {None}
     for node in graph:
         for value in node.inputs:
-            if value is not None and value.producer() not in seen:
+            if value is not None and value.producer() not in before:
                 return False
-        seen.add(node)
+        before.add(node)
     return True
 
 
@@ -249,39 +237,35 @@ def in_order(place: GraphPlace) -> list[ir.Node]:
     """
     nodes = list(place.graph)
     position = {node: index for index, node in enumerate(nodes)}
-    needs = [_needed_positions(node, position) for node in nodes]
+    needs = [{position[maker] for maker in makers(inputs_within(node)) if maker in position} for node in nodes]
     if all(index > max(needed, default=-1) for index, needed in enumerate(needs)):
         return nodes
-    found = _positions_in_order(needs)
-    if len(found) < len(nodes):
+    order = _positions_in_order(needs)
+    if len(order) < len(nodes):
         circle = [describe(nodes[index]) for index in find_circle(dict(enumerate(needs)))]
         raise GraphError(
             f"{place.name}: nodes depend on each other in a circle: "
             f"{listing([*circle, circle[0]], limit=_SHOWN)}. No order can run them; break the circle or export again."
         )
-    return [nodes[index] for index in found]
+    return [nodes[index] for index in order]
 
 
 def _positions_in_order(needs: Sequence[Collection[int]]) -> list[int]:
-    """Return positions, each after those it needs, otherwise rising; those that depend on a circle are left out."""
+    """Kahn's algorithm: positions, each after those it needs, otherwise rising; those that depend on a circle are left out."""
     users: list[list[int]] = [[] for _ in needs]
     for index, needed in enumerate(needs):
         for maker in needed:
             users[maker].append(index)
     open_needs = [len(needed) for needed in needs]
     ready = [index for index, count in enumerate(open_needs) if not count]  # rising, so it is a heap
-    found = []
+    order = []
     while ready:
-        found.append(heappop(ready))
-        for user in users[found[-1]]:
+        order.append(heappop(ready))
+        for user in users[order[-1]]:
             open_needs[user] -= 1
             if not open_needs[user]:
                 heappush(ready, user)
-    return found
-
-
-def _needed_positions(node: ir.Node, position: dict[ir.Node, int]) -> set[int]:
-    return {position[maker] for maker in makers(inputs_within(node)) if maker in position}
+    return order
 
 
 def find_circle(needs: Mapping[_Thing, Iterable[_Thing]]) -> list[_Thing]:
@@ -325,13 +309,13 @@ def callees(function: ir.Function, functions: Functions) -> list[ir.OperatorIden
 
 def called_functions(nodes: Iterable[ir.Node], functions: Functions) -> set[ir.OperatorIdentifier]:
     """The functions that nodes call, and those that these call in turn."""
-    found: set[ir.OperatorIdentifier] = set()
+    called: set[ir.OperatorIdentifier] = set()
     waiting = [nodes]
     while waiting:
-        called = {node.op_identifier() for node in waiting.pop()} & functions.keys() - found
-        found |= called
-        waiting += [all_nodes(functions[identifier]) for identifier in called]
-    return found
+        new = {node.op_identifier() for node in waiting.pop()} & functions.keys() - called
+        called |= new
+        waiting += [all_nodes(functions[identifier]) for identifier in new]
+    return called
 
 
 class Names:

@@ -24,11 +24,8 @@ from linger.graph.core.nodes import (
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "linger"})
 """Domains whose ops only compute. An op of another domain may do more: print, count, write."""
 
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
-)
-_RANDOM_BY_NAME = ("Random", "Dropout", "Sampling")
-"""Parts of the names of com.microsoft's ops that draw random numbers."""
+_RANDOM = ("Random", "Dropout", "Sampling", "Multinomial", "Bernoulli")
+"""Parts of the names of ops that draw random numbers, com.microsoft's included."""
 
 
 class Effects:
@@ -36,7 +33,6 @@ class Effects:
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
-        self._bodies: dict[ir.OperatorIdentifier, tuple[bool, bool]] = {}
         self._ops: dict[ir.OperatorIdentifier, tuple[bool, bool]] = {}
 
     def has_effect(self, node: ir.Node) -> bool:
@@ -50,33 +46,27 @@ class Effects:
     def _look(self, node: ir.Node) -> tuple[bool, bool]:
         """Whether one node, without the graphs inside it, may have an effect, and whether it draws random numbers."""
         identifier = node.op_identifier()
-        if identifier in self._functions:
-            return self._look_into(identifier)
+        is_call = identifier in self._functions
         if identifier not in self._ops:
-            is_known = node.domain in _KNOWN_DOMAINS or is_dialect(node)
-            draws = node.op_type in _RANDOM or any(part in node.op_type for part in _RANDOM_BY_NAME)
-            self._ops[identifier] = not is_known, draws
+            if is_call:
+                self._ops[identifier] = (True, True)  # for a function that calls itself
+                inside = [self._look(node) for node in all_nodes(self._functions[identifier])]
+                self._ops[identifier] = (any(e for e, _ in inside), any(r for _, r in inside))
+            else:
+                is_known = node.domain in _KNOWN_DOMAINS or is_dialect(node)
+                self._ops[identifier] = not is_known, any(part in node.op_type for part in _RANDOM)
         has_effect, draws = self._ops[identifier]
-        return has_effect or not node.outputs, draws
-
-    def _look_into(self, identifier: ir.OperatorIdentifier) -> tuple[bool, bool]:
-        if identifier not in self._bodies:
-            self._bodies[identifier] = (True, True)  # for a function that calls itself
-            found = [self._look(node) for node in all_nodes(self._functions[identifier])]
-            self._bodies[identifier] = (any(e for e, _ in found), any(r for _, r in found))
-        return self._bodies[identifier]
+        return has_effect or not (is_call or node.outputs), draws
 
 
-def needed_nodes(model: ir.Model, found: Iterable[GraphPlace] | None = None) -> set[ir.Node]:
-    """The nodes of all graphs that outputs or effects depend on. A node has the effects of those inside it.
+def needed_nodes(model: ir.Model, places: Iterable[GraphPlace] | None = None) -> set[ir.Node]:
+    """The nodes of all graphs (`places`, if they are known already) that outputs or effects depend on.
 
-    Args:
-        model: The model.
-        found: All its graphs, where they are known already.
+    A node has the effects of those inside it.
     """
-    effects, found = Effects(model), all_graphs(model) if found is None else found
-    waiting = [node for place in found for node in place.graph if effects.has_effect(node)]
-    waiting += [node for place in found if place.owner is None for node in makers(place.graph.outputs)]
+    effects, places = Effects(model), all_graphs(model) if places is None else places
+    waiting = [node for place in places for node in place.graph if effects.has_effect(node)]
+    waiting += [node for place in places if place.owner is None for node in makers(place.graph.outputs)]
     return with_makers(set(), waiting)
 
 
@@ -119,37 +109,29 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 def drop_unused(
     values: Iterable[ir.Value | None], *, constants_only: bool = False, upstream: bool = True
 ) -> list[ir.Node]:
-    """Remove initializers and nodes whose tensors nothing uses any more. Inputs of graphs stay.
+    """Remove initializers and nodes whose tensors nothing uses any more, and return these nodes. Inputs of graphs stay.
 
     Args:
         values: Where to begin.
         constants_only: Initializers and Constant nodes go, other nodes stay.
         upstream: Also remove what only the removed nodes needed.
-
-    Returns:
-        The removed nodes.
     """
     removed: dict[ir.Node, None] = {}
-    waiting = list(values)
+    waiting = list(filter(None, values))
     while waiting:
         value = waiting.pop()
-        if value is None or is_used(value) or value.is_graph_input():
+        if is_used(value) or value.is_graph_input():
             continue
         node = value.producer()
         if node is None:
-            _drop_initializer(value)
+            if value.graph is not None:
+                value.graph.initializers.pop(value.name or "", None)
         elif node not in removed and _may_go(node, constants_only=constants_only):
-            if upstream:
-                waiting += inputs_within(node)
+            waiting += inputs_within(node) if upstream else ()
             release_inputs(node)
             removed[node] = None
     remove_nodes(removed)
     return list(removed)
-
-
-def _drop_initializer(value: ir.Value) -> None:
-    if value.graph is not None:
-        value.graph.initializers.pop(value.name or "", None)
 
 
 def _may_go(node: ir.Node, *, constants_only: bool) -> bool:
@@ -175,12 +157,6 @@ def replace_outputs(old: ir.Value, new: ir.Value) -> None:
     for index, output in enumerate(graph.outputs):
         if output is old:
             graph.outputs[index] = new
-
-
-def take_name(old: ir.Value, new: ir.Value) -> None:
-    """Give a tensor the name of another one, which has none afterwards."""
-    name, old.name = old.name, None
-    new.name = name
 
 
 def learn_type(value: ir.Value, other: ir.Value) -> None:
@@ -267,32 +243,23 @@ class ValueReplacer:
     def replace(self, old: ir.Value, new: ir.Value, *, with_name: bool = False) -> bool:
         """Replace `old` by `new` everywhere; an output keeps its name, and its declared type and shape.
 
-        Args:
-            old: The tensor that goes.
-            new: The tensor that takes its place.
-            with_name: Whether `new` takes the name of `old` where `old` is no output, if it can.
+        With `with_name`, `new` takes the name of `old` also where `old` is no output, if it can.
 
         Returns:
             False, and nothing is changed, where a file could not express it.
         """
-        if not self.is_possible(old, new):
-            return False
-        takes_name = with_name and old.name not in self._repeated and can_be_output(new, old.graph)
-        _stand_in(old, new, with_name=takes_name)
-        return True
+        is_possible = self.is_possible(old, new)
+        if is_possible:
+            takes_name = with_name and old.name not in self._repeated and can_be_output(new, old.graph)
+            _stand_in(old, new, with_name=takes_name)
+        return is_possible
 
     def stand_in(self, old: ir.Value, new: ir.Value) -> None:
         """Replace `old` everywhere by a tensor that was just made for it, which takes the name of `old`."""
         _stand_in(old, new, with_name=bool(old.name))  # an output that is left out has no name
 
     def bypass(self, node: ir.Node, value: ir.Value, *, with_name: bool = False) -> None:
-        """Replace the output of a node by a value; remove the node, or make it an Identity if it must stay.
-
-        Args:
-            node: A node of one output.
-            value: The tensor that takes the place of that output.
-            with_name: As for `replace`.
-        """
+        """Replace the one output of a node by a value; remove the node, or make it an Identity if it must stay."""
         if self.replace(node.outputs[0], value, with_name=with_name):
             self.discard(node)
         else:
@@ -320,4 +287,5 @@ def _stand_in(old: ir.Value, new: ir.Value, *, with_name: bool) -> None:
     else:
         learn_type(new, old)
     if is_output or with_name:
-        take_name(old, new)
+        name, old.name = old.name, None  # no two tensors have one name
+        new.name = name

@@ -114,31 +114,22 @@ def make_attributes(op_type: str, given: Mapping[str, Any], schema: OpSchema | N
     Raises:
         UsageError: Attributes that the op does not have or that have no ONNX form; all of them are named.
     """
-    made, wrong = [], []
+    attributes, wrong = [], []
     for name, value in given.items():
         if value is None:
             continue
-        known = None if schema is None else schema.attributes.get(name)
-        if schema is not None and known is None:
+        if schema is not None and name not in schema.attributes:
             wrong.append(f"there is no attribute {name!r} (it has {listing(sorted(schema.attributes)) or 'none'})")
             continue
-        attribute = _attribute(name, value, None if known is None else _KINDS.get(known.type))
-        if attribute is None:
+        kind = None if schema is None else _KINDS.get(schema.attributes[name].type)
+        is_made = isinstance(value, ir.Attr)
+        try:
+            attributes.append(value if is_made else ir.convenience.convert_attribute(name, _plain(value, kind), kind))
+        except (TypeError, ValueError):
             wrong.append(f"the attribute {name!r} cannot be {value!r}")
-        else:
-            made.append(attribute)
     if wrong:
         raise UsageError(f"{op_type}: {'; '.join(wrong)}.")
-    return made
-
-
-def _attribute(name: str, value: Any, kind: ir.AttributeType | None) -> ir.Attr | None:
-    if isinstance(value, ir.Attr):
-        return value
-    try:
-        return ir.convenience.convert_attribute(name, _plain(value, kind), kind)
-    except (TypeError, ValueError):
-        return None
+    return attributes
 
 
 def _plain(value: Any, kind: ir.AttributeType | None) -> Any:
@@ -171,14 +162,11 @@ def number_type(number: Any, index: int, operands: Sequence[Any], schema: OpSche
         if fixed is not None:
             return fixed
         for other, value in enumerate(operands):
-            if isinstance(value, ir.Value) and value.dtype is not None and _has_type(schema, other, formal.type_str):
-                return value.dtype
+            same = formal_input(schema, other)
+            is_typed = isinstance(value, ir.Value) and value.dtype is not None
+            if is_typed and same is not None and same.type_str == formal.type_str:
+                return ir.DataType(value.dtype)
     return ir.DataType.INT64 if np.asarray(number).dtype.kind in "iu" else ir.DataType.FLOAT
-
-
-def _has_type(schema: OpSchema | None, index: int, name: str) -> bool:
-    formal = formal_input(schema, index)
-    return formal is not None and formal.type_str == name
 
 
 def check_node(node: ir.Node, schema: OpSchema) -> None:
@@ -188,11 +176,13 @@ def check_node(node: ir.Node, schema: OpSchema) -> None:
         UsageError: Something does not fit; the message lists all problems.
     """
     wrong = []
-    present = len(node.inputs)
-    if not schema.min_input <= present <= schema.max_input:
-        wrong.append(f"it takes {_range(schema.min_input, schema.max_input)} inputs, not {present}")
-    if not schema.min_output <= len(node.outputs) <= schema.max_output:
-        wrong.append(f"it has {_range(schema.min_output, schema.max_output)} outputs, not {len(node.outputs)}")
+    for verb, side, low, count, high in (
+        ("takes", "inputs", schema.min_input, len(node.inputs), schema.max_input),
+        ("has", "outputs", schema.min_output, len(node.outputs), schema.max_output),
+    ):
+        if not low <= count <= high:
+            expected = str(low) if low == high else f"{low} or more" if high > 2**30 else f"{low} to {high}"
+            wrong.append(f"it {verb} {expected} {side}, not {count}")
     missing = [n for n, a in schema.attributes.items() if a.required and n not in node.attributes]
     if missing:
         wrong.append(f"it needs the attributes {listing(missing)}")
@@ -210,12 +200,6 @@ def _mixed_types(node: ir.Node, schema: OpSchema) -> list[str]:
             types.setdefault(str(formal.type_str), {})[value.name or "?"] = value.dtype.name.lower()
     mixed = [used for used in types.values() if len(set(used.values())) > 1]
     return [f"its inputs must have one type, but {listing(map(' is '.join, used.items()))}" for used in mixed]
-
-
-def _range(low: int, high: int) -> str:
-    if low == high:
-        return str(low)
-    return f"{low} or more" if high > 2**30 else f"{low} to {high}"
 
 
 INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
@@ -271,10 +255,10 @@ def _dialect_type(node: ir.Node, given: Sequence[ir.DataType | None]) -> ir.Data
 
 
 def _standard_type(op_type: str, index: int, given: Sequence[ir.DataType | None], opset: int) -> ir.DataType | None:
-    found = type_source(op_type, index, opset)
-    if found is None or isinstance(found, ir.DataType):
-        return found
-    return given[found] if found < len(given) else None
+    source = type_source(op_type, index, opset)
+    if source is None or isinstance(source, ir.DataType):
+        return source
+    return given[source] if source < len(given) else None
 
 
 @cache
@@ -332,7 +316,7 @@ def infer_element_types(graph: ir.Graph, *, guess: bool = True, opset: int | Non
     for node in graph:
         for subgraph in inner_graphs(node):
             infer_element_types(subgraph, guess=guess, opset=opset)
-        if guess or is_dialect(node) or _makes_tensors(node):
+        if guess or is_dialect(node) or (node.domain in _STANDARD and _makes_tensors(node.op_type)):
             _type_outputs(node, opset)
 
 
@@ -340,9 +324,9 @@ def _type_outputs(node: ir.Node, opset: int) -> None:
     """Write the types of a node's outputs; a declared type stays, except of a dialect node, which states its types."""
     is_binding = is_dialect(node)
     types = output_types(node, _declared(node.inputs), opset) if is_binding else _standard_types(node, opset)
-    for output, found in zip(node.outputs, types, strict=False):
-        if found is not None and (output.dtype is None or is_binding):
-            output.dtype = found
+    for output, element in zip(node.outputs, types, strict=False):
+        if element is not None and (output.dtype is None or is_binding):
+            output.dtype = element
 
 
 def _standard_types(node: ir.Node, opset: int) -> list[ir.DataType | None]:
@@ -352,33 +336,22 @@ def _standard_types(node: ir.Node, opset: int) -> list[ir.DataType | None]:
         ends = _declared(inner[0].outputs)
         return ends[1:] if node.op_type == "Loop" else ends  # the first result of a Loop's body is its condition
     given = _declared(node.inputs)
-    found = output_types(node, given, opset)
-    first = found[0] if found else None
-    if first is None and node.op_type in _USUAL:
-        first = _USUAL[node.op_type]
-    elif _is_open(node.op_type, opset):
-        first = next(iter(given), None)
-    return [first, *found[1:]] if node.op_type in _ALL_TYPED else [first]
-
-
-def _is_open(op_type: str, opset: int) -> bool:
-    return op_type not in _TYPED_BY_ATTRIBUTE and type_source(op_type, 0, opset) is None
+    types = output_types(node, given, opset) or [None]
+    if types[0] is None and node.op_type in _USUAL:
+        types[0] = _USUAL[node.op_type]
+    elif node.op_type not in _TYPED_BY_ATTRIBUTE and type_source(node.op_type, 0, opset) is None:
+        types[0] = next(iter(given), None)
+    return types if node.op_type in _ALL_TYPED else types[:1]
 
 
 def _declared(values: Sequence[ir.Value | None]) -> list[ir.DataType | None]:
     return [None if value is None else value.dtype for value in values]
 
 
-def _makes_tensors(node: ir.Node) -> bool:
-    """Whether a node is of a standard op whose result may be a tensor: not one of those that make sequences."""
-    return node.domain in _STANDARD and _has_tensor_result(node.op_type)
-
-
 @cache
-def _has_tensor_result(op_type: str) -> bool:
-    if not is_standard(op_type):
-        return False
-    results = onnx.defs.get_schema(op_type, "").outputs
+def _makes_tensors(op_type: str) -> bool:
+    """Whether the result of a standard op may be a tensor: not that of an op that makes sequences."""
+    results = onnx.defs.get_schema(op_type, "").outputs if is_standard(op_type) else ()
     return any(kind.startswith("tensor") for result in results[:1] for kind in result.types)
 
 
@@ -422,7 +395,7 @@ def _known_contents(inputs: Sequence[ir.Value]) -> dict[str, onnx.TensorProto]:
 
 Dims = Sequence[int | str | None]
 
-ELEMENT_TYPES = {t.name.lower(): t for t in ir.DataType if t is not ir.DataType.UNDEFINED}
+_ELEMENTS = {t.name.lower(): t for t in ir.DataType if t is not ir.DataType.UNDEFINED}
 _TYPE = re.compile(r"(?P<element>[a-z][a-z0-9_]*)\s*(?:\[(?P<dims>[^\[\]]*)\])?")
 _SIZE = re.compile(r"\?|[0-9]+|[A-Za-z_][^\s,]*")
 _OPEN = "?"
@@ -441,48 +414,40 @@ def format_type(element: str, dims: Dims | None) -> str:
     return f"{element}[{','.join(_OPEN if d is None else str(d) for d in dims)}]"
 
 
-def parse_type(text: str) -> tuple[ir.TensorType, ir.Shape | None]:
-    """The element type and the shape that a text names.
-
-    >>> parse_type("float[n,3]")
-    (Tensor(FLOAT), Shape([SymbolicDim('n'), 3]))
-
-    Raises:
-        UsageError: The text is no tensor type.
-    """
-    parsed = _parse(text)
-    if isinstance(parsed, str):
-        raise UsageError(parsed)
-    return parsed
-
-
 def parse_types(texts: Mapping[str, str]) -> dict[str, tuple[ir.TensorType, ir.Shape | None]]:
-    """The types of several tensors by name.
+    """The element types and shapes that texts name, by the name of the tensor.
+
+    >>> parse_types({"x": "float[n,3]"})
+    {'x': (Tensor(FLOAT), Shape([SymbolicDim('n'), 3]))}
 
     Raises:
         UsageError: Some texts are no tensor types; all of them are named.
     """
-    parsed = {name: _parse(text) for name, text in texts.items()}
-    wrong = [f"{name}: {problem}" for name, problem in parsed.items() if isinstance(problem, str)]
+    types, wrong = {}, []
+    for name, text in texts.items():
+        try:
+            types[name] = _parse(text)
+        except UsageError as error:
+            wrong.append(f"{name}: {error}")
     if wrong:
         raise UsageError(" ".join(wrong))
-    return {name: found for name, found in parsed.items() if not isinstance(found, str)}
+    return types
 
 
-def _parse(text: str) -> tuple[ir.TensorType, ir.Shape | None] | str:
-    """The type, or a sentence on why the text is none."""
-    found = _TYPE.fullmatch(text.strip())
-    if found is None:
-        return f"{text!r} is no tensor type. Write an element type and the sizes, as in 'float[n,3]'."
-    element = ELEMENT_TYPES.get(found["element"])
+def _parse(text: str) -> tuple[ir.TensorType, ir.Shape | None]:
+    parts = _TYPE.fullmatch(text.strip())
+    if parts is None:
+        raise UsageError(f"{text!r} is no tensor type. Write an element type and the sizes, as in 'float[n,3]'.")
+    element = _ELEMENTS.get(parts["element"])
     if element is None:
-        return f"{text!r}: there is no element type {found['element']!r}. Known are {listing(ELEMENT_TYPES, limit=99)}."
-    if found["dims"] is not None and not found["dims"].strip():
+        known = listing(_ELEMENTS, limit=99)
+        raise UsageError(f"{text!r}: there is no element type {parts['element']!r}. Known are {known}.")
+    if parts["dims"] is not None and not parts["dims"].strip():
         return ir.TensorType(element), None
-    sizes = [] if found["dims"] is None else [size.strip() for size in found["dims"].split(",")]
+    sizes = [] if parts["dims"] is None else [size.strip() for size in parts["dims"].split(",")]
     wrong = [repr(size) for size in sizes if not _SIZE.fullmatch(size)]
     if wrong:
-        return f"{text!r}: {listing(wrong)} is no size. Write a number, a name, or '?' for any size."
+        raise UsageError(f"{text!r}: {listing(wrong)} is no size. Write a number, a name, or '?' for any size.")
     return ir.TensorType(element), ir.Shape(map(_size, sizes))
 
 
@@ -512,9 +477,8 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     if producer is None:
         return value.const_value
     content = producer.attributes.get("value") if producer.op_type == "Constant" and not producer.domain else None
-    if content is None or content.type != ir.AttributeType.TENSOR or content.is_ref():
-        return None
-    return content.as_tensor()
+    is_tensor = content is not None and content.type == ir.AttributeType.TENSOR and not content.is_ref()
+    return content.as_tensor() if content is not None and is_tensor else None
 
 
 def tensor_key(tensor: ir.TensorProtocol) -> Hashable:
@@ -529,27 +493,18 @@ def tensor_key(tensor: ir.TensorProtocol) -> Hashable:
 
 def attributes_key(node: ir.Node) -> Hashable | None:
     """A key of all attributes of a node; None where one cannot be compared: a graph, a type, weights in another file."""
-    parts = []
-    for name, attribute in sorted(node.attributes.items()):
-        key = _attribute_key(attribute)
-        if key is None:
-            return None
-        parts.append((name, attribute.type, key))
-    return tuple(parts)
+    keys = [
+        (name, a.type, ("ref", a.ref_attr_name) if a.is_ref() else _content_key(a.value))
+        for name, a in sorted(node.attributes.items())
+    ]
+    return None if any(key is None for _, _, key in keys) else tuple(keys)
 
 
-def _attribute_key(attribute: ir.Attr) -> Hashable | None:
-    if attribute.is_ref():
-        return "ref", attribute.ref_attr_name
-    if attribute.type == ir.AttributeType.TENSOR:
-        tensor = attribute.as_tensor()
-        return None if isinstance(tensor, ir.ExternalTensor) else tensor_key(tensor)
-    return _plain_key(attribute.value)
-
-
-def _plain_key(value: Any) -> Hashable | None:
+def _content_key(value: Any) -> Hashable | None:
     if isinstance(value, (list, tuple)):
-        keys = tuple(_plain_key(item) for item in value)
+        keys = tuple(map(_content_key, value))
         return None if None in keys else keys
-    # repr distinguishes 0.0 from -0.0 and is the same for every NaN
-    return repr(value) if isinstance(value, (int, float, str, bytes)) else None
+    if isinstance(value, (int, float, str, bytes)):
+        return repr(value)  # it distinguishes 0.0 from -0.0 and is the same for every NaN
+    is_tensor = isinstance(value, ir.TensorProtocol) and not isinstance(value, ir.ExternalTensor)
+    return tensor_key(value) if is_tensor else None

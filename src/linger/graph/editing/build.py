@@ -251,13 +251,12 @@ def _name_outputs(g: GraphBuilder, outputs: Mapping[str, ir.Value], declared: Ma
     made = {v.name: v for v in (*g.initializers, *(o for node in g.made for o in node.outputs))}
     wrong = [f"{name}: another tensor has this name" for name, v in outputs.items() if made.get(name, v) is not v]
     for name, value in outputs.items():
-        kind, shape = declared.get(name, (None, None))
-        if kind is not None:
-            if value.dtype not in (None, kind.dtype):
-                wrong.append(f"{name}: it is declared as {kind.dtype.name.lower()}, but has type {type_of(value)}")
-            value.type, value.shape = kind, shape
-        elif value.dtype is None:
+        kind, shape = declared.get(name, (value.type, value.shape))
+        if kind is None or kind.dtype is None:
             wrong.append(f"{name}: its type does not follow from the inputs; give outputs={{{name!r}: 'float[…]'}}")
+        elif value.dtype not in (None, kind.dtype):
+            wrong.append(f"{name}: it is declared as {kind.dtype.name.lower()}, but has type {type_of(value)}")
+        value.type, value.shape = kind, shape
     if wrong:
         raise UsageError(f"{'; '.join(wrong)}.")
     for name, value in outputs.items():

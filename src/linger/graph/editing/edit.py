@@ -104,17 +104,8 @@ class _Edit:
         return value
 
     def place(self, builder: GraphBuilder, graph: ir.Graph, *, after: ir.Node | None = None) -> None:
-        """Put what a builder made into a graph, after a node (None: at its beginning); refuse what that graph cannot see."""
-        own, read = set(builder.initializers), []
-        for node in builder.made:  # those of inner graphs included
-            own.update(node.outputs, *(defined_in(inner) for inner in inner_graphs(node)))
-            read += [value for value in node.inputs if value is not None]
-        foreign = [v.name for v in dict.fromkeys(read) if v not in own and not self.scopes.sees(graph, v)]
-        if foreign:
-            raise GraphError(
-                f"{self._what}: {listing(map(str, foreign))} cannot be used here: removed, of another model or of "
-                "another sub-graph. Use tensors of this graph or of the graphs around it."
-            )
+        """Put what a builder made into a graph, after a node (None: at its beginning)."""
+        self._refuse_strangers(builder, graph)
         first = next(iter(graph), None)
         if after is not None:
             graph.insert_after(after, builder.nodes)
@@ -125,6 +116,19 @@ class _Edit:
         for value in builder.initializers:
             graph.register_initializer(value)
         self.model.graph.opset_imports.update(builder.opsets)
+
+    def _refuse_strangers(self, builder: GraphBuilder, graph: ir.Graph) -> None:
+        """Refuse nodes that read what they could not see in a graph."""
+        own = set(builder.initializers)
+        for node in builder.made:  # those of inner graphs included
+            own.update(node.outputs, *map(defined_in, inner_graphs(node)))
+        read = dict.fromkeys(chain.from_iterable(node.inputs for node in builder.made))
+        foreign = [v.name for v in read if v is not None and v not in own and not self.scopes.sees(graph, v)]
+        if foreign:
+            raise GraphError(
+                f"{self._what}: {listing(map(str, foreign))} cannot be used here: removed, of another model or of "
+                "another sub-graph. Use tensors of this graph or of the graphs around it."
+            )
 
     def free_name(self, name: str) -> str:
         """A name for a tensor that is free and looks like the given one."""
@@ -157,10 +161,7 @@ def insert(
         assert graph is not None  # the scopes know it
         uses = _uses(edit.scopes, value, before)
         is_output = before is None and value.is_graph_output()
-        if not uses and not is_output:
-            raise UsageError(f"{where}: nothing uses this tensor, so nothing can be inserted behind it.")
-        if is_output and value.producer() is None:
-            raise UsageError(f"{where}: it is an input and an output, and both keep their name. Use before=….")
+        _require_place(value, uses, is_output=is_output)
         g = edit.builder(graph, f"{where}/")
         made = results_of(build(g, value), "insert")
         if len(made) != 1 or made[0].producer() not in g.nodes:
@@ -178,6 +179,14 @@ def insert(
     names = [*map(describe, users), *(["the output"] if is_output else [])]
     changes.note(where, f"{listing(n.op_type for n in g.nodes)} inserted, used by {listing(dict.fromkeys(names))}")
     return changes
+
+
+def _require_place(value: ir.Value, uses: list[tuple[ir.Node, int]], *, is_output: bool) -> None:
+    """Refuse a tensor behind which nothing can be inserted."""
+    if not uses and not is_output:
+        raise UsageError(f"{value.name or '?'}: nothing uses this tensor, so nothing can be inserted behind it.")
+    if is_output and value.producer() is None:
+        raise UsageError(f"{value.name or '?'}: it is an input and an output, and both keep their name. Use before=….")
 
 
 def _give_type(value: ir.Value, other: ir.Value) -> None:
@@ -254,16 +263,17 @@ def _group(nodes: list[ir.Node]) -> Match:
     """Nodes that go together: what they take from outside and what is used of them outside."""
     if len({node.graph for node in nodes}) != 1:
         raise UsageError(f"replace: {listing(map(describe, nodes)) or 'nothing'} must be nodes of one graph.")
-    made = list(chain.from_iterable(node.outputs for node in nodes))
+    made = [output for node in nodes for output in node.outputs]
     inside = set(chain.from_iterable(map(nodes_within, nodes)))
     outputs = [output for output in made if output.is_graph_output() or not inside.issuperset(output.consumers())]
     if not outputs:
         raise UsageError(f"replace: nothing uses {listing(map(describe, nodes))}. Remove it instead.")
-    inputs: Iterable[ir.Value | None] = nodes[0].inputs
-    if len(nodes) > 1:
-        read = chain.from_iterable(node.inputs for node in nodes)
-        inputs = dict.fromkeys(value for value in read if value is not None and value not in made)
+    inputs = nodes[0].inputs if len(nodes) == 1 else _inputs_from_outside(nodes, made)
     return Match(tuple(inputs), tuple(nodes), tuple(outputs))
+
+
+def _inputs_from_outside(nodes: list[ir.Node], made: list[ir.Value]) -> list[ir.Value]:
+    return list(dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in made))
 
 
 def _substitute(edit: _Edit, place: Match, build: Build, now: dict[ir.Value, ir.Value]) -> list[str]:
@@ -404,15 +414,19 @@ def forget_downstream(edit: _Edit, old: ir.Value, new: ir.Value, users: Iterable
     shapes_differ = old.shape is not None and new.shape is not None and _contradict(old.shape, new.shape)
     if not types_differ and not shapes_differ:
         return
+    for output in chain.from_iterable(node.outputs for node in _downstream(edit.scopes, users)):
+        if not (output.is_graph_output() and output.graph is edit.model.graph):
+            output.type = output.shape = None
+
+
+def _downstream(scopes: Scopes, users: Iterable[ir.Node]) -> set[ir.Node]:
+    """Some nodes and all that depends on them; with a node of a branch, the node that holds the branch."""
     visited: set[ir.Node] = set()
     waiting: list[ir.Node | None] = list(users)
     while waiting:
         node = waiting.pop()
         if node is not None and node not in visited:
             visited.add(node)
-            # with a node of a branch, the node that holds the branch
-            waiting.append(None if node.graph is None else edit.scopes.owners.get(node.graph))
+            waiting.append(None if node.graph is None else scopes.owners.get(node.graph))
             waiting += [user for output in node.outputs for user in output.consumers()]
-    for output in chain.from_iterable(node.outputs for node in visited):
-        if not (output.is_graph_output() and output.graph is edit.model.graph):
-            output.type = output.shape = None
+    return visited

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -58,7 +59,7 @@ def extract(model: ir.Model, inputs: Sequence[TensorLike], outputs: Sequence[Ten
         raise UsageError("extract: there are no outputs. Name at least one tensor.")
     scopes = Scopes.of(model)
     starts, ends = scopes.tensors(inputs), scopes.tensors(outputs)
-    twice = [v.name or "?" for some in (starts, ends) for v in dict.fromkeys(some) if some.count(v) > 1]
+    twice = [v.name or "?" for some in (starts, ends) for v, count in Counter(some).items() if count > 1]
     if twice:
         raise UsageError(f"extract: {listing(twice)} is named twice. Name it once.")
     inside = [v.name or "?" for v in (*starts, *ends) if v.graph is not model.graph]
@@ -66,13 +67,15 @@ def extract(model: ir.Model, inputs: Sequence[TensorLike], outputs: Sequence[Ten
         raise UsageError(
             f"extract: {listing(inside)} belongs to a sub-graph. Only tensors of the main graph can be named."
         )
-    part = _cloned(model, starts, ends, _needed_tensors(model, starts, ends) - set(starts))
+    needed = _needed_tensors(model, starts, ends)
+    _require_complete(model, starts, needed)
+    part = _cloned(model, starts, ends, needed - set(starts))
     _complete_types(model, part)
     return part
 
 
 def _needed_tensors(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value]) -> set[ir.Value]:
-    """The tensors of the main graph that the ends are computed from, back to the starts; all starts must be needed."""
+    """The tensors of the main graph that the ends are computed from, back to the starts."""
     needed: set[ir.Value] = set()
     waiting = list(ends)
     while waiting:
@@ -86,6 +89,11 @@ def _needed_tensors(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[
     unmade = sorted(v.name or "?" for v in needed if v.graph is None)
     if unmade:
         raise GraphError(f"extract: no node makes {listing(unmade)}, which is used. Repair the model first.")
+    return needed
+
+
+def _require_complete(model: ir.Model, starts: Sequence[ir.Value], needed: set[ir.Value]) -> None:
+    """Refuse inputs that the outputs do not need, and those that are missing."""
     missing = needed.difference(starts, model.graph.initializers.values())
     wrong = {
         "the outputs do not depend on {}, leave it out": [v.name for v in starts if v not in needed],
@@ -94,7 +102,6 @@ def _needed_tensors(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[
     sentences = [text.format(listing(map(str, names))) for text, names in wrong.items() if names]
     if sentences:
         raise UsageError(f"extract: {'; '.join(sentences)}.")
-    return needed
 
 
 def _cloned(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value], made: set[ir.Value]) -> ir.Model:
@@ -120,11 +127,15 @@ def _cloned(model: ir.Model, starts: Sequence[ir.Value], ends: Sequence[ir.Value
     functions = [function.clone() for key, function in model.functions.items() if key in called]
     part = ir.Model(graph, ir_version=model.ir_version, producer_name=model.producer_name, functions=functions)
     own_types(part)
-    used = {"", *(node.domain for node in all_nodes(part))}
-    used.update(*({function.domain, *function.opset_imports} for function in functions))
-    for domain in graph.opset_imports.keys() - used:
-        del graph.opset_imports[domain]
+    _drop_unused_domains(part)
     return part
+
+
+def _drop_unused_domains(model: ir.Model) -> None:
+    used = {"", *(node.domain for node in all_nodes(model))}
+    used.update(*({function.domain, *function.opset_imports} for function in model.functions.values()))
+    for domain in model.graph.opset_imports.keys() - used:
+        del model.graph.opset_imports[domain]
 
 
 def _complete_types(model: ir.Model, part: ir.Model) -> None:
@@ -184,12 +195,8 @@ def merge(first: ir.Model, second: ir.Model, connect: Mapping[str, str], *, pref
     sinks = {value.name: value for value in two.graph.inputs}
     pairs = [(sources[a], sinks[b]) for a, b in connect.items() if a in sources and b in sinks]
     joined = [sink for _, sink in pairs]
-    wrong = [
-        *_unknown(connect, sources, sinks),
-        *_contradictions(one, two),
-        *(f"{a.name} is {_kind(a)}, {b.name} is {_kind(b)}" for a, b in pairs if not _fit(a, b)),
-        *_rename(one, two, joined, prefix),
-    ]
+    wrong = [*_unknown(connect, sources, sinks), *_contradictions(one, two), *chain.from_iterable(map(_misfit, pairs))]
+    wrong += _rename(one, two, joined, prefix)
     if wrong:
         raise UsageError(f"merge: {'; '.join(wrong)}.")
     for source, sink in pairs:
@@ -224,13 +231,14 @@ def _kind(value: ir.Value) -> str:
     return f"{value.dtype.name.lower() if value.dtype is not None else '?'}{list(value.shape) if value.shape is not None else ''}"
 
 
-def _fit(a: ir.Value, b: ir.Value) -> bool:
-    if None not in (a.dtype, b.dtype) and a.dtype != b.dtype:
-        return False
-    if a.shape is None or b.shape is None:
-        return True
-    sizes = zip(a.shape, b.shape, strict=False)
-    return len(a.shape) == len(b.shape) and all(m == n or not {type(m), type(n)} <= {int} for m, n in sizes)
+def _misfit(pair: tuple[ir.Value, ir.Value]) -> list[str]:
+    """What is wrong with a connection between two tensors."""
+    a, b = pair
+    is_other = None not in (a.dtype, b.dtype) and a.dtype != b.dtype
+    if a.shape is not None and b.shape is not None:
+        sizes = zip(a.shape, b.shape, strict=False)
+        is_other |= len(a.shape) != len(b.shape) or any(m != n and {type(m), type(n)} == {int} for m, n in sizes)
+    return [f"{a.name} is {_kind(a)}, {b.name} is {_kind(b)}"] if is_other else []
 
 
 def _rename(one: ir.Model, two: ir.Model, joined: list[ir.Value], prefix: str) -> list[str]:
@@ -242,10 +250,12 @@ def _rename(one: ir.Model, two: ir.Model, joined: list[ir.Value], prefix: str) -
         value.name = f"{prefix}{value.name}"
         taken.claim(value.name)
     values = chain.from_iterable(defined_in(place.graph) for place in graphs_in(two.graph))
-    for value in [value for value in values if value not in ends and value.name]:
-        value.name = taken.choose(f"{prefix}{value.name}")
-    for node in filter(lambda node: node.name, all_nodes(two)):
-        node.name = nodes.choose(f"{prefix}{node.name}")
+    for value in values:
+        if value not in ends and value.name:
+            value.name = taken.choose(f"{prefix}{value.name}")
+    for node in all_nodes(two):
+        if node.name:
+            node.name = nodes.choose(f"{prefix}{node.name}")
     return sorted(clashes)
 
 

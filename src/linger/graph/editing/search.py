@@ -49,13 +49,16 @@ def find(
         where: A test that a node must pass.
         subgraphs: Whether to look into the branches and bodies of If, Loop and Scan as well.
     """
-    types = None if op_type is None else {op_type} if isinstance(op_type, str) else set(op_type)
+    types = {op_type} if isinstance(op_type, str) else op_type
     domain = "" if domain == "ai.onnx" else domain
-    nodes: Iterable[ir.Node] = all_nodes(model) if subgraphs else model.graph
-    nodes = (n for n in nodes if (types is None or n.op_type in types) and domain in (None, n.domain))
-    if name is not None:  # `layers[0]` may be meant as it is or as a glob
-        nodes = (n for n in nodes if (n.name or "") == name or fnmatchcase(n.name or "", name))
-    return [n for n in nodes if where is None or where(n)]
+
+    def fits(node: ir.Node) -> bool:
+        is_op = (types is None or node.op_type in types) and domain in (None, node.domain)
+        # `layers[0]` may be meant as it is or as a glob
+        is_called = name is None or node.name == name or fnmatchcase(node.name or "", name)
+        return is_op and is_called and (where is None or where(node))
+
+    return list(filter(fits, all_nodes(model) if subgraphs else model.graph))
 
 
 @dataclass(frozen=True)
@@ -199,17 +202,20 @@ def _read(function: Callable[..., Any]) -> tuple[list[_Wanted], list[_WantedNode
     outputs = list(results) if isinstance(results, (list, tuple)) else [results]
     if not outputs or any(getattr(output, "node", None) is None for output in outputs):
         raise UsageError(f"{name}: the pattern must return the tensors that its nodes make.")
-    needed = [outputs[0].node]
-    for node in needed:  # the list grows while it is walked
-        needed += [
-            value.node for value in node.inputs if isinstance(value, _Wanted) and value.node not in (None, *needed)
-        ]
+    needed = set(_upstream(outputs[0]))
     spare = [node.op_type for node in g.nodes if node not in needed]
     if spare:
         raise UsageError(
             f"{name}: the first result of the pattern does not depend on {', '.join(spare)}. Return the last tensor first."
         )
     return parameters, g.nodes, outputs
+
+
+def _upstream(value: Any) -> Iterator[_WantedNode]:
+    if isinstance(value, _Wanted) and value.node is not None:
+        yield value.node
+        for source in value.node.inputs:
+            yield from _upstream(source)
 
 
 @dataclass(frozen=True)

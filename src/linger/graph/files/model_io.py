@@ -99,20 +99,22 @@ def read_model(
         found = flaws(source)
         refuse(found, GIVEN_MODEL, allowed=allowed)
         return Content(source, found, GIVEN_MODEL)
-    where, folder = _GIVEN.get(type(source)) or str(source), None  # a model as text takes a second
-    if isinstance(source, onnx.ModelProto):
-        proto = source
-    else:
-        proto = _parse(source if isinstance(source, bytes) else _content(source), where)
-        folder = None if isinstance(source, bytes) else Path(source).parent
+    where, folder, proto = _GIVEN.get(type(source)) or str(source), None, source  # a model as text takes a second
+    if isinstance(proto, bytes):
+        proto = _parse(proto, where)
+    elif not isinstance(proto, onnx.ModelProto):
+        proto, folder = _parse(_content(proto), where), Path(proto).parent
     found = proto_flaws(proto)
     if prepare is not None:
         refuse((flaw for flaw in found if flaw.category in UNREADABLE), where)
-        proto = _copied(proto) if proto is source else proto
+        proto = copy.deepcopy(proto) if proto is source else proto
         found = proto_flaws(proto) if prepare(proto) else found
     _complete(proto, where)
     refuse(found, where, allowed=allowed)
-    model = _from_proto(proto, where)
+    try:
+        model = ir.from_proto(proto)
+    except (ValueError, KeyError, TypeError, RecursionError, ir.serde.SerdeError) as error:
+        raise GraphError(f"{where}: the graph cannot be read: {_root(error)}. Export it again.") from error
     found = [*found, *flaws(model), *node_flaws(model)]
     refuse(found, where, allowed=allowed)
     resolve_external_data(model, folder, where)
@@ -120,12 +122,7 @@ def read_model(
 
 
 def load_own(source: ModelLike) -> ir.Model:
-    """A model that may be changed: a given onnx_ir model stays as it is, and shares its weights with the copy.
-
-    Raises:
-        UsageError: There is no such file.
-        GraphError: As for `load`.
-    """
+    """As `load`; a given onnx_ir model stays as it is, and shares its weights with the copy that is returned."""
     model = load(source)
     if model is not source:
         return model
@@ -134,25 +131,20 @@ def load_own(source: ModelLike) -> ir.Model:
 
 
 def require_sound(model: ir.Model) -> None:
-    """Refuse a model in memory whose nodes are no nodes of their ops, or whose external data is gone.
-
-    Raises:
-        GraphError: As for `load`, which leaves this out.
-    """
+    """Refuse a model in memory whose nodes are no nodes of their ops, or whose external data is gone: `load` does not ask."""
     refuse(node_flaws(model), GIVEN_MODEL)
-    require_external_data(model, GIVEN_MODEL)
+    _require_external_data(model, GIVEN_MODEL)
 
 
 def copied(model: ir.Model) -> ir.Model:
     """A model that can be edited without changing the given one; the weights are shared."""
     try:
-        made = model.clone()
+        clone = model.clone()
     except RuntimeError:  # its nodes are not in the order of computation
-        made = ir.from_proto(ir.to_proto(model))
-        share_tensors(model, made)
-        return made
-    own_types(made)
-    return made
+        clone = ir.from_proto(ir.to_proto(model))
+        _share_tensors(model, clone)
+    own_types(clone)
+    return clone
 
 
 def own_types(model: ir.Model) -> None:
@@ -174,12 +166,6 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
     proto = _complete(_parse(_content(path), where), where)
     refuse((flaw for flaw in proto_flaws(proto) if flaw.category in UNREADABLE), where)
     return proto
-
-
-def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:
@@ -231,13 +217,6 @@ def _complete(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
     return proto
 
 
-def _from_proto(proto: onnx.ModelProto, where: str) -> ir.Model:
-    try:
-        return ir.from_proto(proto)
-    except (ValueError, KeyError, TypeError, RecursionError, ir.serde.SerdeError) as error:
-        raise GraphError(f"{where}: the graph cannot be read: {_root(error)}. Export it again.") from error
-
-
 def _root(error: BaseException) -> str:
     """What went wrong at the bottom: onnx_ir wraps each error once per level of the model."""
     while (inner := error.__cause__ or error.__context__) is not None:
@@ -278,16 +257,27 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
 def _save_with_data(model: ir.Model, path: Path) -> None:
     target, data_target = places_beside(path, lambda place: f"{place.name}.data")
     near = in_memory(model)
-    data = plan_data_file(model, data_target)
-    with exchanged(model, near | dict(data.placed)):
+    placed = plan_data_file(model, data_target)
+    with exchanged(model, near | placed):
         content = _serialize(model, target)
     # what this model itself reads from the file that is about to be overwritten
     own = [id(t) for t in external_tensors(model) if Path(t.path).resolve() == data_target.resolve()]
-    kept = {key: data.placed.get(key) or ir.Tensor(near[key].numpy().copy()) for key in own}
-    files = {data_target: data.write} if data.tensors else {}
+    moved = {key: placed.get(key) or ir.Tensor(near[key].numpy().copy()) for key in own}
+
+    def write_data(file: IO[bytes]) -> None:
+        tensors = _tensors(model)
+        for key, place in placed.items():
+            file.seek(place.offset or 0)
+            tensor = tensors[key]
+            if isinstance(tensor, (ir.Tensor, ir.ExternalTensor)):
+                tensor.tofile(file)  # without a copy in memory
+            else:
+                file.write(tensor.tobytes())
+
+    files = {data_target: write_data} if placed else {}
     write_together(files | {target: lambda file: file.write(content)})
-    if data.tensors:
-        exchange(model, kept)
+    if placed:
+        exchange(model, moved)
 
 
 def _serialize(model: ir.Model, target: Path) -> bytes:
@@ -339,26 +329,22 @@ def resolve_external_data(model: ir.Model, folder: Path | None, where: str) -> N
     if folder is not None:
         for tensor in external_tensors(model):
             tensor.base_dir = folder
-    require_external_data(model, where, has_folder=folder is not None)
+    _require_external_data(model, where, has_folder=folder is not None)
 
 
-def require_external_data(model: ir.Model, where: str, *, has_folder: bool = True) -> None:
-    """Refuse external data that does not lie in the folder that its tensor knows already.
-
-    Raises:
-        GraphError: As for `resolve_external_data`.
-    """
-    external = external_tensors(model)
-    wrong = _problems((t, _location_problem(t, has_folder=has_folder) or file_problem(t)) for t in external)
+def _require_external_data(model: ir.Model, where: str, *, has_folder: bool = True) -> None:
+    """Refuse external data that does not lie in the folder that its tensor knows already."""
+    wrong = _problems(model, lambda tensor: _location_problem(tensor, has_folder=has_folder) or file_problem(tensor))
     if wrong:
         raise GraphError(
-            f"{where}: external data cannot be used ({listing(wrong)}). "
+            f"{where}: external data cannot be used ({wrong}). "
             "Put the data files beside the model, unchanged, and give its path."
         )
 
 
-def _problems(found: Iterable[tuple[ir.ExternalTensor, str | None]]) -> list[str]:
-    return [f"{tensor.name}: {problem}" for tensor, problem in found if problem is not None]
+def _problems(model: ir.Model, problem_of: Callable[[ir.ExternalTensor], str | None]) -> str:
+    problems = [(tensor.name, problem_of(tensor)) for tensor in external_tensors(model)]
+    return listing(f"{name}: {problem}" for name, problem in problems if problem is not None)
 
 
 def _location_problem(tensor: ir.ExternalTensor, *, has_folder: bool) -> str | None:
@@ -376,7 +362,8 @@ def file_problem(tensor: ir.ExternalTensor) -> str | None:
     try:
         return _file_problem(tensor)
     except (OSError, ValueError) as error:  # a name that no file can have
-        return f"the location {str(tensor.location)[:_SHOWN_LOCATION]!r} cannot be read ({error.strerror if isinstance(error, OSError) else error})"
+        why = error.strerror if isinstance(error, OSError) else error
+        return f"the location {str(tensor.location)[:_SHOWN_LOCATION]!r} cannot be read ({why})"
 
 
 def _file_problem(tensor: ir.ExternalTensor) -> str | None:
@@ -396,7 +383,7 @@ def _file_problem(tensor: ir.ExternalTensor) -> str | None:
 
 def embedded_bytes(model: ir.Model) -> int:
     """How many bytes all tensors would take inside the model file."""
-    return sum(_embedded_bytes(tensor) for tensor in _tensors(model).values())
+    return sum(map(_embedded_bytes, _tensors(model).values()))
 
 
 def _embedded_bytes(tensor: ir.TensorProtocol) -> int:
@@ -407,27 +394,9 @@ def _embedded_bytes(tensor: ir.TensorProtocol) -> int:
     return tensor.nbytes
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """Tensors one after the other, each at an offset known before anything is written."""
-
-    tensors: Mapping[int, ir.TensorProtocol]
-    placed: Mapping[int, ir.ExternalTensor]
-
-    def write(self, file: IO[bytes]) -> None:
-        """Write the content of every tensor at its place."""
-        for key, tensor in self.tensors.items():
-            file.seek(self.placed[key].offset or 0)
-            if isinstance(tensor, (ir.Tensor, ir.ExternalTensor)):
-                tensor.tofile(file)  # without a copy in memory
-            else:
-                file.write(tensor.tobytes())
-
-
-def plan_data_file(model: ir.Model, target: Path) -> DataFile:
-    """Lay out the initializers that do not stay inline, in the order of the model."""
+def plan_data_file(model: ir.Model, target: Path) -> dict[int, ir.ExternalTensor]:
+    """Where the initializers that do not stay inline lie in the data file, one after the other in the order of the model."""
     placed: dict[int, ir.ExternalTensor] = {}
-    tensors: dict[int, ir.TensorProtocol] = {}
     offset = 0
     for value, tensor in _initializers(all_graphs(model)):
         if id(tensor) in placed or tensor.dtype == ir.DataType.STRING or tensor.nbytes <= INLINE_BYTES:
@@ -438,9 +407,8 @@ def plan_data_file(model: ir.Model, target: Path) -> DataFile:
         placed[id(tensor)] = ir.ExternalTensor(
             target.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=target.parent
         )
-        tensors[id(tensor)] = tensor
         offset += tensor.nbytes
-    return DataFile(tensors, placed)
+    return placed
 
 
 def in_memory(model: ir.Model) -> dict[int, ir.TensorProtocol]:
@@ -449,28 +417,25 @@ def in_memory(model: ir.Model) -> dict[int, ir.TensorProtocol]:
     Raises:
         GraphError: Data files that are gone or have changed; all of them are named.
     """
-    external = external_tensors(model)
-    wrong = _problems((t, file_problem(t)) for t in external)
+    wrong = _problems(model, file_problem)
     if wrong:
-        raise GraphError(
-            f"external data cannot be read ({listing(wrong)}). Bring the files back, or load the model again."
-        )
-    return {id(t): ir.Tensor(t.numpy(), dtype=t.dtype, name=t.name) for t in external}
+        raise GraphError(f"external data cannot be read ({wrong}). Bring the files back, or load the model again.")
+    return {id(t): ir.Tensor(t.numpy(), dtype=t.dtype, name=t.name) for t in external_tensors(model)}
 
 
 def exchange(model: ir.Model, tensors: Exchange) -> None:
     """Put other tensors in the place of those that a model has."""
-    places = all_graphs(model)
+    places = all_graphs(model) if tensors else []
     for value, tensor in list(_initializers(places)):
         if id(tensor) in tensors:
             value.const_value = tensors[id(tensor)]
     for node, attribute, tensor in list(_attributes(places)):
         if id(tensor) in tensors:
-            made = ir.AttrTensor(attribute.name, tensors[id(tensor)], doc_string=attribute.doc_string)
-            node.attributes[attribute.name] = made
+            other = ir.AttrTensor(attribute.name, tensors[id(tensor)], doc_string=attribute.doc_string)
+            node.attributes[attribute.name] = other
 
 
-def share_tensors(model: ir.Model, copy: ir.Model) -> None:
+def _share_tensors(model: ir.Model, copy: ir.Model) -> None:
     """Give a copy made by way of protobuf the tensors of the model: only these know the folder of their data."""
     for own, other in zip(all_graphs(model), all_graphs(copy), strict=True):
         for name, value in other.graph.initializers.items():
@@ -483,10 +448,7 @@ def share_tensors(model: ir.Model, copy: ir.Model) -> None:
 @contextmanager
 def exchanged(model: ir.Model, tensors: Exchange) -> Iterator[None]:
     """Exchange tensors of a model while the context lasts."""
-    if not tensors:
-        yield
-        return
-    present = _tensors(model)
+    present = _tensors(model) if tensors else {}
     try:
         exchange(model, tensors)
         yield

@@ -124,8 +124,7 @@ def flaws(model: ir.Model) -> list[Flaw]:
     bodies: list[tuple[ir.OperatorIdentifier | None, ir.Graph | ir.Function]] = [(None, model.graph)]
     for key, body in bodies + list(model.functions.items()):
         owners = {place.graph: place.owner for place in graphs_in(body)}
-        results += [flaw for graph in owners for flaw in _undefined(graph)]
-        results += _too_deep(owners) or _cycle(owners)
+        results += [*chain.from_iterable(map(_undefined, owners)), *(_too_deep(owners) or _cycle(owners))]
         if model.functions:
             called = [node.op_identifier() for node in chain.from_iterable(owners)]
             calls[key] = Counter(callee for callee in called if callee in model.functions)
@@ -160,12 +159,9 @@ def _cycle(owners: _Owners) -> list[Flaw]:
     waits: dict[ir.Node, list[ir.Node]] = {node: [] for graph in owners for node in graph}
     for node in waits:
         for producer in makers(node.inputs):
-            around: ir.Node | None = node  # it, or the node around it that stands in the producer's graph
-            while around is not None and around.graph is not producer.graph:
-                assert isinstance(around.graph, ir.Graph)  # it was reached through its graph
-                around = owners[around.graph]
-            if around is not None:
-                waits[around].append(producer)
+            follower = _at_level_of(node, producer, owners)
+            if follower is not None:
+                waits[follower].append(producer)
     circle = [describe(node) for node in find_circle(waits)]
     if not circle:
         return []
@@ -173,11 +169,20 @@ def _cycle(owners: _Owners) -> list[Flaw]:
     return [Flaw(CYCLE, f"{listing(circle, limit=_SHOWN_NODES)} {reason}")]
 
 
+def _at_level_of(node: ir.Node, producer: ir.Node, owners: _Owners) -> ir.Node | None:
+    """The node itself or the node around it that stands in the producer's graph; None where there is none."""
+    around: ir.Node | None = node
+    while around is not None and around.graph is not producer.graph:
+        assert isinstance(around.graph, ir.Graph)  # it was reached through its graph
+        around = owners[around.graph]
+    return around
+
+
 def _call_flaws(calls: _Calls, allowed: int) -> list[Flaw]:
     """Functions that never end, that call too deep, or that unfold into more calls than are allowed."""
     if endless := find_circle(calls):
         first, *others = endless
-        names = listing((f"{key[0]}::{key[1]}" for key in (first, *others[::-1]) if key), limit=_SHOWN_NODES)
+        names = listing(("::".join(key[:2]) for key in (first, *others[::-1]) if key), limit=_SHOWN_NODES)
         reason = "functions call each other" if others else "function calls itself"
         return [Flaw(RECURSION, f"the {reason}: {names}")]
     depth: dict[ir.OperatorIdentifier | None, int] = {}
@@ -565,6 +570,6 @@ def _content_problem(tensor: onnx.TensorProto) -> str | None:
         present = len(getattr(tensor, _LISTS.get(tensor.data_type, "int32_data")))
         # complex numbers are two items, narrow ones share a byte
         needed, unit = -(-count * bits // _BYTE) if 0 < bits < _BYTE else count, "items"
-        needed *= 2 if tensor.data_type in _COMPLEX else 1
+        needed *= 1 + (tensor.data_type in _COMPLEX)
         is_right = present == needed or (bits < _BYTE and present == count)
     return None if is_right else f"its shape {list(tensor.dims)} needs {needed} {unit}, {present} are there"

@@ -7,12 +7,11 @@ neither those in the file nor those beside it.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +121,7 @@ class ModelSummary:
 
     def as_dict(self) -> dict[str, Any]:
         """The same as dictionaries, lists, numbers and strings."""
-        return dataclasses.asdict(self)
+        return asdict(self)
 
 
 def limited(summary: ModelSummary, *, depth: int | None = None, items: int | None = None) -> ModelSummary:
@@ -134,30 +133,21 @@ def limited(summary: ModelSummary, *, depth: int | None = None, items: int | Non
             of the branches in the main graph as well, and so on. None: all.
         items: How many initializers, nodes and value infos each graph shows. None: all.
     """
-    functions = tuple(
-        dataclasses.replace(f, body=_limited_graph(f.body, None if depth is None else depth - 1, items))
-        for f in summary.functions
-    )
-    return dataclasses.replace(summary, graph=_limited_graph(summary.graph, depth, items), functions=functions)
+    levels = math.inf if depth is None else depth
+    functions = [replace(f, body=_limited_graph(f.body, levels - 1, items)) for f in summary.functions]
+    return replace(summary, graph=_limited_graph(summary.graph, levels, items), functions=tuple(functions))
 
 
-def _limited_graph(graph: GraphSummary, depth: int | None, items: int | None) -> GraphSummary:
-    if depth is not None and depth <= 0:
-        return dataclasses.replace(graph, inputs=(), outputs=(), initializers=(), nodes=(), value_infos=())
-    inner = None if depth is None else depth - 1
-    nodes = []
-    for node in graph.nodes[:items]:
-        attributes = tuple(
-            dataclasses.replace(a, graphs=tuple(_limited_graph(g, inner, items) for g in a.graphs))
-            for a in node.attributes
-        )
-        nodes.append(dataclasses.replace(node, attributes=attributes))
-    return dataclasses.replace(
-        graph,
-        nodes=tuple(nodes),
-        initializers=graph.initializers[:items],
-        value_infos=graph.value_infos[:items],
-    )
+def _limited_graph(graph: GraphSummary, depth: float, items: int | None) -> GraphSummary:
+    if depth <= 0:
+        return replace(graph, inputs=(), outputs=(), initializers=(), nodes=(), value_infos=())
+
+    def limited_attribute(attribute: AttributeSummary) -> AttributeSummary:
+        return replace(attribute, graphs=tuple(_limited_graph(g, depth - 1, items) for g in attribute.graphs))
+
+    nodes = [replace(n, attributes=tuple(map(limited_attribute, n.attributes))) for n in graph.nodes[:items]]
+    initializers, infos = graph.initializers[:items], graph.value_infos[:items]
+    return replace(graph, nodes=tuple(nodes), initializers=initializers, value_infos=infos)
 
 
 def summarize(path: str | os.PathLike[str]) -> ModelSummary:
@@ -169,8 +159,7 @@ def summarize(path: str | os.PathLike[str]) -> ModelSummary:
     """
     path = Path(path)
     proto = read_proto(path)
-    graph = _graph(proto.graph)
-    functions = tuple(_function(f) for f in proto.functions)
+    graph, functions = _graph(proto.graph), tuple(map(_function, proto.functions))
     locations = sorted(_locations([graph, *(f.body for f in functions)]))
     return ModelSummary(
         path=str(path),
@@ -197,56 +186,41 @@ def _size(folder: Path, location: str) -> int | None:
 
 
 def _locations(graphs: Sequence[GraphSummary]) -> set[str]:
-    found: set[str] = set()
+    locations: set[str] = set()
     for graph in graphs:
-        found |= {t.location for t in graph.initializers if t.location is not None}
-        found |= _locations([g for node in graph.nodes for a in node.attributes for g in a.graphs])
-    return found
-
-
-def _graph(proto: onnx.GraphProto) -> GraphSummary:
-    initializers = tuple(_tensor(t) for t in proto.initializer)
-    initializers += tuple(_tensor(t.values, t.dims) for t in proto.sparse_initializer)
-    nodes = tuple(_node(n) for n in proto.node)
-    return _counted(
-        proto.name,
-        (tuple(map(_value, proto.input)), tuple(map(_value, proto.output)), tuple(map(_value, proto.value_info))),
-        initializers,
-        nodes,
-    )
+        locations |= {t.location for t in graph.initializers if t.location is not None}
+        locations |= _locations([g for node in graph.nodes for a in node.attributes for g in a.graphs])
+    return locations
 
 
 def _function(proto: onnx.FunctionProto) -> FunctionSummary:
-    infos = tuple(map(_value, getattr(proto, "value_info", ())))
+    body = onnx.GraphProto(name=proto.name, node=proto.node, value_info=getattr(proto, "value_info", ()))
     return FunctionSummary(
         domain=proto.domain,
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
         attributes=(*proto.attribute, *(a.name for a in proto.attribute_proto)),
         opsets={o.domain: o.version for o in proto.opset_import},
-        body=_counted(proto.name, ((), (), infos), (), tuple(_node(n) for n in proto.node)),
+        body=_graph(body),
     )
 
 
-def _counted(
-    name: str,
-    values: tuple[tuple[TensorSummary, ...], tuple[TensorSummary, ...], tuple[TensorSummary, ...]],
-    initializers: tuple[TensorSummary, ...],
-    nodes: tuple[NodeSummary, ...],
-) -> GraphSummary:
-    inputs, outputs, infos = values
-    ops = Counter(f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)
-    lists = {"inputs": inputs, "outputs": outputs, "initializers": initializers, "nodes": nodes, "value_infos": infos}
+def _graph(proto: onnx.GraphProto) -> GraphSummary:
+    dense, sparse = map(_tensor, proto.initializer), (_tensor(t.values, t.dims) for t in proto.sparse_initializer)
+    lists: dict[str, tuple[Any, ...]] = {
+        "inputs": tuple(map(_value, proto.input)),
+        "outputs": tuple(map(_value, proto.output)),
+        "initializers": (*dense, *sparse),
+        "nodes": tuple(map(_node, proto.node)),
+        "value_infos": tuple(map(_value, proto.value_info)),
+    }
+    ops = Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in proto.node)
     return GraphSummary(
-        name=name,
+        name=proto.name,
         counts={key: len(items) for key, items in lists.items()},
         op_counts=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
-        initializer_bytes=sum(t.bytes or 0 for t in initializers),
-        inputs=inputs,
-        outputs=outputs,
-        initializers=initializers,
-        nodes=nodes,
-        value_infos=infos,
+        initializer_bytes=sum(tensor.bytes or 0 for tensor in lists["initializers"]),
+        **lists,
     )
 
 
@@ -261,7 +235,7 @@ def _bytes(proto: onnx.TensorProto) -> int | None:
     if proto.data_type == onnx.TensorProto.STRING:
         return sum(len(item) for item in proto.string_data)
     element = _ELEMENTS.get(proto.data_type)
-    return None if element is None else -(-max(prod(proto.dims), 0) * int(element.bitwidth) // 8)
+    return None if element is None else -(-max(math.prod(proto.dims), 0) * int(element.bitwidth) // 8)
 
 
 def _element(data_type: int) -> str:
@@ -270,8 +244,7 @@ def _element(data_type: int) -> str:
 
 
 def _value(proto: onnx.ValueInfoProto) -> TensorSummary:
-    element, shape = _type(proto.type)
-    return TensorSummary(proto.name, element, shape)
+    return TensorSummary(proto.name, *_type(proto.type))
 
 
 def _type(proto: onnx.TypeProto) -> tuple[str, tuple[int | str | None, ...] | None]:
@@ -279,7 +252,8 @@ def _type(proto: onnx.TypeProto) -> tuple[str, tuple[int | str | None, ...] | No
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         inner = getattr(proto, kind)
-        return _element(inner.elem_type), _dims(inner.shape) if inner.HasField("shape") else None
+        dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in inner.shape.dim)
+        return _element(inner.elem_type), dims if inner.HasField("shape") else None
     if kind in ("sequence_type", "optional_type"):
         return f"{kind.removesuffix('_type')}({_type_text(getattr(proto, kind).elem_type)})", ()
     if kind == "map_type":
@@ -291,19 +265,9 @@ def _type_text(proto: onnx.TypeProto) -> str:
     return format_type(*_type(proto))
 
 
-def _dims(shape: onnx.TensorShapeProto) -> tuple[int | str | None, ...]:
-    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in shape.dim)
-
-
 def _node(proto: onnx.NodeProto) -> NodeSummary:
-    return NodeSummary(
-        name=proto.name,
-        op_type=proto.op_type,
-        domain=proto.domain,
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        attributes=tuple(_attribute(a) for a in proto.attribute),
-    )
+    attributes = tuple(map(_attribute, proto.attribute))
+    return NodeSummary(proto.name, proto.op_type, proto.domain, tuple(proto.input), tuple(proto.output), attributes)
 
 
 def _attribute(proto: onnx.AttributeProto) -> AttributeSummary:
@@ -319,7 +283,7 @@ def _tensor_text(proto: onnx.TensorProto) -> str:
     summary = _tensor(proto)
     if summary.location is not None:
         return f"{summary.type} in {summary.location}"
-    if prod(proto.dims) > _SHOWN_ITEMS:
+    if math.prod(proto.dims) > _SHOWN_ITEMS:
         return f"{summary.type}, {summary.bytes} bytes"
     try:
         values = onnx.numpy_helper.to_array(proto).reshape(-1).tolist()

@@ -174,8 +174,12 @@ def _formats_of_if(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
 def _one_of(book: FormatBook, uses: list[Use]) -> TensorFormat:
     """The fact of a tensor that is one of several: quantized only if all of them are the same kind of integers."""
     facts = [book.fact(use.value) for use in uses]
-    if not any(f.is_quantized for f in facts):
-        return next((f for f in facts if f.element is not None), UNKNOWN)
+    if any(f.is_quantized for f in facts):
+        return _one_of_quantized(book, uses, facts)
+    return next((f for f in facts if f.element is not None), UNKNOWN)
+
+
+def _one_of_quantized(book: FormatBook, uses: list[Use], facts: list[TensorFormat]) -> TensorFormat:
     is_same = all(_is_same_kind(f, facts[0]) for f in facts)
     if not is_same and any(f.element is None for f in facts):
         return UNKNOWN
@@ -265,9 +269,11 @@ def _formats_of_call(book: FormatBook, node: ir.Node, function: ir.Function) -> 
     for index, fact in enumerate(given):
         _hand_over(book, node, index, fact)
     results = _tried(book, function, given)
-    if results is not None and not _is_bound(book, function, given):
-        return results
-    # the body has to change, or holds contradictions; it can change for one kind of inputs
+    return _called(book, node, function, given) if results is None or _is_bound(book, function, given) else results
+
+
+def _called(book: FormatBook, node: ir.Node, function: ir.Function, given: list[TensorFormat]) -> list[TensorFormat]:
+    """The results of a function whose body has to change, or holds contradictions; it can change for one kind of inputs."""
     identifier = function.identifier()
     known = book.function_formats.get(identifier)
     if known is None:
@@ -427,19 +433,17 @@ def _formats_of_standard(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
 
 def _without_misfits(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> list[TensorFormat]:
     """Report integers without a scale where the op takes only real numbers, and go on as if they were real."""
-    if not any(fact.element in WHOLE_NUMBERS for fact in facts):
+    integers = [index for index, fact in enumerate(facts) if fact.element in WHOLE_NUMBERS]
+    if not integers:
         return facts
     groups = [type_variable(node.op_type, index, book.opset) for index in range(len(facts))]
-    of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real and group is not None}
-    misfits = [
-        index
-        for index, fact in enumerate(facts)
-        if fact.element in WHOLE_NUMBERS
-        and (groups[index] in of_reals or not can_take(node, index, fact.element, book.opset))
-    ]
-    for index in misfits:
-        book.report_unknown_scale(Use(node, index))
-    return [REAL if index in misfits else fact for index, fact in enumerate(facts)]
+    of_reals = {group for group, fact in zip(groups, facts, strict=True) if fact.is_real} - {None}
+    results = list(facts)
+    for index in integers:
+        if groups[index] in of_reals or not can_take(node, index, facts[index].element, book.opset):
+            book.report_unknown_scale(Use(node, index))
+            results[index] = REAL
+    return results
 
 
 def _take_all(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> None:
@@ -544,10 +548,9 @@ def _formats_of_unknown(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
 def _common_format(node: ir.Node, facts: list[TensorFormat], data: list[int]) -> TensorFormat | None:
     """The one fact of a node's data; None where they are not one kind of integers, or other inputs are quantized, too."""
     chosen = [facts[i] for i in data if facts[i].is_quantized]
-    if not chosen or _are_mixed(node, facts, data):
-        return None
     scales = {fact.scale for fact in chosen}
-    if len(scales) > 1 or (None in scales and len(data) > 1):  # where there are several, the scale must be known
+    is_one_scale = len(scales) == 1 and (None not in scales or len(data) == 1)  # of several it must be known
+    if not is_one_scale or _are_mixed(node, facts, data):
         return None
     widest = max(chosen, key=lambda fact: fact.bits or 0)
     return replace(widest, was_real=any(fact.was_real for fact in chosen))

@@ -240,15 +240,17 @@ class Flow:
         if is_dequant(node):
             return list(node.inputs[:1])
         if is_quantizing(node):
-            kept = self.formats(node).kept
-            return [] if kept is None or index else list(node.inputs[kept : kept + 1])
+            kept = None if index else self.formats(node).kept
+            return [] if kept is None else list(node.inputs[kept : kept + 1])
         function = self.function_of(node)
         if function is not None:
             return list(function.outputs[index : index + 1])
-        if is_default_domain(node) and node.op_type in CONTAINERS:
+        if not is_default_domain(node):
+            return []
+        if node.op_type in CONTAINERS:
             return _of_container(node, index)
-        is_moved = is_default_domain(node) and index < moved_outputs(node)
-        return [node.inputs[i] for i in moved_inputs(node) if i < len(node.inputs)] if is_moved else []
+        moved = moved_inputs(node) if index < moved_outputs(node) else ()
+        return [value for i, value in enumerate(node.inputs) if i in moved]
 
     def _sources_of_formal(self, value: ir.Value) -> list[ir.Value | None]:
         """Of an input of a body or a function: what its node or its callers give, and what a loop hands back."""

@@ -85,41 +85,33 @@ class Island:
 
 def float_islands(model: ir.Model) -> list[Island]:
     """Every island of the model, in branches, bodies and functions too."""
-    found = []
+    islands: list[Island] = []
     fusing = ByteFusing(model)
     for place in all_graphs(model):
         opset = (place.function.opset_imports if place.function is not None else model.opset_imports).get("", 0)
-        for nodes in _groups(place.graph):
-            island = _island(nodes, opset, fusing)
-            if island is not None:
-                found.append(island)
-    if all(island.obstacle for island in found):
-        return found
+        islands += filter(None, (_island(nodes, opset, fusing) for nodes in _groups(place.graph)))
+    if all(island.obstacle for island in islands):
+        return islands
     needed = needed_nodes(model)
-    return [replace(i, obstacle=i.obstacle or _dead_part(i, needed, fusing)) for i in found]
+    return [replace(i, obstacle=i.obstacle or _dead_part(i, needed, fusing)) for i in islands]
 
 
 def island_findings(model: ir.Model) -> tuple[Finding, ...]:
     """Every island as a note: integers could go through it as they are, or why not."""
-    return tuple(
-        Finding(
-            NOTE,
-            describe(island.nodes[0]),
-            f"{_listed(island.nodes)} in float between DequantizeLinear and QuantizeLinear: "
-            f"{island.obstacle or 'integers would give the same numbers'}",
-            _REMEDIES.get(island.obstacle, _LEFT),
+    findings = []
+    for island in float_islands(model):
+        types = list(dict.fromkeys(node.op_type for node in island.nodes))
+        reason = (
+            f"{' and '.join(types)} {'works' if len(types) == 1 else 'work'} in float between DequantizeLinear and "
+            f"QuantizeLinear: {island.obstacle or 'integers would give the same numbers'}"
         )
-        for island in float_islands(model)
-    )
-
-
-def _listed(nodes: Iterable[ir.Node]) -> str:
-    types = list(dict.fromkeys(node.op_type for node in nodes))
-    return f"{' and '.join(types)} {'works' if len(types) == 1 else 'work'}"
+        remedy = _REMEDIES.get(island.obstacle, _LEFT)
+        findings.append(Finding(NOTE, describe(island.nodes[0]), reason, remedy))
+    return tuple(findings)
 
 
 def _groups(graph: ir.Graph) -> list[list[ir.Node]]:
-    """Moving nodes, grouped so that nodes that pass data to each other within the graph are in one group."""
+    """Moving nodes, grouped (union-find) so that nodes that pass data to each other within the graph are in one group."""
     leader = {node: node for node in graph if is_moving(node)}
 
     def lead(node: ir.Node) -> ir.Node:
@@ -150,9 +142,12 @@ def _island(nodes: list[ir.Node], opset: int, fusing: ByteFusing) -> Island | No
         return None
     kinds = {quantization_of(end) for end in (*before, *behind)}
     common = next(iter(kinds)) if len(kinds) == 1 else None
-    if common is None:
-        return Island(tuple(nodes), before, behind, None, _difference(kinds))
-    obstacle = _obstacle(nodes, behind[0], common, opset) or _fused(before, behind, fusing)
+    if common is not None:
+        obstacle = _obstacle(nodes, behind[0], common, opset) or _fused(before, behind, fusing)
+    elif None in kinds:
+        obstacle = "its scales are not constant or its integers are of no known type"
+    else:
+        obstacle = "scales, zero points or types before and behind it differ, so numbers are rounded anew"
     return Island(tuple(nodes), before, behind, common, obstacle)
 
 
@@ -161,8 +156,8 @@ def _sources(nodes: list[ir.Node]) -> tuple[ir.Node, ...] | None:
     makers = dict.fromkeys(_maker(node, index) for node in nodes for index in data_inputs(node))
     inside = set(nodes)
     outside = [maker for maker in makers if maker not in inside]
-    found = tuple(maker for maker in outside if maker is not None and is_qdq(maker, DEQUANTIZE))
-    return found if len(found) == len(outside) else None
+    sources = tuple(maker for maker in outside if maker is not None and is_qdq(maker, DEQUANTIZE))
+    return sources if len(sources) == len(outside) else None
 
 
 def _sinks(nodes: list[ir.Node]) -> tuple[ir.Node, ...] | None:
@@ -183,19 +178,13 @@ def _uses(values: Iterable[ir.Value]) -> list[tuple[ir.Node, int]]:
     return [(use.node, use.idx) for value in values for use in value.uses()]
 
 
-def _difference(kinds: set[Quantization | None]) -> str:
-    if None in kinds:
-        return "its scales are not constant or its integers are of no known type"
-    return "scales, zero points or types before and behind it differ, so numbers are rounded anew"
-
-
-def _obstacle(nodes: list[ir.Node], sink: ir.Node, found: Quantization, opset: int) -> str:
-    if not found.is_per_tensor:
+def _obstacle(nodes: list[ir.Node], sink: ir.Node, common: Quantization, opset: int) -> str:
+    if not common.is_per_tensor:
         return "there is a scale for each channel"
-    if not returns_every_integer(sink, found):
+    if not returns_every_integer(sink, common):
         return "float arithmetic does not give every integer back"
     for node in nodes:
-        missing = _missing_form(node, found.element, opset) or _doubtful_bound(node, sink, found.element)
+        missing = _missing_form(node, common.element, opset) or _doubtful_bound(node, sink, common.element)
         if missing:
             return missing
     return _OWN_KERNEL if any(node.op_type == "Where" for node in nodes) else ""
@@ -220,7 +209,9 @@ def _dead_part(island: Island, needed: set[ir.Node], fusing: ByteFusing) -> str:
 
 def _missing_form(node: ir.Node, element: ir.DataType, opset: int) -> str:
     first = _FIRST_OPSET[WIDTHS[element]].get(node.op_type)
-    if first is None or opset < first or not _schema_takes(node, element, opset):
+    op_type = "Clip" if node.op_type == "Relu" else node.op_type
+    is_taken = takes(op_type, min(data_inputs(node), default=0), element, opset)
+    if first is None or opset < first or not is_taken:
         since = "" if first is None else f" before opset {max(first, opset + 1)}"
         return f"there is no {node.op_type} of {element.name.lower()}{since}"
     return ""
@@ -235,8 +226,3 @@ def _doubtful_bound(node: ir.Node, sink: ir.Node, element: ir.DataType) -> str:
         if quantized(number, sink, element) is None:
             return f"{number} in {describe(node)} lies between two integers, and kernels may round it either way"
     return ""
-
-
-def _schema_takes(node: ir.Node, element: ir.DataType, opset: int) -> bool:
-    op_type = "Clip" if node.op_type == "Relu" else node.op_type
-    return takes(op_type, min(data_inputs(node), default=0), element, opset)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.graph.core.nodes import all_graphs
-from linger.graph.core.tensor_types import tensor_key
+from linger.graph.core.tensor_types import constant_tensor, tensor_key
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DOMAINS = frozenset({"", "com.microsoft"})
@@ -79,13 +79,7 @@ def is_qdq_parameter(value: ir.Value) -> bool:
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The content of an initializer or a Constant node; None for any other tensor, and where the content is in another file."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = value.const_value
-    producer = value.producer()
-    if producer is not None:
-        content = producer.attributes.get("value") if producer.op_type == "Constant" else None
-        tensor = None if content is None or content.is_ref() else content.as_tensor()
+    tensor = None if value is None or value.is_graph_input() else constant_tensor(value)
     return None if isinstance(tensor, ir.ExternalTensor) else tensor
 
 
@@ -93,9 +87,11 @@ def quantization_of(node: ir.Node) -> Quantization | None:
     """How a Q or DQ node quantizes; None where its integers are of no type known here, or a parameter is not constant."""
     scale, zero = constant(_input(node, 1)), constant(_input(node, 2))
     element = _element(node)
-    if scale is None or element is None or element not in WIDTHS or not _computes_in(node, scale.dtype):
+    if scale is None or element not in WIDTHS or (zero is None and _input(node, 2) is not None):
         return None
-    if zero is None and _input(node, 2) is not None:
+    # a node works in the type of its scale; from opset 23 on it can say otherwise
+    stated = _attribute(node, "precision" if node.op_type == QUANTIZE else "output_dtype", 0)
+    if element is None or stated not in (0, scale.dtype.value):
         return None
     if scale.size == 1 and len(scale.shape) <= 1:
         parameters = ((scale.dtype, scale.tobytes()), _zero_key(zero, is_number=True))
@@ -131,19 +127,12 @@ def _first_number(tensor: ir.TensorProtocol) -> int:
 
 def quantized(number: float, node: ir.Node, element: ir.DataType) -> int | None:
     """The integer that a per-tensor node makes of a number; None for a number that kernels may round either way."""
-    if np.isnan(number):
-        return None
-    low, high = _range(element)
-    place = float(np.clip(number / float(scale_of(node).reshape(-1)[0]) + zero_of(node), low, high))
-    if abs(place % 1.0 - 0.5) < _DOUBTFUL:
-        return None
-    return int(np.rint(place))
-
-
-def _range(element: ir.DataType) -> tuple[int, int]:
-    bits = WIDTHS[element]
     is_signed = element in (ir.DataType.INT4, ir.DataType.INT8, ir.DataType.INT16)
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if is_signed else (0, 2**bits - 1)
+    low = -(2 ** (WIDTHS[element] - 1)) if is_signed else 0
+    high = low + 2 ** WIDTHS[element] - 1
+    place = float(np.clip(number / float(scale_of(node).reshape(-1)[0]) + zero_of(node), low, high))
+    is_doubtful = np.isnan(number) or abs(place % 1.0 - 0.5) < _DOUBTFUL
+    return None if is_doubtful else int(np.rint(place))
 
 
 def returns_every_integer(node: ir.Node, quantization: Quantization) -> bool:
@@ -171,19 +160,13 @@ def _element(node: ir.Node) -> ir.DataType | None:
     return _element(maker) if maker is not None and is_qdq(maker, QUANTIZE) else None
 
 
-def _computes_in(node: ir.Node, scale_type: ir.DataType) -> bool:
-    """Whether a node works in the type of its scale; from opset 23 on it can say otherwise."""
-    name = "precision" if node.op_type == QUANTIZE else "output_dtype"
-    return _attribute(node, name, 0) in (0, scale_type.value)
-
-
 def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _attribute(node: ir.Node, name: str, default: int) -> int:
-    found = node.attributes.get(name)
-    return default if found is None or found.is_ref() else found.as_int()
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else attribute.as_int()
 
 
 MOVE = (
@@ -198,8 +181,8 @@ MOVE_BYTES = ("DepthToSpace", "SpaceToDepth", "Pad")
 COMPARE = ("Relu", "Clip", "MaxPool", "ReduceMax", "ReduceMin")
 """Ops that choose or limit numbers by comparing them."""
 
-DATA_INPUTS = {**dict.fromkeys((*MOVE, *MOVE_BYTES, *COMPARE), 1), "Concat": None, "Where": (1, 2)}
-"""Which inputs hold the numbers: the first, all (None), or those listed. Bounds and indices are not among them."""
+DATA_INPUTS = {**dict.fromkeys((*MOVE, *MOVE_BYTES, *COMPARE), (0,)), "Concat": None, "Where": (1, 2)}
+"""Which inputs hold the numbers; None: all. Bounds and indices are not among them."""
 
 
 def is_moving(node: ir.Node) -> bool:
@@ -209,10 +192,8 @@ def is_moving(node: ir.Node) -> bool:
 
 def data_inputs(node: ir.Node) -> list[int]:
     """The indices of the inputs that hold the numbers."""
-    wanted = DATA_INPUTS[node.op_type]
-    if isinstance(wanted, tuple):
-        return list(wanted)
-    return list(range(len(node.inputs) if wanted is None else wanted))
+    indices = DATA_INPUTS[node.op_type]
+    return list(range(len(node.inputs)) if indices is None else indices)
 
 
 def data_outputs(node: ir.Node) -> list[ir.Value]:
@@ -225,8 +206,8 @@ _BOUNDS = {"Clip": (1, 2), "Pad": (2,)}
 
 def bounds_of(node: ir.Node) -> list[int]:
     """The indices of inputs that have the type of the data but are no data: the limits of Clip, the border of Pad."""
-    wanted = _BOUNDS.get(node.op_type, ())
-    return [index for index in wanted if index < len(node.inputs) and node.inputs[index] is not None]
+    indices = _BOUNDS.get(node.op_type, ())
+    return [index for index in indices if index < len(node.inputs) and node.inputs[index] is not None]
 
 
 OTHER_NUMBERS = (
@@ -258,10 +239,11 @@ class ByteFusing:
     def __init__(self, model: ir.Model, gone: Collection[ir.Node] = ()) -> None:
         """Look at a model as it will be once some nodes are gone."""
         nodes = [node for place in all_graphs(model) for node in place.graph if node not in gone]
-        real = _spread(_first_results(nodes, _is_dq), _moved_to)
-        joined = [node for node in nodes if _computes(node) and not real.isdisjoint(node.inputs)]
-        self.results = _results(joined, real) if joined else set()
-        self.signed = _spread(_first_results(nodes, _makes_signed_bytes), _moved_or_dequantized) if joined else set()
+        real = _spread((node.outputs[0] for node in nodes if is_qdq(node, DEQUANTIZE)), _moved_to)
+        joined = [node for node in filter(_computes, nodes) if not real.isdisjoint(node.inputs)]
+        signed = filter(_makes_signed_bytes, nodes if joined else ())
+        self.results = _results(joined, real)
+        self.signed = _spread((node.outputs[0] for node in signed), _moved_or_dequantized)
 
     def holds(self, values: Iterable[ir.Value | None]) -> bool:
         """Whether ONNX Runtime might join other ops if one of these tensors had other readers."""
@@ -269,16 +251,8 @@ class ByteFusing:
 
 
 def _results(joined: list[ir.Node], real: set[ir.Value]) -> set[ir.Value]:
-    moved = {value for value in real if not is_made_by(value, DEQUANTIZE)}
+    moved = {value for value in real if joined and not is_made_by(value, DEQUANTIZE)}
     return moved | _spread((output for node in joined for output in node.outputs), _moved_to)
-
-
-def _first_results(nodes: list[ir.Node], is_maker: Callable[[ir.Node], bool]) -> list[ir.Value]:
-    return [node.outputs[0] for node in nodes if is_maker(node)]
-
-
-def _is_dq(node: ir.Node) -> bool:
-    return is_qdq(node, DEQUANTIZE)
 
 
 def is_made_by(value: ir.Value, op_type: str) -> bool:
@@ -302,14 +276,14 @@ def _computes(node: ir.Node) -> bool:
 
 def _spread(values: Iterable[ir.Value], onward: Callable[[ir.Value], list[ir.Value]]) -> set[ir.Value]:
     """Some tensors and all that can be reached from them, step by step."""
-    found: set[ir.Value] = set()
+    reached: set[ir.Value] = set()
     waiting = list(values)
     while waiting:
         value = waiting.pop()
-        if value not in found:
-            found.add(value)
+        if value not in reached:
+            reached.add(value)
             waiting += onward(value)
-    return found
+    return reached
 
 
 def _moved_to(value: ir.Value) -> list[ir.Value]:
@@ -322,5 +296,5 @@ def _moved_or_dequantized(value: ir.Value) -> list[ir.Value]:
 
 
 def _makes_signed_bytes(node: ir.Node) -> bool:
-    found = quantization_of(node) if is_qdq(node, QUANTIZE) else None
-    return found is not None and found.element == ir.DataType.INT8
+    quantization = quantization_of(node) if is_qdq(node, QUANTIZE) else None
+    return quantization is not None and quantization.element == ir.DataType.INT8

@@ -26,6 +26,7 @@ from linger.numeric.c.nodes import (
     broadcast,
     dyadic,
     is_inside,
+    longer_axes,
     size_of,
 )
 from linger.numeric.c.scope import Draft
@@ -34,7 +35,6 @@ from linger.numeric.c.views import (
     Fixed,
     Halves,
     Ladder,
-    Move,
     Number,
     Quotient,
     Real,
@@ -137,8 +137,13 @@ class CArithmetic:
             made = Node(node.rule, (), x.shape, interval=node.interval, known=known, is_real=node.is_real)
             made.buffer = node.buffer
             return made
-        if _longer_axes(x.shape) == _longer_axes(node.shape):
-            return Node(View(_ones_moved(node.shape, x.shape)), (node,), x.shape)
+        if longer_axes(x.shape) == longer_axes(node.shape):
+
+            def without_ones(index: tuple[str, ...]) -> tuple[str, ...]:
+                longer = iter([i for i, n in zip(index, x.shape, strict=True) if n != 1])
+                return tuple("0" if n == 1 else next(longer) for n in node.shape)
+
+            return Node(View(without_ones), (node,), x.shape)
         node.needs_buffer = True
         return Node(Reshaped(), (node,), x.shape)
 
@@ -180,21 +185,16 @@ class CArithmetic:
         if isinstance(a, Fixed):
             a, b = b, a
         if isinstance(b, Fixed):
-            special = self._plus_fixed(a, b)
-            if special is not None:
-                return special
+            number = b.value
+            if isinstance(a, Real):
+                return self._real(rules.RealArithmetic("+", number), a)
+            if isinstance(a, Curve):
+                before = a.function
+                return replace(a, function=lambda v: before(v) + number)
+            if isinstance(a, Number) and a.power is not None and number == 0.5:
+                doubled = self.number(self.floor(a.scaled(1)))
+                return Halves(self.number(self.add(doubled, Fixed(1.0))))
         return self._sum(a, b, "+")
-
-    def _plus_fixed(self, a: Value, b: Fixed) -> Value | None:
-        if isinstance(a, Real):
-            return self._real(rules.RealArithmetic("+", b.value), a)
-        if isinstance(a, Curve):
-            before = a.function
-            return replace(a, function=lambda v: before(v) + b.value)
-        if isinstance(a, Number) and a.power is not None and b.value == 0.5:
-            doubled = self.number(self.floor(a.scaled(1)))
-            return Halves(self.number(self.add(doubled, Fixed(1.0))))
-        return None
 
     def sub(self, a: Value, b: Value) -> Value:
         if isinstance(a, Fixed) and isinstance(b, Fixed):
@@ -295,7 +295,10 @@ class CArithmetic:
         if isinstance(x, Halves):
             return self._shifted(x.number, 1)
         if isinstance(x, Quotient):
-            return self._floor_quotient(x)
+            difference = x.top.exponent - x.bottom.exponent
+            top = replace(x.top, node=self._times_power(x.top.node, max(difference, 0)), exponent=0)
+            bottom = replace(x.bottom, node=self._times_power(x.bottom.node, max(-difference, 0)), exponent=0)
+            return self._combine(rules.FloorQuotient(), [top, bottom])
         found = self.number(x)
         if found.power is not None:
             return self._floor_power(found, found.power)
@@ -320,13 +323,6 @@ class CArithmetic:
         made = self._combine(rules.ShiftBy(up - x.exponent), [top, Number(power, power.shape)])
         made.node.interval = by_cases(made.node, power)
         return made
-
-    def _floor_quotient(self, x: Quotient) -> Number:
-        top, bottom = x.top, x.bottom
-        difference = top.exponent - bottom.exponent
-        top = replace(top, node=self._times_power(top.node, max(difference, 0)), exponent=0)
-        bottom = replace(bottom, node=self._times_power(bottom.node, max(-difference, 0)), exponent=0)
-        return self._combine(rules.FloorQuotient(), [top, bottom])
 
     def clip(self, x: Value, low: Value, high: Value) -> Value:
         if isinstance(x, Fixed) and isinstance(low, Fixed) and isinstance(high, Fixed):
@@ -362,8 +358,13 @@ class CArithmetic:
 
         first, last = x.base.interval
         steps, start = [], first
-        for wanted in range(value(first) + 1, value(last) + 1):
-            start = _first_that_reaches(value, wanted, start, last)
+        for wanted in range(
+            value(first) + 1, value(last) + 1
+        ):  # the function rises, so steps of doubled length find the place
+            stride = 1
+            while start + stride < last and value(start + stride) < wanted:
+                start, stride = start + stride, 2 * stride
+            start += bisect_left(range(start, min(start + stride, last)), wanted, key=value)
             steps.append(start)
         count = Number(Node(rules.Count(tuple(steps)), (x.base,), x.base.shape), x.shape)
         return self.number(self.add(count, Fixed(float(value(first)))))
@@ -468,8 +469,7 @@ class CArithmetic:
     def wide(self, x: Value) -> Value:
         return replace(x, is_real=False) if isinstance(x, Fixed) else x
 
-    def narrow(self, x: Value) -> Value:
-        return self.wide(x)
+    narrow = wide
 
     def store(self, x: Value, bits: int) -> Value:
         found = self.whole(x)
@@ -490,14 +490,6 @@ class CArithmetic:
 
     def _real(self, rule: Rule, x: Real) -> Real:
         return Real(Node(rule, (x.node,), x.node.shape, is_real=True), x.shape)
-
-
-def _first_that_reaches(value: Callable[[int], int], wanted: int, start: int, last: int) -> int:
-    """The smallest v from `start` on with value(v) ≥ wanted, of a rising function that is so at `last`."""
-    stride = 1
-    while start + stride < last and value(start + stride) < wanted:
-        start, stride = start + stride, 2 * stride
-    return start + bisect_left(range(start, min(start + stride, last)), wanted, key=value)
 
 
 def _limited(node: Node, ends: Interval) -> Node:
@@ -549,17 +541,3 @@ def _below_max(a: Number, b: Number) -> int | None:
     """The axis along which b is the largest a."""
     rule = b.node.rule
     return rule.axis if isinstance(rule, Total) and rule.is_largest and b.node.args[0] is a.node else None
-
-
-def _longer_axes(shape: Shape) -> Shape:
-    return tuple(n for n in shape if n != 1)
-
-
-def _ones_moved(source: Shape, target: Shape) -> Move:
-    """The place in a shape that differs from the target's by axes of size 1 only."""
-
-    def move(index: tuple[str, ...]) -> tuple[str, ...]:
-        longer = iter([i for i, n in zip(index, target, strict=True) if n != 1])
-        return tuple("0" if n == 1 else next(longer) for n in source)
-
-    return move

@@ -166,10 +166,15 @@ class Scope:
 
     def read(self, node: Node, index: Index) -> str:
         index = aligned(index, node.shape)
-        found = self._find(node, index)
-        if found is not None:
-            return found
-        text = self._loaded(node, index) if node.buffer is not None else node.rule.write(self, node, index)
+        place: Scope | None = self
+        while place is not None:
+            if (node, index) in place.names:
+                return place.names[node, index]
+            place = place.around
+        if node.buffer is None:
+            text = node.rule.write(self, node, index)
+        else:
+            text = converted(node.buffer.element(node.shape, index), node.buffer.ctype, node.ctype(self))
         is_plain = text.isidentifier() or isinstance(node.rule, (Constant, Same))
         if not is_plain and (self.uses[node] > 1 or len(text) > _LONGEST):
             text = self.local(node.ctype(self), text)
@@ -177,20 +182,6 @@ class Scope:
         elif text.isidentifier():
             self.names[node, index] = text
         return text
-
-    def _find(self, key: Node, index: Index) -> str | None:
-        place: Scope | None = self
-        while place is not None:
-            if (key, index) in place.names:
-                return place.names[key, index]
-            place = place.around
-        return None
-
-    def _loaded(self, node: Node, index: Index) -> str:
-        assert node.buffer is not None
-        text = node.buffer.element(node.shape, index)
-        wanted = node.ctype(self)
-        return converted(text, node.buffer.ctype, wanted)
 
     # tensors
     def prepare(self, root: Node) -> None:
@@ -305,20 +296,18 @@ def _is_again(node: Node, turns: int) -> bool:
 
 def _is_flat(filled: Filled) -> bool:
     """Whether nodes can be computed in the order of their elements in memory, without the place on each axis."""
-    shape = filled[0][0].shape
-    arrays = [target.buffer for _, targets in filled for target in targets]
-    if any(target.offsets is not None for _, targets in filled for target in targets):
+    shape, targets = filled[0][0].shape, [target for _, targets in filled for target in targets]
+    nodes = [node for node in computed([node for node, _ in filled]) if not isinstance(node.rule, Constant)]
+    if any(target.offsets is not None for target in targets) or not all(_is_in_order(node, shape) for node in nodes):
         return False
-    for node in computed([node for node, _ in filled]):
-        if isinstance(node.rule, Constant):
-            continue
-        if node.size != 1 and node.shape != shape:
-            return False
-        if node.buffer is None and not node.rule.is_elementwise:
-            return False
-        if node.buffer is not None and node.size != 1:
-            arrays.append(node.buffer)
-    return len({array.strides_for(shape) for array in arrays}) == 1 and arrays[0].strides_for(shape) is not None
+    arrays = [target.buffer for target in targets]
+    strides = {array.strides_for(shape) for array in arrays + [n.buffer for n in nodes if n.buffer and n.size != 1]}
+    return len(strides) == 1 and None not in strides
+
+
+def _is_in_order(node: Node, shape: Shape) -> bool:
+    """Whether the elements of a node are computed, or read, one by one as those of this shape."""
+    return (node.size == 1 or node.shape == shape) and (node.buffer is not None or node.rule.is_elementwise)
 
 
 def computed(roots: Sequence[Node]) -> Iterator[Node]:
@@ -336,11 +325,7 @@ def computed(roots: Sequence[Node]) -> Iterator[Node]:
 
 def _uses(roots: Sequence[Node]) -> Counter[Node]:
     """How often each node is an argument of another one that is computed."""
-    found: Counter[Node] = Counter()
-    for node in computed(roots):
-        if node.buffer is None:
-            found.update(node.args)
-    return found
+    return Counter(arg for node in computed(roots) if node.buffer is None for arg in node.args)
 
 
 _MARK = "linger_mark"
@@ -501,9 +486,12 @@ def grouped(text: str) -> str:
 
 def blocks(stack: ExitStack, scope: Scope, count: int, most: int) -> tuple[Scope, str, str]:
     """A loop over blocks of channels: where one begins, and how many it has."""
-    block = _block_size(count, most)
-    if block == count:
+    if count <= most:
         return scope, "0", str(count)
+    even = next(n for n in range(most, 0, -1) if count % n == 0)
+    block = (
+        even if even * _WHOLE_ROW >= most else most
+    )  # as many as divide the count evenly, unless that is far fewer than fit
     name = scope.draft.fresh("o")
     is_even = count % block == 0
     step = f"LINGER_TILE({count}, {block})" if is_even else str(block)
@@ -512,14 +500,6 @@ def blocks(stack: ExitStack, scope: Scope, count: int, most: int) -> tuple[Scope
         return inside, name, step  # a constant of the header, which has larger ones where memory is plenty
     size = inside.variable("block", INT32, f"{count} - {name} < {block} ? {count} - {name} : {block}")
     return inside, name, size
-
-
-def _block_size(count: int, most: int) -> int:
-    """The channels of a block: all, or as many as divide the count evenly, unless that is far fewer than fit."""
-    if count <= most:
-        return count
-    even = next(n for n in range(most, 0, -1) if count % n == 0)
-    return even if even * _WHOLE_ROW >= most else most
 
 
 def sums_array(scope: Scope, ctype: str, block: str, pixels: str, most: int) -> str:

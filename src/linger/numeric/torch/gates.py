@@ -11,13 +11,14 @@ Piecewise-linear curves in torch, by one look into a table of all inputs of 16 o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_EXACT, limits
@@ -26,94 +27,12 @@ from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import Scale
 from linger.numeric.torch.timeline import Steps, Timeline, over_time, steps_for
 
-_Q11 = 2.0**11
-_REACH = 1 << 15
-
-
-def look_up(x: Tensor, pieces: Pieces | WidePieces | LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    """The result of a curve's body for real values x at scale_x, as real values. x has the width that the device wants."""
-    if isinstance(pieces, LongPieces):
-        return evaluate_long_pieces(x, pieces, scale_x, scale_o, bits)
-    if isinstance(pieces, WidePieces):
-        return evaluate_wide_pieces(x, pieces, scale_x, scale_o, bits)
-    return evaluate_pieces(x, pieces, scale_o, bits)
-
-
-def evaluate_pieces(x: Tensor, pieces: Pieces, scale_o: float, bits: int) -> Tensor:
-    """The result of blocks.piecewise_linear and requantize for real values x of at most 16 bits, divided by scale_o."""
-    # 16 bits and a half are exact in float32
-    index = torch.floor(x.detach() * _Q11 + 0.5).clamp_(-_REACH, _REACH - 1).int().add_(_REACH)
-    return _table(pieces, scale_o, bits, x.device)[index]
-
-
-@cache
-def _table(pieces: Pieces, scale_o: float, bits: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(mode=False), torch.no_grad():
-        k = TorchKernel()
-        every = torch.arange(-_REACH, _REACH, dtype=torch.float64)
-        y = blocks.piecewise_linear(k, every, source=k.scalar(_Q11), pieces=pieces)
-        result = blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=bits)
-        return (result / scale_o).to(device)
-
-
-@cache
-def flat_ends(pieces: Pieces, scale_o: float, bits: int) -> tuple[float, float]:
-    """The numbers beyond which a curve returns the same integer for ever, found among all of its inputs."""
-    values = _table(pieces, scale_o, bits, torch.device("cpu"))
-    first, last = (torch.nonzero(values != values[end]) for end in (0, -1))
-    return (int(first[0]) - 1 - _REACH) / _Q11, (int(last[-1]) + 1 - _REACH) / _Q11
-
-
-def evaluate_long_pieces(x: Tensor, pieces: LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    """The result of blocks.long_piecewise_linear and requantize for real values x at scale_x, divided by scale_o."""
-    # the carrier of 32 bits has too many numbers for a table; and one for a scale on a device could not be found again
-    if x.dtype == torch.float64 or isinstance(scale_o, Tensor):
-        return _long_curve(x.detach() * scale_x, pieces, scale_x, scale_o, bits)
-    index = (x.detach() * scale_x).int().add_(_REACH)
-    return _long_table(pieces, scale_x, scale_o, bits, x.device)[index]
-
-
-def _long_curve(integers: Tensor, pieces: LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    k = TorchKernel(device=integers.device)
-    y = blocks.long_piecewise_linear(k, integers, source=k.scalar(scale_x), pieces=pieces)
-    result = blocks.requantize(k, y, source=k.scalar(ONE), target=k.scalar(scale_o), bits=bits)
-    real: Tensor = result / scale_o
-    return real.to(carrier(bits))
-
-
-@cache
-def _long_table(pieces: LongPieces, scale_x: float, scale_o: float, bits: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(mode=False), torch.no_grad():
-        every = torch.arange(-_REACH, _REACH, dtype=torch.float64)
-        return _long_curve(every, pieces, scale_x, scale_o, bits).to(device)
-
-
-_REACH_OF_8_BITS = 1 << 7
-
-
-def evaluate_wide_pieces(x: Tensor, pieces: WidePieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    """The result of blocks.wide_piecewise_linear and requantize for real values x (8 bits, scale_x), divided by scale_o."""
-    index = (x.detach() * scale_x).int().add_(_REACH_OF_8_BITS)
-    if isinstance(scale_x, Tensor) or isinstance(scale_o, Tensor):
-        return _wide_curve(x.detach() * scale_x, pieces, scale_x, scale_o, bits)
-    return _wide_table(pieces, scale_x, scale_o, bits, x.device)[index]
-
-
-@cache
-def _wide_table(pieces: WidePieces, scale_x: float, scale_o: float, bits: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(mode=False), torch.no_grad():
-        every = torch.arange(-_REACH_OF_8_BITS, _REACH_OF_8_BITS, dtype=torch.float64)
-        return _wide_curve(every, pieces, scale_x, scale_o, bits).to(device)
-
-
-def _wide_curve(integers: Tensor, pieces: WidePieces, scale_x: Scale, scale_o: float, bits: int) -> Tensor:
-    k = TorchKernel(device=integers.device)
-    y = blocks.wide_piecewise_linear(k, integers.double(), source=k.scalar(scale_x), pieces=pieces)
-    curve = k.scalar(blocks.WIDE_CURVE_SCALE)
-    real: Tensor = blocks.requantize(k, y, source=curve, target=k.scalar(scale_o), bits=bits) / scale_o
-    return real
-
-
+_BODIES: dict[type, tuple[Callable[..., Tensor], float]] = {
+    Pieces: (blocks.piecewise_linear, 2.0**15),
+    WidePieces: (blocks.wide_piecewise_linear, blocks.WIDE_CURVE_SCALE),
+    LongPieces: (blocks.long_piecewise_linear, ONE),
+}
+"""What evaluates each kind of table, and the scale of what it gives."""
 Q7 = 2.0**7
 Q11 = 2.0**11
 REACH = 1 << 15
@@ -132,6 +51,46 @@ LARGEST_FACTOR = 2.0**17
 """Whole numbers below this times 127, plus 64, stay below 2^24."""
 
 _FLOAT64_EXACT = 2.0**53
+_REACH_OF_8_BITS = 1 << 7
+
+
+def look_up(x: Tensor, pieces: Pieces | WidePieces | LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
+    """The result of a curve's body for real values x at scale_x, as real values. x has the width that the device wants."""
+    if isinstance(pieces, Pieces):
+        # 16 bits and a half are exact in float32
+        index = torch.floor(x.detach() * Q11 + 0.5).clamp_(-REACH, REACH - 1).int().add_(REACH)
+        return _table(pieces, Q11, scale_o, bits, REACH, x.device)[index]
+    integers, is_wide = x.detach() * scale_x, isinstance(pieces, WidePieces)
+    # the carrier of 32 bits has too many numbers for a table; and one for a scale on a device could not be found again
+    if isinstance(scale_x, Tensor) or isinstance(scale_o, Tensor) or (x.dtype == torch.float64 and not is_wide):
+        return _curve(integers.double(), pieces, scale_x, scale_o, bits)
+    reach = _REACH_OF_8_BITS if is_wide else REACH
+    return _table(pieces, scale_x, scale_o, bits, reach, x.device)[integers.int().add_(reach)]
+
+
+def _curve(integers: Tensor, pieces: Any, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
+    """What the blocks give for whole numbers at scale_x, requantized and divided by scale_o."""
+    k = TorchKernel(device=integers.device)
+    evaluate, scale = _BODIES[type(pieces)]
+    y = evaluate(k, integers, source=k.scalar(scale_x), pieces=pieces)
+    real: Tensor = blocks.requantize(k, y, source=k.scalar(scale), target=k.scalar(scale_o), bits=bits) / scale_o
+    return real.to(carrier(bits))
+
+
+@cache
+def _table(pieces: Any, scale_x: float, scale_o: float, bits: int, reach: int, device: torch.device) -> Tensor:
+    """A curve at every whole number from −reach to reach − 1."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        every = torch.arange(-reach, reach, dtype=torch.float64)
+        return _curve(every, pieces, scale_x, scale_o, bits).to(device)
+
+
+@cache
+def flat_ends(pieces: Pieces, scale_o: float, bits: int) -> tuple[float, float]:
+    """The numbers beyond which a curve returns the same integer for ever, found among all of its inputs."""
+    values = _table(pieces, Q11, scale_o, bits, REACH, torch.device("cpu"))
+    first, last = (torch.nonzero(values != values[end]) for end in (0, -1))
+    return (int(first[0]) - 1 - REACH) / Q11, (int(last[-1]) + 1 - REACH) / Q11
 
 
 @dataclass(frozen=True)
@@ -177,7 +136,7 @@ def curves(tanh_scale: float, dtype: torch.dtype, device: torch.device) -> Tenso
     """
     with torch.inference_mode(mode=False), torch.no_grad():
         x, y = _every_input()
-        both = [evaluate_pieces(x, TANH, Q7, 8) * tanh_scale, evaluate_pieces(y, SIGMOID, Q7, 8)]
+        both = [look_up(x, TANH, 1.0, Q7, 8) * tanh_scale, look_up(y, SIGMOID, 1.0, Q7, 8)]
         return torch.cat(both).to(dtype=dtype, device=device)
 
 
@@ -206,7 +165,7 @@ def _every_input() -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class GateRows:
+class _GateRows:
     """For each row of the gates: what is added to Q11 to get an index into `curves`, and the ends of its curve."""
 
     offset: Tensor
@@ -214,16 +173,16 @@ class GateRows:
 
 
 @cache
-def gate_rows(kinds: str, hidden: int, dtype: torch.dtype, device: torch.device) -> GateRows:
+def gate_rows(kinds: str, hidden: int, dtype: torch.dtype, device: torch.device) -> _GateRows:
     """Rows of gates that are each `t` (tanh) or `s` (sigmoid), as in "sst"."""
     with torch.inference_mode(mode=False), torch.no_grad():
         is_sigmoid = torch.tensor([kind == "s" for kind in kinds], dtype=dtype, device=device).repeat_interleave(hidden)
         low = is_sigmoid * SIGMOID_START
-        return GateRows(low + REACH + is_sigmoid * (FAR_REACH - REACH), (low, low + (SIGMOID_START - 1)))
+        return _GateRows(low + REACH + is_sigmoid * (FAR_REACH - REACH), (low, low + (SIGMOID_START - 1)))
 
 
 @dataclass(frozen=True)
-class Projection:
+class _Projection:
     """x·wᵀ + b to Q11: `x @ weight + addend`, rounded by one floor; float32 only where that is proven exact."""
 
     weight: Tensor
@@ -246,7 +205,7 @@ def plan_projection(
     bits: int,
     carried_scale: float = 1.0,
     turned: int = 0,
-) -> Projection:
+) -> _Projection:
     """Choose the precision in which the sums are exact.
 
     Every partial sum, in whatever order, is a whole number of steps 1/(scale·scale_w), and so is the half (where there is
@@ -268,7 +227,7 @@ def plan_projection(
     assert needed < _FLOAT64_EXACT, "sums of products of 16 bits do not come near 2^53"
     dtype = torch.float32 if needed < FLOAT32_EXACT else torch.float64
     half = torch.tensor(halves, dtype=dtype, device=w.device)
-    return Projection(
+    return _Projection(
         weight=_weight_to_q11(w.detach().to(dtype), carried_scale, turned),
         addend=_addend(half, b, w.shape[1], turned),
         largest=max(bounds) * Q11 + 1.0,
@@ -304,10 +263,10 @@ def _bounds(w: Tensor, b: Tensor | None, *, top: float) -> tuple[list[float], li
 class GatePlan:
     """How the gates of a layer are found exactly, for parameters and formats that do not change."""
 
-    inputs: Projection
-    states: Projection
+    inputs: _Projection
+    states: _Projection
     """Of whole numbers; its weight is float32 beside a loop in float64 where that is exact."""
-    rows: GateRows
+    rows: _GateRows
     offset: Tensor
     """[D, 1, rows]: into the curves, with the state's addend where one floor does for the sum."""
     is_limited: bool
@@ -429,7 +388,7 @@ def _project_on_device(
     *,
     parameter_bits: int,
     turned: int,
-) -> Projection:
+) -> _Projection:
     """A projection in types that are chosen without reading a scale.
 
     A sum of K products of whole numbers stays below K·2^(bits−1)·2^(parameter_bits−1), which float32 holds up to 2^24.
@@ -440,7 +399,7 @@ def _project_on_device(
     steps = torch.stack([torch.as_tensor(scale * one, dtype=torch.float64, device=w.device) for one in scales_w])
     weight = _weight_to_q11(w.detach().to(dtype), carried_scale, turned).contiguous()
     addend = _addend((steps > Q11).double().mul_(0.5), b, w.shape[1], turned)
-    return Projection(weight, addend, largest=math.inf, largest_addend=math.inf, finest=math.inf)
+    return _Projection(weight, addend, largest=math.inf, largest_addend=math.inf, finest=math.inf)
 
 
 def start_state(state: Tensor, given: Tensor | None, scale: Scale) -> None:
@@ -454,3 +413,70 @@ def start_state(state: Tensor, given: Tensor | None, scale: Scale) -> None:
 def is_limit_needed(largest: float, scale: Scale, bits: int) -> bool:
     """Whether real values up to `largest` can leave the range of whole numbers at a scale; on a device they may."""
     return isinstance(scale, Tensor) or math.floor(largest * scale + 0.5) > limits(bits)[1]
+
+
+class CellFunctions(NamedTuple):
+    """What the fast path of a recurrent op is made of; a trace is a NamedTuple of tensors, the states in `h`."""
+
+    plan: Callable[[Weights, Formats], GatePlan]
+    """What is found out about parameters before the first step."""
+    loop: Callable[..., Any]
+    """From inputs, initial states, plan, timeline and formats to the trace; `is_kept`: every step is kept, not the states alone."""
+    result: Callable[..., Any]
+    """From the trace to a NamedTuple of outputs as real values, final states and the reach."""
+    gradients: Callable[..., tuple[Tensor | None, ...]]
+    """From the trace to the gradients of x, the states, the weights and the biases."""
+
+
+def run_layer(
+    cell: CellFunctions,
+    tensors: Sequence[Any],
+    lengths: Tensor | None,
+    formats: Formats,
+    *,
+    is_kept: bool,
+    wants_reach: bool,
+    known: GatePlan | None,
+) -> Any:
+    """Run one layer in one or both directions, bit for bit as the integers do.
+
+    Args:
+        cell: The functions of the op.
+        tensors: x [T, B, I], multiples of 1/scale_i; the initial states [D, B, H], zeros where None; then as `Weights` has them.
+        lengths: [B], each from 1 to T, in any order.
+        formats: Scales and widths.
+        is_kept: The result needs every step.
+        wants_reach: Also return how far the hidden state reached.
+        known: The plan of these parameters and formats, where it was kept.
+    """
+    x, *states, w_ih, w_hh, b_ih, b_hh = tensors
+    gates = known or cell.plan(Weights(w_ih, w_hh, b_ih, b_hh), formats)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        return _Layer.apply(cell, *tensors, lengths, formats, gates, wants_reach)
+    timeline = Timeline.of(x, lengths)
+    trace = cell.loop(x, states, gates, timeline, formats, is_kept=is_kept)
+    return cell.result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, cell: CellFunctions, x: Tensor, *others: Any) -> Any:
+        *states, w_ih, w_hh, _, _, lengths, formats, gates, wants_reach = others  # the plan has the biases
+        timeline = Timeline.of(x, lengths)
+        trace = cell.loop(x, states, gates, timeline, formats, is_kept=True)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, w_ih, w_hh, *trace)
+        ctx.cell, ctx.timeline, ctx.scale_h, ctx.kind = cell, timeline, formats.scale_h, type(trace)
+        result = cell.result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
+        if isinstance(result.reach, Tensor):
+            ctx.mark_non_differentiable(result.reach)
+        return tuple(result)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x, w_ih, w_hh, *kept = ctx.saved_tensors
+        trace = ctx.kind(*(t.to(x.dtype) if t.is_floating_point() else t for t in kept))
+        weights, wants = (w_ih.to(x.dtype), w_hh.to(x.dtype)), ctx.needs_input_grad[1:]
+        found = ctx.cell.gradients(trace, x, weights, ctx.timeline, ctx.scale_h, gradients, wants)
+        return None, *found, None, None, None, None

@@ -138,13 +138,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 def fake_quantize(
-    x: Tensor,
-    scale: Scale,
-    bits: int,
-    *,
-    is_relu: bool = False,
-    can_saturate: bool = True,
-    is_owned: bool = False,
+    x: Tensor, scale: Scale, bits: int, *, is_relu: bool = False, can_saturate: bool = True, is_owned: bool = False
 ) -> Tensor:
     """sat(⌊x·scale + ½⌋)/scale, with ReLU fused on request.
 

@@ -6,7 +6,7 @@ No torch: a wrong form is refused before torch is imported.
 
 from __future__ import annotations
 
-from linger.errors import UsageError
+from linger.errors import UsageError, refuse_if
 from linger.targets import find_target
 
 FORMS = ("dialect", "bare", "standard", "qdq")
@@ -18,11 +18,7 @@ _FLOAT_OPSETS, _INTEGER_OPSETS, _DYNAMO_OPSETS = range(9, 21), range(11, 21), ra
 
 
 def chosen_form(form: str | None, target: str | None) -> str:
-    """The form asked for; else the one that the chip's packer takes, or the one with functions.
-
-    Raises:
-        UsageError: There is no such chip.
-    """
+    """The form asked for; else the one that the chip's packer takes, or the one with functions."""
     if form is not None:
         return form
     return "dialect" if target is None else find_target(target).form
@@ -30,8 +26,7 @@ def chosen_form(form: str | None, target: str | None) -> str:
 
 def check_form(form: str) -> None:
     """Refuse a form that does not exist."""
-    if form not in FORMS:
-        raise UsageError(f"export: there is no form {form!r}. Choose one of {', '.join(FORMS)}.")
+    refuse_if(form not in FORMS, f"export: there is no form {form!r}. Choose one of {', '.join(FORMS)}.")
 
 
 def check_opset(opset: int, *, is_quantized: bool = True, is_dynamo: bool = False) -> None:
@@ -49,7 +44,7 @@ def check_opset(opset: int, *, is_quantized: bool = True, is_dynamo: bool = Fals
 def check_packed(form: str | None, target: str) -> None:
     """Refuse a chip that does not exist, and a form that no packer reads; None: the form that its own packer reads."""
     find_target(target)
-    if form in FORMS and form not in PACKED_FORMS:
-        raise UsageError(
-            f"export: target={target!r} needs the form {' or '.join(PACKED_FORMS)}, which packers read, not {form!r}."
-        )
+    refuse_if(
+        form in FORMS and form not in PACKED_FORMS,
+        f"export: target={target!r} needs the form {' or '.join(PACKED_FORMS)}, which packers read, not {form!r}.",
+    )

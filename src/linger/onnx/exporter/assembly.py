@@ -37,30 +37,9 @@ from linger.graph.formats.tensor_formats import SHAPE_OPS, can_run
 from linger.graph.lowering.bodies import attach_functions, expand_dialect, known_tensors, state_recurrent_shapes
 from linger.graph.lowering.byte_layers import write_byte_layers
 from linger.graph.lowering.to_qdq import to_qdq
-from linger.graph.passes import well_formed
-from linger.graph.passes.chip_axes import (
-    count_axes_from_the_front,
-    flatten_norms,
-    flatten_products,
-    give_transposed_biases,
-    pad_more_axes,
-    reserve_scratch,
-    slice_parts,
-    turn_fewer_axes,
-)
-from linger.graph.passes.chip_windows import (
-    CHIP_ATTRIBUTES,
-    drop_ceil_mode,
-    join_groups,
-    name_platform,
-    replace_idle_clips,
-    split_max_pools,
-    step_global_pools_by_one,
-    widen_kernels,
-)
+from linger.graph.passes import chip_axes, chip_windows, well_formed
 from linger.graph.passes.constants import fix_shapes, own_parameters
 from linger.graph.passes.declared_types import complete_types
-from linger.graph.passes.well_formed import remove_dead_code
 from linger.numeric.fixed import limits
 from linger.onnx.exporter.emission import (
     keep_scalars_as_nodes,
@@ -172,7 +151,7 @@ def _take_integers(source: ir.Value, opset: int) -> str:
             node = use.node
             if _is(node, "Quant"):
                 quants.append(node)
-            elif use.idx == 0 and node.domain == "" and node.op_type in _MOVING:
+            elif (use.idx, node.domain) == (0, "") and node.op_type in _MOVING:
                 moving.append(node)
                 waiting += node.outputs
             elif node.op_type not in SHAPE_OPS:
@@ -196,15 +175,13 @@ def _quantize_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.N
     for value in (source, *_outputs(moving)):
         value.dtype = kind
     for node in quants:
-        name, moved = node.outputs[0].name, node.inputs[0]
-        _bypass(node)
-        if moved is not None and not moved.is_graph_input():
-            moved.name = name  # the result of a moving op gets the name of the integers
+        name, moved = node.outputs[0].name, _bypass(node)
+        moved.name = moved.name if moved.is_graph_input() else name  # a moving op's result gets that of the integers
     return ""
 
 
-def _bypass(node: ir.Node) -> None:
-    """Remove a node with one input; where its result is a graph output, the input gets the output's name."""
+def _bypass(node: ir.Node) -> ir.Value:
+    """Remove a node with one input, which is returned; where its result is a graph output, it gets the output's name."""
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None and node.graph is not None  # noqa: PT018 - both hold for any node of a sorted graph
     name = result.name
@@ -213,6 +190,7 @@ def _bypass(node: ir.Node) -> None:
     node.graph.remove(node, safe=True)
     if is_output and not source.is_graph_input():
         source.name, source.shape = name, result.shape  # not every op's shape can be inferred
+    return source
 
 
 def _is(node: ir.Node, op_type: str) -> bool:
@@ -247,25 +225,25 @@ def _passes(target: Target) -> list[_Pass]:
     products = target.table("products", ProductLimits)
     packing = target.table("packing", PackingLimits)
     passes: list[_Pass] = [
-        count_axes_from_the_front,
-        slice_parts,
-        widen_kernels,
-        partial(join_groups, reaches_kernel=windows.groups_reach_kernel, most_groups=windows.groups),
-        give_transposed_biases,
+        chip_axes.count_axes_from_the_front,
+        chip_axes.slice_parts,
+        chip_windows.widen_kernels,
+        partial(chip_windows.join_groups, reaches_kernel=windows.groups_reach_kernel, most_groups=windows.groups),
+        chip_axes.give_transposed_biases,
         partial(_reserve, target=target),  # before layers are flattened: what it adds is named after their results
-        partial(flatten_products, most_axes=products.axes),
-        partial(flatten_norms, fewest_axes=products.layer_norm_axes),
-        turn_fewer_axes,
-        partial(pad_more_axes, rank=packing.padded_rank),
-        *([] if windows.has_global_stride else [step_global_pools_by_one]),
+        partial(chip_axes.flatten_products, most_axes=products.axes),
+        partial(chip_axes.flatten_norms, fewest_axes=products.layer_norm_axes),
+        chip_axes.turn_fewer_axes,
+        partial(chip_axes.pad_more_axes, rank=packing.padded_rank),
+        *([] if windows.has_global_stride else [chip_windows.step_global_pools_by_one]),
     ]
     if windows.largest_max_pool is not None:
-        passes.append(partial(split_max_pools, largest=windows.largest_max_pool))
+        passes.append(partial(chip_windows.split_max_pools, largest=windows.largest_max_pool))
     if not target.takes("Clip"):
-        passes.append(replace_idle_clips)
+        passes.append(chip_windows.replace_idle_clips)
     passes.append(own_parameters)  # behind every pass that makes or shares some
     if not target.is_default:
-        passes.append(partial(name_platform, platform=target.name))
+        passes.append(partial(chip_windows.name_platform, platform=target.name))
     return passes
 
 
@@ -273,7 +251,11 @@ def _reserve(model: ir.Model, *, target: Target) -> Changes:
     """Let the packer reserve the scratch that the engine writes. This costs something, so it is said."""
     memory = target.table("memory", MemoryLimits)
     missing = scratch_shortage(model, known_tensors(model).shapes, memory) if memory.scratch_written else {}
-    changes = reserve_scratch(model, missing, per_number=memory.scratch_reserved["LinearInt"]) if missing else Changes()
+    changes = (
+        chip_axes.reserve_scratch(model, missing, per_number=memory.scratch_reserved["LinearInt"])
+        if missing
+        else Changes()
+    )
     for change in changes:
         logger.warning("export for %s: %s: %s.", target.name, change.where, change.what)
     return changes
@@ -312,7 +294,9 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
     infer_element_types(model.graph)
     model.producer_name, model.producer_version = "linger", __version__
     stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
-    drop_ceil_mode(model)  # where it does nothing, onnx's inference may count a window that nobody computes
+    chip_windows.drop_ceil_mode(
+        model
+    )  # where it does nothing, onnx's inference may count a window that nobody computes
     if not options.is_dynamic and fix_shapes(model):
         stages.keep("fixed_shapes", model, "shapes that were computed from fixed sizes became constants")
     if options.is_input_quant:
@@ -351,7 +335,7 @@ def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
     if options.form in ("standard", "qdq"):
         state_recurrent_shapes(model)
         expand_dialect(model)
-        remove_dead_code(model)  # the nodes of a body compute states even if nothing reads them
+        well_formed.remove_dead_code(model)  # the nodes of a body compute states even if nothing reads them
         _name(model, options)
         well_formed.name_nodes(model)  # the loops of two layers hold nodes of the same names
         return _finished(model, options)
@@ -441,7 +425,7 @@ def _bare(model: ir.Model, finished: onnx.ModelProto | None, options: ExportOpti
             node.op_type = op.bare_name(len(node.inputs))
             if op.standard_name:
                 node.domain = ""
-                for name in CHIP_ATTRIBUTES:  # which no standard op has
+                for name in chip_windows.CHIP_ATTRIBUTES:  # which no standard op has
                     node.attributes.pop(name, None)
     proto = ir.to_proto(model)
     del proto.graph.value_info[:]
@@ -471,12 +455,7 @@ def list_initializers(proto: onnx.ModelProto) -> None:
 
 
 def simplify(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> onnx.ModelProto:
-    """Simplify a model, keeping dialect nodes and functions, and compare its outputs on the example input.
-
-    Raises:
-        UsageError: Neither tool is installed.
-        GraphError: The tool changed what the model computes.
-    """
+    """Simplify a model; refuse a result with other dialect nodes or functions, or other outputs on the example input."""
     before = onnx.ModelProto()
     before.CopyFrom(proto)
     model = ir.from_proto(_simplified(proto))
@@ -534,11 +513,7 @@ def _as_wanted(kind: str, x: NDArray[Any]) -> NDArray[Any]:
 
 
 def require_suitable(proto: onnx.ModelProto, target: str) -> None:
-    """Refuse a model that the chip cannot take; log what may go wrong and what could not be checked.
-
-    Raises:
-        UnsupportedError: There are errors among the findings; all findings are in the message.
-    """
+    """Refuse a model that the chip cannot take, with all findings; log what may go wrong or could not be checked."""
     by_export = BY_EXPORT.format(target)
     findings = [
         replace(finding, remedy=NO_EXACT_FORM) if by_export in finding.remedy else finding  # it was tried

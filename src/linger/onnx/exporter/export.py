@@ -20,11 +20,10 @@ import torch.onnx
 from onnx_ir.tensor_adapters import TorchTensor
 from torch import Tensor, nn
 from torch.onnx import TrainingMode
-from torch.utils._pytree import tree_leaves
 
 from linger.analysis.batches import Forward, kept_attributes
 from linger.dialect import DOMAIN, DOMAIN_VERSION
-from linger.errors import UnsupportedError, UsageError, VerificationError, listing, refuse_unknown
+from linger.errors import UnsupportedError, UsageError, VerificationError, listing, refuse_if, refuse_unknown
 from linger.files import write_atomically
 from linger.graph.files.model_io import save
 from linger.graph.passes.dequants import cancel_dq_q
@@ -62,6 +61,7 @@ from linger.simulation import (
     preserved,
     read_call,
     run_once,
+    tensors_in,
 )
 from linger.verification.feeds import OWN_TRIALS
 
@@ -244,35 +244,33 @@ def _check_tensors(model: object, inputs: Sequence[Tensor], opset: int, *, is_qu
     given = {f"input {i}": tensor for i, tensor in enumerate(inputs)}
     stored = dict(chain(model.named_parameters(), model.named_buffers())) if isinstance(model, nn.Module) else {}
     empty = [name for name, tensor in (given | stored).items() if tensor.is_meta]
-    if empty:
-        raise UsageError(
-            f"export: {listing(empty)} on the device 'meta', without numbers that a file could hold. "
-            "Load the weights first (model.to_empty(device='cpu'), then load_state_dict), and give an input with values."
-        )
+    refuse_if(
+        empty,
+        f"export: {listing(empty)} on the device 'meta', without numbers that a file could hold. "
+        "Load the weights first (model.to_empty(device='cpu'), then load_state_dict), and give an input with values.",
+    )
     written = given if is_quantized else given | stored
     brief = [name for name, tensor in written.items() if tensor.dtype == torch.bfloat16]
-    if brief and opset < _FIRST_BFLOAT16_OPSET:
-        raise UsageError(
-            f"export: {listing(brief)} of type bfloat16, which ONNX has from opset {_FIRST_BFLOAT16_OPSET} on, not at {opset}. "
-            f"Give model.float() and inputs in float32, or opset_version={_FIRST_BFLOAT16_OPSET}."
-        )
+    refuse_if(
+        brief and opset < _FIRST_BFLOAT16_OPSET,
+        f"export: {listing(brief)} of type bfloat16, which ONNX has from opset {_FIRST_BFLOAT16_OPSET} on, not at {opset}. "
+        f"Give model.float() and inputs in float32, or opset_version={_FIRST_BFLOAT16_OPSET}.",
+    )
 
 
 def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Target) -> bytes | None:
     """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
-        if runtime is None and isinstance(model, nn.Module):
-            _refuse_parts(model)
+        _refuse_parts([] if runtime is not None or not isinstance(model, nn.Module) else list(model.named_modules()))
         options = _completed(model, call, options, runtime)
         # torch's exporter passes defaults of arguments that are taken by name only as if they were taken by position
         is_wrapped = not call.is_plain or Forward.of(model).has_names_only
         subject = FlatModel(model, call) if is_wrapped else model
         if runtime is None:
-            is_training = options.training not in (None, False, TrainingMode.EVAL)
-            if options.training is TrainingMode.PRESERVE:
-                is_training = was_training
-            training = TrainingMode.TRAINING if is_training else TrainingMode.EVAL
+            modes: dict[object, bool] = {TrainingMode.PRESERVE: was_training}
+            modes |= dict.fromkeys((TrainingMode.EVAL, None, False), False)
+            training = TrainingMode.TRAINING if modes.get(options.training, True) else TrainingMode.EVAL
             return _convert_float(subject, call, replace(options, training=training), f)
         content, decisions = _trace_quantized(subject, call, options, runtime)
     proto = assemble(content, options, is_wrapped=is_wrapped)
@@ -290,9 +288,8 @@ def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Ta
     return _finished(proto, call, options, is_quantized=True)
 
 
-def _refuse_parts(model: nn.Module) -> None:
-    """Refuse a module that only holds quantized layers: the model that `init` returned knows how to write them."""
-    modules = list(model.named_modules())
+def _refuse_parts(modules: Sequence[tuple[str, nn.Module]]) -> None:
+    """Refuse a model that only holds quantized layers: the one that `init` returned knows how to write them."""
     quantized = [path or type(module).__name__ for path, module in modules if isinstance(module, QuantizedBase)]
     inside = [path for path, module in modules if runtime_of(module) is not None]
     if quantized:
@@ -305,12 +302,10 @@ def _refuse_parts(model: nn.Module) -> None:
 
 def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime | None) -> ExportOptions:
     """The options with the model's chip and a name for every input and output, checked against a run of the model."""
-    if runtime is not None and runtime.target is not None:
-        options = _with_target(options, runtime.target)
+    options = _with_target(options, None if runtime is None else runtime.target)
     check_options(options, is_quantized=runtime is not None)
     with kept_attributes(model):
-        output = run_once(model, call)
-    tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        tensors = tensors_in(run_once(model, call))
     options = _with_names(options, default_names(model, call), len(tensors))
     if options.dynamic_shapes and not options.dynamo:
         options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
@@ -318,41 +313,39 @@ def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, run
     return options if options.target is None else _with_one_sample(options, [tuple(t.shape) for t in call.tensors()])
 
 
-def _with_target(options: ExportOptions, own: str) -> ExportOptions:
-    """The options with the chip that the model simulates as target, if the form is one for chips.
-
-    Raises:
-        UsageError: Another chip was asked for.
-    """
-    if options.target not in (None, own):
-        raise UsageError(
-            f"export: the model computes as {own} does (linger.init), not as {options.target}. "
-            f"Leave target out, or quantize the model anew with linger.init(model, target={options.target!r})."
-        )
-    is_for_chips = options.form in PACKED_FORMS and options.is_update_dequant
+def _with_target(options: ExportOptions, own: str | None) -> ExportOptions:
+    """The options with the chip that the model simulates as target, if the form is for chips; refuse another chip."""
+    refuse_if(
+        own is not None and options.target not in (None, own),
+        f"export: the model computes as {own} does (linger.init), not as {options.target}. "
+        f"Leave target out, or quantize the model anew with linger.init(model, target={options.target!r}).",
+    )
+    is_for_chips = own is not None and options.form in PACKED_FORMS and options.is_update_dequant
     return replace(options, target=own) if is_for_chips else options
 
 
 def check_options(options: ExportOptions, *, is_quantized: bool) -> None:
-    """Refuse combinations of arguments that do not work, and name one that does.
-
-    A target is refused for a float model, for a form that no packer reads, and for a file without Dequants or weights.
-    """
+    """Refuse combinations of arguments that do not work, among them a target for what no packer reads, and name one that does."""
     check_form(options.form)
     check_opset(options.opset, is_quantized=is_quantized, is_dynamo=options.dynamo)
     if options.target is not None:
         where = f"export: target={options.target!r}"
-        if not is_quantized:
-            raise UsageError(f"{where} is for quantized models. Call linger.init(model) first, or leave target out.")
+        refuse_if(
+            not is_quantized, f"{where} is for quantized models. Call linger.init(model) first, or leave target out."
+        )
         check_packed(options.form, options.target)
-        if not options.is_update_dequant:
-            raise UsageError(f"{where} cannot be judged with is_update_dequant=False, whose file does not run.")
-        if not options.export_params:
-            raise UsageError(
-                f"{where} needs weights in the file: packers refuse one without. Leave export_params at True."
-            )
-    if options.dynamic_axes and options.dynamic_shapes:
-        raise UsageError("export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.")
+        refuse_if(
+            not options.is_update_dequant,
+            f"{where} cannot be judged with is_update_dequant=False, whose file does not run.",
+        )
+        refuse_if(
+            not options.export_params,
+            f"{where} needs weights in the file: packers refuse one without. Leave export_params at True.",
+        )
+    refuse_if(
+        options.dynamic_axes and options.dynamic_shapes,
+        "export: dynamic_axes and dynamic_shapes say the same thing. Give one of them.",
+    )
 
 
 def _with_names(options: ExportOptions, inputs: Sequence[str], output_count: int) -> ExportOptions:
@@ -387,16 +380,11 @@ def check_names(options: ExportOptions, ranks: Sequence[int], output_ranks: Sequ
             wrong.append(f"dynamic_axes for {name!r}, which is no input or output name")
         elif outside:
             wrong.append(f"dynamic axis {listing(outside)} of {name!r}, which has {rank} axes")
-    if wrong:
-        raise UsageError(f"export: {'; '.join(wrong)}. Match names and axes to the model's inputs and outputs.")
+    refuse_if(wrong, f"export: {'; '.join(wrong)}. Match names and axes to the model's inputs and outputs.")
 
 
 def _with_one_sample(options: ExportOptions, shapes: Sequence[tuple[int, ...]]) -> ExportOptions:
-    """The options with the batch fixed to one sample, as chips compute it; other axes stay open.
-
-    Raises:
-        UsageError: The example has several samples, or torch's newer exporter is told to leave the batch open.
-    """
+    """The options with the batch fixed to one sample, as chips compute it; refuse an example with several."""
     axes = declared_axes(options) if options.is_dynamic else {}
     names = [name for name, places in axes.items() if any(int(axis) == 0 for axis in places)]
     several = [
@@ -404,16 +392,16 @@ def _with_one_sample(options: ExportOptions, shapes: Sequence[tuple[int, ...]]) 
         for name, shape in zip(options.input_names, shapes, strict=False)
         if shape and shape[0] > 1 and (len(shape) >= _IMAGE_AXES or name in names)
     ]
-    if several:
-        raise UsageError(
-            f"export: {options.target} computes one sample at a time, and the example has {listing(several)}. Give one "
-            "sample, for example x[:1]."
-        )
-    if names and options.dynamo:
-        raise UsageError(
-            f"export: {options.target} computes one sample at a time, and dynamic_shapes leaves the batch of {listing(names)} "
-            "open. Leave that axis out of dynamic_shapes."
-        )
+    refuse_if(
+        several,
+        f"export: {options.target} computes one sample at a time, and the example has {listing(several)}. Give one "
+        "sample, for example x[:1].",
+    )
+    refuse_if(
+        names and options.dynamo,
+        f"export: {options.target} computes one sample at a time, and dynamic_shapes leaves the batch of {listing(names)} "
+        "open. Leave that axis out of dynamic_shapes.",
+    )
     if not names:
         return options
     logger.warning("export for %s: the batch of %s is fixed to 1", options.target, listing(names))
@@ -516,10 +504,7 @@ def is_large(model: nn.Module) -> bool:
 
 
 def export_large(subject: nn.Module, call: ExampleCall, options: ExportOptions, target: Path) -> None:
-    """Write the file and its data file; at no time are there two copies of the weights.
-
-    Constants are not folded: a batch norm stays a node of its own.
-    """
+    """Write the file and its data file without a second copy of the weights; constants (batch norms) are not folded."""
     content = trace(subject, call, replace(options, export_params=False, do_constant_folding=False))
     model = ir.from_proto(onnx.load_from_string(content))
     weights = dict(subject.state_dict(keep_vars=True))
@@ -554,11 +539,7 @@ def _finished(proto: onnx.ModelProto, call: ExampleCall, options: ExportOptions,
 
 
 def require_equal(model: Exportable, call: ExampleCall, content: bytes, f: Target) -> None:
-    """Prove what is to be written to `f`; a float model has no integers to compare.
-
-    Raises:
-        VerificationError: It computes something else than the model; the message says where.
-    """
+    """Refuse to write to `f` what computes something else than the model; a float model has no integers to compare."""
     if not isinstance(model, nn.Module) or runtime_of(model) is None:
         return
     result = prove(model, content, call.args, kwargs=call.kwargs, sizes=OWN_TRIALS)

@@ -20,7 +20,7 @@ from onnx_ir.passes.common import InlinePass, NameFixPass
 from torch import Tensor
 from torch._ops import OpOverload
 
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 
 CHANGED_MEANING = {
     "Softmax": 13,
@@ -77,24 +77,20 @@ class Body:
         return Body(self.name, function)
 
     def at(self, opset: int) -> onnx.FunctionProto:
-        """The function for a model of this opset, with that opset in its imports, as onnx demands.
-
-        Raises:
-            UsageError: The body needs a later opset, or means something else at this one.
-        """
+        """The function for a model of this opset, as onnx demands; refuse an opset at which the body is not what it was written as."""
         first = self.written_for
-        if first is not None and opset < first:
-            raise UsageError(
-                f"{self.name}: the body is written for opset {first} and the model has opset {opset}. "
-                f"Export with opset_version={first} or later, or give a body for opset {opset}."
-            )
+        refuse_if(
+            first is not None and opset < first,
+            f"{self.name}: the body is written for opset {first} and the model has opset {opset}. "
+            f"Export with opset_version={first} or later, or give a body for opset {opset}.",
+        )
         used = {node.op_type for node in _all_nodes(self.function.node) if node.domain in _STANDARD}
         changed = [] if first is None else sorted(op for op in used if first < CHANGED_MEANING.get(op, 0) <= opset)
-        if changed:
-            raise UsageError(
-                f"{self.name}: the body is written for opset {first}, and {listing(changed)} computes something else at "
-                f"opset {opset}. Give a body written for opset {opset}."
-            )
+        refuse_if(
+            changed,
+            f"{self.name}: the body is written for opset {first}, and {listing(changed)} computes something else at "
+            f"opset {opset}. Give a body written for opset {opset}.",
+        )
         fitted = _at_opset(self.function, opset)
         try:
             onnx.checker.check_model(_model_of([fitted]))
@@ -103,13 +99,9 @@ class Body:
         return fitted
 
 
-def read_bodies(source: BodyLike | Sequence[BodyLike], name: str) -> list[Body]:
-    """The bodies of an op, from one or several sources.
-
-    Raises:
-        UsageError: Something is no function.
-    """
-    sources: Sequence[Any] = source if isinstance(source, (list, tuple)) else [source]
+def read_bodies(source: BodyLike | Sequence[BodyLike] | None, name: str) -> list[Body]:
+    """The bodies of an op, from one or several sources, each of which must be a function."""
+    sources: Sequence[Any] = source if isinstance(source, (list, tuple)) else [] if source is None else [source]
     return [_read(one, name) for one in sources]
 
 
@@ -132,10 +124,10 @@ def _read(source: Any, name: str) -> Body:
         return Body(name, _parse(source, name))
     if isinstance(source, onnx.FunctionProto):
         return Body(name, source)
-    if not callable(getattr(source, "to_function_proto", None)):
-        raise UsageError(
-            f"{name}: a body is ONNX text, an onnxscript function or a FunctionProto, not {type(source).__name__}."
-        )
+    refuse_if(
+        not callable(getattr(source, "to_function_proto", None)),
+        f"{name}: a body is ONNX text, an onnxscript function or a FunctionProto, not {type(source).__name__}.",
+    )
     description: Any = getattr(source, "function_ir", None)
     called = {} if description is None else description.get_called_functions()
     helpers = [f.to_function_proto() for f in called.values()]
@@ -148,8 +140,9 @@ def _with_inlined(function: onnx.FunctionProto, helpers: Sequence[onnx.FunctionP
         return function
     functions = [function, *helpers]
     opsets = sorted({i.version for f in functions for i in f.opset_import if i.domain in _STANDARD})
-    if len(opsets) != 1:
-        raise UsageError(f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset.")
+    refuse_if(
+        len(opsets) != 1, f"{name}: the body and the functions it calls are written for opsets {opsets}. Use one opset."
+    )
     model = ir.from_proto(_model_of([_at_opset(f, opsets[0]) for f in functions]))
     identifier = (function.domain, function.name, "")
     expand_functions(model, lambda candidate: candidate.identifier() != identifier)
@@ -298,10 +291,8 @@ def signatures_of(op: str) -> list[TorchSignature]:
         packet = getattr(getattr(torch.ops, namespace), name)
     except (AttributeError, RuntimeError):
         return []
-    overloads = {o: getattr(packet, o) for o in packet.overloads() if not wanted or o == wanted}
-    names = {o: op if wanted else kind if o == "default" else f"{kind}.{o}" for o in overloads}
-    signatures = [_read_schema(names[o], target) for o, target in overloads.items()]
-    return [s for s in signatures if s is not None]
+    overloads = [getattr(packet, o) for o in packet.overloads() if wanted in ("", o)]
+    return [s for s in map(_read_schema, overloads) if s is not None]
 
 
 def signature_of_function(function: type[torch.autograd.Function]) -> TorchSignature:
@@ -322,14 +313,14 @@ def choose(op: str, signatures: Sequence[TorchSignature], count: int) -> TorchSi
     raise UnsupportedError(f"{op}: called with {count} arguments; the declaration knows {known}. Name the overload.")
 
 
-def _read_schema(name: str, target: OpOverload) -> TorchSignature | None:
+def _read_schema(target: OpOverload) -> TorchSignature | None:
     schema = target._schema  # noqa: SLF001 - torch has no public reader of schemas
     kinds = {a.name: _kind(a) for a in schema.arguments}
     returns_others = any(str(r.type) != "Tensor" for r in schema.returns)
     if "tensor" not in kinds.values() or returns_others or any(a.is_out for a in schema.arguments):
         return None
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-    return TorchSignature(name, kinds, defaults, len(schema.returns), target)
+    return TorchSignature(target.name(), kinds, defaults, len(schema.returns), target)
 
 
 def _kind(argument: torch._C.Argument) -> str:

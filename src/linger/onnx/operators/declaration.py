@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Any, Protocol, TypeGuard
 
 import onnx
@@ -21,7 +22,7 @@ from torch._ops import OpOverload
 from torch.onnx import symbolic_helper
 
 from linger.dialect import DOMAIN
-from linger.errors import UnsupportedError, UsageError, listing
+from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 from linger.onnx.operators.bodies import (
     UNKNOWN,
     ArgumentMap,
@@ -113,13 +114,9 @@ class Declaration:
         signature = signature.resolve(given, is_value)
         names = self.arguments.input_names(signature)
         missing = [n for n in names if given[n] is None]
-        domain = variant_domain(self.domain, missing) if missing and self.bodies else self.domain
-        if domain != self.domain and domain not in self.bodies:
-            raise UnsupportedError(
-                f"{self.to}: {listing(missing)} of {self.torch_name} is None in this call, and every body needs it. "
-                "Declare the operator with a further body that has no such input."
-            )
-        inputs = [given[n] for n in names if domain == self.domain or n not in missing]
+        domain = self._domain_without(missing)
+        left_out = [] if domain == self.domain else missing
+        inputs = [given[n] for n in names if n not in left_out]
         while inputs and inputs[-1] is None:
             inputs.pop()
         expected = len(self.bodies[domain][0].inputs) if domain in self.bodies else len(inputs)
@@ -130,25 +127,27 @@ class Declaration:
             )
         return _NodeCall(domain, self.name, inputs, self.arguments.attributes_of(signature, given, read))
 
+    def _domain_without(self, missing: Sequence[str]) -> str:
+        if not missing or not self.bodies:
+            return self.domain
+        domain = variant_domain(self.domain, missing)
+        if domain not in self.bodies:
+            raise UnsupportedError(
+                f"{self.to}: {listing(missing)} of {self.torch_name} is None in this call, and every body needs it. "
+                "Declare the operator with a further body that has no such input."
+            )
+        return domain
+
 
 def declare(
-    source: object,
-    to: str,
-    arguments: ArgumentMap,
-    *,
-    body: BodyLike | Sequence[BodyLike] | None,
-    opset: int | None,
+    source: object, to: str, arguments: ArgumentMap, *, body: BodyLike | Sequence[BodyLike] | None, opset: int | None
 ) -> Declaration:
-    """Read and check a declaration.
-
-    Raises:
-        UsageError: Something does not fit together.
-    """
+    """Read and check a declaration; refuse what does not fit together."""
     torch_op, (domain, name) = read_source(source), _read_target(to)
     bare = Declaration(torch_op, domain, name, arguments, {}, FIRST_OPSET)
     signature = _check_arguments(bare)
     bodies: dict[str, list[Body]] = {}
-    for one in [] if body is None else read_bodies(body, to):
+    for one in read_bodies(body, to):
         home = _home(bare, one, signature)
         bodies.setdefault(home, []).append(one.named(home, name))
     if domain:
@@ -189,10 +188,11 @@ def _read_target(to: str) -> tuple[str, str]:
         )
     domain, name = match["domain"] or "", match["name"]
     domain = "" if domain in _STANDARD else domain
-    if domain in _RESERVED:
-        raise UsageError(f"operator {to}: the domain {domain!r} is taken. Choose one of your own.")
-    if not domain and not onnx.defs.has(name):
-        raise UsageError(f"operator: ONNX has no op {name!r}. Write 'domain::{name}' for an op of your own.")
+    refuse_if(domain in _RESERVED, f"operator {to}: the domain {domain!r} is taken. Choose one of your own.")
+    refuse_if(
+        not domain and not onnx.defs.has(name),
+        f"operator: ONNX has no op {name!r}. Write 'domain::{name}' for an op of your own.",
+    )
     return domain, name
 
 
@@ -200,55 +200,62 @@ def _check_arguments(declared: Declaration) -> TorchSignature | None:
     """The first signature with every argument that the user has named; None if torch does not know the op yet."""
     signatures, named = declared.signatures(), set(declared.arguments.named())
     if not signatures:
-        if declared.torch_name.startswith("aten::"):
-            raise UsageError(f"operator: torch has no op {declared.torch_name!r} that takes and returns tensors.")
+        refuse_if(
+            declared.torch_name.startswith("aten::"),
+            f"operator: torch has no op {declared.torch_name!r} that takes and returns tensors.",
+        )
         return None
     fitting = next((s for s in signatures if named <= set(s.kinds)), None)
     if fitting is None:
-        unknown = [n for n in declared.arguments.named() if not any(n in s.kinds for s in signatures)]
-        known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
-        raise UsageError(
-            f"operator {declared.to}: there is no argument {listing(unknown or declared.arguments.named())}. "
-            f"The torch op is {known}."
-        )
+        raise _no_such_argument(declared, signatures)
     if not declared.domain and UNKNOWN not in fitting.kinds.values():
         _check_standard(declared, fitting)
     return fitting
+
+
+def _no_such_argument(declared: Declaration, signatures: Sequence[TorchSignature]) -> UsageError:
+    named = declared.arguments.named()
+    somewhere = {name for signature in signatures for name in signature.kinds}
+    unknown = [n for n in named if n not in somewhere] or named
+    known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
+    return UsageError(f"operator {declared.to}: there is no argument {listing(unknown)}. The torch op is {known}.")
 
 
 def _check_standard(declared: Declaration, signature: TorchSignature) -> None:
     """Refuse attributes that ONNX does not define for a standard op."""
     known = list(onnx.defs.get_schema(declared.name, "").attributes)
     strange = [n for n in declared.arguments.attribute_sources(signature) if n not in known]
-    if strange:
-        raise UsageError(
-            f"operator {declared.to}: ONNX's {declared.name} has no attribute {listing(strange)}, only "
-            f"{listing(known) or 'none'}. Say with attributes={{…}} what each is made of."
-        )
+    refuse_if(
+        strange,
+        f"operator {declared.to}: ONNX's {declared.name} has no attribute {listing(strange)}, only "
+        f"{listing(known) or 'none'}. Say with attributes={{…}} what each is made of.",
+    )
 
 
 def _home(declared: Declaration, body: Body, signature: TorchSignature | None) -> str:
     """The domain of a body: the op's own, or that of a variant without some inputs."""
     to = declared.to
-    if not declared.domain:
-        raise UsageError(f"operator {to}: ONNX defines what {to} computes. A body belongs to an op of your own domain.")
+    refuse_if(
+        not declared.domain,
+        f"operator {to}: ONNX defines what {to} computes. A body belongs to an op of your own domain.",
+    )
     if signature is None or (declared.arguments.inputs is None and UNKNOWN in signature.kinds.values()):
         return declared.domain
     given = declared.arguments.attribute_sources(signature)
-    lacking = [a for a in body.required_attributes if a not in given]
-    if lacking:
-        raise UsageError(
-            f"operator {to}: nothing gives the body's attribute {listing(lacking)}. Add it to attributes={{…}}, or "
-            "give it a default in the body."
-        )
+    lacking = [*filterfalse(given.__contains__, body.required_attributes)]
+    refuse_if(
+        lacking,
+        f"operator {to}: nothing gives the body's attribute {listing(lacking)}. Add it to attributes={{…}}, or "
+        "give it a default in the body.",
+    )
     names = declared.arguments.input_names(signature)
     if len(body.inputs) == len(names):
         return declared.domain
-    if [n for n in names if n in body.inputs] != list(body.inputs):
-        raise UsageError(
-            f"operator {to}: the body takes ({', '.join(body.inputs)}), the node has ({', '.join(names)}). "
-            "A body takes all inputs in order, or leaves some out and names the others as torch does."
-        )
+    refuse_if(
+        [n for n in names if n in body.inputs] != list(body.inputs),
+        f"operator {to}: the body takes ({', '.join(body.inputs)}), the node has ({', '.join(names)}). "
+        "A body takes all inputs in order, or leaves some out and names the others as torch does.",
+    )
     return variant_domain(declared.domain, [n for n in names if n not in body.inputs])
 
 

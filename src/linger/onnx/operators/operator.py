@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch.onnx
 from torch._ops import OpOverload
 
-from linger.errors import UsageError
+from linger.errors import refuse_if
 from linger.graph.core.nodes import Changes, all_nodes, opset_of
 from linger.graph.lowering.bodies import FUNCTION_IR_VERSION
 from linger.onnx.operators.bodies import ArgumentMap, BodyLike, expand_functions
@@ -169,11 +169,11 @@ class Operator:
     def __init__(self, declaration: Declaration) -> None:
         self.declaration: Declaration = declaration
         for other in (held.declaration for held in _registered if held.declaration.to == declaration.to):
-            if other.source != declaration.source and other.bodies != declaration.bodies:
-                raise UsageError(
-                    f"operator {declaration.to}: {other.torch_name} is declared as {other.to} with another body. "
-                    "Choose another name, or unregister that declaration first."
-                )
+            refuse_if(
+                other.source != declaration.source and other.bodies != declaration.bodies,
+                f"operator {declaration.to}: {other.torch_name} is declared as {other.to} with another body. "
+                "Choose another name, or unregister that declaration first.",
+            )
         self._slots = _slots(declaration)
         for slot, content in self._slots.items():
             _owners.take(slot, self, content)
@@ -233,11 +233,14 @@ def attach_bodies(model: ir.Model, *, form: str = "dialect") -> Changes:
     for identifier in attached:
         model.functions.pop(identifier, None)
         changes.note("::".join(identifier[:2]), "function left out" if form == "bare" else "expanded in place")
-    parts: list[ir.Model | ir.Function] = [model, *model.functions.values()]
-    used = {node.domain for part in parts for node in all_nodes(part)}
-    for domain in {domain for domain, _, _ in attached} - used if form != "bare" else ():
-        model.graph.opset_imports.pop(domain, None)
+    _drop_unused_domains(model, {domain for domain, _, _ in attached})
     return changes
+
+
+def _drop_unused_domains(model: ir.Model, domains: set[str]) -> None:
+    parts: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for domain in domains - {node.domain for part in parts for node in all_nodes(part)}:
+        model.graph.opset_imports.pop(domain, None)
 
 
 def with_bodies(content: bytes, *, form: str = "dialect") -> bytes:

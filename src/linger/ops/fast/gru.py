@@ -8,13 +8,12 @@ once and the way back takes three operations a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.torch.gates import (
@@ -22,12 +21,14 @@ from linger.numeric.torch.gates import (
     Q7,
     Q11,
     SIGMOID_START,
+    CellFunctions,
     Formats,
     GatePlan,
     Weights,
     curves_at,
     is_limit_needed,
     plan_gates,
+    run_layer,
     slopes,
     start_state,
 )
@@ -94,27 +95,11 @@ def run(
     wants_reach: bool,
     known: GatePlan | None = None,
 ) -> Result:
-    """Run one layer in one or both directions, bit for bit as the integers do.
-
-    Args:
-        x: [T, B, I], multiples of 1/scale_i.
-        lengths: [B], each from 1 to T, in any order.
-        h0: [D, B, H], multiples of 1/scale_h inside o_bits; zeros if None.
-        w_ih: [D, 3·H, I], multiples of 1/scale_iw; rows r, z, n.
-        w_hh: [D, 3·H, H], multiples of 1/scale_hw.
-        b_ih: [D, 3·H], multiples of 1/(scale_i·scale_iw).
-        b_hh: [D, 3·H], multiples of 1/(scale_h·scale_hw).
-        formats: Scales and widths.
-        wants_reach: Also return how far the hidden state reached.
-        known: The plan of these parameters and formats, where it was kept.
-    """
-    tensors = (x, h0, w_ih, w_hh, b_ih, b_hh)
-    gates = known or plan(Weights(w_ih, w_hh, b_ih, b_hh), formats)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return Result(*_GRU.apply(*tensors, lengths, formats, gates, wants_reach))
-    timeline = Timeline.of(x, lengths)
-    trace = _loop(x, h0, gates, timeline, formats, is_kept=wants_reach)
-    return _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
+    """Run one layer as `run_layer` says, whose state is h0; rows are r, z, n."""
+    tensors, cell = (x, h0, w_ih, w_hh, b_ih, b_hh), CellFunctions(plan, _loop, _result, _gradients)
+    return Result(
+        *run_layer(cell, tensors, lengths, formats, is_kept=wants_reach, wants_reach=wants_reach, known=known)
+    )
 
 
 def _is_state_exact(formats: Formats) -> bool:
@@ -129,7 +114,7 @@ def _is_state_exact(formats: Formats) -> bool:
 
 
 def _loop(
-    x: Tensor, h0: Tensor | None, gates: GatePlan, timeline: Timeline, formats: Formats, *, is_kept: bool
+    x: Tensor, states: Sequence[Tensor | None], gates: GatePlan, timeline: Timeline, formats: Formats, *, is_kept: bool
 ) -> _Trace:
     """All steps, without gradients.
 
@@ -138,7 +123,7 @@ def _loop(
     parts, parts_n = _parts(gates, x, timeline)
     directions, _, batch, rows = parts.shape
     trace = _new_trace(timeline, parts.new_empty(directions, batch, rows // 3), is_kept=is_kept)
-    start_state(trace.h[0], h0, formats.scale_h)
+    start_state(trace.h[0], states[0], formats.scale_h)
     steps, is_one_floor = gates.steps(trace.h[0]), gates.is_one_floor
     view, add, floor, multiply_add = steps.view, steps.add, steps.floor, steps.multiply_add
     half, *edges = steps.numbers(
@@ -151,7 +136,8 @@ def _loop(
     sums, gates_rz, sums_n = view(room), view(by_gate[:2]), view(by_gate[2])
     place, difference, exact = (view(torch.empty_like(trace.h[0])) for _ in range(3))
     to_q7 = _to_q7(steps, formats.scale_h, half, trace.h[0])
-    is_saturating = _is_saturating(formats)
+    # the state lies between n and the old one, unless Q7 rounded that up
+    is_saturating = _is_finer(formats.scale_h) or is_limit_needed(_LARGEST_NEW, formats.scale_h, formats.o_bits)
     h, *hs = view(trace.h)
     kept = [per_step(view(t), timeline.steps) for t in (*trace[1:], *trace.gates.unbind(1))]
     for part, part_n, next_h, h_n, places, gate, new_places, new, r, z in zip(
@@ -194,11 +180,6 @@ def _parts(gates: GatePlan, x: Tensor, timeline: Timeline) -> tuple[Tensor, Tens
     parts_n = of_n - (addend_n - 0.5)
     of_n.copy_(addend_n)
     return parts, parts_n
-
-
-def _is_saturating(formats: Formats) -> bool:
-    """Whether the state may reach its limits: it lies between n and the old one, unless Q7 rounded that up."""
-    return _is_finer(formats.scale_h) or is_limit_needed(_LARGEST_NEW, formats.scale_h, formats.o_bits)
 
 
 def _is_finer(scale_h: Scale) -> bool:
@@ -248,53 +229,30 @@ def _result(trace: _Trace, timeline: Timeline, formats: Formats, dtype: torch.dt
     return Result(timeline.outputs(h), timeline.final(h), reach)
 
 
-class _GRU(torch.autograd.Function):
-    @staticmethod
-    def forward(  # torch's apply takes positional arguments only
-        ctx: Any,
-        x: Tensor,
-        h0: Tensor | None,
-        w_ih: Tensor,
-        w_hh: Tensor,
-        b_ih: Tensor | None,
-        b_hh: Tensor | None,
-        lengths: Tensor | None,
-        formats: Formats,
-        gates: GatePlan,
-        wants_reach: bool,
-    ) -> Any:
-        del b_ih, b_hh  # the plan has them
-        timeline = Timeline.of(x, lengths)
-        trace = _loop(x, h0, gates, timeline, formats, is_kept=True)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, w_ih, w_hh, *trace)
-        ctx.timeline, ctx.formats = timeline, formats
-        result = _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
-        if isinstance(result.reach, Tensor):
-            ctx.mark_non_differentiable(result.reach)
-        return tuple(result)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, *found = ctx.saved_tensors
-        timeline: Timeline = ctx.timeline
-        wants, dtype, scale_h = ctx.needs_input_grad, x.dtype, ctx.formats.scale_h
-        w_ih, w_hh = w_ih.to(dtype), w_hh.to(dtype)
-        trace = _Trace(*(t.to(dtype) if t.is_floating_point() else t for t in found))
-        d_gates, slope = _slopes(trace, scale_h)
-        d_h = timeline.output_gradients(gradients[0], gradients[1], trace.h[1:])
-        with quiet():
-            rows, d_h0 = _walk_back(d_gates, d_h, trace.gates[:, 1], w_hh, wants_start=wants[1])
-        d_hidden = by_items(rows)
-        d_b_hh = d_hidden.sum(1) if wants[5] else None
-        d_w_hh = state_gradient(d_hidden, trace.h, scale_h) if wants[3] else None
-        # the input's part of n is not multiplied by r; all else is the same for both
-        torch.mul(slope, d_h, out=rows[..., 2 * d_h.shape[3] :])
-        d_input = by_items(rows)
-        d_b_ih = d_input.sum(1) if wants[4] else None
-        d_x, d_w_ih = input_gradients(d_input, x, w_ih, timeline, wants=(wants[0], wants[2]))
-        return d_x, d_h0, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None, None, None, None
+def _gradients(
+    trace: _Trace,
+    x: Tensor,
+    weights: tuple[Tensor, Tensor],
+    timeline: Timeline,
+    scale_h: Scale,
+    gradients: Sequence[Tensor | None],
+    wants: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Of x, h0, w_ih, w_hh, b_ih, b_hh, from those of the result."""
+    w_ih, w_hh = weights
+    d_gates, slope = _slopes(trace, scale_h)
+    d_h = timeline.output_gradients(gradients[0], gradients[1], trace.h[1:])
+    with quiet():
+        rows, d_h0 = _walk_back(d_gates, d_h, trace.gates[:, 1], w_hh, wants_start=wants[1])
+    d_hidden = by_items(rows)
+    d_b_hh = d_hidden.sum(1) if wants[5] else None
+    d_w_hh = state_gradient(d_hidden, trace.h, scale_h) if wants[3] else None
+    # the input's part of n is not multiplied by r; all else is the same for both
+    torch.mul(slope, d_h, out=rows[..., 2 * d_h.shape[3] :])
+    d_input = by_items(rows)
+    d_b_ih = d_input.sum(1) if wants[4] else None
+    d_x, d_w_ih = input_gradients(d_input, x, w_ih, timeline, wants=(wants[0], wants[2]))
+    return d_x, d_h0, d_w_ih, d_w_hh, d_b_ih, d_b_hh
 
 
 def _slopes(trace: _Trace, scale_h: Scale) -> tuple[Tensor, Tensor]:

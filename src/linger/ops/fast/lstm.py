@@ -8,24 +8,26 @@ at once: the input's part of the gates, the slopes, the gradients of the weights
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from linger.numeric.fixed import limits
 from linger.numeric.torch.gates import (
     LARGEST_INDEX,
     Q11,
     REACH,
+    CellFunctions,
     Formats,
     GatePlan,
     Weights,
     curves,
     is_limit_needed,
     plan_gates,
+    run_layer,
     slopes,
     start_state,
 )
@@ -94,40 +96,15 @@ def run(
     wants_reach: bool,
     known: GatePlan | None = None,
 ) -> Result:
-    """Run one layer in one or both directions, bit for bit as the integers do.
-
-    Args:
-        x: [T, B, I], multiples of 1/scale_i.
-        lengths: [B], each from 1 to T, in any order.
-        h0: [D, B, H], multiples of 1/scale_h inside o_bits; zeros if None.
-        c0: [D, B, H], multiples of 1/128 inside 16 bits; zeros if None.
-        w_ih: [D, 4·H, I], multiples of 1/scale_iw; rows i, f, g, o.
-        w_hh: [D, 4·H, H], multiples of 1/scale_hw.
-        b_ih: [D, 4·H], multiples of 1/(scale_i·scale_iw).
-        b_hh: [D, 4·H], multiples of 1/(scale_h·scale_hw).
-        formats: Scales and widths.
-        wants_reach: Also return how far the hidden state reached.
-        known: The plan of these parameters and formats, where it was kept.
-    """
-    tensors = (x, h0, c0, w_ih, w_hh, b_ih, b_hh)
-    gates = known or plan(Weights(w_ih, w_hh, b_ih, b_hh), formats)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return Result(*_LSTM.apply(*tensors, lengths, formats, gates, wants_reach))
-    timeline = Timeline.of(x, lengths)
-    is_kept = wants_reach or lengths is not None
-    trace = _loop(x, h0, c0, gates, timeline, formats, is_kept=is_kept)
-    return _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
+    """Run one layer as `run_layer` says, whose states are h0 and c0; c0 has multiples of 1/128 inside 16 bits, rows are i, f, g, o."""
+    tensors, is_kept = (x, h0, c0, w_ih, w_hh, b_ih, b_hh), wants_reach or lengths is not None
+    cell = CellFunctions(plan, _loop, _result, _gradients)
+    found = run_layer(cell, tensors, lengths, formats, is_kept=is_kept, wants_reach=wants_reach, known=known)
+    return Result(*found)
 
 
 def _loop(
-    x: Tensor,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    gates: GatePlan,
-    timeline: Timeline,
-    formats: Formats,
-    *,
-    is_kept: bool,
+    x: Tensor, states: Sequence[Tensor | None], gates: GatePlan, timeline: Timeline, formats: Formats, *, is_kept: bool
 ) -> _Trace:
     """All steps, without gradients.
 
@@ -140,8 +117,8 @@ def _loop(
     parts = gates.parts(x, timeline)
     directions, _, batch, rows = parts.shape
     trace = _new_trace(timeline, parts.new_empty(directions, batch, rows // 4), is_kept=is_kept)
-    start_state(trace.h[0], h0, formats.scale_h)
-    start_state(trace.values[0, 4], c0, _CELL)
+    start_state(trace.h[0], states[0], formats.scale_h)
+    start_state(trace.values[0, 4], states[1], _CELL)
     steps, zero = gates.steps(trace.h[0]), gates.zero(parts, trace.h[0])
     view, add, multiply = steps.view, steps.add, steps.multiply
     coarse = 1.5 * 32.0 / torch.finfo(parts.dtype).eps  # between 2^28 and 2^29 in float32
@@ -252,58 +229,34 @@ def _result(trace: _Trace, timeline: Timeline, formats: Formats, dtype: torch.dt
     return Result(timeline.outputs(h), timeline.final(h), c.mul_(1.0 / _CELL), reach)
 
 
-class _LSTM(torch.autograd.Function):
-    @staticmethod
-    def forward(  # torch's apply takes positional arguments only
-        ctx: Any,
-        x: Tensor,
-        h0: Tensor | None,
-        c0: Tensor | None,
-        w_ih: Tensor,
-        w_hh: Tensor,
-        b_ih: Tensor | None,
-        b_hh: Tensor | None,
-        lengths: Tensor | None,
-        formats: Formats,
-        gates: GatePlan,
-        wants_reach: bool,
-    ) -> Any:
-        del b_ih, b_hh  # the plan has them
-        timeline = Timeline.of(x, lengths)
-        trace = _loop(x, h0, c0, gates, timeline, formats, is_kept=True)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, w_ih, w_hh, *trace)
-        ctx.timeline, ctx.formats = timeline, formats
-        result = _result(trace, timeline, formats, x.dtype, wants_reach=wants_reach)
-        if isinstance(result.reach, Tensor):
-            ctx.mark_non_differentiable(result.reach)
-        return tuple(result)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, *found = ctx.saved_tensors
-        timeline: Timeline = ctx.timeline
-        wants, dtype, scale_h = ctx.needs_input_grad, x.dtype, ctx.formats.scale_h
-        w_ih, w_hh = w_ih.to(dtype), w_hh.to(dtype)
-        trace = _Trace(*(t.to(dtype) if t.is_floating_point() else t for t in found))
-        d_gates, slope = _slopes(trace, scale_h)
-        f, final_c = trace.values[:-1, 2], gradients[2]
-        if final_c is not None and timeline.valid is not None:
-            # the gradient of the final cell goes back through the padding unchanged
-            padding = ~timeline.valid.view(timeline.steps, 1, -1, 1)
-            d_gates.masked_fill_(padding.unsqueeze(1), 0.0)
-            f = f.masked_fill(padding, 1.0)
-        d_h = timeline.output_gradients(gradients[0], gradients[1], trace.h[1:])
-        d_c = torch.zeros_like(trace.h[0]) if final_c is None else final_c.to(dtype) * (1.0 / _CELL)
-        with quiet():
-            rows, d_h0 = _walk_back(d_gates, d_h, d_c, slope, f, w_hh, wants_start=wants[1])
-        d_c0 = d_c.mul_(_CELL) if wants[2] else None
-        d_rows = by_items(rows)
-        d_b_ih = d_b_hh = d_rows.sum(1) if wants[5] or wants[6] else None
-        d_x, d_w_ih = input_gradients(d_rows, x, w_ih, timeline, wants=(wants[0], wants[3]))
-        d_w_hh = state_gradient(d_rows, trace.h, scale_h) if wants[4] else None
-        return d_x, d_h0, d_c0, d_w_ih, d_w_hh, d_b_ih, d_b_hh, None, None, None, None
+def _gradients(
+    trace: _Trace,
+    x: Tensor,
+    weights: tuple[Tensor, Tensor],
+    timeline: Timeline,
+    scale_h: Scale,
+    gradients: Sequence[Tensor | None],
+    wants: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Of x, h0, c0, w_ih, w_hh, b_ih, b_hh, from those of the result."""
+    w_ih, w_hh = weights
+    d_gates, slope = _slopes(trace, scale_h)
+    f, final_c = trace.values[:-1, 2], gradients[2]
+    if final_c is not None and timeline.valid is not None:
+        # the gradient of the final cell goes back through the padding unchanged
+        padding = ~timeline.valid.view(timeline.steps, 1, -1, 1)
+        d_gates.masked_fill_(padding.unsqueeze(1), 0.0)
+        f = f.masked_fill(padding, 1.0)
+    d_h = timeline.output_gradients(gradients[0], gradients[1], trace.h[1:])
+    d_c = torch.zeros_like(trace.h[0]) if final_c is None else final_c.to(x.dtype) * (1.0 / _CELL)
+    with quiet():
+        rows, d_h0 = _walk_back(d_gates, d_h, d_c, slope, f, w_hh, wants_start=wants[1])
+    d_c0 = d_c.mul_(_CELL) if wants[2] else None
+    d_rows = by_items(rows)
+    d_b_ih = d_b_hh = d_rows.sum(1) if wants[5] or wants[6] else None
+    d_x, d_w_ih = input_gradients(d_rows, x, w_ih, timeline, wants=(wants[0], wants[3]))
+    d_w_hh = state_gradient(d_rows, trace.h, scale_h) if wants[4] else None
+    return d_x, d_h0, d_c0, d_w_ih, d_w_hh, d_b_ih, d_b_hh
 
 
 def _slopes(trace: _Trace, scale_h: Scale) -> tuple[Tensor, Tensor]:

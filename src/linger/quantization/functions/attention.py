@@ -10,8 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -38,8 +37,7 @@ Attended = tuple[Tensor, Tensor | None] | Refusal
 """What nn.MultiheadAttention returns: the attended values, and the probabilities where they are wanted."""
 
 
-@dataclass(frozen=True)
-class Masking:
+class _Masking(NamedTuple):
     """Which scores do not count, and what is added to those that do.
 
     `is_causal`: it masks later positions, so that every row keeps at least one score.
@@ -51,7 +49,7 @@ class Masking:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, masking: Masking, scale: float, dropout_p: float, call: Call
+    q: Tensor, k: Tensor, v: Tensor, masking: _Masking, scale: float, dropout_p: float, call: Call
 ) -> tuple[QTensor, QTensor] | Refusal:
     """The attended values and the probabilities, over the last two axes.
 
@@ -65,14 +63,10 @@ def attend(
     if not isinstance(scores, QTensor):
         return _FLOAT_SCORES
     if masking.blocked is not None:
-        filled = fill(scores, masking.blocked, -math.inf)
-        assert isinstance(filled, QTensor)  # −∞ always has a form
-        scores = filled
+        scores = cast(QTensor, fill(scores, masking.blocked, -math.inf))  # −∞ always has a form, and so has 0
     weights = call(torch.softmax, scores, -1)
     if masking.blocked is not None and not masking.is_causal:
-        zeroed = fill(weights, masking.blocked, 0.0)
-        assert isinstance(zeroed, QTensor)  # 0 always has one
-        weights = zeroed
+        weights = cast(QTensor, fill(weights, masking.blocked, 0.0))
     if dropout_p > 0.0:
         weights = call(F.dropout, weights, dropout_p)
     return call(torch.matmul, weights, v), weights
@@ -83,21 +77,21 @@ def causal(length: Size, source: Size, device: torch.device) -> Tensor:
     return torch.arange(source, device=device)[None, :] > torch.arange(length, device=device)[:, None]
 
 
-def read_mask(mask: Tensor | None, runtime: Runtime, *, is_taking: bool) -> Masking | Refusal:
+def read_mask(mask: Tensor | None, runtime: Runtime, *, is_taking: bool) -> _Masking | Refusal:
     """A mask of booleans (True takes part, or is blocked) or of numbers to add."""
     if mask is None:
-        return Masking()
+        return _Masking()
     if is_quantized(mask):
-        return Masking(summand=mask)
+        return _Masking(summand=mask)
     if mask.dtype == torch.bool:
-        return Masking(~mask if is_taking else mask)
+        return _Masking(~mask if is_taking else mask)
     if not mask.is_floating_point():
         return Refusal(f"a mask of type {mask.dtype} has no meaning here; use booleans")
     kind = kind_of(mask, runtime)
     learns = mask.requires_grad or kind is Kind.LEARNED
     if not learns and fact(runtime, lambda: masks_scores(mask, is_surely=kind is not Kind.FROZEN)):
-        return Masking(mask <= MASKED)
-    return Masking(summand=mask)
+        return _Masking(mask <= MASKED)
+    return _Masking(summand=mask)
 
 
 def _attention(
@@ -120,10 +114,10 @@ def _attention(
     if isinstance(masking, Refusal):
         return masking
     if is_causal:
-        masking = Masking(causal(query.shape[-2], key.shape[-2], query.device), is_causal=True)
+        masking = _Masking(causal(query.shape[-2], key.shape[-2], query.device), is_causal=True)
     factor = 1.0 / math.sqrt(int(query.shape[-1])) if scale is None else scale
-    found = attend(query, key, value, masking, factor, dropout_p, call)
-    return found if isinstance(found, Refusal) else found[0]
+    attended = attend(query, key, value, masking, factor, dropout_p, call)
+    return attended if isinstance(attended, Refusal) else attended[0]
 
 
 # nn.MultiheadAttention
@@ -139,9 +133,19 @@ def _multi_head(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, An
     bound.apply_defaults()
     given = dict(bound.arguments)
     refusal = _refused_arguments(given)
-    if refusal is not None:
-        return refusal
-    return _without_batch(given, call) if given["query"].content.dim() == 2 else _batched(given, call)
+    if refusal is not None or given["query"].content.dim() != 2:
+        return refusal or _batched(given, call)
+    # [length, width]: a batch of one
+    names = ("query", "key", "value")
+    single = {id(given[name]): call(torch.unsqueeze, given[name], 1) for name in names}
+    padding = given["key_padding_mask"]
+    batched = {name: single[id(given[name])] for name in names}
+    batched["key_padding_mask"] = None if padding is None else padding.unsqueeze(0)
+    attended = _batched(given | batched, call)
+    if isinstance(attended, Refusal):
+        return attended
+    output, weights = attended
+    return call(torch.squeeze, output, 1), None if weights is None else call(torch.squeeze, weights, 0)
 
 
 def _refused_arguments(given: dict[str, Any]) -> Refusal | None:
@@ -155,20 +159,6 @@ def _refused_arguments(given: dict[str, Any]) -> Refusal | None:
     if given["add_zero_attn"] or any(given[name] is not None for name in ("bias_k", "static_k", "static_v")):
         return Refusal("add_bias_kv, add_zero_attn and static keys have no integer form; leave them out")
     return None
-
-
-def _without_batch(given: dict[str, Any], call: Call) -> Attended:
-    """[length, width]: a batch of one."""
-    names = ("query", "key", "value")
-    single = {id(given[name]): call(torch.unsqueeze, given[name], 1) for name in names}
-    padding = given["key_padding_mask"]
-    batched = {name: single[id(given[name])] for name in names}
-    batched["key_padding_mask"] = None if padding is None else padding.unsqueeze(0)
-    found = _batched(given | batched, call)
-    if isinstance(found, Refusal):
-        return found
-    output, weights = found
-    return call(torch.squeeze, output, 1), None if weights is None else call(torch.squeeze, weights, 0)
 
 
 def _batched(given: dict[str, Any], call: Call) -> Attended:
@@ -185,10 +175,10 @@ def _batched(given: dict[str, Any], call: Call) -> Attended:
     ]
     dropout = given["dropout_p"] if given["training"] else 0.0
     q, k, v = projected
-    found = attend(q, k, v, masking, 1.0 / math.sqrt(width // heads), dropout, call)
-    if isinstance(found, Refusal):
-        return found
-    values, weights = found
+    attended = attend(q, k, v, masking, 1.0 / math.sqrt(width // heads), dropout, call)
+    if isinstance(attended, Refusal):
+        return attended
+    values, weights = attended
     joined = call(torch.reshape, call(torch.permute, values, (2, 0, 1, 3)), (length, batch, width))
     output = _output(joined, given, call)
     if not given["need_weights"]:
@@ -198,12 +188,9 @@ def _batched(given: dict[str, Any], call: Call) -> Attended:
 
 def _project(given: dict[str, Any], call: Call) -> list[Tensor]:
     """Query, key and value: three layers, each with scales of its own."""
-    if given["use_separate_proj_weight"]:
-        weights = [given[f"{name}_proj_weight"] for name in "qkv"]
-    else:
-        weights = list(given["in_proj_weight"].chunk(3))
-    bias = given["in_proj_bias"]
-    biases = [None] * 3 if bias is None else list(bias.chunk(3))
+    has_own = given["use_separate_proj_weight"]
+    weights = [given[f"{n}_proj_weight"] for n in "qkv"] if has_own else given["in_proj_weight"].chunk(3)
+    biases = [None] * 3 if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)
     inputs = (given["query"], given["key"], given["value"])
     return [call(F.linear, x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)]
 
@@ -213,44 +200,39 @@ def _output(x: QTensor, given: dict[str, Any], call: Call) -> Tensor:
     frame = x.runtime.frame
     assert frame is not None  # checked by _refused_arguments
     layer = frame.module._modules.get("out_proj")  # noqa: SLF001 - any module may have made the call
-    is_own = isinstance(layer, QuantizedBase) and getattr(layer, "weight", None) is given["out_proj_weight"]
-    if layer is not None and is_own:
+    if isinstance(layer, QuantizedBase) and getattr(layer, "weight", None) is given["out_proj_weight"]:
         return cast(Tensor, layer(x))
     return cast(Tensor, call(F.linear, x, given["out_proj_weight"], given["out_proj_bias"]))
 
 
-def _head_masks(given: dict[str, Any], batch: Size, heads: int, length: Size, source: Size) -> Masking | Refusal:
+def _head_masks(given: dict[str, Any], batch: Size, heads: int, length: Size, source: Size) -> _Masking | Refusal:
     """Both masks as one, of the shape of the scores [batch, heads, length, source]."""
     runtime, mask, padding = given["query"].runtime, given["attn_mask"], given["key_padding_mask"]
     if given["is_causal"] and padding is None and not given["need_weights"]:
-        return Masking(causal(length, source, given["query"].content.device), is_causal=True)  # as torch reads the hint
+        return _Masking(
+            causal(length, source, given["query"].content.device), is_causal=True
+        )  # as torch reads the hint
     first = read_mask(mask, runtime, is_taking=False)
     second = read_mask(padding, runtime, is_taking=False)
     if isinstance(first, Refusal) or isinstance(second, Refusal):
         return first if isinstance(first, Refusal) else second
     if second.summand is not None or (first.summand is not None and mask.dim() == 3):
         return Refusal("such a mask with other values than 0 and −∞ has no integer form; use booleans")
-    sizes = (batch, heads, length, source)
-    return Masking(_blocked(first.blocked, second.blocked, sizes), first.summand)
-
-
-def _blocked(scores: Tensor | None, keys: Tensor | None, sizes: tuple[Size, ...]) -> Tensor | None:
-    """Scores that are masked one by one, and those of masked keys."""
+    scores, keys = first.blocked, second.blocked  # masked one by one, and those of masked keys
     if scores is not None and scores.dim() == 3:
-        scores = scores.reshape(*sizes)
-    if keys is None:
-        return scores
-    keys = keys.reshape(sizes[0], 1, 1, sizes[-1])
-    return keys if scores is None else scores | keys
+        scores = scores.reshape(batch, heads, length, source)
+    if keys is not None:
+        keys = keys.reshape(batch, 1, 1, source)
+        scores = keys if scores is None else scores | keys
+    return _Masking(scores, first.summand)
 
 
 def _mean_over_heads(weights: QTensor, heads: int, call: Call) -> QTensor:
-    """The mean over an axis that is made a image's width: average pooling.
+    """The mean over an axis that is made an image's width: average pooling.
 
     It is computed on first use: most callers drop it, and a file then has no such node.
     """
-    runtime = weights.runtime
-    frame = runtime.frame
+    runtime, frame = weights.runtime, weights.runtime.frame
     assert frame is not None  # the attention layer is at work
 
     def mean() -> Tensor:

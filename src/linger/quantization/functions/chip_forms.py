@@ -9,7 +9,7 @@ a chip, so its file has the same numbers. Without a chip nothing changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
@@ -25,6 +25,7 @@ from linger.quantization.core.quantized import integer_bound
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.stored import ReadInterval
 from linger.quantization.functions.constants import number_constant
+from linger.quantization.functions.functional_layer import own_format
 from linger.targets import Status, find_target
 
 _DIFFERENCE, _SUM, _PRODUCT = "iqSub", "iqAdd", "iqMul"
@@ -76,8 +77,7 @@ def pooled_twice(
     window = _first_window((kernel[0], kernel[1]), largest) if is_wrong and is_global else None
     if window is None:
         return x, settings
-    attributes = {"kernel_shape": window, "strides": window, "pads": (0, 0, 0, 0), "ceil_mode": 0}
-    attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    attributes = {"kernel_shape": window, "strides": window, "pads": (0, 0, 0, 0), "ceil_mode": 0, **own_format(x)}
     call, rest = runtime.begin(_stateless(op), runtime.path), (kernel[0] // window[0], kernel[1] // window[1])
     first = compute(call, [x], attributes, x.scale, x.bits, lambda: avg_pool2d(x.content, window))
     return first, {**settings, "kernel_shape": rest, "strides": rest}
@@ -116,14 +116,21 @@ def saturate(x: QTensor, high: float, runtime: Runtime, real: Real | None) -> QT
     source = cast(ReadInterval, origins[0].users) if origins else None
     least = scale_for(limit, x.bits) if math.isfinite(limit) else 0.0
     with unwatched([x]):
-        result = _saturated(x, Saturation(str(runtime.target), high, x.bits, least, x.scale, source), runtime, real)
+        result = _saturated(x, _Saturation(str(runtime.target), high, x.bits, least, x.scale, source), runtime, real)
     result.origins = tuple(origin.limited(0.0, limit) for origin in origins)
     return result
 
 
-def _saturated(x: QTensor, end: Saturation, runtime: Runtime, real: Real | None) -> QTensor:
+def _saturated(x: QTensor, end: _Saturation, runtime: Runtime, real: Real | None) -> QTensor:
     call, bits, scale = runtime.begin(find_op(_RELU), runtime.path), x.bits, largest_of([x.scale, end.least])
-    call.judged = _judgment(call.name, x, end, runtime)
+    # what coverage asks for the reason of a Relu; calibration counts what the float network cuts, and asks too
+    calibration = call.now.calibration
+    if calibration is not None:
+        known = cast(_Saturation, calibration.judgments.setdefault((id(runtime), call.name), end))
+        known.see(call.name, x, end.source)
+        call.judged = known.reason
+    elif not call.now.is_real:
+        call.judged = end.reason
     is_coarse = isinstance(scale, Tensor) or x.scale < scale  # what is on a device is not looked at
     if is_coarse and end.least and not call.now.is_real:
         attributes = {"data_bits": bits, "o_bits": bits, "scale_x": x.scale, "scale_o": scale}
@@ -133,19 +140,8 @@ def _saturated(x: QTensor, end: Saturation, runtime: Runtime, real: Real | None)
     return result
 
 
-def _judgment(name: str, x: QTensor, end: Saturation, runtime: Runtime) -> Callable[[], str] | None:
-    """What coverage asks for the reason of a Relu; calibration counts what the float network cuts, and asks too."""
-    now = runtime.now
-    calibration = now.calibration
-    if calibration is None:
-        return None if now.is_real else end.reason
-    known = cast(Saturation, calibration.judgments.setdefault((id(runtime), name), end))
-    known.see(name, x, end.source)
-    return known.reason
-
-
 @dataclass
-class Saturation:
+class _Saturation:
     """A Relu in the place of a limit.
 
     Attributes:
@@ -187,21 +183,16 @@ class Saturation:
         """How many of the numbers seen the float network cuts."""
         return f"{100.0 * int(self.beyond) / self.count:.2g} %" if self.count else ""
 
-    @property
-    def _is_loose(self) -> bool:
-        """Whether numbers pass, or would pass, that the float network cuts."""
-        return self._end > self.high and (self.count is None or int(self.beyond) > 0)
-
     def reason(self) -> str:
-        """What coverage says; nothing where no number is another one."""
-        if not self._is_loose:
+        """What coverage says; nothing where no number is another one: none passes that the float network cuts."""
+        if self._end <= self.high or (self.count is not None and int(self.beyond) == 0):
             return ""
         seen = f": {self._share} of the numbers seen lie beyond" if self._share else ""
         return f"{self.chip} has no Clip, so Relu stands for it and saturates at {self._end:.3g} instead of {self.high:g}{seen}"
 
     def finding(self) -> tuple[str, str] | None:
         """What calibration says: a sentence about all such places, and what it says of this one."""
-        if not self._is_loose:
+        if not self.reason():
             return None
         what = "ReLU6" if self.high == 6.0 else f"a limit of {self.high:g}"
         finer, end = 2.0 ** (self.bits - 2) / self.least, limits(self.bits)[1] / self.least

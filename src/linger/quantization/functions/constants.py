@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
 from typing import cast
@@ -71,10 +71,10 @@ def kind_of(value: object, runtime: Runtime) -> Kind | None:
     if known is None:
         root = runtime.frames[0].module
         known = runtime.current.state_memory = {**_kinds_in(root), _SHARDS: any(map(is_sharded, root.parameters()))}
-    found: Kind | None = known.get(_memory(value))
-    if found is None and known[_SHARDS]:  # the module at work has its parameters in memory since then
-        found = _kinds_in(runtime.frames[-1].module).get(_memory(value))
-    return found
+    kind: Kind | None = known.get(_memory(value))
+    if kind is None and known[_SHARDS]:  # the module at work has its parameters in memory since then
+        kind = _kinds_in(runtime.frames[-1].module).get(_memory(value))
+    return kind
 
 
 def _kinds_in(module: nn.Module) -> dict[int, Kind]:
@@ -107,9 +107,10 @@ def number_constant(value: float, runtime: Runtime) -> QTensor:
     scale = scale_for(abs(value), CONSTANT_BITS)
     low, high = limits(CONSTANT_BITS)
     integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
+    content = torch.tensor(integer / scale, dtype=torch.float32)
     if runtime.emitter is not None:
-        return QTensor(torch.tensor(integer, dtype=integer_type(CONSTANT_BITS)), scale, CONSTANT_BITS, runtime)
-    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, CONSTANT_BITS, runtime)
+        content = torch.tensor(integer, dtype=integer_type(CONSTANT_BITS))
+    return QTensor(content, scale, CONSTANT_BITS, runtime)
 
 
 def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) -> QTensor | None:
@@ -122,7 +123,11 @@ def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) ->
     if now.is_traced:
         content, scale = _recalled(name, runtime)
         return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
-    base = _unexpanded(value, is_negated=is_negated)
+    base = value if torch.is_grad_enabled() else value.detach()
+    for axis, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
+        if stride == 0 and size > 1:  # repetitions of expand(), which a file must neither hold nor fix in number
+            base = base.narrow(axis, 0, 1)
+    base = -base if is_negated else base
     stays_there = frame.module.training or now.calibration is not None
     largest = largest_magnitude(base) if stays_there else max_abs(base)
     if not isinstance(largest, Tensor) and not math.isfinite(largest):
@@ -146,34 +151,23 @@ def quantize_floats(
     These calls are numbered by themselves: a summand that is a mask in another pass is none there, and other functions keep
     their numbers. A pass that changes ranges makes what is missing; where one that does not finds no range, the op stays float.
     """
-    frame, floats = runtime.frame, {p: given[p] for p, operand in enumerate(operands) if operand is None}
-    wrong = [_type_of(value) for value in floats.values() if not is_parameter(unwrap(value))]
+    frame, reals = runtime.frame, {p: unwrap(given[p]) for p, operand in enumerate(operands) if operand is None}
+    wrong = [given[place] for place, value in reals.items() if not is_parameter(value)]
     if wrong:
-        return Refusal(f"an operand is of type {wrong[0]}; only float tensors are quantized by themselves")
+        kind = wrong[0].dtype if isinstance(wrong[0], Tensor) else type(wrong[0]).__name__
+        return Refusal(f"an operand is of type {kind}; only float tensors are quantized by themselves")
     if frame is None or _stays_float(frame, runtime):
         return Refusal("this layer stays float, as init was asked")
     number = frame.next_index(FLOAT_OPERAND)
-    reals = {place: unwrap(value) for place, value in floats.items()}
-    reason = _why_float(op, reals, operands, frame, number, runtime)
+    keys, result_key = {p: f"{FLOAT_OPERAND}{number}_{p}" for p in reals}, f"{op.state_name}_float{number}"
+    reason = _why_float(op, reals, operands, frame, {result_key, *keys.values()}, runtime)
     if reason:
         return Refusal(reason)
-    made = list(operands)
+    quantized = [reals[p] if o is None else o for p, o in enumerate(operands)]
     for place, real in reals.items():
-        made[place] = _quantized(real, _operand_key(number, place), op.name, runtime)
-    layer = functional_layer(frame, _result_key(op, number), runtime.path, reals[min(reals)].device, runtime)
-    return cast("list[QTensor]", made), layer
-
-
-def _operand_key(number: int, place: int) -> str:
-    return f"{FLOAT_OPERAND}{number}_{place}"
-
-
-def _result_key(op: Op, number: int) -> str:
-    return f"{op.state_name}_float{number}"
-
-
-def _type_of(value: object) -> str:
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+        quantized[place] = _quantized(real, keys[place], op.name, runtime)
+    layer = functional_layer(frame, result_key, runtime.path, reals[min(reals)].device, runtime)
+    return cast("list[QTensor]", quantized), layer
 
 
 def _stays_float(frame: Frame, runtime: Runtime) -> bool:
@@ -198,23 +192,23 @@ def _why_float(
     reals: Mapping[int, Tensor],
     operands: Sequence[QTensor | None],
     frame: Frame,
-    number: int,
+    keys: Collection[str],
     runtime: Runtime,
 ) -> str:
-    """Why float tensors that meet integers stay float; empty if they do not."""
+    """Why float tensors that meet integers stay float; empty if they do not. Those on a device are not read."""
     now = runtime.now
     if now.is_traced or not (frame.module.training or now.calibration is not None):
-        keys = [f"{KEY_PREFIX}{key}" for key in (_result_key(op, number), *(_operand_key(number, p) for p in reals))]
-        is_known = now.is_real or set(keys) <= frame.module._modules.keys()  # noqa: SLF001 - as functional_layer
+        known = frame.module._modules  # noqa: SLF001 - as functional_layer
+        is_known = now.is_real or all(f"{KEY_PREFIX}{key}" in known for key in keys)
         return "" if is_known else "a float operand has no range; calibrate the model, and it is quantized"
     if runtime.keeps_float_operands and now.calibration is None:
         return "a checkpoint of an older linger has no range for its float operand; calibrate the model"
-    return _what_is_lost(op, reals.values(), operands)
+    return _what_is_lost(op, [real for real in reals.values() if real.is_cpu], operands)
 
 
-def _what_is_lost(op: Op, reals: Iterable[Tensor], operands: Sequence[QTensor | None]) -> str:
-    """Why float tensors cannot be quantized beside these operands; empty if they can. Those on a device are not read."""
-    ends = [max_abs(real) for real in reals if real.is_cpu]
+def _what_is_lost(op: Op, reals: Sequence[Tensor], operands: Sequence[QTensor | None]) -> str:
+    """Why float tensors cannot be quantized beside these operands; empty if they can."""
+    ends = list(map(max_abs, reals))
     if not all(map(math.isfinite, ends)):
         return "a float operand holds NaN or infinity"
     end = max(ends, default=0.0)
@@ -233,15 +227,6 @@ def _recalled(name: str, runtime: Runtime) -> tuple[Tensor, Scale]:
 
 def _memory(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata)  # noqa: SLF001 - a storage's identity
-
-
-def _unexpanded(t: Tensor, *, is_negated: bool) -> Tensor:
-    """The tensor, or minus it, without the repetitions of expand(), which a file must neither hold nor fix in number."""
-    for axis, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
-        if stride == 0 and size > 1:
-            t = t.narrow(axis, 0, 1)
-    t = t.detach() if not torch.is_grad_enabled() else t
-    return -t if is_negated else t
 
 
 def _expanded(values: Tensor, like: Tensor) -> Tensor:

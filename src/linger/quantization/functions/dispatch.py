@@ -296,7 +296,7 @@ def _as_product(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwarg
     if func in PRODUCTS:
         product: Product | Refusal | None = read_product(func, args, kwargs, runtime)
     else:
-        product = as_linear(func, args, kwargs, runtime) if func in MATRIX_PRODUCTS else None
+        product = as_linear(func, args, kwargs, runtime)
     if product is None:
         return NotImplemented
     if isinstance(product, Refusal):

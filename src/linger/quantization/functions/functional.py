@@ -32,6 +32,7 @@ from linger.quantization.functions.functional_layer import (
     judge_input,
     loss_of,
     output_bits,
+    own_format,
 )
 
 RELU = "Relu"
@@ -77,35 +78,30 @@ def run_functional(
         first, settings = pooled_twice(op, settings, operands[0], runtime)
         operands = [first]
     now = runtime.now
-    given = (layer, is_in_place, parameter, real if now.is_real else None)
-    is_used = op.picks or op.used_rule or _has_flat_ends(op, now)
+    how = (layer, is_in_place, parameter, real if now.is_real else None)
+    is_used = any((op.picks, op.used_rule, _has_flat_ends(op, now)))
     if not (is_used and any(o.origins for o in operands)):
-        return _run(op, operands, settings, runtime, *given)
+        return _run(op, operands, settings, runtime, *how)
     passed = _used_origins(op, operands, settings, now)
     with unwatched(operands):
-        result = _run(op, operands, settings, runtime, *given)
+        result = _run(op, operands, settings, runtime, *how)
     result.origins = passed if result is operands[0] else result.origins + passed
     return result
 
 
 def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], now: Pass) -> tuple[Origin, ...]:
     """The origins of a result that picks its operands' numbers; the operands of any other op are used here."""
-    low, high = _used_interval(op, operands, settings, now)
-    if op.picks and not settings.get("value"):  # a border of another number than zero must fit, too
-        return tuple(origin.limited(low, high) for o in operands for origin in o.origins)
-    for operand in operands:
-        operand.use(*(EVERYTHING if op.picks else (low, high)))
-    return ()
-
-
-def _used_interval(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], now: Pass) -> Interval:
-    """The numbers of its operands that an op tells apart."""
+    used = EVERYTHING  # the numbers of its operands that the op tells apart
     if _has_flat_ends(op, now):
-        return flat_ends(op.pieces, cast(float, op.output_scale), _default_bits(op))
-    if op.used_rule is None:
-        return EVERYTHING
-    ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
-    return op.used_rule(settings, cast("list[Interval]", ends))
+        used = flat_ends(op.pieces, cast(float, op.output_scale), _default_bits(op))
+    elif op.used_rule is not None:
+        ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
+        used = op.used_rule(settings, cast("list[Interval]", ends))
+    if op.picks and not settings.get("value"):  # a border of another number than zero must fit, too
+        return tuple(origin.limited(*used) for o in operands for origin in o.origins)
+    for operand in operands:
+        operand.use(*(EVERYTHING if op.picks else used))
+    return ()
 
 
 def _has_flat_ends(op: Op, now: Pass) -> bool:
@@ -123,14 +119,15 @@ def _run(
     parameter: Tensor | None,
     real: Real | None,
 ) -> QTensor:
-    has_range = op.limit is not None or op.output_scale is not None
+    has_range = (op.limit, op.output_scale) != (None, None)
     if not has_range or (op.keeps_scale_unseen and is_unseen(op, runtime)):
         return _keep_scale(op, operands[0], settings, runtime, is_in_place=is_in_place, real=real)
-    if op.last_axis is not None and settings[op.last_axis] != _LAST:
+    if settings.get(op.last_axis or "", _LAST) != _LAST:
         return _along_last_axis(op, operands[0], settings, runtime, layer, real)
     call, layer = begin_function(op, runtime, operands[0].stored.device, layer)
-    operands = _as_wanted(call, operands, layer)
-    bits = output_bits(op, layer, runtime, _widest(op, operands))
+    operands = _in_format(call, operands, layer)
+    # a reduction along an axis does not need the room that a mask made
+    bits = output_bits(op, layer, runtime, max([o.bits if op.last_axis is None else o.own_bits for o in operands]))
     if parameter is not None:
         stays_there = layer.training or call.now.calibration is not None
         operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=stays_there)]
@@ -155,20 +152,21 @@ def _run_fast(
     output: _Output,
 ) -> QTensor:
     """The op by its fast path; the gradient of a learned range needs the real values."""
-    unrounded = _unrounded(output, layer)
+    unrounded = None
+    if output.real is not None and not output.is_real and layer.ranges["o"].learned is not None:
+        # a copy where rounding may write over it
+        unrounded = output.real if output.real.requires_grad else output.real.clone()
     values = _fast_values(call, fast, operands, {**_defaults(call.op), **attributes}, output)
     if unrounded is not None:
         values = layer.ranges["o"].learn(values, unrounded, output.scale, output.bits, call.now)
-    call.note(reason=loss_of(layer), macs=_macs(call, operands, values))
+    macs = 0
+    if call.op.name == _PRODUCT and not call.now.is_exporting:  # in a trace the count would fix an open batch size
+        macs = products_of(call.op.name, [values.shape, operands[0].content.shape]) or 0
+    call.note(reason=loss_of(layer), macs=macs)
     result = QTensor(values, output.scale, output.bits, call.runtime)
     if call.runtime.recorder is not None or call.runtime.observers:
         call.record(result, operands, attributes)
     return result
-
-
-def _widest(op: Op, operands: Sequence[QTensor]) -> int:
-    """The width of the result; a reduction along an axis does not need the room that a mask made."""
-    return max([o.bits for o in operands] if op.last_axis is None else [o.own_bits for o in operands])
 
 
 class _Output(NamedTuple):
@@ -186,8 +184,7 @@ class _Output(NamedTuple):
     @property
     def given(self) -> Real | None:
         """The result of a pass in real numbers."""
-        values = self.real
-        return None if values is None or not self.is_real else lambda: values
+        return None if self.real is None or not self.is_real else lambda: cast(Tensor, self.real)
 
 
 def _observe_output(
@@ -210,16 +207,12 @@ def _observe_output(
     if call.is_learning:
         # without a fast path the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
-        values = torch.cat([o.content.detach().reshape(-1) for o in operands]) if real is None else _reached(op, real)
+        values = torch.cat([o.content.detach().reshape(-1) for o in operands]) if real is None else real
+        if real is not None and op.input_end is not None and op.last_axis is None:
+            # as far as the device's result can reach: that of GELU and SiLU is no larger than their input, which has an end
+            values = real.clamp(-op.input_end, op.input_end)
         seen = layer.ranges["o"].observe(values, call.name, call.now)
     return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real)
-
-
-def _unrounded(output: _Output, layer: QuantizedBase) -> Tensor | None:
-    """The real values that the gradient of a learned range needs; a copy where rounding may write over them."""
-    if output.real is None or output.is_real or layer.ranges["o"].learned is None:
-        return None
-    return output.real if output.real.requires_grad else output.real.clone()
 
 
 def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase, bits: int) -> Scale:
@@ -241,38 +234,20 @@ def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBas
     return scale
 
 
-def _reached(op: Op, real: Tensor) -> Tensor:
-    """A result as far as the device's can reach: that of GELU and SiLU is no larger than their input, which has an end."""
-    return real if op.input_end is None or op.last_axis is not None else real.clamp(-op.input_end, op.input_end)
-
-
-def _as_wanted(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) -> Sequence[QTensor]:
-    """The operands in the range and width that the device wants."""
+def _in_format(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase) -> Sequence[QTensor]:
+    """The operands in the device's range and width; where one exceeds its format, the largest of each row is subtracted first."""
     if call.op.input_end is not None:
-        operands = [_within_format(call, operands[0], layer)]
+        assert isinstance(layer, FunctionalLayer)  # ops with such a format are functions, not layers
+        x = operands[0]
+        judge_input(call, x, layer)
+        if layer.subtracts_max:
+            subtraction = call.runtime.begin(find_op(SUBTRACTION), call.path)
+            operands = [compute(subtraction, [x], {"dim": _LAST, **own_format(x)}, x.scale, x.bits)]
+            operands[0].own_bits = x.own_bits
     bits = call.op.input_bits
-    return (
-        operands if bits is None else [layer.ranges["x"].requantize(o, bits, call.runtime, call.path) for o in operands]
-    )
-
-
-def _within_format(call: OpCall, x: QTensor, layer: QuantizedBase) -> QTensor:
-    """The input of an op; where it exceeds the device's format, the largest number of each row is subtracted first."""
-    assert isinstance(layer, FunctionalLayer)  # ops with such a format are functions, not layers
-    judge_input(call, x, layer)
-    if not layer.subtracts_max:
-        return x
-    attributes = {"dim": _LAST, "data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
-    result = compute(call.runtime.begin(find_op(SUBTRACTION), call.path), [x], attributes, x.scale, x.bits)
-    result.own_bits = x.own_bits
-    return result
-
-
-def _macs(call: OpCall, operands: Sequence[QTensor], result: Tensor) -> int:
-    """Multiply-accumulates of an op; in a trace the count would fix an open batch size."""
-    if call.op.name != _PRODUCT or call.now.is_exporting:
-        return 0
-    return products_of(call.op.name, [result.shape, operands[0].content.shape]) or 0
+    if bits is None:
+        return operands
+    return [layer.ranges["x"].requantize(o, bits, call.runtime, call.path) for o in operands]
 
 
 def _along_last_axis(
@@ -311,9 +286,8 @@ def _fast_values(
     contents, bits = [o.content for o in operands], output.bits
     if output.is_real:
         return to_carrier(cast(Tensor, output.real), bits)
-    if (
-        isinstance(fast, ExactFastPath) and max([o.bits for o in operands]) <= bits
-    ):  # else it takes them for narrower ones
+    # else it takes them for narrower ones
+    if isinstance(fast, ExactFastPath) and max([o.bits for o in operands]) <= bits:
         can_saturate = may_saturate(output.seen, output.scale, bits)
         return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
     exact = _exact_values(call, fast, operands, attributes, output)
@@ -332,23 +306,20 @@ def _exact_values(
 ) -> Tensor:
     """What the body gives: looked up in a table, if there is one and no trace would keep it; else computed."""
     with torch.no_grad():
-        has_table = isinstance(fast, RealFastPath) and not call.now.is_exporting
-        found = cast(RealFastPath, fast).exact_values([o.content for o in operands], attributes) if has_table else None
-        if found is not None:
-            return found
+        if isinstance(fast, RealFastPath) and not call.now.is_exporting:
+            values = fast.exact_values([o.content for o in operands], attributes)
+            if values is not None:
+                return values
         return to_carrier(simulate(call.op, operands, attributes, output.scale, is_exact=True), output.bits)
 
 
 def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits: int) -> dict[str, Any]:
     """Scales and widths, as far as the op has attributes for them."""
     names, usual_bits = _format_names(op, len(operands))
-    found = {name: o.scale for name, o in zip(names, operands, strict=False)}
-    found["scale_o"] = scale_o
+    attributes = {name: o.scale for name, o in zip(names, operands, strict=False)} | {"scale_o": scale_o}
     if "data_bits" in _defaults(op):
-        found["data_bits"] = max([o.bits for o in operands])
-    if bits != usual_bits:
-        found["o_bits"] = bits
-    return found
+        attributes["data_bits"] = max([o.bits for o in operands])
+    return attributes if bits == usual_bits else attributes | {"o_bits": bits}
 
 
 @cache
@@ -372,7 +343,7 @@ def _keep_scale(
     call, is_relu = runtime.begin(op, runtime.path), op.name == RELU
     constants, attributes, is_positive = _constants(op, x, settings)
     if not op.is_scale_free and op.attributes:
-        attributes |= {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+        attributes |= own_format(x)
     if is_relu and is_in_place and not x.is_integer:
         result = _relu_in_place(call, x, attributes)
     else:
@@ -391,8 +362,7 @@ def _constants(op: Op, x: QTensor, settings: Mapping[str, Any]) -> tuple[list[Op
     if op.constants_need_scale and isinstance(x.scale, Tensor):  # thresholds, rounded where their scale is
         return [_end_there(settings[end], x) for end in ("low", "high")], {}, settings["high"] >= 0
     integers = op.make_constants(scale=x.scale, bits=x.bits, **settings)
-    is_positive = isinstance(integers[-1], tuple) or integers[-1] >= 0
-    return [_integer_constant(i, x) for i in integers], {}, is_positive
+    return [_integer_constant(i, x) for i in integers], {}, isinstance(integers[-1], tuple) or integers[-1] >= 0
 
 
 def _relu_in_place(call: OpCall, x: QTensor, attributes: Mapping[str, Any]) -> QTensor:

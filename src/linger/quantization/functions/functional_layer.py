@@ -85,7 +85,11 @@ class FunctionalLayer(QuantizedBase):
 
     def __init__(self, key: str = "", device: torch.device | None = None) -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
-        names = _range_names(key, op)
+        names: tuple[str, ...] = ("o",) if op is None or op.input_bits is None else ("x", "o")
+        if key.startswith(INPUT_KEY):
+            names = ("x",)
+        elif op is not None and "w" in op.inputs and key.startswith("function_"):
+            names = ("x", "w", "o")
         super().__init__(names, device)
         if "w" in names:
             add_widths(self)
@@ -135,7 +139,7 @@ class FunctionalLayer(QuantizedBase):
         return self.is_shared
 
     def share(self) -> None:
-        """Use the range no longer; a checkpoint has the buffer only then."""
+        """Stop using the range. Only then is this decision a buffer of the layer, and part of checkpoints."""
         self._decide(_SHARED, is_wanted=True)
         self.forget_range()
 
@@ -164,11 +168,11 @@ class FunctionalLayer(QuantizedBase):
         beyond = None if self.beyond is None else asdict(self.beyond)
         return dict(zip(_DECISIONS, self.flags, strict=True)) | {_BEYOND: beyond}
 
-    def take_decisions(self, found: Sequence[Mapping[str, Any]]) -> None:
+    def take_decisions(self, decisions: Sequence[Mapping[str, Any]]) -> None:
         """Decide what follows from the decisions of copies of the model, which have seen all data between them."""
-        self.flags = tuple(any(each[key] for each in found) for key in _DECISIONS)
+        self.flags = tuple(any(each[key] for each in decisions) for key in _DECISIONS)
         self.beyond = None
-        for each in found:
+        for each in decisions:
             if each[_BEYOND] is not None:
                 self.beyond = Beyond(**each[_BEYOND]).joined(self.beyond)
 
@@ -183,14 +187,6 @@ class FunctionalLayer(QuantizedBase):
             if name not in self._buffers:
                 state_dict.pop(prefix + name, None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def _range_names(key: str, op: Op | None) -> tuple[str, ...]:
-    if key.startswith(INPUT_KEY):
-        return ("x",)
-    if op is not None and "w" in op.inputs and key.startswith("function_"):
-        return ("x", "w", "o")
-    return ("o",) if op is None or op.input_bits is None else ("x", "o")
 
 
 @cache
@@ -235,11 +231,11 @@ def is_unseen(op: Op, runtime: Runtime) -> bool:
     frame = runtime.frame
     assert frame is not None  # as above
     holder, counter = _numbering(op, runtime)
-    found = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
+    layer = frame.module._modules.get(f"{KEY_PREFIX}{op.state_name}_{holder.indices[counter]}")  # noqa: SLF001 - as below
     if frame.module.training or runtime.now.calibration is not None:
-        has_range = found is None or (isinstance(found, FunctionalLayer) and not found.is_shared_in(runtime))
+        has_range = layer is None or (isinstance(layer, FunctionalLayer) and not layer.is_shared_in(runtime))
     else:
-        has_range = runtime.now.is_real or (isinstance(found, FunctionalLayer) and found.is_known)
+        has_range = runtime.now.is_real or (isinstance(layer, FunctionalLayer) and layer.is_known)
     if not has_range:
         holder.next_index(counter)
     return not has_range
@@ -260,19 +256,21 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device, r
     A pass in real numbers that may not change it gets one for itself.
     """
     child = KEY_PREFIX + key
-    found = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
-    if isinstance(found, FunctionalLayer):
-        return found
-    made = FunctionalLayer(key, device).train(frame.module.training)
-    made.holds_ranges = runtime.holds_ranges
-    now = runtime.now
-    is_observing = made.training or now.calibration is not None
-    if now.is_real and not is_observing:
-        return made
-    if not is_observing:
-        raise UsageError(f"{made.missing_scale(where)} An average of models (AveragedModel) is made after that.")
-    frame.module.add_module(child, made)
-    return made
+    known = frame.module._modules.get(child)  # noqa: SLF001 - getattr would hide an AttributeError of the module
+    if isinstance(known, FunctionalLayer):
+        return known
+    layer = FunctionalLayer(key, device).train(frame.module.training)
+    layer.holds_ranges = runtime.holds_ranges
+    if layer.training or runtime.now.calibration is not None:
+        frame.module.add_module(child, layer)
+    elif not runtime.now.is_real:
+        raise UsageError(f"{layer.missing_scale(where)} An average of models (AveragedModel) is made after that.")
+    return layer
+
+
+def own_format(x: QTensor) -> dict[str, Any]:
+    """The attributes of an op whose result has the scale and width of its input."""
+    return {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
 
 
 # inputs beyond the device's format
@@ -283,32 +281,26 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
     tensor of 8 bits. On another device than the CPU even its scale would have to be read, so training there decides nothing.
     Calibration and training also decide whether the largest number of each row is to be subtracted first.
     """
-    calibration = call.now.calibration
+    now, output, calibration = call.now, layer.ranges["o"], call.now.calibration
     is_training = layer.training and calibration is None
-    if not _may_look(call, x, layer, is_training=is_training):
+    # not in a trace; a float reference loses nothing, and what a schedule has frozen is decided
+    if now.is_traced or output.holds(now) or (now.is_real and not output.observes(now)):
         return
-    found = _beyond(call, x, layer, is_training=is_training)
-    can_subtract = call.op.last_axis is not None and _has_subtraction(call.runtime)
-    if is_training:
-        layer.subtract_max(is_wanted=can_subtract and found is not None)
-    if found is None:
+    if is_training and isinstance(x.scale, Tensor):
         return
-    if calibration is not None:
-        layer.subtract_max(is_wanted=can_subtract)
-    is_news, layer.beyond = layer.beyond is None, found.joined(layer.beyond)
+    beyond, target = _beyond(call, x, layer, is_training=is_training), call.runtime.target
+    # a chip without the op is simulated as it is
+    can_subtract = call.op.last_axis is not None and (target is None or find_target(target).takes(SUBTRACTION))
+    if is_training or (calibration is not None and beyond is not None):
+        layer.subtract_max(is_wanted=can_subtract and beyond is not None)
+    if beyond is None:
+        return
+    is_news, layer.beyond = layer.beyond is None, beyond.joined(layer.beyond)
     sentence = f"{call.name}: {layer.beyond}. {_remedy(call.op, layer, call.runtime, can_subtract=can_subtract)}"
     if calibration is not None:
         calibration.say(call.name, sentence)
     elif is_news:
         warnings.warn(sentence, stacklevel=2)
-
-
-def _may_look(call: OpCall, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> bool:
-    """Not in a trace; a float reference loses nothing, and what a schedule has frozen is decided."""
-    now, output = call.now, layer.ranges["o"]
-    if now.is_traced or output.holds(now) or (now.is_real and not output.observes(now)):
-        return False
-    return not (is_training and isinstance(x.scale, Tensor))
 
 
 def _beyond(call: OpCall, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
@@ -350,11 +342,6 @@ def _look(op: Op, x: QTensor) -> Beyond | None:
     lowest, low, high, low_of_cut = torch.stack([values.amin(), tops.amin(), tops.amax(), of_cut.amin()]).tolist()
     is_too_low = is_by_rows and not is_masked and low_of_cut < _VISIBLE - end
     return Beyond(low if is_masked else lowest, high, end) if high > end or is_too_low else None
-
-
-def _has_subtraction(runtime: Runtime) -> bool:
-    """Whether the subtraction may be computed: a chip without the op is simulated as it is."""
-    return runtime.target is None or find_target(runtime.target).takes(SUBTRACTION)
 
 
 def _remedy(op: Op, layer: FunctionalLayer, runtime: Runtime, *, can_subtract: bool) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -75,8 +75,7 @@ def _compare(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any],
 def _with_number(kind: str, x: QTensor, value: float) -> Tensor:
     compare = getattr(torch, kind)
     if not x.is_integer:
-        result: Tensor = compare(x.content, value)
-        return result
+        return cast(Tensor, compare(x.content, value))
     # torch compares with the number in float32
     steps = Fraction(float(np.float32(value))) * Fraction(x.scale) if math.isfinite(value) else None
     beyond = 1 << x.bits
@@ -89,8 +88,7 @@ def _with_number(kind: str, x: QTensor, value: float) -> Tensor:
     else:
         threshold = int(steps) if steps.denominator == 1 else beyond  # no integer equals a number with a fraction
     integers = x.content.to(torch.int64 if x.bits > _MASK_BITS else torch.int32)
-    found: Tensor = compare(integers, max(-beyond, min(beyond, threshold)))
-    return found
+    return cast(Tensor, compare(integers, max(-beyond, min(beyond, threshold))))
 
 
 def _with_tensor(kind: str, x: QTensor, y: QTensor) -> object:
@@ -220,25 +218,20 @@ def _fixed_number(value: Tensor, runtime: Runtime) -> float | None:
 
 def _masked_fill(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
     del call
-    given = dict(zip(("input", "mask", "value"), args, strict=False)) | kwargs
-    x, mask, value = (given.get(name) for name in ("input", "mask", "value"))
+    names = ("input", "mask", "value")
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    x, mask, value = map(arguments.get, names)
     if not is_quantized(x) or not isinstance(mask, Tensor) or x.runtime.frame is None:
         return NotImplemented
-    result = _filled_with(x, mask, value)
-    if isinstance(result, Refusal) or not func.__name__.endswith("_"):
-        return result
-    return x.overwrite(result)
-
-
-def _filled_with(x: QTensor, mask: Tensor, value: object) -> QTensor | Refusal:
-    """x with a number, or with a parameter that may learn, where the mask is set."""
     number = _number(value, x.runtime)
     learned = as_operand(value, x.runtime) if kind_of(value, x.runtime) in _PARAMETERS else None
-    if mask.dtype == torch.bool and learned is not None:
-        return _choose(learned, x, mask, x.runtime)
-    if mask.dtype != torch.bool or number is None:
+    if mask.dtype != torch.bool or (learned is None and number is None):
         return Refusal("its value is no number, or its mask no tensor of booleans")
-    return fill(x, mask, number)
+    if learned is not None:
+        result: QTensor | Refusal = _choose(learned, x, mask, x.runtime)
+    else:
+        result = fill(x, mask, cast(float, number))
+    return x.overwrite(result) if func.__name__.endswith("_") and isinstance(result, QTensor) else result
 
 
 def _where(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
@@ -261,11 +254,10 @@ def _chosen(x: object, y: object, mask: Tensor, runtime: Runtime) -> QTensor | R
     left, right = as_operand(x, runtime), as_operand(y, runtime)
     if left is not None and right is not None:
         return _choose(left, right, mask, runtime)
-    found = quantize_floats(find_op("iqWhere"), (x, y), (left, right), runtime)
-    if isinstance(found, Refusal):
-        return found
-    (left, right), layer = found
-    return _choose(left, right, mask, runtime, layer)
+    quantized = quantize_floats(find_op("iqWhere"), (x, y), (left, right), runtime)
+    if isinstance(quantized, Refusal):
+        return quantized
+    return _choose(*quantized[0], mask, runtime, quantized[1])
 
 
 def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime, own: FunctionalLayer | None = None) -> QTensor:
@@ -297,63 +289,57 @@ def masks_scores(mask: Tensor, *, is_surely: bool) -> bool:
     return bool(is_mask if is_surely else is_mask & is_masked.any())
 
 
-def _pair(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[QTensor, Tensor] | None:
-    """A quantized tensor and another one that is not, in either order."""
-    operands = (*args, *(kwargs[name] for name in ("input", "other") if name in kwargs))
-    if len(operands) != 2 or set(kwargs) - {"input", "other"}:
+def _with_mask(find: Callable[[Tensor, Runtime], Tensor | None], value: float) -> Handler:
+    """The handler of a function of two tensors, one quantized: `find` says where the other masks, which writes `value` there."""
+
+    def handle(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
+        del call
+        operands = (*args, *(kwargs[name] for name in ("input", "other") if name in kwargs))
+        if len(operands) != 2 or set(kwargs) - {"input", "other"}:
+            return NotImplemented
+        x, other = operands if is_quantized(operands[0]) else reversed(operands)
+        if (
+            not is_quantized(x)
+            or not isinstance(other, Tensor)
+            or isinstance(other, QTensor)
+            or x.runtime.frame is None
+        ):
+            return NotImplemented
+        mask = find(other, x.runtime)
+        if mask is None:
+            return NotImplemented
+        result, name = fill(x, mask, value), func.__name__
+        is_in_place = name in ("__iadd__", "__imul__") or (name.endswith("_") and "__" not in name)
+        return args[0].overwrite(result) if is_in_place and isinstance(result, QTensor) else result
+
+    return handle
+
+
+def _zeros_of(factor: Tensor, runtime: Runtime) -> Tensor | None:
+    """Where a factor of booleans, or a buffer of zeros and ones, is 0. A parameter is a factor, whatever its present values."""
+    if factor.dtype == torch.bool:
+        return ~factor
+    is_buffer = kind_of(factor, runtime) is Kind.BUFFER
+    is_mask = is_buffer and fact(runtime, lambda: bool(((factor == 0) | (factor == 1)).all()))
+    return factor == 0 if is_mask else None
+
+
+def _masked_by(summand: Tensor, runtime: Runtime) -> Tensor | None:
+    """Where a mask of 0 and −∞ masks. What learns is a summand, and so is a parameter that masks nothing: it may learn later."""
+    if not summand.is_floating_point() or summand.requires_grad:
         return None
-    x, other = operands if is_quantized(operands[0]) else reversed(operands)
-    is_other = isinstance(other, Tensor) and not isinstance(other, QTensor)
-    return (x, other) if is_quantized(x) and is_other and x.runtime.frame is not None else None
-
-
-def _kept_or_written(func: TorchFunction, args: tuple[Any, ...], result: QTensor | Refusal) -> object:
-    is_in_place = func.__name__ in ("__iadd__", "__imul__") or (
-        func.__name__.endswith("_") and "__" not in func.__name__
-    )
-    return args[0].overwrite(result) if is_in_place and isinstance(result, QTensor) else result
-
-
-def _times(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
-    """Multiply by a mask: booleans, or a buffer of zeros and ones. A parameter is a factor, whatever its present values."""
-    del call
-    found = _pair(args, kwargs)
-    if found is None:
-        return NotImplemented
-    x, other = found
-    if other.dtype == torch.bool:
-        return _kept_or_written(func, args, fill(x, ~other, 0.0))
-    runtime = x.runtime
-    is_buffer = kind_of(other, runtime) is Kind.BUFFER
-    if not is_buffer or not fact(runtime, lambda: bool(((other == 0) | (other == 1)).all())):
-        return NotImplemented
-    return _kept_or_written(func, args, fill(x, other == 0, 0.0))
-
-
-def _plus(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call: TorchFunction) -> object:
-    """Add a mask of 0 and −∞. What learns is a summand, and so is a parameter that masks nothing: it may learn later."""
-    del call
-    found = _pair(args, kwargs)
-    if found is None:
-        return NotImplemented
-    x, other = found
-    if not other.is_floating_point():
-        return NotImplemented
-    kind = kind_of(other, x.runtime)
+    kind = kind_of(summand, runtime)
     is_surely = kind is Kind.BUFFER
-    if (
-        other.requires_grad
-        or kind is Kind.LEARNED
-        or not fact(x.runtime, lambda: masks_scores(other, is_surely=is_surely))
-    ):
-        return NotImplemented
-    return _kept_or_written(func, args, fill(x, other <= MASKED, -math.inf))
+    is_mask = kind is not Kind.LEARNED and fact(runtime, lambda: masks_scores(summand, is_surely=is_surely))
+    return summand <= MASKED if is_mask else None
 
 
 MASKS: dict[TorchFunction, Handler] = {
     **dict.fromkeys(COMPARISONS, _compare),
     **dict.fromkeys(_both("masked_fill", "masked_fill_"), _masked_fill),
     **dict.fromkeys(_both("where"), _where),
-    **dict.fromkeys(_both("mul", "multiply", "mul_", "multiply_", "__mul__", "__rmul__", "__imul__"), _times),
-    **dict.fromkeys(_both("add", "add_", "__add__", "__radd__", "__iadd__"), _plus),
+    **dict.fromkeys(
+        _both("mul", "multiply", "mul_", "multiply_", "__mul__", "__rmul__", "__imul__"), _with_mask(_zeros_of, 0.0)
+    ),
+    **dict.fromkeys(_both("add", "add_", "__add__", "__radd__", "__iadd__"), _with_mask(_masked_by, -math.inf)),
 }

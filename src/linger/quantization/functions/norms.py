@@ -65,22 +65,19 @@ def run_norm(
     """
     op, range_ = call.op, layer.ranges["o"]
     scale_x = q.scale if range_.observes(call.now) else q.scale_on_host
-    _refuse_long_lines(q, frozen, settings, call)
-    real, limit = _real_result(call, q, frozen, settings), cast(Any, op.limit)
+    count = 1 if call.now.is_exporting else _line_length(q, frozen.weight_integers.numel(), settings)
+    if not is_exact(count, q.bits):
+        raise UsageError(f"{call.name}: {_not_exact(count, q.bits)}.")
+    real, at_most = _real_result(call, q, frozen, settings), cast(Any, op.limit)([scale_x, frozen.scale_w])
     if real is not None and call.now.is_real:
         call.note()
-        return range_.observe_output(call, real, bits, at_most=limit([scale_x, frozen.scale_w]), is_relu=is_relu)
+        return range_.observe_output(call, real, bits, at_most=at_most, is_relu=is_relu)
     if call.is_learning and real is not None:
         range_.observe(real, call.name, call.now, is_relu=is_relu)
-    scale_o = range_.scale_at(bits, call.name, call.now, at_most=limit([scale_x, frozen.scale_w]))
-    attributes = dict(settings) | {
-        "data_bits": q.bits,
-        "parameter_bits": PARAMETER_BITS,
-        "o_bits": bits,
-        "scale_x": q.scale,
-        "scale_w": frozen.scale_w,
-        "scale_o": scale_o,
-    }
+    scale_o = range_.scale_at(bits, call.name, call.now, at_most=at_most)
+    widths = {"data_bits": q.bits, "parameter_bits": PARAMETER_BITS, "o_bits": bits}
+    scales = {"scale_x": q.scale, "scale_w": frozen.scale_w, "scale_o": scale_o}
+    attributes = {**settings, **widths, **scales}
     call.note()
     integers = [frozen.weight_integers, frozen.bias_integers]
     if call.is_written:
@@ -165,12 +162,5 @@ def _line_length(q: QTensor, count: int, settings: Mapping[str, Any]) -> int:
 
 
 def _not_exact(count: int, bits: int) -> str:
-    return (
-        f"the sums over {count} numbers of {bits} bits would not be exact; use 8 bits here, or normalize fewer numbers"
-    )
-
-
-def _refuse_long_lines(q: QTensor, frozen: Frozen, settings: Mapping[str, Any], call: OpCall) -> None:
-    count = 1 if call.now.is_exporting else _line_length(q, frozen.weight_integers.numel(), settings)
-    if not is_exact(count, q.bits):
-        raise UsageError(f"{call.name}: {_not_exact(count, q.bits)}.")
+    sums = f"the sums over {count} numbers of {bits} bits would not be exact"
+    return f"{sums}; use 8 bits here, or normalize fewer numbers"

@@ -66,11 +66,6 @@ MATRIX_PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, tor
 """Functions whose second argument, where it is a parameter, is a transposed weight."""
 
 
-def _arguments(func: TorchFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a product by their names; torch has checked them."""
-    return {**dict(zip(("input", "weight", "bias", *PRODUCTS[func][1]), args, strict=False)), **kwargs}
-
-
 def _as_layer(func: TorchFunction, given: Mapping[str, Any]) -> Product | Refusal:
     """A call as the layer that it is; the layer's op says what it makes of the settings."""
     kind, names = PRODUCTS[func]
@@ -84,12 +79,8 @@ def _as_layer(func: TorchFunction, given: Mapping[str, Any]) -> Product | Refusa
     if x.dim() != axes + 2:
         return Refusal("an input without a batch axis has no integer form; use unsqueeze(0)")
     settings = {name: _per_axis(given.get(name, _WINDOW[name]), axes) for name in names if name in _WINDOW}
-    layer = {
-        "padding_mode": "zeros",
-        "kernel_size": tuple(map(int, weight.shape[2:])),
-        "groups": given.get("groups", 1),
-    }
-    geometry = bind(SimpleNamespace(**layer, **settings))
+    settings |= {"padding_mode": "zeros", "kernel_size": tuple(map(int, weight.shape[2:]))}
+    geometry = bind(SimpleNamespace(groups=given.get("groups", 1), **settings))
     return geometry if isinstance(geometry, Refusal) else Product(op, x, weight, bias, geometry)
 
 
@@ -115,8 +106,8 @@ def as_linear(
         return None
     if not runtime.switches.linear:
         return Refusal(reason_of("linear"))
-    found = read_product(F.linear, (x, weight.t()), {}, runtime)
-    return found if isinstance(found, Product) else None
+    product = read_product(F.linear, (x, weight.t()), {}, runtime)
+    return product if isinstance(product, Product) else None
 
 
 def read_product(
@@ -129,17 +120,18 @@ def read_product(
     reason = why_off(func, runtime.switches)
     if reason is not None:
         return Refusal(reason)
-    given = _arguments(func, args, kwargs)
+    # by their names; torch has checked them
+    given = {**dict(zip(("input", "weight", "bias", *PRODUCTS[func][1]), args, strict=False)), **kwargs}
     if isinstance(given["weight"], QTensor) or isinstance(given.get("bias"), QTensor):
         return Refusal("its weight is computed from a quantized tensor; use torch.matmul")
-    found = _as_layer(func, given)
-    if isinstance(found, Refusal):
-        return found
-    if not policy.allows(found.op.name, frame):
+    product = _as_layer(func, given)
+    if isinstance(product, Refusal):
+        return product
+    if not policy.allows(product.op.name, frame):
         return Refusal("this layer stays float, as init was asked")
-    if not _is_constant(found, runtime, frame):
+    if not _is_constant(product, runtime, frame):
         return Refusal("its weight is computed from the input; a file can only hold constant weights")
-    return found
+    return product
 
 
 def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
@@ -147,7 +139,7 @@ def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
     parameters = [t for t in (product.weight, product.bias) if t is not None]
     if all(is_state(t, runtime) for t in parameters):
         return True
-    if runtime.is_watching:
+    if runtime.current.watch is not None:
         return all(is_fixed(t, runtime) for t in parameters)
     key = f"{KEY_PREFIX}{product.op.state_name}_{frame.indices[product.op.name]}"
     return frame.module.training or key in frame.module._modules  # noqa: SLF001 - hasattr would find other things
@@ -166,21 +158,18 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     weight = product.weight if product.weight.dtype == torch.float32 else product.weight.float()
     how = (product.bias, scale_x, widths.parameter, call.name, now)
     round_weight = partial(range_w.round_weight, weight, None, *how, memory=layer.memory if layer.training else None)
-    if now.is_real:
-        scale_w = range_w.observe_weight(weight, *how)
-        y = accumulate(product.op, product.geometry, q.content, weight, product.bias)
-        return layer.ranges["o"].round_product(
-            call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel()
-        )
-    if call.is_learning:
-        rounded, scale_w = round_weight(is_real=True)
-        bias = None if product.bias is None else round_bias(product.bias, scale_x * scale_w)
-        y = accumulate(product.op, product.geometry, q.content, rounded, bias)
-        return layer.ranges["o"].round_product(
-            call, q, y, scale_w, widths.output, taps=product.weight.shape[1:].numel()
-        )
+    if now.is_real or call.is_learning:
+        if now.is_real:
+            bias, scale_w = product.bias, range_w.observe_weight(weight, *how)
+        else:
+            weight, scale_w = round_weight(is_real=True)
+            bias = None if product.bias is None else round_bias(product.bias, scale_x * scale_w)
+        y, taps = accumulate(product.op, product.geometry, q.content, weight, bias), product.weight.shape[1:].numel()
+        return layer.ranges["o"].round_product(call, q, y, scale_w, widths.output, taps=taps)
 
-    has_gradient = not now.is_traced and _has_gradient(q.content, product.weight, product.bias)
+    tensors = (q.content, product.weight, product.bias)
+    is_differentiable = torch.is_grad_enabled() and not now.is_traced
+    has_gradient = is_differentiable and any(t is not None and t.requires_grad for t in tensors)
 
     def freeze() -> Frozen:
         integers, scale_w = round_weight()
@@ -201,10 +190,6 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
         )
 
     return layer.deploy_product(call, q, frozen, product.geometry, widths, ready_for)
-
-
-def _has_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _input(x: Tensor, layer: QuantizedBase, bits: int, call: OpCall) -> QTensor:
@@ -261,13 +246,8 @@ def multiplications(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 def _as(op: str, names: Sequence[str], given: _Given, result: Tensor) -> int:
     """As many as the op of a file with these inputs."""
-    made = result.shape if isinstance(result, Tensor) else None  # a cell returns a pair, and is counted by its inputs
-    return products_of(op, [made, *(given[name].shape for name in names)]) or 0
-
-
-def _batched_sum(given: _Given, result: Tensor) -> int:
-    """addbmm adds up the products of a whole batch."""
-    return int(result.numel() * given["batch1"].shape[-1] * given["batch1"].shape[0])
+    shape = result.shape if isinstance(result, Tensor) else None  # a cell returns a pair, and is counted by its inputs
+    return products_of(op, [shape, *(given[name].shape for name in names)]) or 0
 
 
 def _bilinear(given: _Given, result: Tensor) -> int:
@@ -310,14 +290,9 @@ def _einsum(given: _Given, result: Tensor) -> int:
         before, _, after = labels.partition("...")
         sizes |= dict(zip(before, operand.shape, strict=False))
         sizes |= dict(zip(reversed(after), reversed(operand.shape), strict=False))
-    kept = output if arrow else "".join(label for label in sizes if inputs.count(label) == 1)
+    present = output if arrow else "".join(label for label in sizes if inputs.count(label) == 1)
     products = max(len(operands) - 1, 0)
-    return int(result.numel() * products * math.prod(n for label, n in sizes.items() if label not in kept))
-
-
-def _tensordot(given: _Given, result: Tensor) -> int:
-    """√(|a|·|b|/|result|) terms in each sum: |a| = outside·terms, |b| = terms·outside."""
-    return math.isqrt(given["a"].numel() * given["b"].numel() * result.numel())
+    return int(result.numel() * products * math.prod(n for label, n in sizes.items() if label not in present))
 
 
 _MATRICES = ("linear", "mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
@@ -330,7 +305,8 @@ _COUNTS: dict[str, tuple[tuple[str, ...], _Count]] = {
     "addmm": (("input", "mat1"), partial(_as, "MatMul", ("mat1",))),
     "baddbmm": (("input", "batch1"), partial(_as, "MatMul", ("batch1",))),
     "addmv": (("input", "mat"), partial(_as, "MatMul", ("mat",))),
-    "addbmm": (("input", "batch1"), _batched_sum),
+    # the products of a whole batch are added up
+    "addbmm": (("input", "b"), lambda given, y: int(y.numel() * given["b"].shape[-1] * given["b"].shape[0])),
     **{f"conv{n}d": (_CONVOLVED, partial(_as, "Conv", _CONVOLVED)) for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": (_CONVOLVED, partial(_as, "ConvTranspose", _CONVOLVED)) for n in (1, 2, 3)},
     "bilinear": (("input1", "input2", "weight"), _bilinear),
@@ -342,7 +318,8 @@ _COUNTS: dict[str, tuple[tuple[str, ...], _Count]] = {
     "scaled_dot_product_attention": (("query", "key"), _attention),
     "multi_head_attention_forward": (("query", "key", "value"), _attention_with_projections),
     "einsum": (("equation",), _einsum),
-    "tensordot": (("a", "b"), _tensordot),
+    # √(|a|·|b|/|result|) terms in each sum: |a| = outside·terms, |b| = terms·outside
+    "tensordot": (("a", "b"), lambda given, y: math.isqrt(given["a"].numel() * given["b"].numel() * y.numel())),
 }
 """By the function's name without underscores at its ends (matmul is __matmul__, addmm is addmm_): the names of its first
 arguments, and what counts."""

@@ -24,6 +24,7 @@ from linger.numeric.curves import WEIGHT_BITS
 from linger.numeric.fixed import WindowRun, adaptive_runs
 from linger.quantization.core.qtensor import QTensor, compute
 from linger.quantization.core.runtime import TorchFunction
+from linger.quantization.functions.functional_layer import own_format
 
 MOST_POOLS = 64
 """With more slices than this, the pooling stays float."""
@@ -42,14 +43,14 @@ Size = Any
 """The size of an axis: a number; in a trace a tensor, in torch.export a symbol, with which one computes alike."""
 
 Sizes = Size | Sequence[Size]
-"""One for both axes of a image, or one for each; None where an axis keeps its own."""
+"""One for both axes of an image, or one for each; None where an axis keeps its own."""
 
 Run = Callable[[TorchFunction, tuple[Any, ...]], Tensor]
 """Calls a torch function from within one on quantized tensors."""
 
 
 def pair(sizes: Sizes) -> tuple[Size, ...]:
-    """One number for each axis of a image, as far as they are given."""
+    """One number for each axis of an image, as far as they are given."""
     return tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes, sizes)
 
 
@@ -75,25 +76,21 @@ class Interpolation:
         return self.is_nearest and self.align_corners is None and not self.antialias
 
 
-def pool_runs(x: Tensor, output_size: Sizes) -> tuple[list[WindowRun], list[WindowRun]] | None:
-    """Runs of rows and of columns; None where there are too many, or where torch will refuse the call."""
-    wanted = pair(output_size)
-    if x.dim() != 4 or len(wanted) != 2:
+def pool_adaptively(func: TorchFunction, x: Tensor, output_size: Sizes, run: Run) -> Tensor | None:
+    """The pooling as other calls, each made by `run(function, arguments)`; None if there is no such form.
+
+    So it is where there are too many runs of rows and columns, or where torch will refuse the call.
+    """
+    sizes = pair(output_size)
+    if x.dim() != 4 or len(sizes) != 2:
         return None
     sides = [int(n) for n in x.shape[-2:]]
-    counts = [side if n is None else int(n) for side, n in zip(sides, wanted, strict=True)]
+    counts = [side if n is None else int(n) for side, n in zip(sides, sizes, strict=True)]
     if min(*sides, *counts) < 1:
         return None
-    rows, columns = (adaptive_runs(side, n) for side, n in zip(sides, counts, strict=True))
-    return (rows, columns) if len(rows) * len(columns) <= MOST_POOLS else None
-
-
-def pool_adaptively(func: TorchFunction, x: Tensor, output_size: Sizes, run: Run) -> Tensor | None:
-    """The pooling as other calls, each made by `run(function, arguments)`; None if there is no such form."""
-    found = pool_runs(x, output_size)
-    if found is None:
+    rows, columns = map(adaptive_runs, sides, counts)
+    if len(rows) * len(columns) > MOST_POOLS:
         return None
-    rows, columns = found
     bands = [_join([_pooled(_POOLS[func], x, row, column, run) for column in columns], -1, run) for row in rows]
     return _join(bands, -2, run)
 
@@ -124,8 +121,7 @@ def _averaged(x: QTensor, output_size: Sizes) -> QTensor | None:
         return None
     (height, rows), (width, columns) = zip(x.content.shape[2:], pair(output_size), strict=True)
     operands = [x, _membership(x, height, rows), _membership(x, width, columns)]
-    attributes = {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
-    return _computed("iqAdaptiveAvgPool", x, operands, attributes)
+    return _computed("iqAdaptiveAvgPool", x, operands, own_format(x))
 
 
 def _largest(x: QTensor, output_size: Sizes, return_indices: bool = False) -> QTensor | None:  # noqa: FBT001, FBT002 - torch's signature
@@ -148,45 +144,38 @@ def _largest_along(x: QTensor, axis: int, count: int) -> QTensor:
     picked = x.content.index_select(axis, places.reshape(-1))
     sizes = list(picked.shape)
     windows = x.like(picked.reshape(*sizes[:axis], count, -1, *sizes[axis + 1 :]))
-    found = _computed("iqLargest", windows, [windows], {"dims": axis + 1, "o_bits": x.bits})
-    return found.like(found.content.squeeze(axis + 1))
+    largest = _computed("iqLargest", windows, [windows], {"dims": axis + 1, "o_bits": x.bits})
+    return largest.like(largest.content.squeeze(axis + 1))
 
 
 def _interpolated(x: QTensor, *args: Any, **kwargs: Any) -> QTensor | None:
-    wanted = Interpolation(*args, **kwargs)
-    is_known = wanted.is_nearest or (wanted.mode == "bilinear" and x.dim() == 4)
-    if not is_known or wanted.antialias or x.dim() < 3 or _repeats(x, wanted):
+    how = Interpolation(*args, **kwargs)
+    is_known = how.is_nearest or (how.mode == "bilinear" and x.dim() == 4)
+    if not is_known or how.antialias or x.dim() < 3 or _repeats(x, how):
         return None
-    steps = _steps(x, wanted)
+    steps = _steps(x, how)
     if steps is None:
         return None
-    if wanted.is_nearest:
-        return _picked(x, steps, is_exact=wanted.mode == "nearest-exact")
-    align_corners = bool(wanted.align_corners)
-    weights = [_linear(x.content, axis, *step, align_corners=align_corners) for axis, step in enumerate(steps, start=2)]
-    attributes = {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
-    return _computed("iqInterpolate", x, [x, *weights], attributes)
-
-
-def _picked(x: QTensor, steps: list[tuple[Size, float | None]], *, is_exact: bool) -> QTensor:
-    """The nearest pixels along each axis."""
-    content = x.content
+    if not how.is_nearest:
+        turned, align = enumerate(steps, start=2), bool(how.align_corners)
+        weights = [_linear(x.content, axis, *step, align_corners=align) for axis, step in turned]
+        return _computed("iqInterpolate", x, [x, *weights], own_format(x))
+    content, is_exact = x.content, how.mode == "nearest-exact"
     for axis, (new, factor) in enumerate(steps, start=2):
         content = content.index_select(axis, _nearest(content, axis, new, factor, is_exact=is_exact))
     return x.like(content)
 
 
-def _repeats(x: QTensor, wanted: Interpolation) -> bool:
-    """Whether every pixel of a image is repeated a whole number of times, which needs no places."""
-    are_whole = all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in pair(wanted.scale_factor))
-    return wanted.is_nearest and x.dim() == 4 and are_whole
+def _repeats(x: QTensor, how: Interpolation) -> bool:
+    """Whether every pixel of an image is repeated a whole number of times, which needs no places."""
+    are_whole = all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in pair(how.scale_factor))
+    return how.is_nearest and x.dim() == 4 and are_whole
 
 
 def _computed(name: str, x: QTensor, operands: list[Any], attributes: dict[str, Any]) -> QTensor:
-    runtime = x.runtime
-    made = compute(runtime.begin(find_op(name), runtime.path), operands, attributes, x.scale, x.bits)
-    made.is_nonnegative = x.is_nonnegative
-    return made
+    result = compute(x.runtime.begin(find_op(name), x.runtime.path), operands, attributes, x.scale, x.bits)
+    result.is_nonnegative = x.is_nonnegative
+    return result
 
 
 def _quotient(a: Size, b: Size) -> Size:
@@ -203,29 +192,22 @@ def _membership(x: QTensor, side: Size, count: Size | None) -> Tensor:
     return is_inside.to(torch.int16)
 
 
-def _steps(x: QTensor, wanted: Interpolation) -> list[tuple[Size, float | None]] | None:
+def _steps(x: QTensor, how: Interpolation) -> list[tuple[Size, float | None]] | None:
     """The new size of each axis behind the channels, and the factor that decides about places; None if they are wrong."""
     old = x.content.shape[2:]
-    if (wanted.size is None) == (wanted.scale_factor is None):
+    if (how.size is None) == (how.scale_factor is None):
         return None
-    if wanted.size is not None:
-        sizes = _per_axis(wanted.size, len(old))
-        return [(new, None) for new in sizes] if len(sizes) == len(old) else None
-    factors = _per_axis(wanted.scale_factor, len(old))
-    if len(factors) != len(old) or not all(map(_is_exact, factors)):
+    numbers = how.scale_factor if how.size is None else how.size
+    numbers = list(numbers) if isinstance(numbers, (tuple, list)) else [numbers] * len(old)
+    if len(numbers) != len(old):
         return None
-    news = [_quotient(side * _ratio(f)[0], _ratio(f)[1]) for side, f in zip(old, factors, strict=True)]
-    used = [None] * len(old) if wanted.recompute_scale_factor else [float(f) for f in factors]
-    return list(zip(news, used, strict=True))
-
-
-def _per_axis(sizes: Sizes, count: int) -> list[Size]:
-    return list(sizes) if isinstance(sizes, (tuple, list)) else [sizes] * count
-
-
-def _is_exact(factor: Size) -> bool:
-    """Whether a factor is a number whose products with sizes are exact."""
-    return not isinstance(factor, Tensor) and max(_ratio(factor)) <= _LARGEST_RATIO
+    if how.size is not None:
+        return [(new, None) for new in numbers]
+    # products of other factors with sizes are not exact
+    if any(isinstance(f, Tensor) or max(_ratio(f)) > _LARGEST_RATIO for f in numbers):
+        return None
+    news = [_quotient(side * _ratio(f)[0], _ratio(f)[1]) for side, f in zip(old, numbers, strict=True)]
+    return [(new, None if how.recompute_scale_factor else float(f)) for new, f in zip(news, numbers, strict=True)]
 
 
 def _ratio(factor: float) -> tuple[int, int]:
@@ -235,12 +217,11 @@ def _ratio(factor: float) -> tuple[int, int]:
 def _nearest(content: Tensor, axis: int, new: Size, factor: float | None, *, is_exact: bool) -> Tensor:
     """`interpolation.nearest_places` of a size that may be open: float32, as torch computes it."""
     old = content.shape[axis]
-    step = _single(old, content) / _single(new, content)
+    step = _whole(old, content).to(torch.float32) / _whole(new, content).to(torch.float32)
     if factor:
         step = torch.full((1,), 1.0 / factor, dtype=torch.float32, device=content.device)
-    places = torch.floor(
-        (torch.arange(new, device=content.device).to(torch.float32) + (0.5 if is_exact else 0.0)) * step
-    )
+    number = torch.arange(new, device=content.device).to(torch.float32)
+    places = torch.floor((number + (0.5 if is_exact else 0.0)) * step)
     return torch.minimum(places.to(torch.int64), _whole(old, content) - 1)
 
 
@@ -260,8 +241,7 @@ def _linear(content: Tensor, axis: int, new: Size, factor: float | None, *, alig
     rest = torch.minimum(top - first * bottom, bottom)
     weight = _quotient(rest * (2 * _ONE) + bottom, 2 * bottom)
     second = torch.minimum(first + 1, last)
-    made: Tensor = (pixel[:, None] == first) * (_ONE - weight) + (pixel[:, None] == second) * weight
-    return made.to(torch.int16)
+    return ((pixel[:, None] == first) * (_ONE - weight) + (pixel[:, None] == second) * weight).to(torch.int16)
 
 
 def _whole(size: Size, like: Tensor) -> Tensor:
@@ -269,10 +249,6 @@ def _whole(size: Size, like: Tensor) -> Tensor:
     if isinstance(size, Tensor):
         return size.reshape(1)
     return torch.full((1,), size, dtype=torch.int64, device=like.device)
-
-
-def _single(size: Size, like: Tensor) -> Tensor:
-    return _whole(size, like).to(torch.float32)
 
 
 _FORMS: dict[TorchFunction, Callable[..., QTensor | None]] = {

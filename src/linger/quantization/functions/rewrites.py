@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -36,13 +36,9 @@ Rewrite = Callable[..., "list[Call] | None"]
 Dims = int | Sequence[int] | None
 
 
-def _square(x: Tensor) -> list[Call]:
-    return [(torch.mul, (x, x))]
-
-
-def _power(x: Tensor, exponent: object) -> list[Call] | None:
+def _power(x: Tensor, exponent: object = 2) -> list[Call] | None:
     is_square = isinstance(exponent, (int, float)) and not isinstance(exponent, bool) and exponent == 2
-    return _square(x) if is_square else None
+    return [(torch.mul, (x, x))] if is_square else None
 
 
 def _quotient(x: Tensor, other: object, *, rounding_mode: str | None = None) -> list[Call] | None:
@@ -94,8 +90,8 @@ def _variance(
     if correction not in (None, 0, 1):
         return None
     is_unbiased = bool(unbiased if correction is None else correction)
-    found = _reduced(torch.var, x, dim, is_unbiased, is_kept=keepdim)
-    return found if found is not None or correction is None else [(torch.var, (x, dim, is_unbiased, keepdim))]
+    calls = _reduced(torch.var, x, dim, is_unbiased, is_kept=keepdim)
+    return calls if calls is not None or correction is None else [(torch.var, (x, dim, is_unbiased, keepdim))]
 
 
 def _reduced(func: TorchFunction, x: Tensor, dim: Dims, *settings: object, is_kept: bool) -> list[Call] | None:
@@ -103,35 +99,24 @@ def _reduced(func: TorchFunction, x: Tensor, dim: Dims, *settings: object, is_ke
 
     None if it is of that form already, or if its axes are wrong: torch says what is wrong with them.
     """
-    axes = _axes(dim, x.dim())
-    if axes is None:
-        return None
-    if len(axes) > 1:
-        return _reduced_together(func, x, axes, *settings, is_kept=is_kept)
-    (axis,) = axes
-    if is_kept and dim == axis:
-        return None
-    reduced: list[Call] = [(func, (x, axis, *settings, True))]
-    return reduced if is_kept else [*reduced, (torch.squeeze, (None, axis))]
-
-
-def _reduced_together(func: TorchFunction, x: Tensor, axes: list[int], *settings: object, is_kept: bool) -> list[Call]:
-    """Several axes moved to the end and joined."""
     rank = x.dim()
-    others = [axis for axis in range(rank) if axis not in axes]
-    last, order = len(others), [*others, *axes]
-    moved: list[Call] = [(torch.permute, (x, tuple(order)))] if order != list(range(rank)) else []
-    joined: Call = (torch.flatten, (None if moved else x, last))
-    back: list[Call] = [(torch.unsqueeze, (None, axis)) for axis in axes] if is_kept else []
-    return [*moved, joined, (func, (None, last, *settings, True)), (torch.squeeze, (None, last)), *back]
-
-
-def _axes(dim: Dims, rank: int) -> list[int] | None:
-    """The axes that a reduction names, in ascending order; None where one is missing or named twice."""
     dims = [dim] if isinstance(dim, int) else list(dim or range(rank))
     axes = sorted({d % rank for d in dims}) if rank else []
-    is_right = len(axes) == len(dims) and all(-rank <= d < rank for d in dims)
-    return axes if axes and is_right else None
+    if not axes or len(axes) != len(dims) or not all(-rank <= d < rank for d in dims):
+        return None
+    last, calls = axes[0], cast("list[Call]", [])
+    if len(axes) > 1:  # moved to the end and joined
+        order = [*(axis for axis in range(rank) if axis not in axes), *axes]
+        last = rank - len(axes)
+        calls = [(torch.permute, (x, tuple(order)))] if order != list(range(rank)) else []
+        calls.append((torch.flatten, (None if calls else x, last)))
+    elif is_kept and dim == last:
+        return None
+    calls.append((func, (None if calls else x, last, *settings, True)))
+    if len(axes) == 1 and is_kept:
+        return calls
+    back: list[Call] = [(torch.unsqueeze, (None, axis)) for axis in axes] if is_kept else []
+    return [*calls, (torch.squeeze, (None, last)), *back]
 
 
 # functions that only move numbers
@@ -220,15 +205,13 @@ MOVES: frozenset[TorchFunction] = frozenset(
 
 
 def _pixel_shuffle(x: Tensor, upscale_factor: int) -> list[Call] | None:
-    r = upscale_factor
-    is_right = x.dim() == 4 and x.shape[1] % (r * r) == 0  # else torch says what is wrong with it
-    return [(shuffle_pixels, (x, r))] if is_right else None
+    is_right = x.dim() == 4 and x.shape[1] % upscale_factor**2 == 0  # else torch says what is wrong with it
+    return [(shuffle_pixels, (x, upscale_factor))] if is_right else None
 
 
 def _pixel_unshuffle(x: Tensor, downscale_factor: int) -> list[Call] | None:
-    r = downscale_factor
-    is_right = x.dim() == 4 and x.shape[2] % r == 0 and x.shape[3] % r == 0
-    return [(unshuffle_pixels, (x, r))] if is_right else None
+    is_right = x.dim() == 4 and all(n % downscale_factor == 0 for n in x.shape[2:])
+    return [(unshuffle_pixels, (x, downscale_factor))] if is_right else None
 
 
 def _padded(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> list[Call] | None:
@@ -238,30 +221,29 @@ def _padded(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 
 def _interpolated(x: Tensor, *args: Any, **kwargs: Any) -> list[Call] | None:
     """Nearest interpolation picks pixels; by whole factors, of images, it repeats each, also where sizes are open."""
-    wanted = Interpolation(*args, **kwargs)
-    if not wanted.picks_pixels or x.dim() < 3:
+    how = Interpolation(*args, **kwargs)
+    if not how.picks_pixels or x.dim() < 3:
         return None
     old = tuple(x.shape[2:])
-    whole = _whole_factors(old, wanted.size, wanted.scale_factor)
+    whole = _whole_factors(old, how.size, how.scale_factor)
     if whole is not None:
         return [(repeat_pixels, (x, *whole))]
-    found = output_sizes(old, wanted.size, wanted.scale_factor)
-    if found is None or min(*old, *found[0]) < 1:
+    sizes = output_sizes(old, how.size, how.scale_factor)
+    if sizes is None or min(*old, *sizes[0]) < 1:
         return None  # torch says what is wrong
-    new, factors = found
-    used = [None if wanted.recompute_scale_factor else factor for factor in factors]
-    is_exact = wanted.mode == "nearest-exact"
+    new, factors = sizes
+    used = [None if how.recompute_scale_factor else factor for factor in factors]
+    is_exact = how.mode == "nearest-exact"
     places = [nearest_places(int(n), *rest, is_exact=is_exact) for n, *rest in zip(old, new, used, strict=True)]
     return [(pick_pixels, (x, tuple(places)))]
 
 
 def _whole_factors(old: tuple[int, ...], size: Sizes | None, scale_factor: Sizes | None) -> tuple[int, int] | None:
-    """How often each pixel of a image is repeated; the sizes themselves are looked at only where they must be."""
+    """How often each pixel of an image is repeated; the sizes themselves are looked at only where they must be."""
     if len(old) != 2 or (size is None) == (scale_factor is None):
         return None
-    if scale_factor is not None:
-        factors = pair(scale_factor)
-    else:
+    factors = pair(scale_factor)
+    if scale_factor is None:
         factors = tuple(new / before if before else 0 for new, before in zip(pair(size), old, strict=False))
     if len(factors) != 2 or any(f < 1 or f != int(f) for f in factors):
         return None
@@ -270,7 +252,7 @@ def _whole_factors(old: tuple[int, ...], size: Sizes | None, scale_factor: Sizes
 
 # signals as images of one row
 _ROWS = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "output_size": 1}
-"""Settings that a image has for two axes, and what each is for the axis of size 1."""
+"""Settings that an image has for two axes, and what each is for the axis of size 1."""
 
 _DEFAULTS = {"padding": 0, "dilation": 1, "output_padding": 0, "groups": 1, "bias": None}
 _DEFAULTS |= {"ceil_mode": False, "count_include_pad": True, "return_indices": False}
@@ -284,25 +266,22 @@ def _as_image(func: TorchFunction, *names: str) -> Rewrite:
         given["stride"] = given.get("stride") or given.get("kernel_size", 1)
         if x.dim() != 3 or given["return_indices"]:
             return None
-        values = [_beside(name, given[name]) for name in names]
+        for name in _ROWS.keys() & given.keys():  # with the axis of size 1
+            value = given[name]
+            given[name] = (_ROWS[name], int(value[0] if isinstance(value, (tuple, list)) else value))
+        if "weight" in given:
+            given["weight"] = given["weight"].unsqueeze(-2)
+        values = [given[name] for name in names]
         return [(torch.unsqueeze, (x, -2)), (func, (None, *values)), (torch.squeeze, (None, -2))]
 
     return rewrite
-
-
-def _beside(name: str, value: Any) -> object:
-    """An argument with the axis of size 1."""
-    if name == "weight":
-        return value.unsqueeze(-2)
-    return (_ROWS[name], int(value[0] if isinstance(value, (tuple, list)) else value)) if name in _ROWS else value
 
 
 REWRITES: dict[TorchFunction, Rewrite] = {
     **dict.fromkeys(
         (torch.neg, torch.negative, Tensor.neg, Tensor.negative, Tensor.__neg__), lambda x: [(torch.mul, (x, -1.0))]
     ),
-    **dict.fromkeys((torch.square, Tensor.square), _square),
-    **dict.fromkeys((torch.pow, Tensor.pow, Tensor.__pow__), _power),
+    **dict.fromkeys((torch.square, Tensor.square, torch.pow, Tensor.pow, Tensor.__pow__), _power),
     **dict.fromkeys((torch.div, torch.true_divide, torch.divide, Tensor.div, Tensor.true_divide), _quotient),
     **dict.fromkeys((Tensor.divide, Tensor.__truediv__, Tensor.__div__), _quotient),
     **dict.fromkeys((torch.reciprocal, Tensor.reciprocal), lambda x: [(Tensor.__rtruediv__, (x, 1.0))]),
@@ -371,8 +350,7 @@ def _einsum(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
     def permuted(x: Tensor, present: str, wanted: str) -> Tensor:
         order = [present.index(label) for label in wanted]
-        result: Tensor = x if order == sorted(order) else call(torch.permute, x, order)
-        return result
+        return cast(Tensor, x if order == sorted(order) else call(torch.permute, x, order))
 
     x = permuted(operands[0], left, batch + rows + inner)
     y = permuted(operands[1], right, batch + inner + columns)
@@ -381,10 +359,10 @@ def _einsum(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 def _product_labels(equation: str) -> tuple[tuple[str, str, str], tuple[str, str, str, str]] | None:
     """The labels of operands and result, and those of batch, rows, inner axis and columns; None if it is no product."""
-    found = re.fullmatch(r"([A-Za-z]+),([A-Za-z]+)->([A-Za-z]+)", equation)
-    if found is None or any(len(set(labels)) != len(labels) for labels in found.groups()):
+    match = re.fullmatch(r"([A-Za-z]+),([A-Za-z]+)->([A-Za-z]+)", equation)
+    if match is None or any(len(set(labels)) != len(labels) for labels in match.groups()):
         return None
-    left, right, out = found.groups()
+    left, right, out = match.groups()
     batch, inner = _among(left, set(right) & set(out)), _among(left, set(right) - set(out))
     rows, columns = _among(left, set(left) - set(right)), _among(right, set(right) - set(left))
     has_rows = len(rows) == 1 or (len(rows) > 1 and not batch)
@@ -406,16 +384,10 @@ def _sum_and_product(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[st
     if given.get("beta", 1) != 1 or given.get("alpha", 1) != 1:
         return Refusal("beta and alpha have no integer form; multiply first")
     summand, x, y = (given[name] for name in names)
-    if _is_layer(summand, x, y):
+    is_layer = isinstance(x, QTensor) and y.dim() == 2 and is_state(y, x.runtime) and is_state(summand, x.runtime)
+    if is_layer and summand.dim() == 1:
         return call(F.linear, x, y.t(), summand)
     return call(torch.add, call(torch.matmul, x, y), summand)
-
-
-def _is_layer(summand: Tensor, x: Tensor, y: Tensor) -> bool:
-    """Whether summand + x·y has parameters of the model as weight and bias."""
-    if not isinstance(x, QTensor) or y.dim() != 2:
-        return False
-    return is_state(y, x.runtime) and is_state(summand, x.runtime) and summand.dim() == 1
 
 
 _SINGLE = ("input", "mat1", "mat2")

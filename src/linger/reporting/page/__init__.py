@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
-from linger.errors import UsageError
+from linger.errors import refuse_if
 from linger.reporting.facts import Run
 from linger.reporting.verdict import Verdict, memory_needed, verdict_of
 
@@ -48,8 +48,7 @@ def render_page(runs: Sequence[Run], title: str | None = None) -> str:
     Raises:
         UsageError: There is no run.
     """
-    if not runs:
-        raise UsageError("A report needs at least one run; none was given. Give an ONNX file or a run's data.")
+    refuse_if(not runs, "A report needs at least one run; none was given. Give an ONNX file or a run's data.")
     script = "".join(_read(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     verdicts = [verdict_of(run) for run in runs]

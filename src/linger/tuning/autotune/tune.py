@@ -231,21 +231,26 @@ def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[P
 def _problem(row: LayerRow, layer: nn.Module, items: Sequence[Item]) -> Problem | None:
     assert isinstance(layer, (QuantLayer, QuantRecurrent))  # as the caller chose it
     widths = {"weight": layer.widths.parameter, "output": layer.widths.output}
-    own = [item for item in items if item.module == row.name and item.role in widths and _loses(item)]
+    own = [item for item in items if item.module == row.name and _loses(item)]
     if not own:
         return None
     worst = min(own, key=lambda item: (widths[item.role], item.sqnr_8))  # of the narrowest, what loses most
     bits = widths[worst.role]
     if bits > _USUAL_BITS:  # what the weights and the output cost at 8 bits is not the cause
         return Problem(row.name, "layer", bits, row.born_db, "inside the layer", "Its tensors are wide already.")
-    cause = "outlier" if (worst.outlier_bits or 0.0) >= _OUTLIER_BITS else "narrow width"
-    if (worst.channel_bits or 0.0) >= _SPREAD_BITS:
-        cause = "channel spread"
-    return Problem(worst.name, worst.role, bits, row.born_db, cause, worst.advice)
+    return Problem(worst.name, worst.role, bits, row.born_db, _cause(worst), worst.advice)
 
 
 def _loses(item: Item) -> bool:
-    return item.sqnr_8 is not None and (item.sqnr_8 < FAIR_DB or item.limit is not None or item.needs_width)
+    """Whether a weight or an output loses much at 8 bits."""
+    loses = item.sqnr_8 is not None and (item.sqnr_8 < FAIR_DB or item.limit is not None or item.needs_width)
+    return loses and item.role in ("weight", "output")
+
+
+def _cause(item: Item) -> str:
+    if (item.channel_bits or 0.0) >= _SPREAD_BITS:
+        return "channel spread"
+    return "outlier" if (item.outlier_bits or 0.0) >= _OUTLIER_BITS else "narrow width"
 
 
 def wide_shares(model: nn.Module) -> tuple[float, float]:

@@ -125,21 +125,28 @@ class _Shift:
 
 
 def _correct(model: nn.Module, reference: nn.Module, batches: Sequence[Batch]) -> list[Change]:
-    modules = dict(model.named_modules())
-    recurrent = {path: m for path, m in modules.items() if isinstance(m, QuantRecurrent)}
+    recurrent = _layers(model, QuantRecurrent)
     biased = [path for path, layer in recurrent.items() if layer.bias]
-    attention = [path for path, m in modules.items() if isinstance(m, nn.MultiheadAttention)]
-    products = {path: m.bn is not None for path, m in modules.items() if isinstance(m, QuantLayer) and m.can_shift}
-    # any other vector may be the bias of a function in a user's own forward
-    owned = {id(p) for layer in modules.values() if isinstance(layer, QuantizedBase) for p in layer.parameters()}
-    free = [name for name, p in model.named_parameters() if p.dim() == 1 and id(p) not in owned]
-    sweep = _Sweep(model, reference, float_means(reference, batches, products, biased, attention, free))
+    products = {path: layer.bn is not None for path, layer in _layers(model, QuantLayer).items() if layer.can_shift}
+    attention = list(_layers(model, nn.MultiheadAttention))
+    means = float_means(reference, batches, products, biased, attention, _function_biases(model))
+    sweep = _Sweep(model, reference, means)
     sweep.run(batches)
     more = max([sum(recurrent[path].num_layers for path in biased), int(sweep.is_repeated)])
     for _ in range(min(more, _MOST_SWEEPS - 1)):
         sweep.run(batches)
     left_alone = [Change(path, "left alone: it has no bias") for path in recurrent if path not in biased]
     return sweep.apply() + left_alone
+
+
+def _layers(model: nn.Module, kind: type[nn.Module]) -> dict[str, Any]:
+    return {path: layer for path, layer in model.named_modules() if isinstance(layer, kind)}
+
+
+def _function_biases(model: nn.Module) -> list[str]:
+    """Keys of the parameters that may be the bias of a function in a user's own forward."""
+    owned = {id(p) for layer in model.modules() if isinstance(layer, QuantizedBase) for p in layer.parameters()}
+    return [name for name, p in model.named_parameters() if p.dim() == 1 and id(p) not in owned]
 
 
 class _Sweep:

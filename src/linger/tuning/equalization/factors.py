@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -108,24 +109,20 @@ class Chains:
     def __init__(self, watch: Watch, model: nn.Module, limited: Iterable[Clip]) -> None:
         self._channels = channels = watch.channels
         self.layers = list(watch.layers.values())
-        numbers = {int(n) for layer in self.layers for n in (*layer.rows, *layer.columns)}
+        numbers = set(chain.from_iterable((*layer.rows.tolist(), *layer.columns.tolist()) for layer in self.layers))
         self._roots = {number: channels.find(number) for number in numbers}
         free = sorted(set(self._roots.values()) - {PINNED})
         self._index = {root: i for i, root in enumerate(free)} | {PINNED: len(free)}
         self.count = len(free)
-        limits = np.full(self.count + 1, np.inf)
-        for clip in limited:
-            places = self._places(clip.numbers)
-            limits[places] = np.minimum(limits[places], clip.limit)
-        self.limits = limits[: self.count]
+        self.limits = self._limits(limited)
         seen, state = channels.largest(), state_of(model)
         observed = np.array([seen.get(root, 0.0) for root in free])
         self.largest = np.where(np.isfinite(self.limits), self.limits, observed)
-        # a batch norm counts as a part of the products that it reads
-        inside = {
-            id(layer.reader) for layer in self.layers if layer.reader is not None and layer.reader.norm is not None
-        }
-        self._sides = [self._side(layer, state) for layer in self.layers if id(layer) not in inside]
+        readers = {
+            id(layer.reader) for layer in self.layers
+        }  # a batch norm counts as a part of the products that it reads
+        own = [layer for layer in self.layers if layer.norm is None or id(layer) not in readers]
+        self._sides = [self._side(layer, state) for layer in own]
         self.groups = self._grouped()
 
     def _places(self, numbers: Iterable[int]) -> Numbers:
@@ -136,6 +133,13 @@ class Chains:
         rows = layer.rows if layer.reader is None else layer.reader.rows
         taps = 1 if layer.weight is None else state[layer.weight][0, 0].numel()
         return _Side(layer, matrix, energy, taps, self._places(rows), self._places(layer.columns))
+
+    def _limits(self, limited: Iterable[Clip]) -> Array:
+        limits = np.full(self.count + 1, np.inf)
+        for clip in limited:
+            places = self._places(clip.numbers)
+            limits[places] = np.minimum(limits[places], clip.limit)
+        return limits[: self.count]
 
     def _grouped(self) -> Numbers:
         """Channels that are rows of one layer are of one group."""
@@ -270,7 +274,8 @@ class Chains:
 
     def offsets(self) -> dict[int, float]:
         """What channels may give away, by their numbers."""
-        return find_offsets(self.layers, self._channels)
+        by_root = find_offsets(self.layers, self._channels)
+        return {number: by_root[root] for number, root in self._roots.items() if root in by_root}
 
     def factors(self, exponents: Array) -> dict[int, float]:
         """Factors by the numbers of channels."""

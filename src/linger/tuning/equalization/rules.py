@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from linger.analysis.batches import Function
 from linger.tuning.equalization.watching import ANY, PINNED, Call, Clip, Form, Rules, Watch, as_numbers, tensors
 
 _SIGNED = ("leaky_relu", "prelu", "abs", "neg")
@@ -99,18 +101,17 @@ def _add(watch: Watch, call: Call) -> bool:
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         number = second if isinstance(first, Tensor) else first
         return not isinstance(number, Tensor) and number == 0 and _same(watch, call._replace(name="relu"))
-    labels = [watch.channels.labels(t) for t in (first, second)]
-    if all(one is None for one in labels):
+    a, b = watch.channels.labels(first), watch.channels.labels(second)
+    if a is None and b is None:
         return True
     watch.channels.keep_origin(first)
     watch.channels.keep_origin(second)
-    joined = watch.channels.join_labels(*(_or_pinned(one, t) for one, t in zip(labels, (first, second), strict=True)))
+    joined = watch.channels.join_labels(_or_pinned(a, first), _or_pinned(b, second))
     watch.observe_made(first)
     watch.observe_made(second)
     watch.channels.label(call.output, joined)
-    axes = [d for d in range(joined.dim()) if joined.shape[d] > 1]
-    if len(axes) == 1:  # the channels of the sum lie along one axis
-        watch.channels.observe(call.output, axes[0], as_numbers(joined.reshape(-1)))
+    if sum(size > 1 for size in joined.shape) == 1:  # the channels of the sum lie along one axis
+        watch.channels.observe(call.output, int(np.argmax(joined.shape)), as_numbers(joined.reshape(-1)))
     return True
 
 
@@ -122,18 +123,22 @@ def _or_pinned(labels: Tensor | None, tensor: Tensor) -> Tensor:
 
 def _scaled(watch: Watch, call: Call) -> bool:
     """A product with, or a quotient by, numbers that carry no factor."""
-    operands = (call.x, call.given.get("other"))
-    for operand in operands:
-        if isinstance(operand, Tensor):
-            watch.channels.keep_origin(operand)
-    labels = [watch.channels.labels(operand) if isinstance(operand, Tensor) else None for operand in operands]
-    is_quotient = "div" in call.name and (labels[1] is not None or call.given.get("rounding_mode") is not None)
-    if is_quotient or None not in labels:
+    first, second = (_labels_and_origin(watch, operand) for operand in (call.x, call.given.get("other")))
+    is_quotient = "div" in call.name and (second is not None or call.given.get("rounding_mode") is not None)
+    if is_quotient or (first is not None and second is not None):
         return False
-    for one in labels:
-        if one is not None:
-            watch.channels.label(call.output, one)
+    labels = second if first is None else first
+    if labels is not None:
+        watch.channels.label(call.output, labels)
     return True
+
+
+def _labels_and_origin(watch: Watch, operand: object) -> Tensor | None:
+    """The labels of an operand, to which no constant can be added from now on."""
+    if not isinstance(operand, Tensor):
+        return None
+    watch.channels.keep_origin(operand)
+    return watch.channels.labels(operand)
 
 
 # functions that move numbers, or reduce them along some axes
@@ -145,7 +150,8 @@ def _move(watch: Watch, call: Call) -> bool:
     def labeled(leaf: object) -> object:
         return _or_pinned(watch.channels.labels(leaf), leaf) if isinstance(leaf, Tensor) else leaf
 
-    func = {"view": torch.Tensor.reshape, "view_as": torch.Tensor.reshape_as}.get(call.name, call.func)
+    reshaping: dict[str, Function] = {"view": torch.Tensor.reshape, "view_as": torch.Tensor.reshape_as}
+    func = reshaping.get(call.name, call.func)
     result = func(tree_map(labeled, call.x), *call.args[1:], **call.kwargs)
     for output, labels in zip(tensors(call.output), tensors(result), strict=True):
         watch.channels.label(output, labels)

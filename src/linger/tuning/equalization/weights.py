@@ -128,14 +128,18 @@ def limited_modules(watch: Watch, *, has_limits: bool) -> list[Clip]:
         by_module[clip.module].append(clip)
     limited = []
     for path, clips in by_module.items():
-        is_sole = all(clip.is_in_place or clip.uses[0] == 1 for clip in clips)
-        is_alike = is_sole and len({(clip.limit, clip.axis) for clip in clips}) == 1
-        if path and has_limits and watch.calls[path] == len(clips) and is_alike:
+        if path and has_limits and watch.calls[path] == len(clips) and _is_alike(clips):
             limited.append(clips[0])
         else:
             for clip in clips:
                 watch.channels.pin(clip.numbers)
     return limited
+
+
+def _is_alike(clips: Sequence[Clip]) -> bool:
+    """Whether all calls have one limit, and nothing but the limit sees the output."""
+    is_sole = all(clip.is_in_place or clip.uses[0] == 1 for clip in clips)
+    return is_sole and len({(clip.limit, clip.axis) for clip in clips}) == 1
 
 
 def put_limits(model: nn.Module, limited: Iterable[Clip], factors: ByChannel) -> None:
@@ -152,28 +156,30 @@ def put_limits(model: nn.Module, limited: Iterable[Clip], factors: ByChannel) ->
 
 # biases
 def find_offsets(layers: Sequence[Layer], channels: Channels) -> dict[int, float]:
-    """What each channel can give away: nothing where other functions than ReLU, pools and moves lie between.
+    """What each channel can give away, by the number that stands for it: nothing where other functions than ReLU, pools and moves lie between.
 
     Nor where a channel is pinned, made by several rows, or read by what cannot make up for a constant.
     """
-    biases = Counter(name for layer in layers for name in layer.biases)
-    readers = Counter(layer.reader.name for layer in layers if layer.reader is not None)
-    shared = {name for counts in (biases, readers) for name, count in counts.items() if count > 1}
-    barred = {channels.find(n) for n in channels.with_origin} | {PINNED}
+    shared = _shared_state(layers)
+    barred = set(map(channels.find, channels.with_origin)) | {PINNED}
     heights: dict[int, float] = {}
     makers: Counter[int] = Counter()
     for layer in layers:
-        if layer.lowest is not None and layer.mean is not None and layer.deviation is not None:
-            roots, margin = channels.roots(layer.rows).tolist(), _DEVIATIONS * layer.deviation
+        roots, least = channels.roots(layer.rows).tolist(), layer.least_output(_DEVIATIONS)
+        if least is not None:
             makers.update(roots)
-            if _can_give(layer, shared):
-                least = np.minimum(layer.lowest, layer.mean - margin) - margin
-                heights |= dict(zip(roots, least.tolist(), strict=True))
+        if least is not None and _can_give(layer, shared):
+            heights |= dict(zip(roots, least.tolist(), strict=True))
         if not _can_take(layer, shared):
             barred |= set(channels.roots(layer.columns).tolist())
-    given = {r: height for r, height in heights.items() if r not in barred and makers[r] == 1 and height > 0}
-    numbers = {int(n) for layer in layers for n in (*layer.rows, *layer.columns)}
-    return {n: given[root] for n in numbers if (root := channels.find(n)) in given}
+    return {r: height for r, height in heights.items() if r not in barred and makers[r] == 1 and height > 0}
+
+
+def _shared_state(layers: Iterable[Layer]) -> set[str]:
+    """Names of biases and batch norms that several layers use."""
+    biases = Counter(name for layer in layers for name in layer.biases)
+    readers = Counter(layer.reader.name for layer in layers if layer.reader is not None)
+    return {name for counts in (biases, readers) for name, count in counts.items() if count > 1}
 
 
 def _can_give(layer: Layer, shared: set[str]) -> bool:

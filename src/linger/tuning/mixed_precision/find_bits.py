@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -53,8 +53,7 @@ class BitRow:
     """One tensor.
 
     Attributes:
-        name: Path of the layer or function.
-        op: Its op.
+        name, op: Path of the layer or function, and its op.
         what: `weights` or `activations`.
         before, after: Its width.
         alone_db: Signal to noise at the output with only this tensor as narrow as it was; None where a group of tensors
@@ -129,8 +128,8 @@ class BitWidths(Result):
         before, after = self.cost_before, self.cost_after
         return (
             f"{text}; weights {before.weight_bytes:,} → {after.weight_bytes:,} bytes, activations "
-            f"{before.activation_bytes:,} → {after.activation_bytes:,}, {_share(after)} of the products wide; "
-            f"{self.trials} trials"
+            f"{before.activation_bytes:,} → {after.activation_bytes:,}, {after.wide_macs / max(after.macs, 1):.0%} of the products "
+            f"wide; {self.trials} trials"
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -139,10 +138,6 @@ class BitWidths(Result):
     def __repr__(self) -> str:
         state = "reached" if self.is_reached else "not reached"
         return f"BitWidths({self.goal} {state}, {len(self.changed)} of {len(self.rows)} tensors changed)"
-
-
-def _share(cost: Cost) -> str:
-    return f"{cost.wide_macs / cost.macs:.0%}" if cost.macs else "0%"
 
 
 _WHERE = "find_bits"
@@ -250,13 +245,14 @@ def _found(
     ranking = rank(units, lambda narrow: wide.error_with(narrow, error), harmless, rules.widen)
     changed = BitModel(model, units, flow, wide.reach, originals)
     search = Search(changed, goal, ranking, rules.allow, rules.max_trials, rules.max_wide_layers)
-    with _restored_on_error(changed):
+    with ExitStack() as on_error:
+        on_error.callback(changed.restore)
         choice = search.widened()
         if search.reaches(choice):
             choice = search.narrowed(choice)
         after = search.value(choice)
         changed.apply(choice)
-        return BitWidths(
+        result = BitWidths(
             goal=str(goal),
             before=before,
             after=after,
@@ -270,20 +266,12 @@ def _found(
             trials=search.trials + ranking.trials,
             lines=_lines(changed, choice),
         )
-
-
-@contextmanager
-def _restored_on_error(changed: BitModel) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        changed.restore()
-        raise
+        on_error.pop_all()
+    return result
 
 
 def _rows(model: BitModel, choice: Choice, ranking: Ranking) -> tuple[BitRow, ...]:
     total, bits = ranking.total or 1.0, model.bits_with(choice)
-    ranked = sorted(model.units, key=lambda unit: -ranking.noises[unit])
     return tuple(
         BitRow(
             name=unit.label,
@@ -296,7 +284,7 @@ def _rows(model: BitModel, choice: Choice, ranking: Ranking) -> tuple[BitRow, ..
             numbers=unit.size,
             macs=unit.macs,
         )
-        for unit in ranked
+        for unit in sorted(model.units, key=lambda unit: -ranking.noises[unit])
     )
 
 
@@ -312,21 +300,16 @@ def _lines(model: BitModel, choice: Choice) -> tuple[str, ...]:
         for path, widths in after.items()
         if widths != before[path]
     ]
-    return (*layers, *_function_lines(model, choice))
-
-
-def _function_lines(model: BitModel, choice: Choice) -> Iterator[str]:
-    functions = {_home(unit) for unit in model.units if unit.is_function}
-    wide = {_home(unit) for unit in choice if unit.is_function}
+    functions, wide = _homes(model.units), _homes(choice)
     narrow = {home for home in functions - wide if any(_is_inside(home, other) for other in wide)}
-    for homes, bits in ((wide, WIDE_BITS), (narrow, None)):
-        for path, op in sorted(homes):
-            yield f'linger.quant_function({_submodule(path)}, "{op}", out_bits={bits})'
+    homes = [*((home, WIDE_BITS) for home in sorted(wide)), *((home, None) for home in sorted(narrow))]
+    calls = [f'linger.quant_function({_submodule(path)}, "{op}", out_bits={bits})' for (path, op), bits in homes]
+    return (*layers, *calls)
 
 
-def _home(unit: Unit) -> tuple[str, str]:
-    """The module that calls a function, and the function's op."""
-    return unit.name.rpartition(".")[0], unit.op
+def _homes(units: Iterable[Unit]) -> set[tuple[str, str]]:
+    """Of each function the module that calls it, and its op."""
+    return {(unit.name.rpartition(".")[0], unit.op) for unit in units if unit.is_function}
 
 
 def _is_inside(home: tuple[str, str], other: tuple[str, str]) -> bool:

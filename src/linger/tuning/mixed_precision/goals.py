@@ -23,17 +23,11 @@ Metric = Callable[[nn.Module], float]
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that should be reached.
+    """A figure that should be reached."""
 
-    Attributes:
-        value: The least that is enough.
-        unit: `dB`, `%`, or nothing for a user's metric.
-        measure: The figure of a model.
-    """
-
-    value: float
-    unit: str
-    measure: Metric
+    value: float  # the least that is enough
+    unit: str  # `dB`, `%`, or nothing for a user's metric
+    measure: Metric  # the figure of a model
 
     def show(self, value: float) -> str:
         """A figure with its unit."""
@@ -51,11 +45,7 @@ class Goal:
 def read_goal(
     where: str, goal: object, at_least: object, reference: nn.Module, batches: Sequence[Batch], error: OutputError
 ) -> Goal:
-    """The goal that a user gave.
-
-    Raises:
-        UsageError: It is none, or cannot be measured.
-    """
+    """The goal that a user gave; what is none, or cannot be measured, is refused."""
     if callable(goal):
         if not _is_number(at_least):
             raise UsageError(f"{where}: at_least={at_least!r}. Say which value of the metric is enough: at_least=0.95.")
@@ -65,7 +55,7 @@ def read_goal(
     value, unit = value_and_unit(where, goal)
     if unit == DECIBELS:
         return Goal(value, DECIBELS, lambda model: error_db(max(error.of_outputs(model), default=0.0)))
-    return Goal(value, PERCENT, Agreement(where, reference, batches))
+    return Goal(value, PERCENT, _Agreement(where, reference, batches))
 
 
 def _is_number(value: object) -> bool:
@@ -73,18 +63,17 @@ def _is_number(value: object) -> bool:
 
 
 def checked_metric(where: str, metric: object) -> Metric:
-    """A user's metric, whose errors and odd results say what is wrong.
-
-    Raises:
-        UsageError: It cannot be called.
-    """
+    """A user's metric, whose errors and odd results say what is wrong; what cannot be called with a model is refused."""
     how = "Give a function metric(model) -> float, the larger the better."
     if not callable(metric):
         raise UsageError(f"{where}: metric={metric!r} cannot be called. {how}")
     name = _own_name(metric)
-    signature = _signature(metric)
     try:
-        None if signature is None else signature.bind(None)
+        signature = inspect.signature(metric)
+    except (TypeError, ValueError):  # something in C that does not say
+        signature = inspect.Signature([inspect.Parameter("model", inspect.Parameter.POSITIONAL_ONLY)])
+    try:
+        signature.bind(None)
     except TypeError as error:
         raise UsageError(f"{where}: {name}{signature} cannot be called with a model alone ({error}). {how}") from error
 
@@ -119,14 +108,7 @@ def _own_name(metric: object) -> str:
     return getattr(metric, "__name__", type(metric).__name__)
 
 
-def _signature(metric: Callable[..., object]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(metric)
-    except (TypeError, ValueError):  # something in C that does not say
-        return None
-
-
-class Agreement:
+class _Agreement:
     """The share of decisions that are the float model's, in percent.
 
     A decision is the largest number of the first output. Where this output is of scores, that is along their axis; else along

@@ -27,13 +27,9 @@ _SAME_DB = 0.25
 
 @dataclass
 class Ranking:
-    """The noise at the output, relative to the signal, that each tensor makes alone.
+    """The noise at the output, relative to the signal, that each tensor makes alone; `floor` stays with 16 bits everywhere.
 
-    Attributes:
-        noises: By tensor.
-        measured: The tensors that were measured one by one; the others share the noise of a harmless group.
-        floor: What stays with 16 bits everywhere.
-        trials: Models that were measured.
+    Those that were not `measured` one by one share the noise of a harmless group.
     """
 
     noises: dict[Unit, float] = field(default_factory=dict)
@@ -56,34 +52,30 @@ def rank(units: Sequence[Unit], measure: Measure, harmless: float, what: Collect
 
     Of `weights` and `activations` only what is named is taken apart.
     """
-    found = Ranking(floor=measure(()), trials=1)
+    ranking = Ranking(floor=measure(()), trials=1)
     groups: list[list[Unit]] = []
     for kind in (WEIGHTS, ACTIVATIONS):
         members = [unit for unit in units if unit.what == kind]
-        if not _is_harmless(members, measure, harmless if kind in what else math.inf, found):
+        if not _is_harmless(members, measure, harmless if kind in what else math.inf, ranking):
             groups += [members[i : i + _GROUP] for i in range(0, len(members), _GROUP)]
     for group in progress(groups, "find_bits: noise of single tensors"):
-        if len(group) == 1 or not _is_harmless(group, measure, harmless, found):
-            _take_apart(group, measure, found)
-    return found
+        if len(group) == 1 or not _is_harmless(group, measure, harmless, ranking):
+            for unit in group:
+                ranking.noises[unit] = max(measure([unit]) - ranking.floor, 0.0)
+            ranking.measured.update(group)
+            ranking.trials += len(group)
+    return ranking
 
 
-def _take_apart(group: Sequence[Unit], measure: Measure, found: Ranking) -> None:
-    for unit in group:
-        found.noises[unit] = max(measure([unit]) - found.floor, 0.0)
-        found.measured.add(unit)
-        found.trials += 1
-
-
-def _is_harmless(group: Sequence[Unit], measure: Measure, harmless: float, found: Ranking) -> bool:
+def _is_harmless(group: Sequence[Unit], measure: Measure, harmless: float, ranking: Ranking) -> bool:
     """Measure a group; where it is harmless its members share its noise by their number."""
     if not group:
         return True
-    found.trials += 1
-    noise = max(measure(group) - found.floor, 0.0)
+    ranking.trials += 1
+    noise = max(measure(group) - ranking.floor, 0.0)
     if noise > harmless:
         return False
-    found.noises |= dict.fromkeys(group, noise / len(group))
+    ranking.noises |= dict.fromkeys(group, noise / len(group))
     return True
 
 
@@ -94,24 +86,14 @@ def harmless_noise(goal: Goal, error: float) -> float:
 
 @dataclass
 class Search:
-    """Tries choices of widths, each measured on the whole model.
+    """Tries choices of widths, each measured on the whole model."""
 
-    Attributes:
-        model: The model with its widths.
-        goal: What should be reached.
-        ranking: The noises.
-        allows: Whether a tensor may have a width.
-        max_trials: How many models may be measured, those of the ranking included.
-        max_wide_layers: Layers that may have weights of more than 8 bits.
-        trials: How many were.
-    """
-
-    model: BitModel
+    model: BitModel  # the model with its widths, what should be reached, and the noises
     goal: Goal
     ranking: Ranking
-    allows: Callable[[Unit, int], bool]
-    max_trials: int
-    max_wide_layers: int | None = None
+    allows: Callable[[Unit, int], bool]  # whether a tensor may have a width
+    max_trials: int  # how many models may be measured, those of the ranking included; `trials` were
+    max_wide_layers: int | None = None  # layers that may have weights of more than 8 bits
     trials: int = 0
     _known: dict[frozenset[tuple[Unit, int]], float] = field(default_factory=dict)
 
@@ -150,10 +132,14 @@ class Search:
         ranked = sorted(filter(self._may_widen, self.model.units), key=self._gain, reverse=True)
         if self.max_wide_layers is None:
             return ranked
-        wide = [unit for unit in self.model.units if unit.what == WEIGHTS and unit.bits > _USUAL_BITS]
+        wide = [unit for unit in self._weights if unit.bits > _USUAL_BITS]
         room = max(self.max_wide_layers - len(wide), 0)
         refused = [unit for unit in ranked if unit.what == WEIGHTS][room:]
         return [unit for unit in ranked if unit not in refused]
+
+    @property
+    def _weights(self) -> list[Unit]:
+        return [unit for unit in self.model.units if unit.what == WEIGHTS]
 
     def _may_widen(self, unit: Unit) -> bool:
         is_open = unit.bits < WIDE_BITS and not unit.is_fixed
@@ -186,7 +172,7 @@ class Search:
 
     def _pruned(self, choice: dict[Unit, int]) -> dict[Unit, int]:
         """The choice without every tensor that the goal is reached without, the least noisy first."""
-        for unit in sorted(choice, key=lambda unit: self.ranking.noises[unit]):
+        for unit in sorted(choice, key=self.ranking.noises.__getitem__):
             fewer = {other: bits for other, bits in choice.items() if other is not unit}
             if fewer and self.can_try and self.reaches(fewer):
                 choice = fewer
@@ -206,14 +192,7 @@ class Search:
     # narrower
     def narrowed(self, choice: dict[Unit, int]) -> dict[Unit, int]:
         """The choice with weights at 4 bits, as long as the goal is reached: most bytes for the least noise first."""
-        able = [
-            unit
-            for unit in self.model.units
-            if unit.what == WEIGHTS
-            and unit.bits == _USUAL_BITS
-            and unit not in choice
-            and self.allows(unit, NARROW_BITS)
-        ]
+        able = [u for u in self._weights if u.bits == _USUAL_BITS and u not in choice and self.allows(u, NARROW_BITS)]
         failures = 0
         for unit in sorted(able, key=lambda unit: self.ranking.noises[unit] * _RISE / unit.size):
             if failures == _FAILURES or not self.can_try:

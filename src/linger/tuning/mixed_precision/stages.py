@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import chain, filterfalse
 
 from torch import nn
 
@@ -33,13 +34,10 @@ _USUAL_BITS = 8
 
 
 @dataclass(frozen=True)
-class Place:
-    """Something that has widths: a quantized layer, or a module that calls products such as F.linear.
+class _Place:
+    """Something that has widths and computes `ops`: a quantized layer, or a module that calls products such as F.linear.
 
-    Attributes:
-        module: The layer, or the module.
-        ops: What it computes.
-        functions: Of a module that calls products, the layers that hold their ranges.
+    The ranges of such products are held by `functions`.
     """
 
     module: nn.Module
@@ -73,43 +71,39 @@ class Place:
             keep_widths(function, widths)
 
 
-def places_of(model: nn.Module) -> dict[str, Place]:
+def _places_of(model: nn.Module) -> dict[str, _Place]:
     """All places of a model, by their path."""
     products = {op.state_name: op for op in ops().values() if op.state_name is not None and "w" in op.inputs}
-    found: dict[str, Place] = {}
+    places: dict[str, _Place] = {}
     for path, module in model.named_modules():
         if isinstance(module, (QuantLayer, QuantRecurrent)):
-            found[path] = Place(module, (find_op(module.op_name),))
-            continue
-        calls = {
-            child: products.get(name.removeprefix(KEY_PREFIX).rpartition("_")[0])
-            for name, child in module.named_children()
-            if isinstance(child, FunctionalLayer) and "w" in child.ranges
-        }
-        known = {child: op for child, op in calls.items() if op is not None}
-        if known:
-            found[path] = Place(module, tuple(dict.fromkeys(known.values())), tuple(known))
-    return found
+            places[path] = _Place(module, (find_op(module.op_name),))
+        elif calls := _calls_of(module, products):
+            places[path] = _Place(module, tuple(dict.fromkeys(calls.values())), tuple(calls))
+    return places
+
+
+def _calls_of(module: nn.Module, products: Mapping[str, Op]) -> dict[FunctionalLayer, Op]:
+    """The products that a module calls, by the layers that hold their ranges."""
+    functions = [(n, m) for n, m in module.named_children() if isinstance(m, FunctionalLayer) and "w" in m.ranges]
+    names = {m: n.removeprefix(KEY_PREFIX).rpartition("_")[0] for n, m in functions}
+    return {function: products[name] for function, name in names.items() if name in products}
 
 
 class Stages:
-    """The widths of a model by step.
-
-    Attributes:
-        steps: When widths change, in order.
-    """
+    """The widths of a model by step; `steps` says when they change, in order."""
 
     def __init__(self, model: nn.Module, runtime: Runtime, wishes: Mapping[int, Mapping[str, Wish]]) -> None:
         self._model, self._runtime, self._wishes = model, runtime, wishes
         self.steps = tuple(wishes)
-        self._first = {path: place.widths(runtime) for path, place in places_of(model).items()} if wishes else {}
+        self._first = {path: place.widths(runtime) for path, place in _places_of(model).items()} if wishes else {}
         self._first_products = None if runtime.products is None else runtime.products.widths
 
     def apply(self, step: int) -> None:
         """Give the model the widths that it has after so many steps."""
         if not self._wishes:
             return
-        for path, place in places_of(self._model).items():
+        for path, place in _places_of(self._model).items():
             before = place.widths(self._runtime)
             place.give(self._widths(path, place, self._first.setdefault(path, before), step))
         products = self._runtime.products
@@ -121,28 +115,36 @@ class Stages:
 
     def problems(self) -> Iterator[str]:
         """Widths that a layer, or in the end the model's chip, cannot have; names that nothing has."""
-        places = places_of(self._model) if self._wishes else {}
-        for pattern in dict.fromkeys(pattern for wish in self._wishes.values() for pattern in wish):
-            if not any(fnmatchcase(path, pattern) for path in places) and pattern != _EVERYTHING:
+        places = _places_of(self._model) if self._wishes else {}
+        for pattern in dict.fromkeys(chain.from_iterable(self._wishes.values())):
+            if pattern != _EVERYTHING and not any(fnmatchcase(path, pattern) for path in places):
                 near = get_close_matches(pattern, places, n=1)
                 yield f"widths: no layer has the path {pattern!r}" + (f" (is {near[0]!r} meant?)" if near else "")
         chip = ChipWidths.of(self._runtime.target)
         for path, place in places.items():
-            for step, wish in self._wishes.items():
-                if isinstance(wish.get(path), int) and not place.has_weights:
-                    yield f"widths[{step}]: {path} has no weights whose width can be chosen"
-                yield from _too_long(f"widths[{step}]: {path}", place, self._widths(path, place, Widths(), step))
+            yield from self._problems_of(path, place)
             first = self._first[path]
             yield from _refusals(path, place, first, self._widths(path, place, first, self.steps[-1]), chip)
+
+    def _problems_of(self, path: str, place: _Place) -> Iterator[str]:
+        """Wishes that a layer cannot fulfil. A norm's sums must be exact; of a group only the run tells how long they are."""
+        module = place.module
+        for step, wish in self._wishes.items():
+            if isinstance(wish.get(path), int) and not place.has_weights:
+                yield f"widths[{step}]: {path} has no weights whose width can be chosen"
+            bits = self._widths(path, place, Widths(), step).data
+            if isinstance(module, NormLayer) and "groups" not in module.geometry and not is_exact(module.count, bits):
+                yield f"widths[{step}]: {path} sums over {module.count} numbers, which are not exact with {bits} bits"
 
     def told(self, step: int) -> str:
         """The wishes of a step in a few words."""
         return ", ".join(
-            f"{_shown(wish)}" + ("" if pattern == _EVERYTHING else f" in {pattern}")
+            (f"weights of {wish} bits" if isinstance(wish, int) else f"{wish} bits")
+            + ("" if pattern == _EVERYTHING else f" in {pattern}")
             for pattern, wish in self._wishes[step].items()
         )
 
-    def _widths(self, path: str, place: Place, first: Widths, step: int) -> Widths:
+    def _widths(self, path: str, place: _Place, first: Widths, step: int) -> Widths:
         widths = first
         for wish in self._until(step, path):
             widths = _with(widths, wish, has_weights=place.has_weights)
@@ -161,21 +163,20 @@ def read_wishes(given: object) -> tuple[dict[int, dict[str, Wish]], list[str]]:
         return {}, []
     if not isinstance(given, Mapping):
         return {}, [f"widths={given!r} (a dictionary from steps to widths, as {{0: 16, 200: 8}})"]
-    problems, wishes = [], {}
-    steps = [step for step in given if _is_step(step)]
-    problems += [f"widths: {step!r} is no step (a whole number from 0 on)" for step in given if not _is_step(step)]
+    steps = list(filter(is_count, given))
+    problems = [f"widths: {step!r} is no step (a whole number from 0 on)" for step in filterfalse(is_count, given)]
     if steps != sorted(steps):
         problems.append(f"widths: the steps {', '.join(map(str, steps))} are not in order")
-    for step in steps:
-        wish = given[step]
-        wishes[step] = dict(wish) if isinstance(wish, Mapping) else {_EVERYTHING: wish}
-        for pattern, bits in wishes[step].items():
-            problems += _wish_problems(f"widths[{step}]" + ("" if pattern == _EVERYTHING else f"[{pattern!r}]"), bits)
+    wishes = {s: dict(given[s]) if isinstance(given[s], Mapping) else {_EVERYTHING: given[s]} for s in steps}
+    for step, of_step in wishes.items():
+        for pattern, wish in of_step.items():
+            problems += _wish_problems(f"widths[{step}]" + f"[{pattern!r}]" * (pattern != _EVERYTHING), wish)
     return ({} if problems else wishes), problems
 
 
-def _is_step(step: object) -> bool:
-    return isinstance(step, int) and not isinstance(step, bool) and step >= 0
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 0 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _wish_problems(where: str, wish: object) -> Iterator[str]:
@@ -200,30 +201,18 @@ def _with(widths: Widths, wish: object, *, has_weights: bool) -> Widths:
     return wanted if has_weights else replace(wanted, parameter=widths.parameter)
 
 
-def _shown(wish: Wish) -> str:
-    return f"weights of {wish} bits" if isinstance(wish, int) else f"{wish} bits"
-
-
-def _too_long(where: str, place: Place, widths: Widths) -> Iterator[str]:
-    """A norm whose sums would not be exact. The numbers of a group are known when it runs, so only lines are judged here."""
-    module = place.module
-    if isinstance(module, NormLayer) and "groups" not in module.geometry and not is_exact(module.count, widths.data):
-        yield f"{where} sums over {module.count} numbers, which are not exact with {widths.data} bits"
-
-
-def _refusals(path: str, place: Place, first: Widths, last: Widths, chip: ChipWidths) -> Iterator[str]:
+def _refusals(path: str, place: _Place, first: Widths, last: Widths, chip: ChipWidths) -> Iterator[str]:
     """Widths that a layer gets for good and that its chip does not have."""
     if chip.target is None:
         return
     for op in place.ops:
         asked = (
-            ("weights", last.parameter != first.parameter, _allows(chip, path, op, WEIGHTS, last.parameter)),
-            ("an input", last.data != first.data, chip.reads(op, last.data)),
-            ("an output", last.output != first.output, _allows(chip, path, op, ACTIVATIONS, last.output)),
+            ("weights", first.parameter, last.parameter, _allows(chip, path, op, WEIGHTS, last.parameter)),
+            ("an input", first.data, last.data, chip.reads(op, last.data)),
+            ("an output", first.output, last.output, _allows(chip, path, op, ACTIVATIONS, last.output)),
         )
-        widths = (last.parameter, last.data, last.output)
-        for (what, is_new, is_allowed), bits in zip(asked, widths, strict=True):
-            if is_new and not is_allowed:
+        for what, before, bits, is_allowed in asked:
+            if bits != before and not is_allowed:
                 yield f"widths: {chip.target.name} has no {op.name} with {what} of {bits} bits ({path})"
 
 

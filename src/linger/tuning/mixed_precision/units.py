@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +15,29 @@ from linger.constraint.conv_bn import layer_of
 from linger.constraint.limits import Widths
 from linger.dialect import Op, find_op
 from linger.quantization.core.quantized import ranges_of
-from linger.quantization.core.ranges import Range, Saved
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.stored import Kind
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.targets import Target, find_target
 from linger.tuning.mixed_precision.flow import Flow, Layer, input_range_of, layers_of, output_range_of
 
-Pair = tuple[Tensor, Tensor]
-"""A parameter as it is now, and as it was in the float model."""
+WIDE_BITS = 16
+_USUAL_BITS = 8
+WEIGHTS, ACTIVATIONS = "weights", "activations"
 
 
 class Originals:
     """What differs from the float model in each layer, where nothing but biases does.
 
-    Weights that were equalized, rounded or trained since have suited each other: they are left as they are, with their biases.
+    A corrected bias mends what rounded 8-bit weights do on average. It is wrong for the same layer with 16-bit weights, which takes
+    the float model's again. Weights that were equalized, rounded or trained since have suited each other: they are left as they are, with their biases.
     """
 
     def __init__(self, model: nn.Module, reference: nn.Module) -> None:
         theirs = dict(reference.named_modules())
-        found = {path: dict(_pairs(layer, theirs.get(path))) for path, layer in layers_of(model).items()}
-        is_corrected = all(name.startswith("bias") for pairs in found.values() for name in pairs)
-        self._pairs = {path: pairs for path, pairs in found.items() if pairs} if is_corrected else {}
+        pairs = {path: dict(_pairs(layer, theirs.get(path))) for path, layer in layers_of(model).items()}
+        is_corrected = all(name.startswith("bias") for of_layer in pairs.values() for name in of_layer)
+        self._pairs = pairs if is_corrected else {}
 
     def put(self, path: str, layer: Layer, *, is_original: bool) -> None:
         """Give a layer, of the model or of a copy, the float model's parameters, or those that it had."""
@@ -45,8 +46,8 @@ class Originals:
                 layer.get_parameter(name).copy_(original if is_original else tuned)
 
 
-def _pairs(layer: Layer, other: nn.Module | None) -> Iterator[tuple[str, Pair]]:
-    """The parameters that differ. A layer may have got a bias that the float one has not."""
+def _pairs(layer: Layer, other: nn.Module | None) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    """The parameters that differ, as they are and in the float model. A layer may have got a bias that the float one has not."""
     theirs = {} if other is None else dict(layer_of(other).named_parameters(recurse=False))
     for name, parameter in layer.named_parameters(recurse=False):
         tuned = parameter.detach()
@@ -55,44 +56,23 @@ def _pairs(layer: Layer, other: nn.Module | None) -> Iterator[tuple[str, Pair]]:
             yield name, (tuned.clone(), original.clone())
 
 
-WIDE_BITS = 16
-_USUAL_BITS = 8
-WEIGHTS, ACTIVATIONS = "weights", "activations"
-
-
 @dataclass(frozen=True)
 class Unit:
-    """Weights of a layer, or an activation: what gets a width as a whole.
+    """Weights of a layer, or an activation: what gets a width as a whole."""
 
-    Attributes:
-        key: The range that its scale follows from (`block.conv.w`, `block.conv.o`).
-        name: Path of the layer or function that has it.
-        op: Its op.
-        what: `weights` or `activations`.
-        bits: The width that it has now: of an activation the least of what is made and what a layer reads of it.
-        size: How many numbers it holds; of an activation for the first batch.
-        readers: Layers that read it, and whose input gets its width.
-        reading_ops: Every op that reads it.
-        macs: Products that become wide with it.
-        has_weights: Whether its layer has weights; one that has none gives the width that it takes.
-        label: What people read: the path of a layer, of a function the module's path and the op.
-        is_function: Whether it is the result of a function in a forward.
-        is_fixed: Whether it has one format only, as the result of a sigmoid.
-    """
-
-    key: str
-    name: str
+    key: str  # the range that its scale follows from (`block.conv.w`, `block.conv.o`)
+    name: str  # path of the layer or function that has it, and its op
     op: str
-    what: str
-    bits: int
-    size: int
-    readers: tuple[str, ...] = ()
+    what: str  # `weights` or `activations`
+    bits: int  # the width that it has now: of an activation the least of what is made and what a layer reads of it
+    size: int  # how many numbers it holds; of an activation for the first batch
+    readers: tuple[str, ...] = ()  # layers that read it, and whose input gets its width; every op that reads it
     reading_ops: frozenset[str] = frozenset()
-    macs: int = 0
-    has_weights: bool = False
-    label: str = ""
-    is_function: bool = False
-    is_fixed: bool = False
+    macs: int = 0  # products that become wide with it
+    has_weights: bool = False  # whether its layer has weights; one that has none gives the width that it takes
+    label: str = ""  # what people read: the path of a layer, of a function the module's path and the op
+    is_function: bool = False  # whether it is the result of a function in a forward
+    is_fixed: bool = False  # whether it has one format only, as the result of a sigmoid
 
     @property
     def is_output(self) -> bool:
@@ -111,13 +91,13 @@ Choice = Mapping[Unit, int]
 def units_of(model: nn.Module, flow: Flow) -> tuple[Unit, ...]:
     """Every tensor whose width can be chosen, in the order of the model's modules."""
     layers = layers_of(model)
-    found: list[Unit] = []
+    units: list[Unit] = []
     for path, module in model.named_modules():
         if path in layers:
-            found += _units_of_layer(path, layers, flow)
+            units += _units_of_layer(path, layers, flow)
         elif isinstance(module, FunctionalLayer) and f"{path}.o" in flow.sizes:
-            found.append(_function(f"{path}.o", path, module, layers, flow))
-    return tuple(unit for unit in found if unit.size)
+            units.append(_function(f"{path}.o", path, module, layers, flow))
+    return tuple(unit for unit in units if unit.size)
 
 
 def _function(key: str, path: str, module: FunctionalLayer, layers: Mapping[str, Layer], flow: Flow) -> Unit:
@@ -128,37 +108,31 @@ def _function(key: str, path: str, module: FunctionalLayer, layers: Mapping[str,
     return replace(made, label=flow.names[key], is_function=True, is_fixed=not is_free)
 
 
-def _units_of_layer(path: str, layers: Mapping[str, Layer], flow: Flow) -> list[Unit]:
-    layer, found = layers[path], []
+def _units_of_layer(path: str, layers: Mapping[str, Layer], flow: Flow) -> Iterator[Unit]:
+    layer = layers[path]
     x, o = (f"{path}.{name}".lstrip(".") for name in (input_range_of(layer), output_range_of(layer)))
     size = sum(p.numel() for name, p in layer.named_parameters() if name.startswith("weight"))
-    is_lookup = layer.is_lookup
     if x in flow.sizes:
-        found.append(_activation(x, path, layers, flow, layer.widths.data))
+        yield _activation(x, path, layers, flow, layer.widths.data)
     if size:
-        found.append(_weights(path, layer, flow, size, o if is_lookup else ""))
-    if o in flow.sizes and not is_lookup:
+        output = o if layer.is_lookup else ""  # the rows of a table have the width of its weights
+        yield Unit(
+            key=f"{path}.w".lstrip("."),
+            name=path,
+            op=layer.op_name,
+            what=WEIGHTS,
+            bits=layer.widths.parameter,
+            size=size,
+            readers=tuple(flow.readers.get(output, ())),
+            reading_ops=flow.ops_behind(output),
+            macs=flow.macs.get(path, 0),
+            has_weights=True,
+            label=path,
+        )
+    if o in flow.sizes and not layer.is_lookup:
         # an op without weights gives what it takes: its output is as wide as its input
         made = layer.widths.output if size else layer.widths.data
-        found.append(replace(_activation(o, path, layers, flow, made), has_weights=bool(size)))
-    return found
-
-
-def _weights(path: str, layer: Layer, flow: Flow, size: int, output: str) -> Unit:
-    """The weights of a layer; `output` is what has their width, if anything has: the rows of a table."""
-    return Unit(
-        key=f"{path}.w".lstrip("."),
-        name=path,
-        op=layer.op_name,
-        what=WEIGHTS,
-        bits=layer.widths.parameter,
-        size=size,
-        readers=tuple(flow.readers.get(output, ())),
-        reading_ops=flow.ops_behind(output),
-        macs=flow.macs.get(path, 0),
-        has_weights=True,
-        label=path,
-    )
+        yield replace(_activation(o, path, layers, flow, made), has_weights=bool(size))
 
 
 def _activation(key: str, path: str, layers: Mapping[str, Layer], flow: Flow, made: int | None) -> Unit:
@@ -171,21 +145,13 @@ def _activation(key: str, path: str, layers: Mapping[str, Layer], flow: Flow, ma
 
 @dataclass(frozen=True)
 class Cost:
-    """What a choice of widths costs on a device.
+    """What a choice of widths costs on a device."""
 
-    Attributes:
-        weight_bytes: Memory of all weights.
-        activation_bytes: All activations of the first batch together.
-        macs: Products of the first batch.
-        wide_macs: Those of them with an operand of more than 8 bits.
-        wide_weights, wide_activations: Tensors of more than 8 bits.
-    """
-
-    weight_bytes: int
+    weight_bytes: int  # memory of all weights, and of all activations of the first batch together
     activation_bytes: int
-    macs: int
+    macs: int  # products of the first batch, and those of them with an operand of more than 8 bits
     wide_macs: int
-    wide_weights: int
+    wide_weights: int  # tensors of more than 8 bits
     wide_activations: int
 
 
@@ -196,15 +162,12 @@ class BitModel:
         self, model: nn.Module, units: Sequence[Unit], flow: Flow, reach: Mapping[str, float], originals: Originals
     ) -> None:
         self.model, self.units = model, units
-        self._originals = originals
-        self._flow, self._reach = flow, reach
-        self._layers = layers_of(model)
+        self._originals, self._flow, self._reach = originals, flow, reach
+        self._layers, self._ranges = layers_of(model), ranges_of(model)
         self._widths = {path: layer.widths for path, layer in self._layers.items()}
-        self._ranges = ranges_of(model)
-        self._saved: dict[str, Saved] = {key: found.save() for key, found in self._ranges.items()}
-        self._out_bits = {
-            path: layer.out_bits for path, layer in model.named_modules() if isinstance(layer, FunctionalLayer)
-        }
+        self._saved = {key: one.save() for key, one in self._ranges.items()}
+        self._functions = {path: m for path, m in model.named_modules() if isinstance(m, FunctionalLayer)}
+        self._out_bits = {path: function.out_bits for path, function in self._functions.items()}
 
     def restore(self) -> None:
         """All widths and ranges as they were at first."""
@@ -212,7 +175,7 @@ class BitModel:
             layer.widths = self._widths[path]
             self._originals.put(path, layer, is_original=False)
         for path, bits in self._out_bits.items():
-            cast(FunctionalLayer, self.model.get_submodule(path)).out_bits = bits
+            self._functions[path].out_bits = bits
         for key, saved in self._saved.items():
             self._ranges[key].restore(saved)
 
@@ -226,8 +189,8 @@ class BitModel:
         for path, widths in self.widths_with(choice).items():
             self._layers[path].widths = widths
         for unit, bits in choice.items():
-            if unit.name in self._out_bits and not unit.is_fixed:
-                cast(FunctionalLayer, self.model.get_submodule(unit.name)).out_bits = bits
+            if unit.name in self._functions and not unit.is_fixed:
+                self._functions[unit.name].out_bits = bits
             if bits > unit.bits:
                 self._uncut(unit)
 
@@ -239,8 +202,7 @@ class BitModel:
             if unit.what == WEIGHTS and own is not None:
                 widths[unit.name] = replace(own, parameter=bits)
             elif own is not None and unit.is_output:
-                data = own.data if unit.has_weights else bits
-                widths[unit.name] = replace(own, data=data, output=bits)
+                widths[unit.name] = replace(own, data=own.data if unit.has_weights else bits, output=bits)
             for reader in unit.readers:
                 widths[reader] = replace(widths[reader], data=max(widths[reader].data, bits))
         return widths
@@ -248,11 +210,11 @@ class BitModel:
     def _uncut(self, unit: Unit) -> None:
         if unit.what == WEIGHTS:
             self._originals.put(unit.name, self._layers[unit.name], is_original=True)
-        for found in self._ranges_of(unit):
-            if found.kind is Kind.WEIGHT:
-                found.choose_range(None)
-            elif self._reach.get(found.key, 0.0) > found.largest:
-                found.running.write(self._reach[found.key])
+        for one in self._ranges_of(unit):
+            if one.kind is Kind.WEIGHT:
+                one.choose_range(None)
+            elif self._reach.get(one.key, 0.0) > one.largest:
+                one.running.write(self._reach[one.key])
 
     def _ranges_of(self, unit: Unit) -> Iterable[Range]:
         kinds = (Kind.WEIGHT,) if unit.what == WEIGHTS else (Kind.INPUT, Kind.OUTPUT)
@@ -273,45 +235,38 @@ class BitModel:
         for unit, width in bits.items():
             needed[unit.what] += unit.bytes_at(width)
             wide[unit.what] += width > _USUAL_BITS
-        wide_layers = {path for path, own in widths.items() if max(own.data, own.parameter) > _USUAL_BITS}
+        wide_layers = [path for path, own in widths.items() if max(own.data, own.parameter) > _USUAL_BITS]
         macs = self._flow.macs
-        wide_macs = sum(macs.get(path, 0) for path in wide_layers)
         return Cost(
             weight_bytes=round(needed[WEIGHTS]),
             activation_bytes=round(needed[ACTIVATIONS]),
             macs=sum(macs.values()),
-            wide_macs=wide_macs,
+            wide_macs=sum(macs.get(path, 0) for path in wide_layers),
             wide_weights=wide[WEIGHTS],
             wide_activations=wide[ACTIVATIONS],
         )
 
 
-_USUAL_BITS = 8
-
-
 @dataclass(frozen=True)
 class ChipWidths:
-    """The widths of one chip; without a chip every width is allowed."""
+    """The widths of one chip, by the limits that `linger.check` would hold its file to; without a chip every width is allowed."""
 
     target: Target | None = None
 
     @classmethod
     def of(cls, name: str | None) -> ChipWidths:
-        """Those of a chip by its name.
-
-        Raises:
-            UsageError: There is no such chip.
-        """
+        """Those of a chip by its name; one that does not exist is refused."""
         return cls(None if name is None else find_target(name))
 
     def allows(self, unit: Unit, bits: int) -> bool:
         """Whether a tensor may have this width: where it is made, and in every op that reads it."""
         if self.target is None or bits == unit.bits:
             return True
-        ops = [find_op(name) for name in sorted(unit.reading_ops)]
         if unit.what == WEIGHTS:
-            return bits in self._product(find_op(unit.op)).weight_bits and all(self.reads(op, bits) for op in ops)
-        return self._makes(unit, bits) and all(self.reads(op, bits) for op in ops)
+            is_made = bits in self._product(find_op(unit.op)).weight_bits
+        else:
+            is_made = self._makes(unit, bits)
+        return is_made and all(self.reads(find_op(name), bits) for name in unit.reading_ops)
 
     @property
     def _windows(self) -> WindowLimits:

@@ -17,7 +17,6 @@ from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.limits import Widths
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.quantized import ranges_of
-from linger.quantization.core.ranges import Range
 from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.call_watch import abandoned_on_error
 from linger.quantization.functions.functional_layer import FunctionalLayer
@@ -34,24 +33,20 @@ class WideModel:
     def __init__(self, model: nn.Module, batches: Sequence[Batch], originals: Originals, units: Sequence[Unit]) -> None:
         self._originals = originals
         self._narrow = {path: layer.widths for path, layer in layers_of(model).items()}
-        self._narrow_inputs = {path: _input_range(layer) for path, layer in layers_of(model).items()}
-        self._narrow_ranges = {key: (found.save(), found.bits) for key, found in ranges_of(model).items()}
+        self._narrow_inputs = _input_ranges(model)
+        self._narrow_ranges = {key: (one.save(), one.bits) for key, one in ranges_of(model).items()}
         self._copy = copy.deepcopy(model).eval()
         self._layers = layers_of(self._copy)
-        self._functions = {
-            unit.key: cast(FunctionalLayer, self._copy.get_submodule(unit.name))
-            for unit in units
-            if unit.is_function and not unit.is_fixed
-        }
+        free = [unit for unit in units if unit.is_function and not unit.is_fixed]
+        self._functions = {unit.key: cast(FunctionalLayer, self._copy.get_submodule(unit.name)) for unit in free}
         self._widen_all()
-        for found in ranges_of(self._copy).values():
-            _forget(found)
+        _forget(self._copy)
         with collecting(), abandoned_on_error(self._copy):
             for batch in batches:
                 run_batch(self._copy, fresh(batch))
         self._ranges = ranges_of(self._copy)
-        self._wide_inputs = {path: _input_range(layer) for path, layer in self._layers.items()}
-        self._wide_ranges = {key: found.save() for key, found in self._ranges.items()}
+        self._wide_inputs = _input_ranges(self._copy)
+        self._wide_ranges = {key: one.save() for key, one in self._ranges.items()}
 
     def _widen_all(self) -> None:
         for path, layer in self._layers.items():
@@ -63,7 +58,7 @@ class WideModel:
     @property
     def reach(self) -> dict[str, float]:
         """The largest magnitude of every activation, by the key of its range."""
-        return {key: found.largest for key, found in self._ranges.items() if found.kind is not Kind.WEIGHT}
+        return {key: one.largest for key, one in self._ranges.items() if one.kind is not Kind.WEIGHT}
 
     def error_with(self, units: Collection[Unit], error: OutputError) -> float:
         """The error at the output with these tensors as narrow as they are in the model, and everything else wide."""
@@ -84,8 +79,9 @@ class WideModel:
             layer = self._layers[unit.name]
             layer.widths = replace(layer.widths, parameter=self._narrow[unit.name].parameter)
             self._originals.put(unit.name, layer, is_original=False)
-            for key in [k for k, r in self._ranges.items() if r.layer is layer and r.kind is Kind.WEIGHT]:
-                self._take_range(key)
+            for key, one in self._ranges.items():
+                if one.layer is layer and one.kind is Kind.WEIGHT:
+                    self._take_range(key)
             return
         self._take_range(unit.key)
         if unit.key in self._functions:
@@ -115,16 +111,21 @@ class WideModel:
             self._ranges[key].restore(self._narrow_ranges[key][0])
 
 
-def _forget(found: Range) -> None:
-    """A range that was never seen, so that calibration starts anew."""
-    found.running.write(0.0)
-    if found.kind is Kind.WEIGHT:
-        found.choose_range(None)
+def _forget(model: nn.Module) -> None:
+    """Make all ranges ones that were never seen, so that calibration starts anew."""
+    for one in ranges_of(model).values():
+        one.running.write(0.0)
+        if one.kind is Kind.WEIGHT:
+            one.choose_range(None)
 
 
-def _input_range(layer: Layer) -> float:
-    """The range of a layer's input, its own or that of what it reads."""
-    return layer.read(f"running_{input_range_of(layer)}") if _has_input_range(layer) else 0.0
+def _input_ranges(model: nn.Module) -> dict[str, float]:
+    """The range of each layer's input, its own or that of what it reads; 0 where it has none."""
+    layers = layers_of(model)
+    return {
+        p: layer.read(f"running_{input_range_of(layer)}") if _has_input_range(layer) else 0.0
+        for p, layer in layers.items()
+    }
 
 
 def _write_input_range(layer: Layer, largest: float) -> None:
