@@ -334,7 +334,7 @@ def _unfit(checked: CheckedModel, findings: Collection[Finding]) -> frozenset[st
     """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
     wrong = {f.node for f in findings if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
     broken = {f.tensor for f in findings if f.rule == BROKEN_TENSOR.id} - {""}
-    for place in checked.places if broken else ():
+    for place in checked.places:
         if not broken.isdisjoint(value.name or "" for value in filter(None, place.node.inputs)):
             wrong.add(str(place))
     return frozenset(wrong)

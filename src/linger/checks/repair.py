@@ -238,9 +238,12 @@ def apply_rules(
     findings = list(run.facts.found.findings)
     if any(change.rule == "complete_types" for change in changes):  # newer types need a newer version of the format
         changes += run.apply(rule for rule in chosen if rule.apply is fix_versions)
-    for rule in chosen:  # what they see and leave as it is
-        findings += rule.find(model) if rule.find is not None else ()
-    return changes, findings
+    return changes, [*findings, *_findings(chosen, model)]
+
+
+def _findings(rules: Iterable[RepairRule], model: ir.Model) -> list[Finding]:
+    """What the rules see and leave as it is."""
+    return [finding for rule in rules if rule.find is not None for finding in rule.find(model)]
 
 
 def _may_find_more(chosen: Iterable[RepairRule], model: ir.Model, changes: Iterable[RuleChange]) -> bool:

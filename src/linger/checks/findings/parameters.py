@@ -195,7 +195,6 @@ def _read(tensor: ir.TensorProtocol, start: int, stop: int) -> NDArray[Any]:
 
 _BIAS_OF = {"w": "b", "w_ih": "b_ih", "w_hh": "b_hh"}
 _WIDTHS = ("data_bits", "parameter_bits", "o_bits")
-_PER_AXIS = ("kernel_shape", "strides", "dilations")
 _NARROWEST, _WIDEST = 2, 32
 
 
@@ -310,10 +309,9 @@ def _bias_problems(place: NodePlace, bias: _Parameter | None) -> Iterator[Findin
 
 def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Parameter | None) -> Iterator[Finding]:
     """Why the shapes of weight and bias, and the attributes of a convolution, do not fit."""
-    attributes, shape, group = place.node.attributes, weight.shape, _int(place.node, "group", 1) or 1
-    lengths = {name: len(attributes[name].as_ints()) for name in _PER_AXIS if op.window_axes}
-    short = [name for name, count in lengths.items() if count != lengths["kernel_shape"]]
-    window = list(attributes["kernel_shape"].as_ints()) if op.window_axes else list(shape[2:])
+    shape, group = weight.shape, _int(place.node, "group", 1) or 1
+    window = list(place.node.attributes["kernel_shape"].as_ints()) if op.window_axes else list(shape[2:])
+    short = _short_attributes(place.node, len(window)) if op.window_axes else []
     if op.weight_axes not in (None, len(shape)):
         yield _shape_finding(place, weight, f"{op.weight_axes} axes")
     elif short:
@@ -321,10 +319,14 @@ def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Paramet
         yield place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
     elif window != list(shape[2:]):
         yield _shape_finding(place, weight, f"the window {window} of kernel_shape")
-    elif op.window_axes and shape[0] % group:
+    elif math.prod(shape[:1]) % group:
         yield _shape_finding(place, weight, f"a first axis that its {group} groups divide")
     elif bias is not None and op.weight_axes is not None:
         yield from _bias_shape_problems(place, bias, op.output_channels(shape, group))
+
+
+def _short_attributes(node: ir.Node, axes: int) -> list[str]:
+    return [name for name in ("strides", "dilations") if len(node.attributes[name].as_ints()) != axes]
 
 
 def _bias_shape_problems(place: NodePlace, bias: _Parameter, channels: int) -> Iterator[Finding]:

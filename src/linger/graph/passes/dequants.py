@@ -100,10 +100,14 @@ def remove_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     _merge(flow, changes)
     if changes:
         flow.sort()  # the Dequant that stays may stand behind what now reads it
+    _drop_unused(flow, changes)
+    return changes
+
+
+def _drop_unused(flow: Flow, changes: Changes) -> None:
     for node in [n for n in flow.nodes() if is_dequant(n) and not any(map(is_used, n.outputs))]:
         changes.note(describe(node), "removed: nothing uses it")
         _remove(node)
-    return changes
 
 
 def _bypass(use: Use, found: Propagation, changes: Changes) -> None:
@@ -432,15 +436,20 @@ def fill_float_islands(model: ir.Model) -> Changes:
         return changes
     names, replacer = tensor_names(model), ValueReplacer(model)
     for island, element in islands:
-        graph, integers = island.nodes[0].graph, [source.inputs[0] for source in island.sources]
-        if graph is None or any(q is None or not replacer.is_visible(q, graph) for q in integers):
-            continue  # a name of the integers means another tensor where the floats are used now
+        if not _can_be_written(island, replacer):
+            continue
         _fill(island, element, names, replacer)
         for node in island.nodes:
             what = f"runs on {element.name.lower()} now, without DequantizeLinear and QuantizeLinear"
             changes.note(describe(node), what)
     replacer.finish()
     return changes
+
+
+def _can_be_written(island: Island, replacer: ValueReplacer) -> bool:
+    """Whether the names of the integers mean the same tensors where the floats are used now."""
+    graph, integers = island.nodes[0].graph, [source.inputs[0] for source in island.sources]
+    return graph is not None and all(q is not None and replacer.is_visible(q, graph) for q in integers)
 
 
 def _fill(island: Island, element: ir.DataType, names: Names, replacer: ValueReplacer) -> None:

@@ -154,8 +154,7 @@ def _time_axes(model: ir.Model, shapes: Shapes, given: Mapping[str, int] | None,
         UsageError: There is none, or an input or axis does not exist.
     """
     if given is None:
-        followed = find_time(model, shapes)
-        axes = {name: followed[name] for name in names if name in followed}
+        axes = {name: axis for name, axis in find_time(model, shapes).items() if name in names}
         if not axes:
             inputs = listing(map(printable, names))
             unknown = f"no recurrent layer and no Conv1d says which axis of {inputs} is time"
@@ -201,21 +200,21 @@ def _checked_pairs(model: ir.Model, shapes: Shapes, pairs: Mapping[str, str]) ->
 
 
 def _found_pairs(model: ir.Model, shapes: Shapes) -> dict[str, str]:
-    """Inputs that are the first state of recurrent layers, and the outputs that are the last state of the same layers.
-
-    The last frame of a layer's result is its last state, too.
-    """
+    """Inputs that are the first state of recurrent layers, and the outputs that are the last state of the same layers."""
     ends = {str(value.name): _ports_before(value) for value in model.graph.outputs}
-    hidden = {name: {(node, _HIDDEN.get(port, port)) for node, port in ports} for name, ports in ends.items()}
     pairs: dict[str, str] = {}
     for value in required_inputs(model):
-        ports, sizes = _ports_behind(value), shapes[str(value.name)]
-        exact, similar = (
-            [n for n, end in each.items() if end == ports and shapes[n] == sizes] for each in (ends, hidden)
-        )
-        if ports and len(exact or similar) == 1:
-            pairs[(exact or similar)[0]] = str(value.name)
+        ports, state = _ports_behind(value), str(value.name)
+        news = _returning(ports, {new: end for new, end in ends.items() if shapes[new] == shapes[state]})
+        if ports and len(news) == 1:
+            pairs[news[0]] = state
     return pairs
+
+
+def _returning(ports: Ports, ends: Mapping[str, Ports]) -> list[str]:
+    """The outputs that return these states; the last frame of a layer's result is its last state, too."""
+    hidden = {new: {(node, _HIDDEN.get(port, port)) for node, port in end} for new, end in ends.items()}
+    return [new for new, end in ends.items() if end == ports] or [new for new in ends if hidden[new] == ports]
 
 
 def _ports_behind(value: ir.Value) -> Ports:

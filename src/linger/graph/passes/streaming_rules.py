@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from linger.errors import UnsupportedError, UsageError, printable
 from linger.graph.conversion.node_rewriter import content_of, replace_inputs
-from linger.graph.core.nodes import attributes_of, describe, inner_graphs, inputs_within, is_dialect, op_of
+from linger.graph.core.nodes import attributes_of, describe, inputs_within, is_dialect, op_of
 from linger.graph.core.rewiring import become_identity
 from linger.graph.passes.streaming_states import StateBook, Timed
 from linger.graph.passes.time_axes import WINDOWS, Shapes, carried_axis, find_rule, whole_numbers
@@ -87,7 +87,7 @@ class Stepper:
             UsageError: The step does not have a suitable number of frames.
         """
         kinds = [self.kinds[value] for value in inputs_within(node) if value in self.kinds]
-        types = {type(kind) for kind in kinds}
+        types = set(map(type, kinds))
         for kind in kinds:
             if isinstance(kind, Unusable):
                 raise UnsupportedError(f"{describe(node)}: {kind.reason}. {_REMEDY}")
@@ -95,7 +95,7 @@ class Stepper:
             self.kinds |= dict.fromkeys(node.outputs, Latest()) if kinds else {}
             for value in node.outputs:
                 self.resize(value)
-        elif inner_graphs(node) or find_rule(node) is None:
+        elif find_rule(node) is None:
             raise self.refusal(node, "it has no streaming form")
         elif Latest in types:
             raise self.refusal(node, "it joins every step with a number that is only known at the end of the sequence")
@@ -355,9 +355,7 @@ def _begun(step: Stepper, node: ir.Node, timed: Timed) -> ir.Value:
 def _pad(step: Stepper, node: ir.Node) -> None:
     """Padding: zeros in front make the frames of the stream early, zeros behind come after its end."""
     x, timed = step.data(node)
-    pads = whole_numbers(node, "pads", 1)
-    if pads is None or len(pads) != 2 * len(step.shapes[str(x.name)]) or len(node.inputs) > _PAD_INPUTS:
-        raise step.refusal(node, "how far it pads is not constant, or said for some axes only")
+    pads = _pads(step, node, len(step.shapes[str(x.name)]))
     begin, end = pads[timed.axis], pads[timed.axis + len(pads) // 2]
     if (begin or end) and not _pads_with_zeros(node):
         raise step.refusal(node, "it pads time with other numbers than zero")
@@ -369,6 +367,13 @@ def _pad(step: Stepper, node: ir.Node) -> None:
     node.replace_input_with(0, x)
     _write_pads(step, node, x, pads)
     step.set(node, Timed(timed.axis, timed.frames, timed.delay - begin))
+
+
+def _pads(step: Stepper, node: ir.Node, rank: int) -> list[int]:
+    pads = whole_numbers(node, "pads", 1)
+    if pads is None or len(pads) != 2 * rank or len(node.inputs) > _PAD_INPUTS:
+        raise step.refusal(node, "how far it pads is not constant, or said for some axes only")
+    return pads
 
 
 def _write_pads(step: Stepper, node: ir.Node, x: ir.Value, pads: list[int]) -> None:
