@@ -279,11 +279,7 @@ def check(path: NetworkLike, target: str | Target | None = None, *, ignore: Iter
 
 
 def rule_ids(names: Iterable[str]) -> frozenset[str]:
-    """The rules that are meant, by their ids or names.
-
-    Raises:
-        UsageError: Rules that do not exist; all of them are named.
-    """
+    """The rules that are meant, by their ids or names; a UsageError names all that do not exist."""
     by_name = {rule.name: rule.id for rule in RULES.values()}
     names = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in names if name not in by_name and name not in RULES]

@@ -196,9 +196,7 @@ def uncollected() -> Iterator[None]:
 def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
     """A model that may be changed, and the repairs that had to be made before it could be read as a graph without loss.
 
-    Raises:
-        UsageError: There is no such file.
-        GraphError: The content is no model, or contradicts itself in a way that cannot be repaired.
+    There may be no such file (UsageError), or its content is no model, or cannot be repaired (GraphError).
     """
     if isinstance(source, ir.Model):
         return load_own(source), []

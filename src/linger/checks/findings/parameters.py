@@ -209,12 +209,7 @@ class _Parameter:
 
 
 def number_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
-    """What is wrong with the constants of each dialect node.
-
-    Args:
-        checked: The model.
-        skip: Nodes, as findings name them, whose attributes or operands are wrong: nothing more can be said of them.
-    """
+    """What is wrong with the constants of each dialect node; `skip` are nodes whose attributes or operands are wrong."""
     sums = cache(_sums)  # of a weight that several nodes share
     for place in checked.places:
         if is_dialect(place.node) and is_known(place.node.op_type) and str(place) not in skip:
@@ -370,12 +365,7 @@ _CALIBRATE = "Calibrate or train the model with linger and export it again."
 
 
 def scale_findings(checked: CheckedModel, *, for_target: bool = False) -> Iterator[Finding]:
-    """What is wrong with the scales of each node by itself.
-
-    Args:
-        checked: The model.
-        for_target: A chip is asked too; it judges shifts and scales below 1 by its own rules.
-    """
+    """What is wrong with the scales of each node by itself; `for_target`: a chip judges shifts and scales below 1 by its own rules."""
     for place in checked.places:
         if is_quantizing(place.node):
             scales = scales_of(place.node)
@@ -438,12 +428,7 @@ def _op(node: ir.Node) -> Op | None:
 
 
 def input_range_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
-    """Nodes whose input, by its scale and width, goes beyond what the device's format of it holds.
-
-    Args:
-        checked: The model.
-        skip: Nodes, as findings name them, that cannot be read as those of their op.
-    """
+    """Nodes whose input, by its scale and width, goes beyond what the device's format of it holds, those of `skip` left out."""
     for place in checked.places:
         op = None if str(place) in skip else _op(place.node)
         if op is None or op.input_end is None or not place.node.inputs:

@@ -359,11 +359,7 @@ def _findings_of_the_whole(
 
 
 def tables_of(target: Target) -> dict[type, object]:
-    """The tables of a chip's file, each by the type that it became.
-
-    Raises:
-        UsageError: Values that no limit reads, that are missing, or of another type; all of them are named.
-    """
+    """The tables of a chip's file, each by the type that it became; a UsageError names all values that are wrong or missing."""
     problems = [f"there is no table [{name}]" for name in target.limits if name not in TABLES]
     tables: dict[type, object] = {}
     for name, kind in TABLES.items():

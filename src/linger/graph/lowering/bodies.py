@@ -75,11 +75,9 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
 
 
 def require_settings(node: ir.Node, op: Op) -> None:
-    """Refuse a dialect node that has too many or too few inputs, lacks attributes, or cannot be computed exactly.
+    """Refuse a dialect node with other inputs or attributes than its op takes (GraphError), or that cannot be computed exactly.
 
-    Raises:
-        GraphError: Inputs or attributes that do not fit the op.
-        UnsupportedError: Settings that have no agreed meaning, or sums that would not be exact.
+    The latter, settings without an agreed meaning and sums that would not be exact, is an UnsupportedError.
     """
     count, most = len(node.inputs), len(op.inputs)
     try:

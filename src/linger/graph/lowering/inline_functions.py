@@ -98,11 +98,7 @@ def _drop(model: ir.Model, used: Mapping[ir.OperatorIdentifier, None]) -> None:
 
 
 def require_bounded(functions: Functions, calls: Iterable[ir.OperatorIdentifier]) -> None:
-    """Refuse calls that would become more nodes than any model has.
-
-    Raises:
-        GraphError: A function calls itself, or the calls, written out, are too many nodes.
-    """
+    """Refuse calls that would become more nodes than any model has, and functions that call themselves (GraphError)."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
     for identifier in callees_first(functions):
         function = functions[identifier]

@@ -338,14 +338,10 @@ _USUAL_BYTES = 1 << 24
 
 
 def fold_constants(model: ir.Model, *, largest: int = _USUAL_BYTES) -> Changes:
-    """Replace what the main graph computes from constants and fixed sizes by constants, in place.
+    """Replace what the main graph of a sorted model computes from constants and fixed sizes by constants, in place.
 
-    Leaves: random numbers, Q/DQ nodes, branches, functions and the dialect; tensors of more than `largest` bytes; outputs of
-    the model keep their node.
-
-    Args:
-        model: The model, sorted.
-        largest: The most bytes of a new constant; a file would grow by it.
+    Leaves: random numbers, Q/DQ nodes, branches, functions and the dialect; tensors of more than `largest` bytes, by which a
+    file would grow; outputs of the model keep their node.
 
     Raises:
         GraphError: ONNX Runtime cannot compute a part that depends on constants only.

@@ -56,10 +56,7 @@ def rescale_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Set `scale_o` of every Dequant to the scale of its tensor, where that is known from another node.
 
     Requires: sorted nodes. Leaves: Dequants with another scale only of tensors whose scale is not known, or is contradicted.
-
-    Args:
-        model: The model.
-        facts: What is known of the model as it is now, where that is known already.
+    `facts` are those of the model as it is now, where they are known already.
     """
     changes = Changes()
     for node, scale in (facts or Formats(model)).found.wrong_scales:
@@ -76,11 +73,7 @@ def remove_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Let ops that take integers have them; drop Dequants of real numbers, second ones of a tensor, and unused ones.
 
     Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and graph. Ops
-    that need real numbers may read integers afterwards: `insert_dequant` follows.
-
-    Args:
-        model: The model.
-        facts: As for `rescale_dequant`.
+    that need real numbers may read integers afterwards: `insert_dequant` follows. `facts`: as for `rescale_dequant`.
     """
     changes = Changes()
     facts = Formats(model) if facts is None else facts
@@ -220,15 +213,9 @@ def _place_early(node: ir.Node, graph: ir.Graph) -> None:
 def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: Formats | None = None) -> Changes:
     """Insert one Dequant per quantized tensor, shared by all that need its real numbers.
 
-    A tensor that is an output of the model and shall be real hands its name on to the Dequant's result and is then called
-    `<name>_quant`.
-
-    Requires: sorted nodes. Leaves: no op that needs real numbers reading integers, where the scale is known.
-
-    Args:
-        model: The model.
-        outputs: As for `propagate`.
-        facts: As for `rescale_dequant`; they were found with these outputs.
+    A tensor that is an output of the model and shall be real (`outputs`: as for `propagate`) hands its name on to the Dequant's
+    result and is then called `<name>_quant`. Requires: sorted nodes. Leaves: no op that needs real numbers reading integers,
+    where the scale is known. `facts`: as for `rescale_dequant`; they were found with these outputs.
     """
     changes = Changes()
     facts = Formats(model, outputs) if facts is None else facts

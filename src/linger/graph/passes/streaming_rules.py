@@ -80,12 +80,7 @@ class Stepper:
     kinds: dict[ir.Value, Kind] = field(default_factory=dict)
 
     def take(self, node: ir.Node) -> None:
-        """Make a node the node of one step.
-
-        Raises:
-            UnsupportedError: It needs the whole sequence.
-            UsageError: The step does not have a suitable number of frames.
-        """
+        """Make a node the node of one step; it is refused where it needs the whole sequence, or another number of frames."""
         kinds = [self.kinds[value] for value in inputs_within(node) if value in self.kinds]
         types = set(map(type, kinds))
         for kind in kinds:
@@ -108,11 +103,7 @@ class Stepper:
         return UnsupportedError(f"{describe(node)}: {reason}. {_REMEDIES.get(node.op_type, _REMEDY)}")
 
     def data(self, node: ir.Node) -> tuple[ir.Value, Timed]:
-        """The first input of a node, which has time.
-
-        Raises:
-            UnsupportedError: Another input has time.
-        """
+        """The first input of a node, which alone may have time."""
         timed = [i for i, value in enumerate(node.inputs) if value in self.kinds]
         if timed != [0]:
             raise self.refusal(node, "what it is told to do depends on time")
@@ -144,8 +135,7 @@ class Stepper:
     def masked(self, node: ir.Node, value: ir.Value, timed: Timed) -> ir.Value:
         """The tensor with zeros in the place of frames that the whole sequence does not have.
 
-        Raises:
-            UnsupportedError: The caller says where the sequence ends, and this tensor ends elsewhere.
+        Where the caller says how long the sequence is, a tensor that ends elsewhere is refused.
         """
         has_own_end = timed.frames != self.frames or self.shapes[str(value.name)][timed.axis] != self.length
         if self.book.valid is not None and has_own_end:
@@ -159,11 +149,7 @@ class Stepper:
         return timed.delay == 0 and whole == Fraction(self.length, self.frames) * timed.frames
 
     def latest(self, node: ir.Node, value: ir.Value, timed: Timed) -> None:
-        """Note that a node reads the last frame of a tensor, and refuse it where the stream does not have that frame.
-
-        Raises:
-            UnsupportedError: The last frame needs padding behind the sequence.
-        """
+        """Note that a node reads the last frame of a tensor; refuse it where that frame needs padding behind the sequence."""
         if not self.ends_with_newest(value, timed):
             late = "it reads the last frame, which a layer before it only has after the end of the sequence"
             raise self.refusal(node, late)
