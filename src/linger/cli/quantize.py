@@ -291,10 +291,9 @@ def _show(made: Quantized, *, as_json: bool) -> None:
     from linger.reporting.facts import METRIC_DATA, UNSEEN
     from linger.reporting.verdict import figure_text
 
-    columns = [(figure.before, figure.plain, figure.after) for figure in made.quality]
     cells = [
-        (figure.name, *("" if value is None else figure_text(figure, value) for value in values))
-        for figure, values in zip(made.quality, columns, strict=True)
+        (q.name, *("" if value is None else figure_text(q, value) for value in (q.before, q.plain, q.after)))
+        for q in made.quality
     ]
     say_table(made.name, ("", "float", "plain", "tuned"), [*cells, *_cost_rows(made)])
     if made.quality:

@@ -262,10 +262,7 @@ class ArgumentMap:
     ) -> list[ir.Attr]:
         """The node's attributes: numbers, strings or lists of them; an argument that is None gives none.
 
-        Args:
-            signature: How the op was called.
-            given: Every argument by name.
-            read: Turns an argument into a Python value; raises UnsupportedError if it is not constant.
+        `read` turns an argument into a Python value, and raises an UnsupportedError if it is not constant.
         """
         attributes = []
         for name, source in self.attribute_sources(signature).items():
