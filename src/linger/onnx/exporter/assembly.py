@@ -95,21 +95,8 @@ def _is_sized_by(node: ir.Node, by_value: set[ir.Value]) -> bool:
     return any(node.inputs[i] in by_value for i in _SIZES_FROM.get(node.op_type, ()) if i < len(node.inputs))
 
 
-_MOVING = frozenset(
-    (
-        "Identity",
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Slice",
-        "Gather",
-        "Expand",
-        "Tile",
-        "Split",
-    )
-)
+_MOVING = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather"})
+_MOVING |= {"Expand", "Tile", "Split"}
 """Ops that may stand between an input and its Quant: they move integers as they move real numbers."""
 
 
@@ -487,11 +474,11 @@ def _run(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray
         session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         feeds = {}
         for i, x in zip(session.get_inputs(), inputs, strict=False):
+            feeds[i.name] = x
             bits = {"tensor(int8)": 8, "tensor(int16)": 16, "tensor(int32)": 32}.get(i.type)
             if bits is not None and x.dtype.kind == "f":  # any integers serve for a comparison (`is_input_quant`)
                 low, high = limits(min(bits, _COMPARED_BITS))
-                x = np.clip(np.rint(x * high), low, high).astype(f"int{bits}")  # noqa: PLW2901
-            feeds[i.name] = x
+                feeds[i.name] = np.clip(np.rint(x * high), low, high).astype(f"int{bits}")
         result: list[NDArray[Any]] = session.run(None, feeds)
     except ORT_ERRORS as error:
         raise GraphError(f"export: the simplified file does not run ({error}). Export with simplify=False.") from error

@@ -23,9 +23,7 @@ from torch._ops import OpOverload
 from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 
 CHANGED_MEANING = {
-    "Softmax": 13,
-    "LogSoftmax": 13,
-    "Hardmax": 13,
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), 13),
     "RoiAlign": 16,
     "Split": 18,
     "GridSample": 20,
