@@ -12,7 +12,7 @@ from linger.c.network import brought_to_order, depending, has_c, initializers, v
 from linger.errors import UnsupportedError, printable
 from linger.graph.core.nodes import describe, is_dialect, required_inputs
 from linger.graph.core.rewiring import needed_nodes
-from linger.graph.editing.extraction import extract
+from linger.graph.editing.models import extract
 from linger.graph.lowering.bodies import known_tensors
 from linger.graph.network import Network, NetworkLike, multiplications_of
 from linger.runtime.reference import Reference

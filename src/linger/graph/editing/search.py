@@ -97,19 +97,11 @@ class Scopes:
         return self.tensors([tensor])[0]
 
     def tensors(self, tensors: Iterable[TensorLike]) -> list[ir.Value]:
-        """The tensors that are given themselves or by name.
-
-        Raises:
-            UsageError: Tensors that do not exist or whose name is used in several sub-graphs; all of them are named.
-        """
+        """The tensors that are given themselves or by name; refuses, and names, those that are missing or not unique."""
         return _look_up(tensors, self.values(), "tensor")
 
     def some_nodes(self, nodes: NodeLike | Iterable[NodeLike]) -> list[ir.Node]:
-        """The nodes that are given themselves or by name, without repetitions.
-
-        Raises:
-            UsageError: Nodes that are not in the model or whose name is not unique; all of them are named.
-        """
+        """The nodes that are given themselves or by name, each once; refuses, and names, those missing or not unique."""
         given = [nodes] if isinstance(nodes, (str, ir.Node)) else nodes
         return list(dict.fromkeys(_look_up(given, self.nodes(), "node")))
 
