@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,25 +73,21 @@ class Scopes:
         """The scopes of a model as it is now."""
         return cls({place.graph: place.owner for place in graphs_in(model.graph)})
 
-    def values(self) -> Iterable[ir.Value]:
+    def values(self) -> list[ir.Value]:
         """Every tensor that has a name."""
-        for graph in self.owners:
-            yield from (value for value in defined_in(graph) if value.name)
+        return [value for graph in self.owners for value in defined_in(graph) if value.name]
 
-    def nodes(self) -> Iterable[ir.Node]:
+    def nodes(self) -> list[ir.Node]:
         """Every node."""
-        for graph in self.owners:
-            yield from graph
+        return list(chain.from_iterable(self.owners))
 
     def sees(self, graph: ir.Graph, value: ir.Value) -> bool:
         """Whether a node of a graph may use a value: one of its own, or one of a graph around it."""
-        around: ir.Graph | None = graph
-        while around is not None:
-            if value.graph is around:
-                return True
-            owner = self.owners[around]
-            around = None if owner is None else owner.graph
-        return False
+        owner = self.owners[graph]
+        if value.graph is graph or owner is None:
+            return value.graph is graph
+        assert isinstance(owner.graph, ir.Graph)  # it was reached through its graph
+        return self.sees(owner.graph, value)
 
     def tensor(self, tensor: TensorLike) -> ir.Value:
         """The tensor that is given itself or by name; as `tensors`."""
