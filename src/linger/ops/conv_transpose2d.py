@@ -74,33 +74,23 @@ def refuse_long_sums(node: NodeFacts) -> str | None:
     return f"{taps} products per output; at most {fixed.MOST_TRANSPOSED_TAPS} are supported. Use more groups."
 
 
-@conv_transpose2d_int.layer("torch.nn.ConvTranspose2d")
-def from_conv_transpose2d(layer: Any) -> Settings:
-    """The geometry of a torch ConvTranspose2d; an `output_size` given to its forward replaces output_padding."""
+@conv_transpose2d_int.layer("torch.nn.ConvTranspose2d", "torch.nn.ConvTranspose1d")
+def from_conv_transpose(layer: Any) -> Settings:
+    """The geometry of a transposed convolution; a signal is an image of one row.
+
+    An `output_size` given to the layer's forward replaces output_padding.
+    """
     if layer.padding_mode != "zeros":
         return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
+    missing = 2 - len(layer.kernel_size)
+    ones, zeros = (1,) * missing, (0,) * missing
     return {
-        "dilations": tuple(layer.dilation),
+        "dilations": (*ones, *layer.dilation),
         "group": layer.groups,
-        "kernel_shape": tuple(layer.kernel_size),
-        "output_padding": tuple(layer.output_padding),
-        "pads": (*layer.padding, *layer.padding),
-        "strides": tuple(layer.stride),
-    }
-
-
-@conv_transpose2d_int.layer("torch.nn.ConvTranspose1d")
-def from_conv_transpose1d(layer: Any) -> Settings:
-    """The geometry of a torch ConvTranspose1d on a image of one row."""
-    if layer.padding_mode != "zeros":
-        return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
-    return {
-        "dilations": (1, *layer.dilation),
-        "group": layer.groups,
-        "kernel_shape": (1, *layer.kernel_size),
-        "output_padding": (0, *layer.output_padding),
-        "pads": (0, *layer.padding) * 2,
-        "strides": (1, *layer.stride),
+        "kernel_shape": (*ones, *layer.kernel_size),
+        "output_padding": (*zeros, *layer.output_padding),
+        "pads": (*zeros, *layer.padding) * 2,
+        "strides": (*ones, *layer.stride),
     }
 
 

@@ -93,7 +93,6 @@ class Tally:
         self._low, self._high = math.inf, -math.inf
         self._seen: NDArray[Any] | None = np.zeros(0, np.int64)
         self._clipped = self.values = 0
-        self.is_broken = False
 
     def add(self, array: NDArray[Any]) -> None:
         """Count the values of one batch; what is not finite is left out."""
@@ -111,9 +110,7 @@ class Tally:
             part = flat[start : start + CHUNK]
             if part.dtype.kind not in "iu":
                 part = part.astype(np.float64)
-                is_finite = np.isfinite(part)
-                self.is_broken |= not is_finite.all()
-                part = part[is_finite]
+                part = part[np.isfinite(part)]
             if part.size:
                 yield part
 

@@ -106,19 +106,13 @@ _ADVISED_BATCHES = 4
 
 @dataclass
 class _ModelFacts:
-    """A quantized model that is reported, its float model if that is known, and everything that was measured of both.
-
-    Attributes:
-        kept: The first batches of the data.
-        quality, cautions: How good it is, and what makes that doubtful.
-        notes: Sentences for the reader.
-    """
+    """A quantized model that is reported, its float model if that is known, and everything that was measured of both."""
 
     model: nn.Module
     reference: nn.Module | None
-    kept: list[Batch]
-    quality: list[Quality]
-    notes: list[str]
+    kept: list[Batch]  # the first batches of the data
+    quality: list[Quality]  # how good it is, and what makes that doubtful
+    notes: list[str]  # sentences for the reader
     cautions: tuple[str, ...] = ()
 
     @classmethod

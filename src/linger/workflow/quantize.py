@@ -80,17 +80,8 @@ def quantize(
     """Quantize a float model, prove the file, and write everything about it into a folder.
 
     One sample in five, chosen at random by a fixed seed, is held out from tuning, and the figures of quality are about these,
-    unless test data are given.
-
-    Args:
-        model: The float model; it is not changed.
-        data: Typical inputs.
-        out: The folder; nothing is there before everything is.
-        settings: What to do; None: the usual.
-        test: Data to judge by; then tuning may see all of `data`.
-        run: How the run was called, for the file that repeats it.
-        name: How the run is called.
-        tell: Is given a line about each step.
+    unless `test` data are given: then tuning may see all of `data`. Nothing is in the folder before everything is. The file that
+    repeats the run says how it was called (`run`). `tell` is given a line about each step.
 
     Raises:
         UsageError: Something was given that cannot be used. Nothing is written.
@@ -161,16 +152,8 @@ def repeat(
 ) -> Quantized:
     """Make the file of a former run again, from the float model, the settings file and the weights beside it.
 
-    Nothing is tuned, and no data are needed: the inputs that were verified lie beside the settings file.
-
-    Args:
-        model: The float model; changed in place, as it gets the weights of the run.
-        config: The settings file of the run.
-        out: The folder to write; nothing is there before everything is.
-        settings: `c` and `force` count; everything else is what the run says.
-        run: The run, if it has been read already.
-        name: How the run is called.
-        tell: Is given a line about each step.
+    Nothing is tuned, and no data are needed: the inputs that were verified lie beside the settings file. The model is changed in
+    place, as it gets the weights of the run. Of the settings `c` and `force` count; everything else is what the run says.
 
     Raises:
         UsageError: The settings file, or a file beside it, is wrong or belongs to another model. Nothing is written.

@@ -45,33 +45,21 @@ _SEED = 18
 
 @dataclass(frozen=True)
 class Piece:
-    """One sample, or one batch as the user made it.
+    """One sample, or one batch as the user made it."""
 
-    Attributes:
-        arguments: Of one forward pass; a `BoundBatch` has some of them by name.
-        labels: The right decisions; None where nobody knows them.
-        group: What it is a part of, such as a recording; the parts of one group are held out together. None: of nothing.
-    """
-
-    arguments: Batch
-    labels: Tensor | None = None
-    group: str | None = None
+    arguments: Batch  # of one forward pass; a `BoundBatch` has some of them by name
+    labels: Tensor | None = None  # the right decisions; None where nobody knows them
+    group: str | None = None  # what it is a part of, such as a recording; parts of one group are held out together
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Data for a model: `what` they are for people, as `48 images of photos`, and what a reader should know about them.
+    """Data for a model: `what` they are for people, as `48 images of photos`, and what a reader should know about them."""
 
-    Attributes:
-        pieces: Samples, each a batch of one; or batches as the user made them.
-        are_rows: Whether the pieces are samples, so that they can be put together as one likes.
-        are_labels_sure: Whether somebody said that the labels are labels; else they stand where labels usually do.
-    """
-
-    pieces: tuple[Piece, ...] = field(repr=False)
-    are_rows: bool
+    pieces: tuple[Piece, ...] = field(repr=False)  # samples, each a batch of one; or batches as the user made them
+    are_rows: bool  # whether the pieces are samples, so that they can be put together as one likes
     what: str = ""
-    are_labels_sure: bool = True
+    are_labels_sure: bool = True  # somebody said that the labels are labels; else they stand where labels usually do
     notes: tuple[str, ...] = ()
 
     @property

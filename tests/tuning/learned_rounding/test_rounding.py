@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.held_out import split_data
 from linger.tuning.learned_rounding import product_rounding
 from linger.tuning.learned_rounding.integer_fit import Fit, Grid, Moments, nearest_integers
+from tests.support.tuning import split_data
 
 
 def quantized(model: nn.Module, data: list[Tensor]) -> tuple[nn.Module, nn.Module]:

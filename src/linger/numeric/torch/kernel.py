@@ -16,6 +16,7 @@ The same holds for real carriers q/scale: scaling by powers of two changes no ro
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
@@ -218,6 +219,10 @@ class _StraightFloor(torch.autograd.Function):
 class TorchKernel:
     """Interprets bodies on float tensors that carry integers; constants are made on `device`, the CPU if None."""
 
+    add, sub, mul, div = map(staticmethod, (operator.add, operator.sub, operator.mul, operator.truediv))
+    log, pow2, relu = map(staticmethod, (torch.log, torch.exp2, torch.relu))
+    clip = clamp = staticmethod(torch.clamp)
+
     def __init__(self, *, is_exact: bool = True, device: torch.device | None = None) -> None:
         self.is_exact = is_exact
         self._wide = torch.float64 if is_exact else torch.float32
@@ -237,9 +242,6 @@ class TorchKernel:
     def like(self, value: float, reference: Tensor) -> Tensor:
         return self._constant(value, reference.dtype)
 
-    def pow2(self, exponent: Tensor) -> Tensor:
-        return torch.exp2(exponent)
-
     def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> Tensor:
         return self._constant(compute(*attributes), torch.float64)
 
@@ -252,24 +254,9 @@ class TorchKernel:
     def real(self, x: Tensor) -> Tensor:
         return x.to(torch.float32)
 
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        return a + b
-
-    def sub(self, a: Tensor, b: Tensor) -> Tensor:
-        return a - b
-
-    def mul(self, a: Tensor, b: Tensor) -> Tensor:
-        return a * b
-
-    def div(self, a: Tensor, b: Tensor) -> Tensor:
-        return a / b
-
     def floor(self, x: Tensor) -> Tensor:
         result: Tensor = _StraightFloor.apply(x)
         return result
-
-    def clip(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        return x.clamp(low, high)
 
     def where_less(self, a: Tensor, b: Tensor, then: Tensor, other: Tensor) -> Tensor:
         return torch.where(a < b, then, other)
@@ -279,9 +266,6 @@ class TorchKernel:
 
     def ladder(self, values: Sequence[float]) -> Tensor:
         return self._constant(values, self._wide).reshape(-1, 1, 1)
-
-    def log(self, x: Tensor) -> Tensor:
-        return x.log()
 
     def max_along(self, x: Tensor, axis: int) -> Tensor:
         return x.amax(axis, keepdim=True)
@@ -354,12 +338,6 @@ class TorchKernel:
             pads = ceil_pads(x.shape[2:], kernel_shape, strides, pads, dilations)
         padded = _pad(x, pads, fill=float("-inf"))
         return F.max_pool2d(padded, kernel_shape, strides, 0, dilations)
-
-    def relu(self, x: Tensor) -> Tensor:
-        return torch.relu(x)
-
-    def clamp(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        return x.clamp(low, high)
 
     def rows(self, table: Tensor, index: Tensor) -> Tensor:
         return F.embedding(index.long(), table)

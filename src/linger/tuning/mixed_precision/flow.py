@@ -40,7 +40,6 @@ class Flow:
         names: Of a function's result, the name of its first call: the module's path and the op.
         readers, reading_ops: Paths of the layers that read it, and names of all ops that do.
         feeds: Keys of the tensors that get its width, because what makes them gives what it takes: functions, pools.
-        macs: Products that each layer and function computes, by its path.
     """
 
     sizes: dict[str, int] = field(default_factory=dict)
@@ -49,7 +48,7 @@ class Flow:
     readers: dict[str, list[str]] = field(default_factory=dict)
     reading_ops: dict[str, set[str]] = field(default_factory=dict)
     feeds: dict[str, set[str]] = field(default_factory=dict)
-    macs: dict[str, int] = field(default_factory=dict)
+    macs: dict[str, int] = field(default_factory=dict)  # products that each layer and function computes, by its path
 
     def ops_behind(self, key: str) -> frozenset[str]:
         """The ops that read a tensor, or one that gets its width."""

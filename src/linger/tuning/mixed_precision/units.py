@@ -58,35 +58,21 @@ def _pairs(layer: Layer, other: nn.Module | None) -> Iterator[tuple[str, tuple[T
 
 @dataclass(frozen=True)
 class Unit:
-    """Weights of a layer, or an activation: what gets a width as a whole.
+    """Weights of a layer, or an activation: what gets a width as a whole."""
 
-    Attributes:
-        key: The range that its scale follows from (`block.conv.w`, `block.conv.o`).
-        name, op: Path of the layer or function that has it, and its op.
-        what: `weights` or `activations`.
-        bits: The width that it has now: of an activation the least of what is made and what a layer reads of it.
-        size: How many numbers it holds; of an activation for the first batch.
-        readers, reading_ops: Layers that read it, and whose input gets its width; every op that reads it.
-        macs: Products that become wide with it.
-        has_weights: Whether its layer has weights; one that has none gives the width that it takes.
-        label: What people read: the path of a layer, of a function the module's path and the op.
-        is_function: Whether it is the result of a function in a forward.
-        is_fixed: Whether it has one format only, as the result of a sigmoid.
-    """
-
-    key: str
-    name: str
+    key: str  # the range that its scale follows from (`block.conv.w`, `block.conv.o`)
+    name: str  # path of the layer or function that has it, and its op
     op: str
-    what: str
-    bits: int
-    size: int
-    readers: tuple[str, ...] = ()
+    what: str  # `weights` or `activations`
+    bits: int  # the width that it has now: of an activation the least of what is made and what a layer reads of it
+    size: int  # how many numbers it holds; of an activation for the first batch
+    readers: tuple[str, ...] = ()  # layers that read it, and whose input gets its width; every op that reads it
     reading_ops: frozenset[str] = frozenset()
-    macs: int = 0
-    has_weights: bool = False
-    label: str = ""
-    is_function: bool = False
-    is_fixed: bool = False
+    macs: int = 0  # products that become wide with it
+    has_weights: bool = False  # whether its layer has weights; one that has none gives the width that it takes
+    label: str = ""  # what people read: the path of a layer, of a function the module's path and the op
+    is_function: bool = False  # whether it is the result of a function in a forward
+    is_fixed: bool = False  # whether it has one format only, as the result of a sigmoid
 
     @property
     def is_output(self) -> bool:
@@ -159,19 +145,13 @@ def _activation(key: str, path: str, layers: Mapping[str, Layer], flow: Flow, ma
 
 @dataclass(frozen=True)
 class Cost:
-    """What a choice of widths costs on a device.
+    """What a choice of widths costs on a device."""
 
-    Attributes:
-        weight_bytes, activation_bytes: Memory of all weights, and of all activations of the first batch together.
-        macs, wide_macs: Products of the first batch, and those of them with an operand of more than 8 bits.
-        wide_weights, wide_activations: Tensors of more than 8 bits.
-    """
-
-    weight_bytes: int
+    weight_bytes: int  # memory of all weights, and of all activations of the first batch together
     activation_bytes: int
-    macs: int
+    macs: int  # products of the first batch, and those of them with an operand of more than 8 bits
     wide_macs: int
-    wide_weights: int
+    wide_weights: int  # tensors of more than 8 bits
     wide_activations: int
 
 
