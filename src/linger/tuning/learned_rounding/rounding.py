@@ -20,15 +20,7 @@ from linger.tuning.held_out import split_data
 from linger.tuning.learned_rounding.integer_fit import Pair
 from linger.tuning.learned_rounding.product_rounding import improve_product, is_product
 from linger.tuning.learned_rounding.recurrent_rounding import improve_recurrent
-from linger.tuning.remedy import (
-    Change,
-    OutputError,
-    Remedy,
-    checked_data,
-    error_db,
-    require_pair,
-    undone_on_error,
-)
+from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
 
 _MOST_TAPS = 4608
 """A layer whose sums are longer is left alone: its table of second moments would take more than 170 MB."""
