@@ -12,7 +12,6 @@ import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,13 +131,13 @@ SOUNDS = (".wav",)
 _FEW_SIZES = re.compile(r"\d+(?:[x×]\d+){0,3}")
 
 
-class Scale(StrEnum):
-    """What the numbers of a pixel become before mean and deviation."""
-
-    unit = "unit"
-    byte = "byte"
-    signed = "signed"
-    imagenet = "imagenet"
+SCALES: dict[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
+    "unit": (255.0, (0.0,), (1.0,)),
+    "byte": (1.0, (0.0,), (1.0,)),
+    "signed": (255.0, (0.5,), (0.5,)),
+    "imagenet": (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""What bytes are divided by, then the mean that is taken away and the deviation that the rest is divided by."""
 
 
 @dataclass(frozen=True)
@@ -148,14 +147,14 @@ class ImageOptions:
     Attributes:
         size: Height and width; None: all images have the same size, and keep it.
         is_grey: One channel instead of red, green and blue.
-        scale: Range of the numbers.
+        scale: Range of the numbers, by its name in `SCALES`.
         mean, std: Per channel or one for all; None: those of the range.
         limit: Images at most.
     """
 
     size: tuple[int, int] | None = None
     is_grey: bool = False
-    scale: Scale = Scale.unit
+    scale: str = "unit"
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     limit: int | None = None
