@@ -1,22 +1,14 @@
-"""The environment is read in one place; switches are frozen, and a choice belongs to its context."""
+"""Switches are frozen, and a choice belongs to its context."""
 
 import contextvars
 import threading
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
 from linger import Switches
 from linger.errors import UsageError
-from linger.settings import Settings, choose, chosen_switches
-
-
-def test_shared_folder_comes_from_the_environment(monkeypatch):
-    monkeypatch.setenv("LINGER_SHARED", "/somewhere")
-    assert Settings.from_environment().shared == Path("/somewhere")
-    monkeypatch.delenv("LINGER_SHARED")
-    assert Settings.from_environment().shared is None
+from linger.settings import choose, chosen_switches
 
 
 def test_switches_are_on_and_statistics_learn_by_default():

@@ -77,6 +77,19 @@ def along_axis_in_functional(x: Any, dim: Any = None, _stacklevel: int = 3, dtyp
     return along_axis(x, dim, dtype)
 
 
+def convolution(layer: Any) -> Settings:
+    """The geometry of a torch convolution; "same" padding becomes the explicit, perhaps uneven, pads."""
+    kernel, dilations = tuple(layer.kernel_size), tuple(layer.dilation)
+    begins = ends = (0,) * len(kernel)
+    if layer.padding == "same" and layer.padding_mode == "zeros":
+        totals = [d * (n - 1) for d, n in zip(dilations, kernel, strict=True)]
+        begins, ends = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+    elif layer.padding != "valid" and layer.padding_mode == "zeros":  # a border that copies is put on before
+        begins = ends = tuple(layer.padding)
+    window = {"kernel_shape": kernel, "pads": (*begins, *ends), "strides": tuple(layer.stride)}
+    return {"dilations": dilations, "group": layer.groups, **window}
+
+
 def kept_axis(x: Any, dim: Any, *, keepdim: bool, dtype: object = None) -> Refusal | None:
     """What keeps a sum or mean from its integer form, in which it goes over one axis that is kept; callers bring others into it."""
     if str(dtype) not in ("None", "torch.float32"):

@@ -80,7 +80,7 @@ def write_together(files: Mapping[Path, Writer | bytes]) -> None:
                 _log.debug("%s", target)
                 _pour(target, stream)
         if staged:
-            with _undisturbed():
+            with _undisturbed(), _told(list(staged)[-1]):
                 _move_into_place(staged)
                 for target in files.keys() - streams.keys():
                     _log.debug("%s", target)
@@ -148,24 +148,16 @@ def write_folders(folders: Mapping[Path, tuple[Callable[[Path], object], Callabl
                     raise _no_folder(target, error) from error
                 staged[target] = temporary, place, temporary.with_suffix(".old")
                 stack.callback(_remove_folders, temporary, staged[target][2])
-            with _folder_told(target):
+            with _told(target, "folder"):
                 fill(temporary)
         with _undisturbed(), ExitStack() as undo:
             for target, (temporary, place, old) in staged.items():
-                with _folder_told(target):
+                with _told(target, "folder"):
                     _move_folder(temporary, place, old)
                 undo.callback(_put_back, temporary, place, old)
             undo.pop_all()
             for target in staged:
                 _log.debug("%s", target)
-
-
-@contextmanager
-def _folder_told(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{_shown(target)}: the folder cannot be written ({_reason(error)}).") from error
 
 
 def _put_back(temporary: Path, place: Path, old: Path) -> None:
@@ -323,20 +315,20 @@ def _move_into_place(staged: Mapping[Path, Path]) -> None:
     """Move the files into place; the old ones, but for the last, are kept until all is done, and put back after an error."""
     last = list(staged)[-1]
     moved: list[Path] = []
-    kept: dict[Path, Path] = {}
+    replaced: dict[Path, Path] = {}
     try:
         for target, temporary in staged.items():
             if target is not last and target.exists():
-                kept[target] = target.replace(temporary.with_suffix(".old"))
+                replaced[target] = target.replace(temporary.with_suffix(".old"))
             temporary.replace(target)
             moved.append(target)
-    except OSError as error:
+    except OSError:
         for done in moved:
             done.unlink()
-        for place, old in kept.items():
+        for place, old in replaced.items():
             old.replace(place)
-        raise _unwritable(last, error) from error
-    for old in kept.values():
+        raise
+    for old in replaced.values():
         old.unlink()
 
 
@@ -358,16 +350,12 @@ def _undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def _told(target: Path) -> Iterator[None]:
+def _told(target: Path, kind: str = "file") -> Iterator[None]:
     """Turn an OSError into a UsageError about the target."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(target, error) from error
-
-
-def _unwritable(target: Path, error: OSError) -> UsageError:
-    return UsageError(f"{_shown(target)}: the file cannot be written ({_reason(error)}).")
+        raise UsageError(f"{_shown(target)}: the {kind} cannot be written ({_reason(error)}).") from error
 
 
 def _no_folder(target: Path, error: OSError) -> UsageError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings as frozen objects, what the documented setters keep, and the only place that reads the environment.
+"""Settings as frozen objects, and what the documented setters keep. The environment is read nowhere.
 
 Each setter changes one switch for the models that this thread or task initializes afterwards; a model that is initialized
 keeps what it got. `linger.init(model, switches=linger.Switches(…))` says the same for one model, and changes nothing else.
@@ -7,34 +7,15 @@ keeps what it got. `linger.init(model, switches=linger.Switches(…))` says the 
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from linger.errors import refuse_if
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings that come from the environment.
-
-    Attributes:
-        shared: Folder with other people's files that examples may use (`LINGER_SHARED`).
-    """
-
-    shared: Path | None = None
-
-    @classmethod
-    def from_environment(cls) -> Settings:
-        """Read the environment."""
-        folder = os.environ.get("LINGER_SHARED")
-        return cls(shared=Path(folder) if folder else None)
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from linger.cli import COMMANDS
-from linger.reporting.facts import read_run
 from tests.support.command import run
 
 
@@ -30,8 +29,8 @@ def test_the_verdict_and_the_page(folder):
 def test_json_alone_writes_no_page(folder):
     before = sorted(folder.iterdir())
     done = run("report", "m.onnx", "--json", "--inputs", "x.npz", cwd=folder)
-    found = read_run(done.stdout, "stdout")
-    assert (done.returncode, found.file, found.notes) == (0, "m.onnx", ())
+    content = json.loads(done.stdout)
+    assert (done.returncode, content["format"], content["file"], content["notes"]) == (0, "linger-report", "m.onnx", [])
     assert sorted(folder.iterdir()) == before
 
 

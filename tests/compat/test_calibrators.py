@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core import methods
 
 
 @pytest.fixture(autouse=True)
 def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten after it."""
-    monkeypatch.setattr(methods, "_registry", {})
+    monkeypatch.setattr("linger.quantization.core.methods._registry", {})
 
 
 def ranges(method: str) -> list[float]:

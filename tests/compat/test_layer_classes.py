@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.compat import older_names
 
 
 class Net(nn.Module):
@@ -52,7 +51,7 @@ def test_functions_have_classes_too(net: nn.Module) -> None:
     assert found == [2, 1, 1, 0]
 
 
-@pytest.mark.parametrize("name", [n for n in vars(older_names) if n.endswith(("Int", "Layer"))])
+@pytest.mark.parametrize("name", [n for n in linger.__all__ if n.endswith(("Int", "Layer"))])
 def test_a_class_that_is_called_says_what_to_write(name: str) -> None:
     kind = getattr(linger, name)
     with pytest.raises(linger.UsageError, match=rf"{name}: quantized layers are made by linger.init. Write \w"):

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.dialect import find_op
-from linger.quantization.setup.initialize import init
+from linger import init
+from tests.support.quantization import find_op
 from tests.support.samples import run_numpy
 from tests.support.wired import Wired, after, image
 

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import trace_layers
-from linger.constraint.conv_bn import fold
-from linger.quantization.setup.initialize import init
+from linger import init, trace_layers
 from tests.support.models import SmallNet, settle
+from tests.support.quantization import fold
 
 X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 

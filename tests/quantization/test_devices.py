@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.quantized import QuantizedBase
 from tests.support.device_models import MODELS, image, make_model
 from tests.support.emulated_device import cached_library, take_host_reads
+from tests.support.quantization import QuantizedBase, unwrap
 
 each_model = pytest.mark.parametrize("name", MODELS)
 

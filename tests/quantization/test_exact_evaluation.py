@@ -9,11 +9,11 @@ from torch import nn
 
 import linger
 from linger import record
-from linger.quantization.layers.layer import QuantLayer
 from tests.support import int64
 from tests.support.comparison import assert_same
 from tests.support.models import SmallNet, settle
 from tests.support.models import quantized as traced_and_quantized
+from tests.support.quantization import QuantLayer
 from tests.support.wired import quantize
 
 FLOAT32_EXACT = 2**24

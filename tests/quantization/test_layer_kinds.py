@@ -18,15 +18,13 @@ from linger import (
     NormalizeConvBN1d,
     NormalizeConvTranspose2d,
     NormalizeConvTransposeBN2d,
+    init,
     normalize_layers,
     trace_layers,
 )
-from linger.constraint.limits import Limits
-from linger.numeric.fixed import scale_for
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.setup.initialize import init
 from tests.support import int64, naive
 from tests.support.models import settle
+from tests.support.quantization import Limits, scale_for, unwrap
 from tests.support.wired import quantize
 
 

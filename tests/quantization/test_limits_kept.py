@@ -24,13 +24,19 @@ from linger import (
     quant_module,
     trace_layers,
 )
-from linger.constraint.conv_bn import NormalizeBatchNorm3d
-from linger.constraint.limits import QUANTIZATION, Limits, Normalized, Widths
-from linger.constraint.normalize import NORMALIZED
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.setup.initialize import init, quantized_layers
 from tests.support.models import SmallNet, settle
+from tests.support.quantization import (
+    NORMALIZED,
+    QUANTIZATION,
+    Limits,
+    NormalizeBatchNorm3d,
+    Normalized,
+    Widths,
+    init,
+    quantized_layers,
+    unwrap,
+)
 from tests.support.wired import Wired, image, quantize
 
 pytestmark = pytest.mark.filterwarnings("ignore:calibration. .* saw one and the same number")

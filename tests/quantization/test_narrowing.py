@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 import linger
-from linger import quant_module
-from linger.quantization.setup.initialize import init
+from linger import init, quant_module
 
 
 class Branch(nn.Module):

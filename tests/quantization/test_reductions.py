@@ -6,7 +6,7 @@ import torch
 
 import linger
 from linger import QTensor
-from linger.quantization.core.qtensor import unwrap
+from tests.support.quantization import unwrap
 from tests.support.wired import Wired, image, quantize
 
 

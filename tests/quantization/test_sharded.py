@@ -13,9 +13,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import linger
-from linger.quantization.functions.functional_layer import FunctionalLayer
 from tests.support.interrupted import read_whole
 from tests.support.processes import run_processes
+from tests.support.quantization import FunctionalLayer
 
 pytestmark = pytest.mark.needs_torch
 

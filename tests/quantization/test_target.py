@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.dialect import find_op
+from linger import init
 from linger.errors import UnsupportedError, UsageError
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.initialize import init
+from tests.support.quantization import find_op, runtime_of
 from tests.support.samples import run_numpy
 from tests.support.wired import Wired, image
 

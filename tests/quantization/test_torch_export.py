@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor, trace_layers
+from linger import QTensor, init, trace_layers
 from linger.errors import UsageError
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
+from tests.support.quantization import runtime_of
 
 
 class Net(nn.Module):

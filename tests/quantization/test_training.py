@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor, trace_layers
-from linger.quantization.setup.initialize import init
+from linger import QTensor, init, trace_layers
 
 
 class Tiny(nn.Module):

@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import linger
-from linger.numeric.torch.quantize import limited
-from linger.quantization.core.qtensor import unwrap
+from tests.support.quantization import limited, unwrap
 
 IMAGE = (4, 8, 12, 12)
 ACTIVATIONS = 4 * 8 * 12 * 12

@@ -16,10 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 import linger
 from linger.errors import UsageError
-from linger.numeric.fixed import is_power_of_two
-from linger.quantization.core.quantized import QuantizedBase
-from linger.quantization.core.stored import EVERYTHING
 from tests.support.processes import run_processes
+from tests.support.quantization import EVERYTHING, QuantizedBase, is_power_of_two
 
 pytestmark = pytest.mark.needs_torch
 CLASSES = 3

@@ -5,9 +5,14 @@ import onnx
 import onnx_ir as ir
 
 from linger import Session
+from linger.dialect import ops
 from linger.graph import load
+from linger.graph.core.dialects import NEWER_OPS
 from linger.graph.lowering.bodies import expand_dialect
 from linger.runtime.reference import Reference
+
+OLDER_NAMES, NEWER_NAMES = tuple(ops()), tuple(NEWER_OPS)
+"""Every op of the older and of the newer dialect."""
 
 VENUS = 'platform="venus", quant_mode="floor_add"'
 

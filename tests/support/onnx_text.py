@@ -5,6 +5,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from linger.graph.core.tensor_types import type_of as type_of
+from linger.graph.lowering.bodies import attach_functions as attach_functions
 from linger.runtime.session import make_session_options
 
 

@@ -16,8 +16,7 @@ from linger.numeric.fixed import scale_for
 from linger.numeric.torch.quantize import max_abs
 from linger.tuning import distillation
 from linger.tuning.distillation import grid_steps
-from linger.tuning.held_out import split_data
-from linger.tuning.remedy import OutputError
+from tests.support.tuning import OutputError, split_data
 from tests.tuning.learned_rounding.test_rounding import AGAINST, TOGETHER, quantized
 
 

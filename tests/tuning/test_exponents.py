@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.quantized import ranges_of
-from linger.quantization.core.ranges import Range
+from tests.support.tuning import ranges_of
 
 
 class Net(nn.Module):
@@ -102,7 +101,7 @@ def test_a_choice_that_hurts_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert again.changes == ()
     assert again.after_db == again.before_db == pytest.approx(result.after_db)
     # planted: choices that are tried are not taken back
-    monkeypatch.setattr(Range, "restore", lambda *_: None)
+    monkeypatch.setattr("linger.quantization.core.ranges.Range.restore", lambda *_: None)
     assert linger.choose_exponents(model, reference, data).after_db < again.after_db - 1
 
 

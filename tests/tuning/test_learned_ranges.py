@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import linger
 from linger.numeric.fixed import is_power_of_two
-from linger.quantization.core.quantized import ranges_of
 from linger.tuning.learned_ranges import _derivative
+from tests.support.tuning import ranges_of
 from tests.tuning.learned_rounding.test_rounding import quantized
 
 

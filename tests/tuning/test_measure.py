@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.remedy import OutputError, error_db
+from tests.support.tuning import OutputError, error_db
 
 
 class TwoOutputs(nn.Module):

@@ -10,10 +10,9 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.core.quantized import QuantizedBase
-from linger.quantization.core.runtime import runtime_of
 from tests.support.chip import add_wide_chip
 from tests.support.processes import run_processes
+from tests.support.tuning import QuantizedBase, runtime_of
 
 
 class Net(nn.Module):

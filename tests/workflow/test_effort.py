@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.workflow.model_quality import batch_size, usual_budget
+from tests.support.jobs import batch_size, usual_budget
 
 pytestmark = pytest.mark.needs_torch
 

@@ -12,10 +12,8 @@ import linger
 from linger import report
 from linger.errors import GraphError, UsageError
 from linger.graph import save
-from linger.reporting.facts import read_run
-from linger.reporting.verdict import verdict_of
-from linger.workflow.file_layers import origin_of
 from tests.support.chip import WIDTHS, model_of, node
+from tests.support.jobs import origin_of, read_run, verdict_of
 from tests.support.onnx_text import parse
 
 LINEAR = node("LinearInt", "q, w, b", **WIDTHS).replace("y =", "h =", 1)

@@ -9,13 +9,20 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.reporting.facts import Proof, Quality, Run, read_run
-from linger.reporting.verdict import verdict_of
-from linger.workflow import quantize as job
-from linger.workflow.delivery import RunFile
-from linger.workflow.model_quality import data_cautions, is_goal_met, judged
-from linger.workflow.quantized import QuantizeSettings
-from linger.workflow.samples import of_arrays
+from tests.support.jobs import (
+    Proof,
+    Quality,
+    QuantizeSettings,
+    Run,
+    RunFile,
+    data_cautions,
+    is_goal_met,
+    job,
+    judged,
+    of_arrays,
+    read_run,
+    verdict_of,
+)
 
 pytestmark = pytest.mark.needs_torch
 

@@ -16,11 +16,10 @@ from linger import Sensitivity, TuneResult
 from linger.errors import UsageError
 from linger.quantization.diagnosis.call_watch import CoverageRow
 from linger.quantization.diagnosis.sensitivity import SensitivityRow
-from linger.reporting.facts import LayerFacts
-from linger.tuning.autotune.result import TuneStep
 from linger.workflow import model_facts
 from linger.workflow.model_facts import _covered, _LayerMatcher, with_results
-from linger.workflow.model_quality import QualityPass
+from tests.support.jobs import LayerFacts, QualityPass
+from tests.support.tuning import TuneStep
 from tests.support.wired import quantize
 
 pytestmark = pytest.mark.needs_torch

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.workflow.model_quality import QualityPass, _Variety
+from tests.support.jobs import QualityPass
 
 pytestmark = pytest.mark.needs_torch
 
@@ -101,7 +101,7 @@ SAME = rows(1)
     ids=["zeros", "two zeros", "ones", "flat", "again", "one", "normal", "two", "second", "sizes", "nothing"],
 )
 def test_data_that_do_not_differ_are_told(batches, said):
-    variety = _Variety()
+    variety = QualityPass(nn.Identity(), None, most_kept=0).variety
     for batch in batches:
         variety.add(batch)
     assert variety.cautions("they") == said

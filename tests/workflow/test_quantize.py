@@ -13,14 +13,26 @@ import torch
 from torch import nn
 
 import linger
-from linger.reporting.facts import Quality, read_run
-from linger.reporting.verdict import verdict_of
-from linger.workflow import delivery
-from linger.workflow import quantize as job
-from linger.workflow.delivery import RunFile, reported, sha256
-from linger.workflow.model_quality import guessing_note, is_goal_met, judged
-from linger.workflow.quantized import QuantizeSettings
-from linger.workflow.samples import Piece, edges_of, of_arrays, of_user
+from tests.support.jobs import (
+    Piece,
+    Quality,
+    QuantizeSettings,
+    RunFile,
+    Work,
+    edges_of,
+    exported,
+    guessing_note,
+    is_goal_met,
+    job,
+    judged,
+    of_arrays,
+    of_user,
+    placed,
+    read_run,
+    reported,
+    sha256,
+    verdict_of,
+)
 
 pytestmark = pytest.mark.needs_torch
 
@@ -195,9 +207,12 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, step):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("step", ["exported", "_verified", "_kept"])
+@pytest.mark.parametrize("step", ["exported", "verify", "_keep"])
 def test_a_repetition_that_is_interrupted_leaves_nothing(made, tmp_path, step):
-    with mock.patch.object(delivery, step, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch(f"linger.workflow.delivery.{step}", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         job.repeat(make_net(), made.folder / "net.yaml", tmp_path / "out")
     assert names(tmp_path) == []
 
@@ -210,9 +225,10 @@ def test_an_interruption_while_files_are_moved_leaves_nothing(made, tmp_path):
 
 
 def test_tuning_that_was_interrupted_ends_the_run(tmp_path):
-    from linger.tuning.autotune.search import Search
-
-    with mock.patch.object(Search, "run", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch("linger.tuning.autotune.search.Search.run", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         job.quantize(make_net(), make_data(5), tmp_path / "out", QUICK)
     assert names(tmp_path) == []
 
@@ -315,7 +331,7 @@ def test_figures_of_a_report_that_was_edited_do_not_count(missed, tmp_path):
 def test_a_program_in_c_that_differs_is_in_the_verdict_of_the_report(made, tmp_path):
     shutil.copytree(made.folder, tmp_path / "work")
     run = read_run((made.folder / "report.json").read_text(), "r")
-    work = delivery.Work(None, tmp_path / "work", QUICK, "tiny", None, [], has_rows=True)
+    work = Work(None, tmp_path / "work", QUICK, "tiny", None, [], has_rows=True)
     differing = mock.Mock(ok=False, differing=2, elements=9)
     found = reported(work, replace(made, c_proof=differing), run)
     assert not found.ok
@@ -411,7 +427,7 @@ def test_weights_that_are_no_numbers_are_told_before_anything(tmp_path):
 def test_figures_that_need_care_are_noted(plain, after, samples, notes):
     agreement = Quality("agreement", 98.0, plain=98.0, unit="%", samples=samples, data="held-out data")
     noise = Quality("noise", after, plain=plain, unit="dB", samples=samples, data="held-out data")
-    work = delivery.Work(make_net(), Path(), QUICK, "tiny", None, [], has_rows=True)
+    work = Work(make_net(), Path(), QUICK, "tiny", None, [], has_rows=True)
     with mock.patch.object(job, "judged", return_value=(agreement, noise)):
         job._judged(work, None, None, None, "held-out data", None)
     assert work.notes == notes
@@ -438,7 +454,7 @@ def test_an_accuracy_like_that_of_a_guess_is_noted(before, classes, samples, is_
 def test_labels_that_mean_nothing_do_not_decide_the_verdict():
     accuracy = Quality("accuracy", 30.0, 10.0, unit="%", samples=100)
     agreement = Quality("agreement with the float model", 60.0, unit="%", samples=100)
-    work = delivery.Work(make_net(), Path(), QUICK, "tiny", None, [], has_rows=True)
+    work = Work(make_net(), Path(), QUICK, "tiny", None, [], has_rows=True)
     with mock.patch.object(job, "judged", return_value=(accuracy, agreement)):
         assert job._judged(work, None, None, None, "held-out data", 10) == (agreement, accuracy)
     assert "no better than a guess among 10 classes" in work.notes[0]
@@ -517,7 +533,7 @@ def test_a_folder_that_cannot_be_moved_leaves_neither(made, tmp_path, failing):
     (tmp_path / "work" / "c").mkdir()
     (tmp_path / "work" / "c" / "net.c").write_text("/* */")
     settings = replace(QUICK, c=tmp_path / "as_c")
-    work = delivery.Work(None, tmp_path / "work", settings, "tiny", None, [], has_rows=True)
+    work = Work(None, tmp_path / "work", settings, "tiny", None, [], has_rows=True)
     real = Path.replace
 
     def moved(path, target):
@@ -526,9 +542,9 @@ def test_a_folder_that_cannot_be_moved_leaves_neither(made, tmp_path, failing):
         return real(path, target)
 
     with mock.patch.object(Path, "replace", moved), pytest.raises(linger.UsageError, match="the disk is full"):
-        delivery.placed(made, work, tmp_path / "out")
+        placed(made, work, tmp_path / "out")
     assert names(tmp_path) == ["work"]
-    delivery.placed(made, work, tmp_path / "out")
+    placed(made, work, tmp_path / "out")
     assert names(tmp_path) == ["as_c", "out", "work"]
 
 
@@ -563,8 +579,8 @@ def test_a_batch_that_needs_a_branch_to_stay_open_is_closed(tmp_path):
     model = linger.init(net)
     with linger.calibration():
         model(x)
-    work = delivery.Work(net, tmp_path, QUICK, "net", edges, [Piece((x,))], has_rows=True)
-    delivery.exported(work, model.eval())
+    work = Work(net, tmp_path, QUICK, "net", edges, [Piece((x,))], has_rows=True)
+    exported(work, model.eval())
     assert not {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node} & {"If", "Loop"}
     assert [len(piece.arguments[0]) for piece in work.proven] == [1, 1, 1, 1]
     assert work.notes[0].startswith("The file takes one sample at a time: ")

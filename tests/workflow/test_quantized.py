@@ -3,7 +3,7 @@
 import pytest
 
 from linger import UsageError
-from linger.workflow.quantized import QuantizeSettings, require_free
+from tests.support.jobs import QuantizeSettings, require_free
 
 pytestmark = pytest.mark.needs_torch
 

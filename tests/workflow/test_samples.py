@@ -8,15 +8,7 @@ import torch
 from torch import nn
 
 from linger import UsageError
-from linger.workflow.samples import (
-    Piece,
-    Samples,
-    checked_arguments,
-    limited,
-    of_arrays,
-    of_user,
-    seen_before,
-)
+from tests.support.jobs import Piece, Samples, checked_arguments, limited, of_arrays, of_user, seen_before
 
 pytestmark = pytest.mark.needs_torch
 

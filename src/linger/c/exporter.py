@@ -79,14 +79,14 @@ def manifest_of(
         **({} if face.cut is None else {"cut": asdict(face.cut)}),
         "tensors": [
             {
-                "id": shown.number,
-                "name": shown.name,
-                "shape": list(tensors[shown.name].shape),
-                "type": tensors[shown.name].dtype,
-                "order": _ordered(shown.layout.order, len(tensors[shown.name].shape)),
-                "permutation": None if shown.layout.permutation is None else shown.layout.permutation.tolist(),
+                "id": source.numbers[name],
+                "name": name,
+                "shape": list(tensors[name].shape),
+                "type": tensors[name].dtype,
+                "order": _ordered(layout.order, len(tensors[name].shape)),
+                "permutation": None if layout.permutation is None else layout.permutation.tolist(),
             }
-            for shown in source.shown
+            for name, layout in source.shown.items()
         ],
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
     }

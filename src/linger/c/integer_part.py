@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
 from linger.c.exported_folder import Cut
-from linger.c.network import brought_to_order, depending, has_c, initializers, value_names
+from linger.c.network import brought_to_order, computing, has_c, value_names
 from linger.errors import UnsupportedError, printable
 from linger.graph.core.nodes import describe, is_dialect, required_inputs
-from linger.graph.core.rewiring import needed_nodes
 from linger.graph.editing.extraction import extract
 from linger.graph.lowering.bodies import known_tensors
 from linger.graph.network import Network, NetworkLike, multiplications_of
@@ -32,33 +31,35 @@ def find_cut(source: NetworkLike) -> Cut | None:
         UnsupportedError: No node computes with integers, or sizes are open.
     """
     model = brought_to_order(Network.of(source))
-    needed, constants = needed_nodes(model), dict(initializers(model))
-    every = [node for node in model.graph if node in needed and node.op_type != "Constant"]
-    nodes = depending(every, constants)
-    known = {*constants, *value_names(v for node in every if node not in set(nodes) for v in node.outputs)}
-
-    def is_inside(node: ir.Node) -> bool:
-        return has_c(node, known)
-
-    if all(map(is_inside, nodes)):
+    nodes, constants, fixed = computing(model)
+    known = {*constants, *fixed}
+    inside = {node for node in nodes if has_c(node, known)}
+    if len(inside) == len(nodes):
         return None
-    parts = _parts(nodes, is_inside)
+    parts = _parts(nodes, inside)
     if not parts:
         name = printable(model.graph.name or "the model")
         raise UnsupportedError(
             f"{name} has no part to write as C: no node computes with integers. Of the forms that linger.onnx.export writes, "
             "dialect and bare have such nodes; linger.coverage(model) says why layers stayed float."
         )
-    part = _with_what_only_it_reads(max(parts, key=lambda some: _work(model, some)), nodes, is_inside)
+    part = _with_what_only_it_reads(max(parts, key=lambda some: _work(model, some)), nodes, inside)
     part = _without_loose_moves(part)
+    outside = tuple(describe(node) for node in nodes if node not in part)
+    return Cut(_taken(part, known), _given(part), outside)
+
+
+def _taken(part: Sequence[ir.Node], known: Collection[str]) -> tuple[str, ...]:
+    """The tensors that a part reads and does not make."""
     made = {value for node in part for value in node.outputs}
-    taken = [value for node in part for value in node.inputs if value is not None and value not in made]
-    given = [end for node in part for value in node.outputs for end in _ends(value, part)]
-    return Cut(
-        tuple(name for name in dict.fromkeys(value_names(taken)) if name not in known),
-        tuple(dict.fromkeys(value_names(given))),
-        tuple(describe(node) for node in nodes if node not in part),
-    )
+    names = value_names(value for node in part for value in node.inputs if value not in made)
+    return tuple(name for name in dict.fromkeys(names) if name not in known)
+
+
+def _given(part: Sequence[ir.Node]) -> tuple[str, ...]:
+    """The tensors of a part that are read outside, or what stands for them."""
+    made = [value for node in part for value in node.outputs]
+    return tuple(dict.fromkeys(value_names(end for value in made for end in _ends(value, part))))
 
 
 def cut_to(network: Network, cut: Cut) -> ir.Model:
@@ -79,13 +80,13 @@ def cut_to(network: Network, cut: Cut) -> ir.Model:
     return part
 
 
-def _parts(nodes: Sequence[ir.Node], is_inside: Callable[[ir.Node], bool]) -> list[list[ir.Node]]:
+def _parts(nodes: Sequence[ir.Node], inside: Collection[ir.Node]) -> list[list[ir.Node]]:
     """The nodes that have C, by how many without it lie before them on the longest way; only parts that compute."""
     levels: dict[ir.Value, int] = {}
     parts: dict[int, list[ir.Node]] = {}
     for node in nodes:
         level = max((levels.get(value, 0) for value in node.inputs if value is not None), default=0)
-        if is_inside(node):
+        if node in inside:
             parts.setdefault(level, []).append(node)
         else:
             level += 1
@@ -108,16 +109,16 @@ def _work(model: ir.Model, part: Iterable[ir.Node]) -> tuple[int, int]:
 
 
 def _with_what_only_it_reads(
-    part: Sequence[ir.Node], nodes: Sequence[ir.Node], is_inside: Callable[[ir.Node], bool]
+    part: Sequence[ir.Node], nodes: Sequence[ir.Node], inside: Collection[ir.Node]
 ) -> list[ir.Node]:
     """A part with the nodes before it that nothing else reads, such as the Quant of an input that is added later."""
-    found = set(part)
+    members = set(part)
     for node in reversed(nodes):
-        readers = [reader for value in node.outputs for reader in value.consumers()]
-        is_shown = any(value.is_graph_output() for value in node.outputs)
-        if node not in found and is_inside(node) and readers and not is_shown and found.issuperset(readers):
-            found.add(node)
-    return [node for node in nodes if node in found]
+        readers = {reader for value in node.outputs for reader in value.consumers()}
+        is_read = bool(readers) and readers <= members and not any(v.is_graph_output() for v in node.outputs)
+        if is_read and node in inside:
+            members.add(node)
+    return [node for node in nodes if node in members]
 
 
 def _without_loose_moves(part: list[ir.Node]) -> list[ir.Node]:
@@ -139,9 +140,7 @@ def _ends(value: ir.Value, part: Collection[ir.Node]) -> Iterator[ir.Value]:
     while waiting:
         found = waiting.pop()
         maker = found.producer()
-        if maker is None or maker not in part:
-            continue
-        if is_dialect(maker) or found.is_graph_output():
-            yield found
-        else:
-            waiting += [source for source in maker.inputs if source is not None]
+        if maker is not None and maker in part:
+            is_end = is_dialect(maker) or found.is_graph_output()
+            yield from [found] if is_end else []
+            waiting += [] if is_end else filter(None, maker.inputs)

@@ -57,16 +57,10 @@ def prepare(model: ir.Model) -> dict[str, str]:
     ):
         pass
     for node in model.graph:
-        if is_dialect(node) and op_of(node).is_recurrent:
-            _forget_unread(node.outputs[1:])
+        for state in node.outputs[1:] if is_dialect(node) and op_of(node).is_recurrent else ():
+            if not is_used(state):  # then it need not be computed
+                state.name = ""
     return {name: value.name for name, value in same.items() if value.name}
-
-
-def _forget_unread(values: Iterable[ir.Value]) -> None:
-    """States that nobody reads need not be computed."""
-    for value in values:
-        if not is_used(value):
-            value.name = ""
 
 
 def _take_type(value: ir.Value, dtype: ir.DataType | None) -> None:
@@ -134,11 +128,8 @@ def _quants_first(model: ir.Model, names: Names) -> bool:
         if move is None or not _moves_one(move) or len(move.outputs) != 1:
             continue
         moved = move.outputs[0]
-        if (
-            list(moved.consumers()) != [node]
-            or moved.is_graph_output()
-            or not _quantize_border(model, move, node, names)
-        ):
+        is_shared = list(moved.consumers()) != [node] or moved.is_graph_output()
+        if is_shared or not _quantize_border(model, move, node, names):
             continue
         source = _first(move)
         quant = ir.node("Quant", [source], domain=node.domain, attributes=dict(node.attributes))
@@ -184,37 +175,23 @@ def _dequants_last(model: ir.Model, names: Names) -> bool:
         for move in readers:
             move.replace_input_with(0, _first(node))
             for moved in move.outputs:
-                _convert_behind(move, moved, node, names)
+                copy = ir.node("Dequant", [moved], domain=node.domain, attributes=dict(node.attributes))
+                _take_place(copy, moved, names.choose(f"{moved.name}/integers"), _first(node).dtype)
+                _graph(move).insert_after(move, copy)
         remove_nodes([node])
         return True
     return False
 
 
-def _convert_behind(move: ir.Node, moved: ir.Value, dequant: ir.Node, names: Names) -> None:
-    """Put a copy of a Dequant behind a result, which takes over its name."""
-    copy = ir.node("Dequant", [moved], domain=dequant.domain, attributes=dict(dequant.attributes))
-    _take_place(copy, moved, names.choose(f"{moved.name}/integers"), _first(dequant).dtype)
-    _graph(move).insert_after(move, copy)
-
-
-@dataclass(frozen=True)
-class _Widening:
-    """A Cast to wider integers: what it reads, and both types."""
-
-    source: ir.Value
-    narrow: ir.DataType
-    wide: ir.DataType
-
-
-def _widening(node: ir.Node | None) -> _Widening | None:
-    """A node as a Cast to wider integers; None for other nodes."""
+def _widening(node: ir.Node | None) -> tuple[ir.Value, ir.DataType, ir.DataType] | None:
+    """What a Cast to wider integers reads, and both types; None for other nodes."""
     wide = None if node is None else _cast_to(node)
     if node is None or wide is None:
         return None
     source, narrow = _first(node), _first(node).dtype
-    if narrow is None or not narrow.is_integer() or not narrow.is_signed() or not wide.is_integer():
+    if narrow is None or not (narrow.is_integer() and narrow.is_signed() and wide.is_integer()):
         return None
-    return _Widening(source, narrow, wide) if wide.bitwidth > narrow.bitwidth else None
+    return (source, narrow, wide) if wide.bitwidth > narrow.bitwidth else None
 
 
 def _cast_to(node: ir.Node) -> ir.DataType | None:
@@ -228,29 +205,31 @@ def _casts_last(model: ir.Model, names: Names, same: dict[str, ir.Value]) -> boo
 
 def _drop_casts_back(node: ir.Node, same: dict[str, ir.Value]) -> bool:
     """Let what reads integers that were made wider and narrow again read them as they were."""
-    found = _widening(node)
-    if found is None:
+    widening = _widening(node)
+    if widening is None:
         return False
-    readers = [r for r in node.outputs[0].consumers() if _cast_to(r) == found.narrow]
+    source, narrow, _ = widening
+    readers = [r for r in node.outputs[0].consumers() if _cast_to(r) == narrow]
     back = [r for r in readers if not r.outputs[0].is_graph_output()]
     for reader in back:
-        reader.outputs[0].replace_all_uses_with(found.source)
-        same[str(reader.outputs[0].name)] = found.source
+        reader.outputs[0].replace_all_uses_with(source)
+        same[str(reader.outputs[0].name)] = source
     remove_nodes(back)
     return bool(back)
 
 
 def _sink_cast(node: ir.Node, names: Names) -> bool:
     """Let a node move integers before they are made wider."""
+    if not _is_move(node, "Where", "Pad"):
+        return False
     data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-    found = [None if value is None else _widening(value.producer()) for value in data]
-    casts = [cast for cast in found if cast is not None]
-    kinds = {(cast.narrow, cast.wide) for cast in casts}
-    if not _is_move(node, "Where", "Pad") or len(casts) < len(data) or len(kinds) != 1:
+    casts = list(filter(None, (_widening(value.producer()) for value in data if value is not None)))
+    kinds = {(narrow, wide) for _, narrow, wide in casts}
+    if len(casts) < len(data) or len(kinds) != 1:
         return False
     ((narrow, wide),) = kinds
-    for index, cast in enumerate(casts):
-        node.replace_input_with(index, cast.source)
+    for index, (source, _, _) in enumerate(casts):
+        node.replace_input_with(index, source)
     for moved in node.outputs:
         behind = ir.node("Cast", [moved], attributes={"to": int(wide)})
         _take_place(behind, moved, names.choose(f"{moved.name}/narrow"), narrow)
@@ -293,7 +272,7 @@ class Tensor:
         return self.count * np.dtype(self.dtype).itemsize
 
 
-class NetworkReference(Reference):
+class _NetworkReference(Reference):
     """The numpy reference, which has the tensors that are gone as well."""
 
     def __init__(self, model: ir.Model, same: Mapping[str, str]) -> None:
@@ -327,9 +306,9 @@ class FixedNetwork:
     same: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def reference(self) -> NetworkReference:
+    def reference(self) -> _NetworkReference:
         """The numpy reference of the model."""
-        return NetworkReference(self.model, self.same)
+        return _NetworkReference(self.model, self.same)
 
     @property
     def inputs(self) -> list[str]:
@@ -367,14 +346,27 @@ def load_network(source: NetworkLike) -> FixedNetwork:
 def _fixed(network: Network) -> FixedNetwork:
     model = brought_to_order(network)
     same = prepare(model)
-    needed = needed_nodes(model)
+    computed, constants, names = computing(model)
+    _refuse(model, [*_obstacles(computed), *_open(computed, {*constants, *names})])
+    # the numpy reference tells every size, and the content of the tensors that are fixed
+    (example,) = spread_feeds(model, seed=_SEED, batches=1)
+    found = Reference(model, is_checked=True).intermediates(example)
+    constants |= {name: found[name] for name in names}
+    arrays = {**found, **constants, **example}
+    tensors = {name: Tensor(name, array.shape, str(array.dtype)) for name, array in arrays.items()}
+    _refuse(model, [*_wrong_types(computed, tensors), *_endless(computed, constants)])
+    same = {name: same[name] for name in same if same[name] in tensors.keys() - constants.keys()}
+    tensors |= {name: replace(tensors[of], name=name) for name, of in same.items()}
+    return FixedNetwork(model, tuple(computed), tensors, constants, example, same)
+
+
+def computing(model: ir.Model) -> tuple[list[ir.Node], dict[str, Array], list[str]]:
+    """The nodes that compute data, the constants of the file, and the names of what other nodes compute from them."""
+    needed, constants = needed_nodes(model), dict(initializers(model))
     nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
-    constants = dict(initializers(model))
     computed = depending(nodes, constants)
     fixed = [node for node in nodes if node not in computed]
-    names = list(value_names(v for node in fixed for v in node.outputs))
-    _refuse(model, [*_obstacles(computed), *_open(computed, {*constants, *names})])
-    return _measured(model, computed, constants, names, same)
+    return computed, constants, list(value_names(value for node in fixed for value in node.outputs))
 
 
 def brought_to_order(network: Network) -> ir.Model:
@@ -407,21 +399,6 @@ def depending(nodes: Iterable[ir.Node], constants: Iterable[str]) -> list[ir.Nod
     return found
 
 
-def _measured(
-    model: ir.Model, computed: list[ir.Node], constants: dict[str, Array], fixed: list[str], same: Mapping[str, str]
-) -> FixedNetwork:
-    """Run the numpy reference once: it tells every size, and the content of the tensors that are fixed."""
-    (example,) = spread_feeds(model, seed=_SEED, batches=1)
-    found = Reference(model, is_checked=True).intermediates(example)
-    constants |= {name: found[name] for name in fixed}
-    arrays = {**found, **constants, **example}
-    tensors = {name: Tensor(name, array.shape, str(array.dtype)) for name, array in arrays.items()}
-    _refuse(model, [*_wrong_types(computed, tensors), *_endless(computed, constants)])
-    kept = {name: of for name, of in same.items() if of in tensors and of not in constants}
-    tensors |= {name: replace(tensors[of], name=name) for name, of in kept.items()}
-    return FixedNetwork(model, tuple(computed), tensors, constants, example, kept)
-
-
 def initializers(model: ir.Model) -> Iterator[tuple[str, Array]]:
     """The constants that a file holds, by name."""
     for name, value in model.graph.initializers.items():
@@ -443,30 +420,29 @@ def _refuse(model: ir.Model, problems: Iterable[str]) -> None:
 def _sizes(model: ir.Model) -> Iterator[str]:
     """Inputs with sizes that are open, other than the batch."""
     for value in required_inputs(model):
-        shape = value.shape
+        name, shape = printable(str(value.name)), value.shape
         if shape is None:
-            yield f"the input {printable(str(value.name))} has no shape; export with fixed sizes"
-            continue
-        is_open = [not isinstance(size, int) for size in shape]
-        if any(is_open[1:]):
-            sizes = ", ".join(str(size) for size in shape)
-            yield f"the input {printable(str(value.name))} has open sizes [{sizes}]; export with fixed sizes, or fix them"
+            yield f"the input {name} has no shape; export with fixed sizes"
+        elif not all(isinstance(size, int) for size in list(shape)[1:]):
+            sizes = ", ".join(map(str, shape))
+            yield f"the input {name} has open sizes [{sizes}]; export with fixed sizes, or fix them"
 
 
 def _obstacles(nodes: Sequence[ir.Node]) -> Iterator[str]:
     """Nodes that have no C, with the reason."""
-    inside = [describe(node) for node in nodes if inner_graphs(node)]
+    inside = [node for node in nodes if inner_graphs(node)]
     if inside:
-        yield f"{listing(inside)} runs graphs inside it; unroll the loop, or choose the branch, before the export"
-    known = [node for node in nodes if is_dialect(node)]
-    real = [describe(node) for node in nodes if not (inner_graphs(node) or is_dialect(node) or _only_moves(node))]
-    if real and not known:
-        yield "it has no quantized op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
-    elif real:
+        yield f"{listing(map(describe, inside))} runs graphs inside it; unroll the loop, or choose the branch, before the export"
+    real = [describe(node) for node in nodes if node not in inside and not is_dialect(node) and not _only_moves(node)]
+    if not real:
+        return
+    if any(map(is_dialect, nodes)):
         yield (
             f"these are not quantized ops: {listing(real)}; linger.coverage(model) says why a layer stayed float; the rest is "
             "exported with cut=True (on the command line --cut), and the caller computes these"
         )
+    else:
+        yield "it has no quantized op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
 
 
 def _open(nodes: Sequence[ir.Node], constants: Collection[str]) -> Iterator[str]:

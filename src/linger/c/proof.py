@@ -175,7 +175,7 @@ def prove(
         UsageError: The inputs are not those of the model, or the program is another network's.
         LingerError: The program crashed.
     """
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+    if samples is not None and (type(samples) is not int or samples < 1):
         raise UsageError(f"prove: samples={samples!r} is no number of inputs. Give 1 or more.")
     if program.folder.stream is not None:
         return _prove_stream(program, Network.of(model), inputs, samples, seed)
@@ -228,12 +228,12 @@ def _compare(
         for sample, (got, want) in enumerate(zip(shown, wants, strict=True)):
             for name in sorted(got, key=list(network.tensors).index):
                 rows.compare(sample, name, got[name], want[name])
-        for sample, (name, got_array, want_array) in _plain_outputs(program, wants):
-            rows.compare(sample, name, got_array, want_array)
+        for row in _plain_outputs(program, wants):
+            rows.compare(*row)
     return outputs
 
 
-def _plain_outputs(program: Program, wants: Sequence[Arrays]) -> Iterator[tuple[int, tuple[str, Array, Array]]]:
+def _plain_outputs(program: Program, wants: Sequence[Arrays]) -> Iterator[tuple[int, str, Array, Array]]:
     """The outputs of the build that is no proof build, of the integer interface if there is one, and what they must be."""
     folder = program.folder
     quantized = any(edge.tensor is not None for edge in (*folder.inputs, *folder.outputs))
@@ -241,7 +241,7 @@ def _plain_outputs(program: Program, wants: Sequence[Arrays]) -> Iterator[tuple[
     given = [{e.name: want[e.tensor or e.name] for e in folder.inputs} for want in wants]
     for sample, got in enumerate(program.run_many(given, quantized=quantized)):
         for edge in folder.outputs:
-            yield sample, (f"{edge.name} ({note})", got[edge.name], wants[sample][edge.tensor or edge.name])
+            yield sample, f"{edge.name} ({note})", got[edge.name], wants[sample][edge.tensor or edge.name]
 
 
 def _prove_stream(program: Program, given: Network, inputs: Inputs | None, samples: int | None, seed: int) -> CProof:
@@ -249,34 +249,25 @@ def _prove_stream(program: Program, given: Network, inputs: Inputs | None, sampl
     options = program.folder.stream
     assert options is not None  # prove has looked
     stream, whole = stream_of(given, options), with_one_batch(given.model)
-    network = load_network(stream.model)
-    _require_same(program, network, [name for state in stream.states for name in (state.input, state.output)])
-    rows = _Rows()
-    if options.frames == 0:
-        wanted = _Wanted(network.reference, Reference(whole), network.inputs)
-        drawn = _feeds(network.model, _with_states(inputs, stream, network.model), samples or _STEP_SAMPLES, seed)
-        hidden = {state.input for state in stream.states}
-        sequences = [[{name: feed[name] for name in feed if name not in hidden} for feed in drawn]]
-        _compare(program, network, sequences, [_steps(wanted, stream, sequences[0])], rows)
+    network, is_step = load_network(stream.model), options.frames == 0
+    carried = {name for state in stream.states for name in (state.input, state.output)}
+    _require_same(program, network, carried)
+    wanted = _Wanted(network.reference, Reference(whole if is_step else stream.model), network.inputs)
+    model, count = (network.model, _STEP_SAMPLES) if is_step else (whole, 1)
+    feeds = _feeds(model, _with_states(inputs, stream, model), samples or count, seed)
+    if is_step:
+        sequences = [[{name: feed[name] for name in feed if name not in carried} for feed in feeds]]
     else:
-        wanted = _Wanted(network.reference, Reference(stream.model), network.inputs)
-        feeds = _sequences(whole, stream, inputs, samples or 1, seed)
+        feeds = [{**feed, **_initial_states(stream, whole)} for feed in feeds]
         sequences = [_cut(stream, feed) for feed in feeds]
-        outputs = _compare(program, network, sequences, [_steps(wanted, stream, steps) for steps in sequences], rows)
+    rows = _Rows()
+    steps = [_steps(wanted, stream, sequence) for sequence in sequences]
+    outputs = _compare(program, network, sequences, steps, rows)
+    if not is_step:
         _compare_sequences(whole, stream, feeds, outputs, rows)
-    count = sum(map(len, sequences))
-    return CProof(program.description, count, tuple(rows.found.values()), _missing(network, rows, stream))
-
-
-def _sequences(
-    whole: ir.Model, stream: Streamed, inputs: Inputs | None, samples: int, seed: int
-) -> list[dict[str, Array]]:
-    """Inputs of the whole sequence, each with the file's own states at the value that a stream begins with."""
-    if inputs is None:
-        feeds = spread_feeds(whole, seed=seed, batches=samples)
-    else:
-        feeds = given_feeds(_with_states(inputs, stream, whole), whole)
-    return [{**feed, **_initial_states(stream, whole)} for feed in feeds]
+    return CProof(
+        program.description, sum(map(len, sequences)), tuple(rows.found.values()), _missing(network, rows, stream)
+    )
 
 
 def _compare_sequences(
@@ -296,7 +287,7 @@ def _initial_states(stream: Streamed, model: ir.Model) -> dict[str, Array]:
     return {state.input: state.initial for state in stream.states if state.input in names}
 
 
-def _with_states(inputs: Inputs, stream: Streamed, model: ir.Model) -> Inputs:
+def _with_states(inputs: Inputs | None, stream: Streamed, model: ir.Model) -> Inputs | None:
     """The inputs with the states, which nobody needs to give: a stream begins at its own, and each step takes the last one's."""
     if not isinstance(inputs, (list, tuple, Mapping)):
         return inputs
@@ -331,7 +322,7 @@ def _cut(stream: Streamed, feed: Arrays) -> list[dict[str, Array]]:
 
 
 def _joined(tensor: StreamTensor, steps: Sequence[Arrays], want: Array) -> tuple[Array, Array]:
-    """An output of all steps, without those frames that mean nothing, and the part of the whole sequence's that it must be."""
+    """An output of all steps without its first frames, which are only delay, and the part of the whole sequence's output it must equal."""
     if tensor.axis is None:
         return steps[-1][tensor.name], want
     joined = np.concatenate([step[tensor.name] for step in steps], tensor.axis)

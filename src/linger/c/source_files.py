@@ -110,20 +110,19 @@ def _initial(face: Interface, field: str, state: State) -> dict[str, object]:
 
 def _run_values(face: Interface, *, quantized: bool) -> dict[str, object]:
     """What the template needs for the function that runs the network, on integers or real numbers."""
-    source, plan = face.source, face.source.plan
-    tensors, numbers = plan.network.tensors, {shown.name: shown.number for shown in source.shown}
+    source = face.source
     fields = {edge: field for field, state in face.states.items() for edge in (state.input, state.output)}
 
     def values(written: WrittenEdge) -> dict[str, object]:
         edge = written.edge
         is_state = edge.name in fields
-        names = (edge.tensor, *(alias for alias in plan.aliases if plan.root(alias) == edge.tensor))
+        place = source.place(edge.tensor)
         return {
             "function": written.copy if quantized and not is_state else written.convert,
             "outside": f"state->{fields[edge.name]}" if is_state else face.names[edge.name],
-            "ctype": tensors[edge.tensor].ctype,
-            "place": source.place(edge.tensor),
-            "shown": [(numbers[name], tensors[name].bytes) for name in names if name in numbers],
+            "ctype": source.plan.network.tensors[edge.tensor].ctype,
+            "place": place,
+            "shows": source.shows(edge.tensor, f"&memory[{place}]"),
         }
 
     inputs, outputs = list(map(values, source.inputs)), list(map(values, source.outputs))
@@ -151,19 +150,23 @@ def golden_samples(face: Interface) -> Iterator[Sample]:
     """What the test of a folder compares with; the same for the same network."""
     network = face.source.plan.network
     states: dict[str, Array] = {state.input: state.initial for state in face.states.values()}
-    numbers = sum(p.outer.count for p in face.parameters)
-    count = _STEPS if face.states else _SAMPLES if numbers < _LARGE else 1
-    for drawn in spread_feeds(network.model, seed=_SEED, batches=count):
+    for drawn in spread_feeds(network.model, seed=_SEED, batches=_sample_count(face)):
         grids = {p.edge.name: _grid(p, drawn[p.edge.name]) for p in face.inputs}
         feed = {**{p.edge.name: _real(p, grids[p.edge.name]) for p in face.inputs}, **states}
         tensors = {**feed, **network.reference.intermediates(feed)}
+        integers = {p.name: _in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.parameters}
         yield Sample(
             [_in_memory(grids[p.edge.name], Layout(p.order)) for p in face.inputs],
-            [_in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.inputs],
-            [_in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.outputs],
-            [zlib.crc32(_in_memory(tensors[s.name], s.layout).tobytes()) for s in face.source.shown],
+            [integers[p.name] for p in face.inputs],
+            [integers[p.name] for p in face.outputs],
+            [zlib.crc32(_in_memory(tensors[n], layout).tobytes()) for n, layout in face.source.shown.items()],
         )
         states = {state.input: tensors[state.output] for state in face.states.values()}
+
+
+def _sample_count(face: Interface) -> int:
+    is_large = sum(p.outer.count for p in face.parameters) >= _LARGE
+    return _STEPS if face.states else 1 if is_large else _SAMPLES
 
 
 def _grid(parameter: Parameter, drawn: Array) -> Array:

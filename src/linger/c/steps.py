@@ -50,25 +50,29 @@ def channels_last(axes: int) -> tuple[int, ...]:
 
 def image_tensors(network: FixedNetwork) -> set[str]:
     """The tensors that windows go over, and those that ops with equal shapes connect with them."""
-    found: set[str] = set()
-    while True:
-        before = len(found)
-        for node in network.nodes:
-            if is_dialect(node):
-                found |= _connected(network, node, op_of(node), found)
-        if len(found) == before:
-            return found
+    images: set[str] = set()
+    before = -1
+    while len(images) > before:
+        before = len(images)
+        for node in filter(is_dialect, network.nodes):
+            images |= _connected(network, node, images)
+    return images
 
 
-def _connected(network: FixedNetwork, node: ir.Node, op: Op, known: set[str]) -> set[str]:
-    names = [*value_names(node.inputs), *value_names(node.outputs)]
-    data = [name for name in names if name not in network.constants]
-    if op.window_axes:
-        return {name for name in data if len(network.tensors[name].shape) == op.window_axes + 2}
-    if op.is_recurrent or op.weight_axes is not None or not known.intersection(data):
+def _connected(network: FixedNetwork, node: ir.Node, images: set[str]) -> set[str]:
+    """The tensors of a node that are images, because it has a window, or because another one of them is."""
+    op, names = op_of(node), (*value_names(node.inputs), *value_names(node.outputs))
+    axes = {name: len(network.tensors[name].shape) for name in names if name not in network.constants}
+    known = images & axes.keys()
+    if not op.window_axes and (not known or not _is_local(op)):
         return set()
-    axes = max(len(network.tensors[name].shape) for name in known.intersection(data))
-    return {name for name in data if len(network.tensors[name].shape) == axes}
+    count = op.window_axes + 2 if op.window_axes else max(axes[name] for name in known)
+    return {name for name in axes if axes[name] == count}
+
+
+def _is_local(op: Op) -> bool:
+    """Whether an op has no window, no weights and no time, so that it may compute element by element."""
+    return not (op.window_axes or op.is_recurrent or op.weight_axes is not None)
 
 
 def in_memory_order(shape: Sequence[int], layout: Layout) -> Array:
@@ -86,11 +90,10 @@ def order_with(places: Array, memory: Array) -> tuple[bool, Order]:
         places: For each element of the tensor the place in the flattened source that it is taken from.
         memory: For each element in memory the place in the flattened source.
     """
-    if places.size != memory.size or places.ndim > _MOST_AXES:
-        return False, None
-    for order in permutations(range(places.ndim)):
-        if np.array_equal(places.transpose(order).reshape(-1), memory):
-            return True, None if order == tuple(range(places.ndim)) else order
+    if places.size == memory.size and places.ndim <= _MOST_AXES:
+        for order in permutations(range(places.ndim)):
+            if np.array_equal(places.transpose(order).reshape(-1), memory):
+                return True, None if order == tuple(range(places.ndim)) else order
     return False, None
 
 
@@ -103,11 +106,6 @@ def weight_order(op: Op, shape: Sequence[int], group: int) -> Order:
     if shape[1] == 1 and shape[0] == group > 1:
         return (*range(2, len(shape)), 0, 1)
     return channels_last(len(shape))
-
-
-def names_of(nodes: Iterable[ir.Node]) -> list[str]:
-    """The tensors that nodes make, in order."""
-    return [name for node in nodes for name in value_names(node.outputs)]
 
 
 _WORTH_A_TABLE = 12
@@ -188,26 +186,22 @@ def make_plan(network: FixedNetwork) -> Plan:
         UnsupportedError: Ops that have no C, all of them.
     """
     inputs, outputs = _inputs(network), _outputs(network)
-    at_edges = {edge.node for edge in (*inputs, *outputs) if edge.node is not None}
+    edges = (*inputs, *outputs)
+    at_edges = {edge.node for edge in edges}
     inside = [node for node in network.nodes if node not in at_edges]
-    kept = {edge.tensor for edge in (*inputs, *outputs)}
-    fused = _Fusion(network, inside, kept).steps()
+    fused = _Fusion(network, inside, {edge.tensor for edge in edges}).steps()
     layouts, aliases, steps = _Placing(network, [edge.tensor for edge in inputs], fused).result()
-    layouts |= {name: layouts[of] for name, of in network.same.items() if of in layouts}
-    aliases |= {name: of for name, of in network.same.items() if of in layouts}
-    return Plan(network, inputs, outputs, tuple(steps), layouts, aliases)
+    same = {name: of for name, of in network.same.items() if of in layouts}
+    layouts |= {name: layouts[of] for name, of in same.items()}
+    return Plan(network, inputs, outputs, tuple(steps), layouts, aliases | same)
 
 
 def _inputs(network: FixedNetwork) -> tuple[Edge, ...]:
-    readers = network.readers()
-    edges = []
+    readers, edges = network.readers(), []
     for name in network.inputs:
-        found = readers.get(name, [])
-        is_quantized = len(found) == 1 and found[0].op_type == "Quant" and is_dialect(found[0])
-        if is_quantized and name not in network.outputs:
-            edges.append(Edge(name, str(found[0].outputs[0].name), found[0]))
-        else:
-            edges.append(Edge(name, name, None))
+        quants = [node for node in readers.get(name, []) if node.op_type == "Quant" and is_dialect(node)]
+        is_quantized = len(quants) == len(readers.get(name, [])) == 1 and name not in network.outputs
+        edges.append(Edge(name, str(quants[0].outputs[0].name), quants[0]) if is_quantized else Edge(name, name, None))
     return tuple(edges)
 
 
@@ -222,21 +216,20 @@ def _outputs(network: FixedNetwork) -> tuple[Edge, ...]:
     edges = []
     for name in network.outputs:
         node = makers[name]
-        if node.op_type == "Dequant" and is_dialect(node) and not readers.get(name):
-            edges.append(Edge(name, next(value_names(node.inputs)), node))
-        else:
-            edges.append(Edge(name, name, None))
+        is_dequantized = node.op_type == "Dequant" and is_dialect(node) and not readers.get(name)
+        edges.append(Edge(name, next(value_names(node.inputs)), node) if is_dequantized else Edge(name, name, None))
     return tuple(edges)
 
 
 def declared(network: FixedNetwork, node: ir.Node, layouts: Mapping[str, Layout] | None = None) -> list[Input | None]:
     """The inputs of a dialect node, as its C function takes them."""
-    op, found = op_of(node), []
-    for index, value in enumerate(node.inputs):
-        found.append(
+    op = op_of(node)
+    return op.arrange(
+        [
             None if value is None or not value.name else input_of(network, value.name, layouts, (node, op, index))
-        )
-    return op.arrange(found)
+            for index, value in enumerate(node.inputs)
+        ]
+    )
 
 
 def input_of(
@@ -265,40 +258,32 @@ class _Fusion:
         self._network, self._nodes, self._kept = network, nodes, kept
         self._readers = network.readers()
         self._problems: list[str] = []
+        self._known: dict[ir.Node, tuple[set[str], int]] = {}
 
     def steps(self) -> list[Step]:
         """The steps, in an order in which everything is made before it is read."""
         ahead: dict[str, list[ir.Node]] = {}
         groups: dict[int, list[ir.Node]] = {}
         for position, node in enumerate(self._nodes):
-            group = self._group_for(node, ahead)
-            if group is None:
-                group = [node]
-            else:
-                group.append(node)
-            for key in [k for k, g in groups.items() if g is group]:
-                del groups[key]
-            groups[position] = group
-            for name in value_names(node.outputs):
-                ahead[name] = group
+            group = self._group_for(node, ahead) or []
+            group.append(node)
+            groups = {key: other for key, other in groups.items() if other is not group} | {position: group}
+            ahead |= dict.fromkeys(value_names(node.outputs), group)
         if self._problems:
             raise UnsupportedError(f"C cannot be written for {listing(self._problems)}.")
         return [self._step(group) for _, group in sorted(groups.items())]
 
     def _group_for(self, node: ir.Node, ahead: Mapping[str, list[ir.Node]]) -> list[ir.Node] | None:
         """The group that a node joins: the latest one whose last result it alone reads, element by element."""
-        if not is_dialect(node) or op_of(node).window_axes or op_of(node).is_recurrent or op_of(node).weight_axes:
+        if not is_dialect(node) or not _is_local(op_of(node)):
             return None
-        names = [name for name in dict.fromkeys(value_names(node.inputs)) if self._is_private(name, node)]
-        candidates = [(name, ahead[name]) for name in names if name in ahead and is_dialect(ahead[name][0])]
-        candidates = [
-            (name, g) for name, g in candidates if name in value_names(g[-1].outputs[:1]) and len(g[-1].outputs) == 1
-        ]
-        if not candidates:
-            return None
-        plain = self._plain_inputs(node)
-        fitting = [g for name, g in candidates if name in plain and self._same_shape(name, node)]
-        return fitting[-1] if fitting else None
+        joined = None
+        for name in dict.fromkeys(value_names(node.inputs)):
+            group = ahead.get(name) if self._is_private(name, node) else None
+            is_end = group is not None and is_dialect(group[0]) and [v.name for v in group[-1].outputs] == [name]
+            if is_end and name in self._elementwise(node)[0] and self._same_shape(name, node):
+                joined = group
+        return joined
 
     def _is_private(self, name: str, reader: ir.Node) -> bool:
         return name not in self._kept and self._readers.get(name) == [reader]
@@ -306,20 +291,22 @@ class _Fusion:
     def _same_shape(self, name: str, node: ir.Node) -> bool:
         return self._network.tensors[name].shape == self._network.tensors[str(node.outputs[0].name)].shape
 
-    def _plain_inputs(self, node: ir.Node) -> set[str]:
-        """The inputs that a node reads element by element, by name."""
+    def _elementwise(self, node: ir.Node) -> tuple[set[str], int]:
+        """The inputs that a node reads element by element, by name, and how many operations an element takes."""
         op = op_of(node)
-        inputs = declared(self._network, node)
-        try:
-            found, _ = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=describe(node))
-        except UnsupportedError as error:
-            self._problems.append(str(error).removesuffix("."))
-            return set()
-        names = op.arrange([None if v is None else v.name for v in node.inputs])
-        return {str(names[i]) for i in found}
+        if node not in self._known:
+            inputs, title = declared(self._network, node), describe(node)
+            try:
+                places, cost = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=title)
+            except UnsupportedError as error:
+                self._problems.append(str(error).removesuffix("."))
+                places, cost = frozenset(), 0
+            names = op.arrange([None if v is None else v.name for v in node.inputs])
+            self._known[node] = {str(names[i]) for i in places}, cost
+        return self._known[node]
 
     def _step(self, nodes: Sequence[ir.Node]) -> Step:
-        made = names_of(nodes)
+        made = [name for node in nodes for name in value_names(node.outputs)]
         outputs = tuple(value_names(nodes[-1].outputs))
         inner = tuple(name for name in made if name not in outputs)
         reads = dict.fromkeys(name for node in nodes for name in value_names(node.inputs) if name not in made)
@@ -336,7 +323,7 @@ class _Fusion:
                 continue
             run.append(node)
             source = self._byte_read(run[0])
-            if source is None or self._costs(run) < _WORTH_A_TABLE:
+            if source is None or sum(self._elementwise(member)[1] for member in run) < _WORTH_A_TABLE:
                 continue
             values: dict[str, Array] = {source: _BYTES}
             for member in run:
@@ -347,22 +334,14 @@ class _Fusion:
 
     def _byte_read(self, node: ir.Node) -> str | None:
         """The one tensor of bytes that decides a node's result, element by element; None for other nodes."""
-        op = op_of(node)
-        names = list(value_names(node.inputs))
-        data = [name for name in dict.fromkeys(names) if name not in self._network.constants]
-        is_one = len(data) == 1 and self._network.tensors[data[0]].dtype == "int8" and len(node.outputs) == 1
-        if not is_one or op.window_axes or op.is_recurrent or op.weight_axes or not op.has_integer_output:
+        op, tensors = op_of(node), self._network.tensors
+        names = set(value_names(node.inputs))
+        data = names - self._network.constants.keys()
+        if len(data) != 1 or len(node.outputs) != 1 or not _is_local(op) or not op.has_integer_output:
             return None
-        scalars = all(self._network.tensors[name].count == 1 for name in names if name != data[0])
-        return data[0] if scalars and self._same_shape(data[0], node) and data[0] in self._plain_inputs(node) else None
-
-    def _costs(self, nodes: Iterable[ir.Node]) -> int:
-        return sum(
-            elementwise_inputs(
-                op_of(n).body, declared(self._network, n), attributes_of(n, op_of(n)), title=describe(n)
-            )[1]
-            for n in nodes
-        )
+        (source,) = data
+        is_byte = tensors[source].dtype == "int8" and all(tensors[name].count == 1 for name in names - data)
+        return source if is_byte and self._same_shape(source, node) and source in self._elementwise(node)[0] else None
 
     def _on_bytes(self, node: ir.Node, values: Mapping[str, Array]) -> Array:
         op = op_of(node)
@@ -424,14 +403,14 @@ class _Placing:
         if name in self._network.outputs or len(self._network.tensors[name].shape) != 2:
             return False
         readers = self._readers.get(name, [])
-        return bool(readers) and all(
-            is_dialect(n)
-            and op_of(n).name == "LinearInt"
-            and n.inputs[0] is not None
-            and n.inputs[0].name == name
-            and n.inputs[1] is not None
-            and n.inputs[1].name in self._network.constants
-            for n in readers
+        return bool(readers) and all(self._is_linear_of(name, node) for node in readers)
+
+    def _is_linear_of(self, name: str, node: ir.Node) -> bool:
+        if not is_dialect(node) or op_of(node).name != "LinearInt":
+            return False
+        data, weights = node.inputs[:2]
+        return (
+            data is not None and data.name == name and weights is not None and weights.name in self._network.constants
         )
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -89,21 +89,13 @@ def _number(value: int | float, dtype: str) -> str:
     return f"{int(value)}LL" if dtype == "int64" else str(int(value))
 
 
-def _escapes() -> list[bytes]:
-    """How each byte stands in a string: as it is where that is safe, else as three octal digits."""
-    plain = set(range(32, 127)) - {ord(c) for c in '"\\?'}
-    return [bytes([c]) if c in plain else b"\\%03o" % c for c in range(256)]
-
-
 def _strings(content: Array) -> str:
-    table = _escapes()
-    rows = []
-    data = content.tobytes()
-    length = _row(content)
-    for start in range(0, len(data), length):
-        row = b"".join(map(table.__getitem__, data[start : start + length]))
-        rows.append(b'    "' + row + b'",\n')
-    return b"".join(rows).decode("ascii")
+    """The bytes of an array as strings: a letter as it is where that is safe, other bytes as three octal digits."""
+    plain = set(range(32, 127)) - {ord(c) for c in '"\\?'}
+    letters = [chr(c) if c in plain else f"\\{c:03o}" for c in range(256)]
+    data, length = content.tobytes(), _row(content)
+    rows = ("".join(map(letters.__getitem__, data[i : i + length])) for i in range(0, len(data), length))
+    return "".join(f'    "{row}",\n' for row in rows)
 
 
 _BYTES = {"uint8_t": 1, "float": 4, **{f"int{b}_t": b // 8 for b in (8, 16, 32, 64)}}
@@ -115,15 +107,6 @@ class Weights:
 
     name: str
     content: Array
-
-
-@dataclass(frozen=True)
-class ShownTensor:
-    """A tensor that proof builds show."""
-
-    number: int
-    name: str
-    layout: Layout
 
 
 @dataclass(frozen=True)
@@ -168,7 +151,7 @@ class Source:
         inputs: What comes in.
         outputs: What goes out.
         weights: Its constants.
-        shown: The tensors that a proof build shows.
+        shown: How each tensor that a proof build shows lies in memory, by its name; its place is its number.
         functions: The text of all step functions, with the tables and helpers that they use.
         conversions: The text of the functions between real numbers and integers at the edges, a file of its own.
         includes: The headers that the text needs.
@@ -183,15 +166,26 @@ class Source:
     inputs: tuple[WrittenEdge, ...]
     outputs: tuple[WrittenEdge, ...]
     weights: tuple[Weights, ...]
-    shown: tuple[ShownTensor, ...]
+    shown: Mapping[str, Layout]
     functions: str
     conversions: str
     includes: tuple[str, ...]
     edge_orders: Mapping[str, Order] = field(default_factory=dict)
 
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each tensor that a proof build shows."""
+        return {name: number for number, name in enumerate(self.shown)}
+
     def place(self, tensor: str) -> int:
         """Where a tensor begins in the arena."""
         return self.arena.offsets[self.plan.root(tensor)]
+
+    def shows(self, tensor: str, at: str) -> list[str]:
+        """The lines that show a tensor which lies at a place, with those that lie in its memory."""
+        names = (tensor, *(alias for alias in self.plan.aliases if self.plan.root(alias) == tensor))
+        size = self.plan.network.tensors[tensor].bytes
+        return [f"    LINGER_SHOW({self.numbers[name]}, {at}, {size});" for name in names]
 
 
 class _Writer:
@@ -206,10 +200,7 @@ class _Writer:
         self._weights: dict[tuple[str, bytes], Weights] = {}
         self._moves: list[str] = []
         self._problems: list[str] = []
-        self.shown = [
-            ShownTensor(number, name, plan.layouts[name]) for number, name in enumerate(_tensors_in_order(plan))
-        ]
-        self._numbers = {shown.name: shown.number for shown in self.shown}
+        self._shown = {name: plan.layouts[name] for name in _tensors_in_order(plan)}
 
     def source(self) -> Source:
         plan = self._plan
@@ -230,7 +221,7 @@ class _Writer:
             inputs=inputs,
             outputs=outputs,
             weights=tuple(self._weights.values()),
-            shown=tuple(self.shown),
+            shown=self._shown,
             functions=text,
             conversions=outer,
             includes=includes,
@@ -242,16 +233,12 @@ class _Writer:
         names = [name for step in self._plan.steps for name in step.inner]
         if not names:
             return ""
-        lines = [
-            f"static {self._ctype(name)} {self._tap(name)}[{self._network.tensors[name].count}];" for name in names
-        ]
+        tensors = self._network.tensors
+        lines = [f"static {tensors[name].ctype} {self._tap(name)}[{tensors[name].count}];" for name in names]
         return "\n".join([f"#ifdef {PROOF}", *lines, "#endif", ""])
 
     def _tap(self, name: str) -> str:
-        return f"linger_tap_{self._numbers[name]}"
-
-    def _ctype(self, name: str) -> str:
-        return C_TYPES[self._network.tensors[name].dtype]
+        return f"linger_tap_{list(self._shown).index(name)}"
 
     # steps
     def _step(self, step: Step, name: str) -> WrittenStep:
@@ -269,7 +256,8 @@ class _Writer:
             self._problems.append(str(error).removesuffix("."))
             return WrittenStep(step, name, (), (), ())
         arguments = tuple(self._argument(function, i, n, x) for i, (n, x) in enumerate(zip(names, given, strict=True)))
-        in_place = tuple(n for i, n in enumerate(names) if i in function.in_place and n not in self._network.constants)
+        operands = [names[i] for i in sorted(function.in_place)]
+        in_place = tuple(name for name in operands if name not in self._network.constants)
         return WrittenStep(step, name, arguments, function.scratch, in_place)
 
     def _input(self, step: Step, name: str) -> Input:
@@ -308,24 +296,18 @@ class _Writer:
         except LingerError as error:
             self._problems.append(str(error).removesuffix("."))
             return WrittenStep(step, name, (), (), ())
-        inputs = [(self._ctype(n), network.tensors[n].count) for n in names]
-        border = self._border(node)
+        inputs = [(network.tensors[n].ctype, network.tensors[n].count) for n in names]
+        border = _border(node, network.constants)
         for number, (output, places) in enumerate(zip(step.outputs, found, strict=True)):
             laid = self._laid(places, memories, self._plan.layouts[output])
             function = f"{name}_{number}" if len(step.outputs) > 1 else name
             self._moves.append(
                 f"/* {_plain(describe(node))} */\n"
-                + move_function(function, laid, inputs, self._ctype(output), self._unit.tables, border)
+                + move_function(function, laid, inputs, network.tensors[output].ctype, self._unit.tables, border)
             )
         constants = network.constants
         arguments = tuple(self._constant(constants[n], None) if n in constants else n for n in names)
         return WrittenStep(step, name, arguments, (), ())
-
-    def _border(self, node: ir.Node) -> str:
-        """The value of a border."""
-        if node.op_type != "Pad" or len(node.inputs) < 3 or node.inputs[2] is None:
-            return "0"
-        return _literal(self._network.constants[str(node.inputs[2].name)].reshape(()))
 
     def _laid(self, places: Array, memories: Sequence[Array], layout: Layout) -> Array:
         """A map between tensors as one between their memories."""
@@ -373,7 +355,7 @@ class _Writer:
         laid = places[in_memory_order(tensor.shape, target)]
         if target.permutation is None:
             laid = laid.reshape([tensor.shape[a] for a in target.order or range(len(tensor.shape))])
-        arrays = [(C_TYPES[tensor.dtype], tensor.count)]
+        arrays = [(tensor.ctype, tensor.count)]
         self._moves.append(move_function(name, laid, arrays, arrays[0][0], self._unit.tables))
         if edge.node is None:
             self._outer_moves.append(move_function(name, laid, arrays, arrays[0][0], self._outer.tables))
@@ -395,6 +377,13 @@ def write_source(
         UnsupportedError: Steps that have no C, all of them.
     """
     return _Writer(plan, name, edge_orders or {}, frozenset(carried)).source()
+
+
+def _border(node: ir.Node, constants: Mapping[str, Array]) -> str:
+    """What elements of a Pad have that come from no input; "0" for other nodes."""
+    if node.op_type != "Pad" or len(node.inputs) < 3 or node.inputs[2] is None:
+        return "0"
+    return _literal(constants[str(node.inputs[2].name)].reshape(()))
 
 
 def _literal(number: Array) -> str:
@@ -419,36 +408,31 @@ def _tensors_in_order(plan: Plan) -> list[str]:
     return found
 
 
-def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
-    """Memory for tensors and scratch: step 0 is what comes in, the last one what goes out."""
-    network, last = plan.network, len(steps) + 1
-    first: dict[str, int] = {plan.root(edge.tensor): 0 for edge in plan.inputs}
-    until: dict[str, int] = dict(first)
+def _lifespans(plan: Plan, steps: Sequence[WrittenStep]) -> dict[str, tuple[int, int]]:
+    """The first and the last step that needs each tensor: step 0 is what comes in, the last one what goes out."""
+    first = {plan.root(edge.tensor): 0 for edge in plan.inputs}
+    last = dict(first)
     for number, written in enumerate(steps, 1):
-        for name in written.step.reads:
-            if name not in network.constants:
-                until[plan.root(name)] = number
-        for name in written.step.outputs:
-            first[name] = until[name] = number
-    for edge in plan.outputs:
-        until[plan.root(edge.tensor)] = last
-    owner = _shared(plan, steps, until)
-    blocks = [
-        Lifetime(
-            name,
-            max(network.tensors[n].bytes for n in names),
-            min(first[n] for n in names),
-            max(until[n] for n in names),
-        )
-        for name, names in owner.items()
-    ]
+        last |= {plan.root(name): number for name in written.step.reads if name not in plan.network.constants}
+        first |= dict.fromkeys(written.step.outputs, number)
+        last |= dict.fromkeys(written.step.outputs, number)
+    last |= {plan.root(edge.tensor): len(steps) + 1 for edge in plan.outputs}
+    return {name: (number, last[name]) for name, number in first.items()}
+
+
+def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
+    """Memory for tensors and scratch."""
+    spans, sizes = _lifespans(plan, steps), plan.network.tensors
+    owner = _shared(plan, steps, spans)
+    blocks = []
+    for name, names in owner.items():
+        first, last = min(spans[n][0] for n in names), max(spans[n][1] for n in names)
+        blocks.append(Lifetime(name, max(sizes[n].bytes for n in names), first, last))
     for number, written in enumerate(steps, 1):
         blocks += [Lifetime(scratch_key(plan, number, b), _size(b), number, number) for b in written.scratch]
     arena = plan_arena([b for b in blocks if b.bytes])
-    offsets = dict(arena.offsets)
-    for name, names in owner.items():
-        offsets |= dict.fromkeys(names, offsets.get(name, 0))
-    return Arena(arena.blocks, offsets, arena.size, arena.least)
+    offsets = {**arena.offsets, **{n: arena.offsets.get(name, 0) for name, names in owner.items() for n in names}}
+    return replace(arena, offsets=offsets)
 
 
 def plan_arena(blocks: Sequence[Lifetime]) -> Arena:
@@ -505,25 +489,22 @@ def _size(buffer: Buffer) -> int:
     return int(np.prod(buffer.shape, dtype=np.int64)) * _BYTES[buffer.ctype]
 
 
-def _shared(plan: Plan, steps: Sequence[WrittenStep], until: Mapping[str, int]) -> dict[str, list[str]]:
+def _shared(plan: Plan, steps: Sequence[WrittenStep], spans: Mapping[str, tuple[int, int]]) -> dict[str, list[str]]:
     """Tensors by the one whose memory they take over: results lie where an operand lay that nobody reads later."""
     owner: dict[str, str] = {}
-    sizes = plan.network.tensors
+    sizes, constants = plan.network.tensors, plan.network.constants
     for number, written in enumerate(steps, 1):
+        roots = [plan.root(name) for name in written.step.reads if name not in constants]
+        dying = [r for r in map(plan.root, written.in_place) if spans[r][1] == number and roots.count(r) == 1]
         for name in written.step.outputs:
-            roots = [plan.root(n) for n in written.step.reads if n not in plan.network.constants]
-            dying = [
-                root
-                for root in (plan.root(n) for n in written.in_place)
-                if until[root] == number and sizes[root].bytes == sizes[name].bytes and roots.count(root) == 1
-            ]
-            owner[name] = owner.get(dying[0], dying[0]) if dying else name
+            replaced = next((root for root in dying if sizes[root].bytes == sizes[name].bytes), name)
+            owner[name] = owner.get(replaced, replaced)
     for edge in plan.inputs:
         owner.setdefault(plan.root(edge.tensor), plan.root(edge.tensor))
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for name, root in owner.items():
-        found.setdefault(root, []).append(name)
-    return found
+        members.setdefault(root, []).append(name)
+    return members
 
 
 def core_prototype(source: Source, *, has_weights: bool) -> str:
@@ -539,51 +520,42 @@ def core_text(source: Source, places: Mapping[str, int] | None = None) -> str:
         source: The program.
         places: Where each constant array begins in the weights that the function is given; None: they are arrays.
     """
-    plan, network = source.plan, source.plan.network
-    numbers = {shown.name: shown.number for shown in source.shown}
-    arrays = {w.name: _weights_pointer(w, places) for w in source.weights}
     lines = [f"{core_prototype(source, has_weights=places is not None)} {{"]
     lines += ["    (void)weights;"] if places is not None and not source.weights else []
     lines += [] if source.steps else ["    (void)arena;"]
-
-    def pointer(name: str, *, constant: bool) -> str:
-        ctype = C_TYPES[network.tensors[name].dtype]
-        return f"({'const ' if constant else ''}{ctype} *)&arena[{source.place(name)}]"
-
-    def show(name: str) -> list[str]:
-        names = [name, *(alias for alias in plan.aliases if plan.root(alias) == name)]
-        place = f"&arena[{source.place(name)}]"
-        return [f"    LINGER_SHOW({numbers[n]}, {place}, {network.tensors[n].bytes});" for n in names]
-
     for number, written in enumerate(source.steps, 1):
-        arguments = [
-            "NULL" if a is None else pointer(a, constant=True) if a in plan.layouts else arrays[a]
-            for a in written.arguments
-        ]
-        targets = [pointer(name, constant=False) for name in written.step.outputs]
-        scratch = [
-            f"({b.ctype} *)&arena[{source.arena.offsets.get(scratch_key(plan, number, b), 0)}]" for b in written.scratch
-        ]
-        if written.step.is_move and len(targets) > 1:
-            lines += [
-                f"    {written.function}_{i}({', '.join([*arguments, target])});" for i, target in enumerate(targets)
-            ]
-        else:
-            lines.append(f"    {written.function}({', '.join([*arguments, *targets, *scratch])});")
-        if written.step.inner:
-            lines.append(f"#ifdef {PROOF}")
-            lines += [
-                f"    LINGER_SHOW({numbers[shown]}, linger_tap_{numbers[n]}, {network.tensors[n].bytes});"
-                for n in written.step.inner
-                for shown in (n, *(alias for alias in plan.aliases if plan.root(alias) == n))
-            ]
-            lines.append("#endif")
-        lines += [line for name in written.step.outputs for line in show(name)]
-        lines.append("    LINGER_NEXT();")
+        lines += _step_lines(source, number, written, places)
     return "\n".join([*lines, "}", ""])
 
 
-def _weights_pointer(weights: Weights, places: Mapping[str, int] | None) -> str:
+def _step_lines(source: Source, number: int, written: WrittenStep, places: Mapping[str, int] | None) -> Iterator[str]:
+    """The call of a step, and what a proof build shows then."""
+    step, offsets = written.step, source.arena.offsets
+    arguments = [_argument(source, name, places) for name in written.arguments]
+    targets = [f"({source.plan.network.tensors[n].ctype} *)&arena[{source.place(n)}]" for n in step.outputs]
+    scratch = [f"({b.ctype} *)&arena[{offsets.get(scratch_key(source.plan, number, b), 0)}]" for b in written.scratch]
+    if step.is_move and len(targets) > 1:
+        for i, target in enumerate(targets):
+            yield f"    {written.function}_{i}({', '.join([*arguments, target])});"
+    else:
+        yield f"    {written.function}({', '.join([*arguments, *targets, *scratch])});"
+    if step.inner:
+        yield f"#ifdef {PROOF}"
+        for name in step.inner:
+            yield from source.shows(name, f"linger_tap_{source.numbers[name]}")
+        yield "#endif"
+    for name in step.outputs:
+        yield from source.shows(name, f"&arena[{source.place(name)}]")
+    yield "    LINGER_NEXT();"
+
+
+def _argument(source: Source, name: str | None, places: Mapping[str, int] | None) -> str:
+    """A tensor in the arena, or a constant: an array, or a place in the weights that the function is given."""
+    if name is None:
+        return "NULL"
+    if name in source.plan.layouts:
+        return f"(const {source.plan.network.tensors[name].ctype} *)&arena[{source.place(name)}]"
+    content = next(weights.content for weights in source.weights if weights.name == name)
     if places is None:
-        return array_pointer(weights.name, weights.content)
-    return f"(const {C_TYPES[str(weights.content.dtype)]} *)&weights[{places[weights.name]}]"
+        return array_pointer(name, content)
+    return f"(const {C_TYPES[str(content.dtype)]} *)&weights[{places[name]}]"

@@ -111,6 +111,11 @@ def say_result(command: str, content: Mapping[str, Any]) -> None:
     say_json({"format": f"linger-{command}", "version": RESULT_VERSION, **plain})
 
 
+def named_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The rows of a table for JSON."""
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
 def say_json(content: Any) -> None:
     """Write JSON that is read back as the same content, whatever the encoding."""
     text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"

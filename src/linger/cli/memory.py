@@ -87,12 +87,11 @@ def memory(
     refuse_if(out is not None and out == plot, f"memory: --out and --plot are both {out}. Give each a file of its own.")
     report = _Report(memory_of(model, chip), *_as_c(model))
     files: dict[Path, Writer | bytes] = {} if out is None else {out: _text(report, form)}
-    files |= {} if plot is None else {plot: report.image(plot.suffix[1:])}
+    if plot is not None:
+        files[plot] = report.image(plot.suffix[1:])
     write_together(files)
-    if out is None and form == "json":
-        say_json(report.to_json())
-    elif out is None:
-        _print(console(), report)
+    if out is None:
+        say_json(report.to_json()) if form == "json" else _print(console(), report)
     if not report.use.ok:
         raise typer.Exit(1)
 

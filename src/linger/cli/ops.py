@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 
-from linger.cli import say_result, say_table
+from linger.cli import named_rows, say_result, say_table
 from linger.cli.arguments.options import Json
 
 
@@ -23,7 +23,7 @@ def ops(*, as_json: Json = False) -> None:
         formula = (inspect.getdoc(op.body) or "").splitlines()[0]
         rows.append((op.name, formula, sorted({path.rpartition(".")[2] for path in (*op.layers, *op.functions)})))
     if as_json:
-        say_result("ops", {"ops": [dict(zip(("name", "formula", "stands_for"), row, strict=True)) for row in rows]})
+        say_result("ops", {"ops": named_rows(("name", "formula", "stands_for"), rows)})
     else:
         cells = [(*row, ", ".join(names)) for *row, names in rows]
         say_table("thinker dialect", ("op", "formula", "stands for"), cells)

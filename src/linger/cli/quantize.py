@@ -226,7 +226,7 @@ def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
 def _images(
     shape: str, size: str, scale: str, mean: str | None, std: str | None, *, is_grey: bool, limit: int | None
 ) -> ImageOptions:
-    refuse_if(scale not in list(options.Scale), f"--scale {scale}: no such range. Use {_SCALES}.")
+    refuse_if(scale not in options.SCALES, f"--scale {scale}: no such range. Use {_SCALES}.")
     sizes = options.read_sizes(size, "--size") if size else ()
     refuse_if(len(sizes) > 2, f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
     if shape and not size:
@@ -235,7 +235,7 @@ def _images(
     return ImageOptions(
         size=(sizes[0], sizes[-1]) if sizes else None,
         is_grey=is_grey,
-        scale=options.Scale(scale),
+        scale=scale,
         mean=options.read_numbers(mean, "--mean"),
         std=options.read_numbers(std, "--std"),
         limit=limit,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from linger.cli import say, say_result, say_table
+from linger.cli import named_rows, say, say_result, say_table
 from linger.cli.arguments.options import Chip, Json
 from linger.errors import GraphError
 
@@ -45,8 +45,8 @@ def repair(
         content = {
             "path": str(result.path),
             "ok": result.ok,
-            "changes": [dict(zip(("rule", "where", "what"), change, strict=True)) for change in changes],
-            "findings": [dict(zip(("severity", "where", "reason", "remedy"), one, strict=True)) for one in findings],
+            "changes": named_rows(("rule", "where", "what"), changes),
+            "findings": named_rows(("severity", "where", "reason", "remedy"), findings),
         }
         say_result("repair", content)
     else:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from linger.cli import say, say_json
-from linger.cli.arguments.options import Chip, Json
+from linger.cli.arguments.options import Chip, Json, named_options
 from linger.errors import UsageError, listing, printable, refuse_if
 
 _PAGE = Path("report.html")
@@ -56,7 +56,7 @@ def report(
         data_json is not None and data_json.suffix != ".json",
         f"{data_json}: the data are JSON. Give --data-json a name that ends in .json.",
     )
-    given = [option for option, value in (("--inputs", inputs), ("--certificate", certificate)) if value is not None]
+    given = named_options(inputs=inputs, certificate=certificate)
     refuse_if(
         given and (len(files) > 1 or files[0].suffix == ".json"),
         f"report: {listing(given)} is about one ONNX file. Make the data of each file first (--data-json), and give these.",

@@ -47,7 +47,7 @@ def run(
     refuse_if(
         inputs is not None and shape, "run: inputs from a file have the sizes they have. Leave --shape or --inputs out."
     )
-    shapes = read_shapes(shape or (), session)
+    shapes = read_shapes(shape, session)
     feeds = generated_feeds(session, seed, shapes) if inputs is None else read_feeds(inputs, session)
     names = [o.name for o in session.get_outputs()]
     results = session.intermediates(feeds) if every else dict(zip(names, session.run(None, feeds), strict=True))

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from linger.cli import console, say, say_result
-from linger.cli.arguments.options import HELP, Batches, Inputs, Json, Machine, Seed, read_shapes
+from linger.cli.arguments.options import HELP, Batches, Inputs, Json, Machine, Seed, named_options, read_shapes
 from linger.errors import UsageError, VerificationError, refuse_if
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ def verify(
     from linger.verification.proof.recheck import check_certificate
 
     if certificate is not None:
-        others = {"--inputs": inputs, "--recordings": recordings, "--write-certificate": write_certificate}
-        named = [name for name, value in others.items() if value is not None]
+        named = named_options(inputs=inputs, recordings=recordings, write_certificate=write_certificate)
         refuse_if(named, f"verify: a certificate says itself what to run. Leave {', '.join(named)} out.")
         result = check_certificate(certificate, model, levels=level or None, witness=_built(c, target))
         _show(result, f"{certificate} holds. {result.summary()}", every=every, as_json=as_json)
@@ -70,7 +70,9 @@ def verify(
         raise UsageError(
             "verify: Missing argument: the ONNX file, or --certificate with a certificate that lies beside its file."
         )
-    given = (recordings, inputs, write_certificate, shape or None)
+    given = named_options(
+        recordings=recordings, inputs=inputs, write_certificate=write_certificate, shape=shape or None
+    )
     result = prove(
         recordings,
         model,
@@ -79,7 +81,7 @@ def verify(
         batches=batches,
         seed=seed,
         certificate=write_certificate,
-        sizes=OWN_TRIALS if all(value is None for value in given) else 0,
+        sizes=0 if given else OWN_TRIALS,
         witness=_built(c, target),
     )
     _show(result, f"{model}: {result.summary()}", every=every, as_json=as_json)
@@ -121,15 +123,16 @@ def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> No
     from linger.verification.proof.result import COLUMNS
 
     if as_json:
+        facts = "ok summary levels batches integers differing output_differences float_error missing sizes"
+        lists: dict[str, Iterable[Any]] = {
+            "tensors": result.rows,
+            "outputs": result.outputs,
+            "witnesses": result.witnesses,
+        }
         content = {
-            **picked(
-                result, "ok summary levels batches integers differing output_differences float_error missing sizes"
-            ),
-            **picked(result, "impossible_sizes flips"),
+            **picked(result, facts, "impossible_sizes flips"),
             "narrow": [row.name for row in result.narrow],
-            "tensors": [row.as_dict() for row in result.rows],
-            "outputs": [row.as_dict() for row in result.outputs],
-            "witnesses": [row.as_dict() for row in result.witnesses],
+            **{name: list(map(methodcaller("as_dict"), rows)) for name, rows in lists.items()},
             "not_asked": result.not_asked,
         }
         say_result("verify", content)

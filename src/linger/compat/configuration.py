@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +161,8 @@ def disable_quant_ops(
     problems = [unknown("qmodule_list", name, by_name) for name, kind in types.items() if kind is None]
     problems += [unknown("qtensor_list", name, SETTERS) for name, switches in functions.items() if not switches]
     refuse_if(problems, f"disable_quant_ops: {'; '.join(problems)}. Nothing was changed.")
-    keep_float(tuple(kind for kind in types.values() if kind is not None))
-    choose(**{switch: False for switches in functions.values() for switch in switches})
+    keep_float(tuple(filter(None, types.values())))
+    choose(**dict.fromkeys(chain(*functions.values()), False))
 
 
 def get_quant_ops_name() -> tuple[list[str], list[str]]:
@@ -202,7 +204,7 @@ def constrain(
         UsageError: The file is wrong or does not fit the model, a name matches nothing, or the model is quantized.
     """
     refuse_quantized(model, "constrain")
-    source = "QUANT_CONFIGS" if config_file is None else str(config_file)
+    source = str(config_file or "QUANT_CONFIGS")
     config = newer_config(newer_settings(), source) if config_file is None else read_config(config_file)
     excluded, without = checked_exceptions("constrain", disable_module, disable_submodel)
     problems = [*_misfits(config, model), *_unmatched(without, model)]
@@ -211,7 +213,7 @@ def constrain(
     )
     inside = parts_of_pairs(model)
     for path, layer in model.named_modules():
-        is_left = layer in inside or counts_as(layer, excluded) or any(_is_inside(path, top) for top in without)
+        is_left = layer in inside or counts_as(layer, excluded) or any(map(partial(_is_inside, path), without))
         is_said = LIMITS.of(layer) is not None or limits_of(layer).is_any
         wanted = None if is_left or is_said else _wanted(config, path, layer)
         if wanted is not None:

@@ -25,7 +25,7 @@ The sum has 32 bits and saturates: in a row of more than 255 numbers that are al
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -44,7 +44,7 @@ _GATE_BITS = 16
 
 
 @dataclass(frozen=True)
-class Curves:
+class _Curves:
     """Sigmoid and tanh in Q7 at every whole number from `low` to `high` in Q11; beyond both ends they are constant."""
 
     low: int
@@ -54,13 +54,13 @@ class Curves:
 
 
 @cache
-def gate_curves() -> Curves:
+def gate_curves() -> _Curves:
     """The curves, made on first use: there are 65 536 inputs."""
     sigmoid, tanh = _in_q7(SIGMOID, 0), _in_q7(TANH, -128)
     first, last = limits(_GATE_BITS)
     start = min(_constant(sigmoid), _constant(tanh))
     end = len(sigmoid) - min(_constant(sigmoid[::-1]), _constant(tanh[::-1]))
-    return Curves(first + start, last + end - len(sigmoid), sigmoid[start:end], tanh[start:end])
+    return _Curves(first + start, last + end - len(sigmoid), sigmoid[start:end], tanh[start:end])
 
 
 def _in_q7(pieces: Pieces, low: int) -> tuple[int, ...]:
@@ -352,17 +352,13 @@ _SEED = float(0xBB5000)
 
 def softmax(k: Kernel[T], x: T, *, source: T, axis: int) -> T:
     """Softmax in Q15 of whole numbers at scale `source`, as venus has it."""
-    x = _in_q25(k, x, source)
-    powers = _exponential(k, _below(k, x, k.max_along(x, axis)))
-    reciprocal = _reciprocal(k, _sum(k, powers, axis))
-    return saturate(k, _shift(k, k.mul(reciprocal, powers), 31), 32)
+    powers, total = _powers(k, x, source, axis, _exponential)
+    return saturate(k, _shift(k, k.mul(_reciprocal(k, total), powers), 31), 32)
 
 
 def softmax_by_division(k: Kernel[T], x: T, *, source: T, axis: int) -> T:
     """The same as arcs has it: the sum's reciprocal by long division."""
-    x = _in_q25(k, x, source)
-    powers = _exponential(k, _below(k, x, k.max_along(x, axis)))
-    return _divided(k, powers, _sum(k, powers, axis))
+    return _divided(k, *_powers(k, x, source, axis, _exponential))
 
 
 def softmax_with_rounded_powers(k: Kernel[T], x: T, *, source: T, axis: int) -> T:
@@ -371,22 +367,14 @@ def softmax_with_rounded_powers(k: Kernel[T], x: T, *, source: T, axis: int) -> 
     venusA also raises a largest number of −2^31 by one. A row with it holds nothing else, and a difference of −1 in Q25 has
     the exponential of 0, so that changes nothing.
     """
-    x = _in_q25(k, x, source)
-    powers = _rounded_exponential(k, _below(k, x, k.max_along(x, axis)))
-    return _divided(k, powers, _sum(k, powers, axis))
+    return _divided(k, *_powers(k, x, source, axis, _rounded_exponential))
 
 
-def _in_q25(k: Kernel[T], x: T, source: T) -> T:
-    return saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**25)), 32)
-
-
-def _below(k: Kernel[T], x: T, largest: T) -> T:
-    """How far a number lies below the largest one of its row, as a number ≤ 0."""
-    return saturate(k, k.sub(x, largest), 32)
-
-
-def _sum(k: Kernel[T], powers: T, axis: int) -> T:
-    return saturate(k, k.sum_along(powers, axis), 32)
+def _powers(k: Kernel[T], x: T, source: T, axis: int, exponential: Callable[[Kernel[T], T], T]) -> tuple[T, T]:
+    """e^(x − max x) along an axis, in Q23, of numbers that are first brought to Q25; and their sum, which saturates."""
+    x = saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**25)), 32)
+    powers = exponential(k, saturate(k, k.sub(x, k.max_along(x, axis)), 32))
+    return powers, saturate(k, k.sum_along(powers, axis), 32)
 
 
 def _divided(k: Kernel[T], powers: T, total: T) -> T:

@@ -128,6 +128,11 @@ def window_reciprocal(kernel_shape: Sequence[int]) -> float:
     return math.ldexp(r, -(29 + n))
 
 
+def pair(value: Any) -> tuple[int, int]:
+    """A setting of a window: one number for both axes, or one for each."""
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
 def ceil_pads(
     size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, int, int, int]:
@@ -241,10 +246,10 @@ class FixedPoint:
         >>> FixedPoint.parse("Q4.3") == FixedPoint.parse("1|4|3") == FixedPoint(4, 3)
         True
         """
-        found = next((m for name in _NAMES if (m := name.fullmatch(str(text).strip()))), None)
-        if found is None:
-            raise UsageError(f'FixedPoint.parse: {text!r} names no format. Write it like "Q4.3" or "1|4|3".')
-        return cls(int(found[1]), int(found[2]))
+        for name in _NAMES:
+            if counts := name.fullmatch(str(text).strip()):
+                return cls(int(counts[1]), int(counts[2]))
+        raise UsageError(f'FixedPoint.parse: {text!r} names no format. Write it like "Q4.3" or "1|4|3".')
 
     @property
     def bits(self) -> int:
@@ -287,7 +292,7 @@ class FixedPoint:
         """
         if isinstance(value, (int, float, np.integer, np.floating)):
             return self._encode_number(value)
-        return self._encode_array(_as_real(value))
+        return self._encode_array(value)
 
     def decode(self, integers: Any) -> Any:
         """q/scale: a float for an integer, float64 for an array.
@@ -314,7 +319,14 @@ class FixedPoint:
         exact = Fraction(int(value)) if isinstance(value, (int, np.integer)) else Fraction(float(value))
         return min(max(round_half_up(exact * Fraction(self.scale)), low), high)
 
-    def _encode_array(self, real: NDArray[np.float64]) -> NDArray[Any]:
+    def _encode_array(self, value: Any) -> NDArray[Any]:
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            array = np.asarray(None)
+        if array.dtype.kind not in "biuf" and array.size:
+            raise UsageError(f"FixedPoint.encode: expected real numbers, got {type(value).__name__} of {array.dtype}.")
+        real = array.astype(np.float64)
         count = int(np.isnan(real).sum())
         if count:
             first = tuple(int(i) for i in np.argwhere(np.isnan(real))[0])
@@ -326,13 +338,3 @@ class FixedPoint:
         # not floor(v + ½): the sum would round 0.49999999999999994 up to 1
         rounded: NDArray[Any] = np.clip(down + (scaled - down >= 0.5), low, high)
         return rounded.astype(f"int{storage_bits(self.bits)}")
-
-
-def _as_real(value: Any) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        array = np.asarray(None)
-    if array.dtype.kind not in "biuf" and array.size:
-        raise UsageError(f"FixedPoint.encode: expected real numbers, got {type(value).__name__} of {array.dtype}.")
-    return array.astype(np.float64)

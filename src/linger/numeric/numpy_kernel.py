@@ -29,6 +29,9 @@ def integer_dtype(bits: int) -> np.dtype[Any]:
 class NumpyKernel:
     """Interprets bodies on numpy arrays."""
 
+    add, sub, mul, div = map(staticmethod, (np.add, np.subtract, np.multiply, np.divide))
+    floor, log, pow2 = map(staticmethod, (np.floor, np.log, np.exp2))
+
     def scalar(self, value: float) -> Array:
         return np.asarray(value, dtype=np.float64)
 
@@ -37,9 +40,6 @@ class NumpyKernel:
 
     def like(self, value: float, reference: Array) -> Array:
         return np.asarray(value, dtype=reference.dtype)
-
-    def pow2(self, exponent: Array) -> Array:
-        return np.asarray(np.exp2(exponent))
 
     def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> Array:
         return self.scalar(compute(*attributes))
@@ -53,21 +53,6 @@ class NumpyKernel:
     def real(self, x: Array) -> Array:
         return x.astype(np.float32)
 
-    def add(self, a: Array, b: Array) -> Array:
-        return np.asarray(a + b)
-
-    def sub(self, a: Array, b: Array) -> Array:
-        return np.asarray(a - b)
-
-    def mul(self, a: Array, b: Array) -> Array:
-        return np.asarray(a * b)
-
-    def div(self, a: Array, b: Array) -> Array:
-        return np.asarray(a / b)
-
-    def floor(self, x: Array) -> Array:
-        return np.asarray(np.floor(x))
-
     def clip(self, x: Array, low: Array, high: Array) -> Array:
         return np.asarray(np.minimum(np.maximum(x, low), high))
 
@@ -79,9 +64,6 @@ class NumpyKernel:
 
     def ladder(self, values: Sequence[float]) -> Array:
         return np.asarray(values, dtype=np.float64).reshape(-1, 1, 1)
-
-    def log(self, x: Array) -> Array:
-        return np.asarray(np.log(x))
 
     def max_along(self, x: Array, axis: int) -> Array:
         return np.asarray(x.max(axis=axis, keepdims=True))

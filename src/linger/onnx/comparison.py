@@ -21,7 +21,6 @@ import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from linger.errors import UsageError, counted, listing
 from linger.graph.core.nodes import all_nodes
@@ -29,7 +28,7 @@ from linger.graph.files.model_io import ModelLike
 from linger.quantization.core.qtensor import QTensor
 from linger.records.table import aligned
 from linger.runtime.session import Session
-from linger.simulation import ExampleCall, are_by_name, calls_of, default_names, preserved, run_once
+from linger.simulation import ExampleCall, are_by_name, calls_of, default_names, preserved, run_once, tensors_in
 
 Array = NDArray[Any]
 
@@ -127,8 +126,7 @@ def compare(
     runs = 0
     for call in calls_of(model, inputs):
         with preserved(model):
-            expected = [leaf for leaf in tree_leaves(run_once(model, call)) if isinstance(leaf, Tensor)]
-            arrays = [(_as_array(leaf), isinstance(leaf, QTensor)) for leaf in expected]
+            arrays = [(_as_array(leaf), isinstance(leaf, QTensor)) for leaf in tensors_in(run_once(model, call))]
         for row in _rows(names, arrays, session.run(None, _feeds(session, model, call)), limits):
             rows[row.name] = _joined(rows[row.name], row) if row.name in rows else row
         runs += 1
@@ -259,10 +257,7 @@ def _terms(node: ir.Node, model: ir.Model) -> int:
     function = model.functions.get(node.op_identifier())
     if function is not None:
         return sum(_terms(inner, model) for inner in all_nodes(function))
-    sizes = [
-        value.shape.numpy() if value is not None and value.shape is not None and value.shape.is_static() else None
-        for value in (*node.inputs[:2], *node.outputs[:1])
-    ]
+    sizes = [_sizes(value) for value in (*node.inputs[:2], *node.outputs[:1])]
     if node.op_type in _PRODUCTS:
         return _product_terms(node, sizes[1])
     before, after = sizes[0], sizes[-1]
@@ -270,6 +265,12 @@ def _terms(node: ir.Node, model: ir.Model) -> int:
         return 1
     # a reduction (a mean, a pooling) adds what it makes disappear
     return max(1, math.prod(before) // math.prod(after))
+
+
+def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape if all of it is known."""
+    is_known = value is not None and value.shape is not None and value.shape.is_static()
+    return value.shape.numpy() if is_known else None  # type: ignore[union-attr]  # both are there
 
 
 def _product_terms(node: ir.Node, weight: tuple[int, ...] | None) -> int:

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from linger.dialect import Newer, Settings, op
+from linger.dialect import Newer, convolution, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
@@ -48,25 +47,7 @@ def conv1d_int(
     return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
 
 
-@conv1d_int.layer("torch.nn.Conv1d")
-def from_conv1d(layer: Any) -> Settings:
-    """The geometry of a torch Conv1d; "same" padding becomes the explicit, perhaps uneven, pads."""
-    (kernel,), (dilation,) = layer.kernel_size, layer.dilation
-    if layer.padding == "valid" or layer.padding_mode != "zeros":  # a border that copies is put on before
-        begin = end = 0
-    elif layer.padding == "same":
-        total = dilation * (kernel - 1)
-        begin, end = total // 2, total - total // 2
-    else:
-        begin = end = layer.padding[0]
-    return {
-        "dilations": (dilation,),
-        "group": layer.groups,
-        "kernel_shape": (kernel,),
-        "pads": (begin, end),
-        "strides": tuple(layer.stride),
-    }
-
+conv1d_int.layer("torch.nn.Conv1d")(convolution)
 
 _sample = Sample.convolution
 

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from linger.dialect import Newer, Settings, op
+from linger.dialect import Newer, convolution, op
 from linger.numeric import blocks
 from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
@@ -49,26 +48,7 @@ def conv2d_int(
     return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
 
 
-@conv2d_int.layer("torch.nn.Conv2d")
-def from_conv2d(layer: Any) -> Settings:
-    """The geometry of a torch Conv2d; "same" padding becomes the explicit, perhaps uneven, pads."""
-    kernel, dilation = layer.kernel_size, layer.dilation
-    if layer.padding == "valid" or layer.padding_mode != "zeros":  # a border that copies is put on before
-        begin = end = (0, 0)
-    elif layer.padding == "same":
-        total = [d * (n - 1) for d, n in zip(dilation, kernel, strict=True)]
-        begin = (total[0] // 2, total[1] // 2)
-        end = (total[0] - begin[0], total[1] - begin[1])
-    else:
-        begin = end = layer.padding
-    return {
-        "dilations": tuple(dilation),
-        "group": layer.groups,
-        "kernel_shape": tuple(kernel),
-        "pads": (*begin, *end),
-        "strides": tuple(layer.stride),
-    }
-
+conv2d_int.layer("torch.nn.Conv2d")(convolution)
 
 _sample = Sample.convolution
 

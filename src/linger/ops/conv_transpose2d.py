@@ -74,39 +74,30 @@ def refuse_long_sums(node: NodeFacts) -> str | None:
     return f"{taps} products per output; at most {fixed.MOST_TRANSPOSED_TAPS} are supported. Use more groups."
 
 
-@conv_transpose2d_int.layer("torch.nn.ConvTranspose2d")
-def from_conv_transpose2d(layer: Any) -> Settings:
-    """The geometry of a torch ConvTranspose2d; an `output_size` given to its forward replaces output_padding."""
+@conv_transpose2d_int.layer("torch.nn.ConvTranspose2d", "torch.nn.ConvTranspose1d")
+def from_conv_transpose(layer: Any) -> Settings:
+    """The geometry of a transposed convolution; a signal is an image of one row.
+
+    An `output_size` given to the layer's forward replaces output_padding.
+    """
     if layer.padding_mode != "zeros":
         return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
+    missing = 2 - len(layer.kernel_size)
+    ones, zeros = (1,) * missing, (0,) * missing
     return {
-        "dilations": tuple(layer.dilation),
+        "dilations": (*ones, *layer.dilation),
         "group": layer.groups,
-        "kernel_shape": tuple(layer.kernel_size),
-        "output_padding": tuple(layer.output_padding),
-        "pads": (*layer.padding, *layer.padding),
-        "strides": tuple(layer.stride),
-    }
-
-
-@conv_transpose2d_int.layer("torch.nn.ConvTranspose1d")
-def from_conv_transpose1d(layer: Any) -> Settings:
-    """The geometry of a torch ConvTranspose1d on a image of one row."""
-    if layer.padding_mode != "zeros":
-        return Refusal(f"padding_mode={layer.padding_mode!r} has no integer form; pad with zeros instead")
-    return {
-        "dilations": (1, *layer.dilation),
-        "group": layer.groups,
-        "kernel_shape": (1, *layer.kernel_size),
-        "output_padding": (0, *layer.output_padding),
-        "pads": (0, *layer.padding) * 2,
-        "strides": (1, *layer.stride),
+        "kernel_shape": (*ones, *layer.kernel_size),
+        "output_padding": (*zeros, *layer.output_padding),
+        "pads": (*zeros, *layer.padding) * 2,
+        "strides": (*ones, *layer.stride),
     }
 
 
 _sample = partial(Sample.convolution, output_padding=(0, 0))
 
 _BIAS = {"bits": 32, "low": -9000, "high": 9000}
+_LARGE = (Draw((1, 320, 3, 3), low=120), Draw((320, 2, 3, 3), low=120))
 _UP: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1)}
 
 conv_transpose2d_int.samples = (
@@ -133,14 +124,7 @@ conv_transpose2d_int.samples = (
         Draw((3,), **_BIAS),
         shift=18,
     ),
-    _sample(
-        "accumulator beyond 2^24 in two groups",
-        Draw((1, 320, 3, 3), low=120),
-        Draw((320, 2, 3, 3), low=120),
-        Draw((4,), **_BIAS),
-        shift=18,
-        group=2,
-    ),
+    _sample("accumulator beyond 2^24 in two groups", *_LARGE, Draw((4,), **_BIAS), shift=18, group=2),
     _sample("bias beyond 2^24", Draw((1, 2, 3, 3)), Draw((2, 2, 1, 1)), Draw((2,), 32), shift=22),
     _sample("empty batch", Draw((0, 2, 4, 4)), Draw((2, 3, 3, 3)), None),
     _sample("one element", Draw((1, 1, 1, 1)), Draw((1, 1, 1, 1)), Draw((1,), **_BIAS)),

@@ -130,7 +130,7 @@ def finite(value: object) -> object:
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, Path):
         return str(value)
-    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return list(map(finite, value)) if isinstance(value, (list, tuple)) else value
 
 
 def picked(source: object, *names: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def table_html(
 
     Columns of text (`is_text`; None: all) are aligned left.
     """
-    content = [list(row) for row in rows]
+    content = list(rows)
     sides = ["left" if is_left else "right" for is_left in (is_text or [True] * len(headings))]
     head = "".join(_cell("th", text, side) for text, side in zip(headings, sides, strict=True))
     body = "".join(
@@ -179,7 +179,7 @@ def bars_html(names: Sequence[str], values: Sequence[float | None], unit: str, *
     shown = [(name, value) for name, value in pairs if value is not None and math.isfinite(value)][:_MOST_BARS]
     if len(shown) < 2:
         return ""
-    numbers = [value for _, value in shown]
+    _, numbers = zip(*shown, strict=True)
     low, high = min(*numbers, 0.0), max(*numbers, 0.0)
     span, worst = (high - low) or 1.0, min(numbers) if low_is_bad else max(numbers)
     left, height = 0.42 * _WIDTH, 16 * len(shown)

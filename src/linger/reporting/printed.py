@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -24,9 +25,6 @@ from linger.reporting.plots import draw_differences
 if TYPE_CHECKING:
     from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
-_UNITS = ("kB", "MB", "GB", "TB")
-_STEP = 1000
-
 _LONGEST = 100_000
 """Longer lines are cut: rich needs a second for every few million letters."""
 
@@ -37,14 +35,7 @@ def format_bytes(count: int | None) -> str:
     >>> format_bytes(1), format_bytes(999), format_bytes(43210), format_bytes(None)
     ('1 byte', '999 bytes', '43.2 kB', 'unknown size')
     """
-    if count is None:
-        return "unknown size"
-    if count < _STEP:
-        return "1 byte" if count == 1 else f"{count} bytes"
-    size, unit = count / _STEP, 0
-    while size >= _STEP and unit < len(_UNITS) - 1:
-        size, unit = size / _STEP, unit + 1
-    return f"{size:.1f} {_UNITS[unit]}"
+    return "unknown size" if count is None else decimal(count)
 
 
 def model_tree(summary: ModelSummary) -> Tree:
@@ -218,7 +209,8 @@ def _cells(row: TensorDifference) -> tuple[str, ...]:
     values = (
         ("", "", "") if first is None else (f"{first.batch}: {list(first.index)}", _number(first.a), _number(first.b))
     )
-    shares = dict.fromkeys(_share(count, row.values) for count in (row.saturated_a, row.saturated_b))
+    saturated = (row.saturated_a, row.saturated_b)
+    shares = dict.fromkeys(_share(count, row.values) for count in saturated)
     return (
         row.name if row.name == row.other else f"{row.name} / {row.other}",
         row.op_type,
@@ -230,7 +222,7 @@ def _cells(row: TensorDifference) -> tuple[str, ...]:
         *values,
         f"{row.largest_real:g}" if row.largest_real else "",
         "" if row.scale is None else f"{row.scale:g}",
-        " / ".join(shares) if row.saturated_a or row.saturated_b else "",
+        " / ".join(shares) if any(saturated) else "",
         "" if row.matched == "name" else row.matched,
         "; ".join(row.notes),
     )

@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice, repeat
+from operator import attrgetter
 from typing import Any
 
 from linger.errors import listing
@@ -138,7 +140,7 @@ def verdict_of(run: Run) -> Verdict:
         level = UNKNOWN
     else:
         level = ATTENTION if levels & {ATTENTION, UNKNOWN} else READY
-    holding = sorted((part for part in parts if part.is_holding), key=lambda part: -LEVELS.index(part.level))
+    holding = sorted(filter(attrgetter("is_holding"), parts), key=lambda part: -LEVELS.index(part.level))
     reasons = tuple(part.sentence for part in holding or parts)
     said = tuple(text for text, _ in cautions)
     is_enough = not _low(run) and (not run.goal or run.is_goal_met is True)
@@ -207,36 +209,36 @@ def _about(figure: Quality) -> str:
 
 def _cautions(run: Run) -> Iterator[tuple[str, str]]:
     """What makes the figures doubtful, as the headline says it, and what to do about it."""
-    yield from ((text, _TYPICAL) for text in run.cautions)
-    counts = [figure.samples for figure in run.quality if figure.samples is not None]
-    if counts and min(counts) < FEW_SAMPLES:
-        yield f"judged by {_counted(min(counts), 'sample')} only", _MORE
-    measured = [figure for figure in run.quality if figure.unit and figure.data]
-    if any(figure.data == SEEN for figure in measured):
+    yield from zip(run.cautions, repeat(_TYPICAL))
+    fewest = min((figure.samples for figure in run.quality if figure.samples is not None), default=FEW_SAMPLES)
+    if fewest < FEW_SAMPLES:
+        yield f"judged by {_counted(fewest, 'sample')} only", _MORE
+    data = {figure.data for figure in run.quality if figure.unit and figure.data}
+    if SEEN in data:
         yield "judged by data that tuning has seen", _UNSEEN
-    elif any(figure.data not in UNSEEN for figure in measured):
+    elif data - set(UNSEEN):
         yield "judged by data that calibration may have seen", _HELD_OUT
-    gap = next((figure for figure in run.quality if _has_gap(figure)), None)
-    if gap is not None and gap.seen is not None:
-        better = f"{_figure(gap.seen - gap.after)} {'points' if gap.unit == '%' else gap.unit}"
-        yield f"{gap.name} {better} better on the data of tuning", _VARIED
+    yield from islice(zip(_gaps(run), repeat(_VARIED)), 1)
 
 
-def _has_gap(figure: Quality) -> bool:
-    """Whether a figure is better on data that tuning has seen, by more than chance explains, and by more than a little."""
-    if figure.seen is None or figure.chance is None or figure.unit not in LARGE_GAPS:
-        return False
-    return figure.seen - figure.after > max(figure.chance, LARGE_GAPS[figure.unit])
+def _gaps(run: Run) -> Iterator[str]:
+    """Figures that are better on data that tuning has seen, by more than chance explains, and by more than a little."""
+    for figure in run.quality:
+        if figure.seen is not None and figure.chance is not None and figure.unit in LARGE_GAPS:
+            gap = figure.seen - figure.after
+            if gap > max(figure.chance, LARGE_GAPS[figure.unit]):
+                better = f"{_figure(gap)} {'points' if figure.unit == '%' else figure.unit}"
+                yield f"{figure.name} {better} better on the data of tuning"
 
 
 def _next_step(run: Run, cautions: Sequence[tuple[str, str]]) -> str:
     """What to try next where the quality is low, chosen by the cause."""
     if cautions:
         return cautions[0][1]
-    if any(figure.plain is not None and figure.plain > figure.after and figure.unit == "dB" for figure in run.quality):
+    if any(map(_is_below_plain, run.quality)):
         return _VARIED
     widths = [int(text) for layer in run.layers for text in layer.bits.split("/") if text.isdecimal()]
-    if widths and max(widths) <= 8:
+    if max(widths, default=math.inf) <= 8:
         step = "Try linger quantize --bits mixed: 16 bits where they help most."
     elif run.float_layers:
         step = f"Look at the layers that stayed float: {_FLOAT}"
@@ -247,6 +249,10 @@ def _next_step(run: Run, cautions: Sequence[tuple[str, str]]) -> str:
     return step
 
 
+def _is_below_plain(figure: Quality) -> bool:
+    return figure.plain is not None and figure.plain > figure.after and figure.unit == "dB"
+
+
 def _low(run: Run) -> list[Quality]:
     """Figures that are too low: what is no number; and without a goal the most telling one, or that of an output."""
     wrong = [figure for figure in run.quality if math.isnan(figure.after)]
@@ -255,8 +261,8 @@ def _low(run: Run) -> list[Quality]:
     first = run.quality[0]
     if not first.unit and not _is_unjudged(run):
         return []  # the user's figure is no worse than that of the float network
-    telling = next((figure for figure in run.quality if figure.unit), first)
-    outputs = sorted((figure for figure in run.quality if figure.output), key=lambda figure: figure.after)
+    telling = next(filter(attrgetter("unit"), run.quality), first)
+    outputs = sorted(filter(attrgetter("output"), run.quality), key=attrgetter("after"))
     return [figure for figure in (*outputs, telling) if _is_low(figure, run.quality)]
 
 
@@ -295,10 +301,9 @@ def _fits(run: Run) -> Part:
         sentences = [*(sentence for sentence, _ in problems), *unasked]
         return Part(FITS, NOT_READY if forbidding else ATTENTION, " ".join(sentences), problems[0][1])
     facts = unasked or [f"The check found nothing that forbids {run.target}."]
-    if not run.target and run.memory is not None and run.memory.arena_bytes is not None:
-        facts.append(f"The program in C needs {_counted(run.memory.arena_bytes, 'byte')} of working memory.")
-    if run.layers and not run.float_ops:
-        facts.append("Every layer that computes runs on integers.")
+    arena = None if run.target or run.memory is None else run.memory.arena_bytes
+    facts += [] if arena is None else [f"The program in C needs {_counted(arena, 'byte')} of working memory."]
+    facts += ["Every layer that computes runs on integers."] * bool(run.layers and not run.float_ops)
     return Part(FITS, READY if run.target else NOT_ASKED, " ".join(facts))
 
 
@@ -357,17 +362,11 @@ def _errors(run: Run) -> str:
 
 
 def _headline(run: Run, cautions: Sequence[str]) -> str:
-    is_other, differing = (
-        run.proof is not None and not run.proof.is_exact,
-        0 if run.proof is None else run.proof.differing,
-    )
-    proven = "Not proven" if run.proof is None else "Bit-exact"
-    if is_other:  # without integers that differ, numbers of float ops do
-        proven = f"{_counted(differing, 'integer')} differ{'s' * (differing == 1)}" if differing else "Outputs differ"
+    is_other = run.proof is not None and not run.proof.is_exact
     doubts = [_float_layers(run), _warnings(run)]
     is_fitting = run.target and not is_other and not any((*doubts, *_forbidding(run)))
     parts = [
-        proven,
+        _proven(run.proof),
         _errors(run) if _found(run, "error") else "",
         f"too large for the memory of {run.target or 'the chip'}" if _memory_missing(run) else "",
         f"fits {run.target}" if is_fitting else "",
@@ -375,6 +374,13 @@ def _headline(run: Run, cautions: Sequence[str]) -> str:
         f"{_quality_text(run)}{' in the simulation' * is_other}" if run.quality else "quality not measured",
     ]
     return ", ".join([*filter(None, parts), *cautions])
+
+
+def _proven(proof: Proof | None) -> str:
+    if proof is None or proof.is_exact:
+        return "Not proven" if proof is None else "Bit-exact"
+    integers = f"{_counted(proof.differing, 'integer')} differ{'s' * (proof.differing == 1)}"
+    return integers if proof.differing else "Outputs differ"  # numbers of float ops only
 
 
 def _quality_text(run: Run) -> str:

@@ -39,11 +39,12 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class _Recurrent(OpRun):
-    """Directions, lengths and layout, which all three share; a subclass computes one step."""
+    """Directions, lengths and layout, which all three share; a subclass has its gates, activations, states and step."""
 
-    gates = 1
-    usual: tuple[str, ...] = ("Tanh",)
-    states = 1
+    gates: int
+    usual: tuple[str, ...]
+    states: int
+    _step: Callable[[Weights, Functions, dict[str, Any]], Step]
 
     def _run(
         self,
@@ -59,7 +60,7 @@ class _Recurrent(OpRun):
         given = (*more, None, None, None)
         states, peepholes = given[: self.states], given[self.states]
         if is_batch_first:
-            x, states = np.swapaxes(x, 0, 1), tuple(_swapped(s) for s in states)
+            x, states = np.swapaxes(x, 0, 1), tuple(s if s is None else np.swapaxes(s, 0, 1) for s in states)
         hidden, directions = r.shape[-1], w.shape[0]
         b = np.zeros((directions, 2 * self.gates * hidden), x.dtype) if b is None else b
         lengths = np.full(x.shape[1], x.shape[0]) if lengths is None else lengths
@@ -84,10 +85,6 @@ class _Recurrent(OpRun):
         made = [_limited(_ACTIVATIONS[name], limit) for name in names]
         return [made[i * len(self.usual) : (i + 1) * len(self.usual)] for i in range(directions)]
 
-    @staticmethod
-    def _step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
-        raise NotImplementedError
-
 
 def _joined(results: list[tuple[Array, list[Array]]], *, is_batch_first: bool) -> tuple[Array, ...]:
     """The sequences and the last states of all directions."""
@@ -96,10 +93,6 @@ def _joined(results: list[tuple[Array, list[Array]]], *, is_batch_first: bool) -
     if is_batch_first:
         sequence, ends = sequence.transpose(2, 0, 1, 3), [np.swapaxes(e, 0, 1) for e in ends]
     return (sequence, *ends)
-
-
-def _swapped(state: Array | None) -> Array | None:
-    return None if state is None else np.swapaxes(state, 0, 1)
 
 
 def _limited(function: Callable[[Array], Array], limit: float | None) -> Callable[[Array], Array]:
@@ -119,57 +112,49 @@ def _over_time(
     return sequence, states
 
 
-class RNN(_Recurrent):
+def _rnn_step(weights: Weights, functions: Functions, _settings: dict[str, Any]) -> Step:
     """h = f(x·Wᵀ + h·Rᵀ + b)."""
-
-    @staticmethod
-    def _step(weights: Weights, functions: Functions, _settings: dict[str, Any]) -> Step:
-        w, r, wb, rb, _ = weights
-        return lambda x, h: [functions[0](x @ w.T + h @ r.T + wb + rb)]
+    w, r, wb, rb, _ = weights
+    return lambda x, h: [functions[0](x @ w.T + h @ r.T + wb + rb)]
 
 
-class GRU(_Recurrent):
+def _gru_step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
     """Gates z, r, h: h ← (1 − z)·h̃ + z·h."""
+    (wz, wr, wh), (rz, rr, rh), (wbz, wbr, wbh), (rbz, rbr, rbh) = (np.split(part, 3) for part in weights[:4])
+    f, g = functions
+    is_linear_first = bool(settings.get("linear_before_reset"))
 
-    gates = 3
-    usual = ("Sigmoid", "Tanh")
+    def step(x: Array, h: Array) -> list[Array]:
+        z, reset = f(x @ wz.T + h @ rz.T + wbz + rbz), f(x @ wr.T + h @ rr.T + wbr + rbr)
+        kept = reset * (h @ rh.T + rbh) if is_linear_first else (reset * h) @ rh.T + rbh
+        return [(1 - z) * g(x @ wh.T + kept + wbh) + z * h]
 
-    @staticmethod
-    def _step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
-        (wz, wr, wh), (rz, rr, rh), (wbz, wbr, wbh), (rbz, rbr, rbh) = (np.split(part, 3) for part in weights[:4])
-        f, g = functions
-        is_linear_first = bool(settings.get("linear_before_reset"))
-
-        def step(x: Array, h: Array) -> list[Array]:
-            z, reset = f(x @ wz.T + h @ rz.T + wbz + rbz), f(x @ wr.T + h @ rr.T + wbr + rbr)
-            kept = reset * (h @ rh.T + rbh) if is_linear_first else (reset * h) @ rh.T + rbh
-            return [(1 - z) * g(x @ wh.T + kept + wbh) + z * h]
-
-        return step
+    return step
 
 
-class LSTM(_Recurrent):
+def _lstm_step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
     """Gates i, o, f, c: c ← f·c + i·c̃, h = o·tanh(c); peepholes look at c."""
+    w, r, wb, rb, peepholes = weights
+    pi, po, pf = (0, 0, 0) if peepholes is None else np.split(peepholes, 3)
+    f, g, end = functions
+    is_coupled = bool(settings.get("input_forget"))
 
-    gates = 4
-    usual = ("Sigmoid", "Tanh", "Tanh")
-    states = 2
+    def step(x: Array, h: Array, c: Array) -> list[Array]:
+        i, o, forget, new = np.split(x @ w.T + h @ r.T + wb + rb, 4, axis=-1)
+        opened = f(i + pi * c)
+        kept = 1 - opened if is_coupled else f(forget + pf * c)
+        c = kept * c + opened * g(new)
+        return [f(o + po * c) * end(c), c]
 
-    @staticmethod
-    def _step(weights: Weights, functions: Functions, settings: dict[str, Any]) -> Step:
-        w, r, wb, rb, peepholes = weights
-        pi, po, pf = (0, 0, 0) if peepholes is None else np.split(peepholes, 3)
-        f, g, end = functions
-        is_coupled = bool(settings.get("input_forget"))
-
-        def step(x: Array, h: Array, c: Array) -> list[Array]:
-            i, o, forget, new = np.split(x @ w.T + h @ r.T + wb + rb, 4, axis=-1)
-            opened = f(i + pi * c)
-            kept = 1 - opened if is_coupled else f(forget + pf * c)
-            c = kept * c + opened * g(new)
-            return [f(o + po * c) * end(c), c]
-
-        return step
+    return step
 
 
-RECURRENT_OPS: tuple[type[OpRun], ...] = (GRU, LSTM, RNN)
+def _op(name: str, step: Callable[..., Step], gates: int, usual: tuple[str, ...], states: int = 1) -> type[OpRun]:
+    return type(name, (_Recurrent,), {"_step": staticmethod(step), "gates": gates, "usual": usual, "states": states})
+
+
+RECURRENT_OPS: tuple[type[OpRun], ...] = (
+    _op("GRU", _gru_step, 3, ("Sigmoid", "Tanh")),
+    _op("LSTM", _lstm_step, 4, ("Sigmoid", "Tanh", "Tanh"), states=2),
+    _op("RNN", _rnn_step, 1, ("Tanh",)),
+)

@@ -128,7 +128,7 @@ def _use_plain_domain(model: ir.Model) -> None:
 def _operator(op: Op, kernel: Kernel[Any], *, is_precise: bool) -> type[OpRun]:
     """An onnx reference op whose work is the op's body on the numpy kernel."""
 
-    class DialectOperator(OpRun):
+    class _DialectOperator(OpRun):
         op_domain = DOMAIN
 
         def _run(self, *inputs: Any, **_: Any) -> tuple[Any, ...]:
@@ -142,8 +142,8 @@ def _operator(op: Op, kernel: Kernel[Any], *, is_precise: bool) -> type[OpRun]:
                 return (results.astype(np.float64),)
             return results if len(chosen.outputs) > 1 else (results,)
 
-    DialectOperator.__name__ = op.name
-    return DialectOperator
+    _DialectOperator.__name__ = op.name
+    return _DialectOperator
 
 
 def _as_node(proto: onnx.NodeProto) -> ir.Node:

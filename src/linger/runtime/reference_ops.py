@@ -12,59 +12,56 @@ import onnx_ir as ir
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import DTypeLike, NDArray
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.op_conv_transpose import ConvTranspose as UngroupedConvTranspose
+from onnx.reference.ops.op_conv_transpose import ConvTranspose
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_21
-from onnx.reference.ops.op_qlinear_conv import QLinearConv as AnyQLinearConv
+from onnx.reference.ops.op_qlinear_conv import QLinearConv
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_21
-from onnx.reference.ops.op_resize import Resize as AnyResize
+from onnx.reference.ops.op_resize import Resize
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.recurrent_ops import RECURRENT_OPS
 
 Array = NDArray[Any]
+Sizes = Sequence[int]
 
 _RANKS = (1, 2)
 """Axes of a window that the reference convolves itself; the rest is onnx's."""
 
 
-class QLinearConv(AnyQLinearConv):
-    """Of the standard domain: y = clip(round_half_even((x − zx) ∗ (w − zw) + b)·sx·sw/sy) + zy), as ONNX Runtime computes it."""
-
-    def _run(  # type: ignore[override]  # onnx lists every attribute
-        self,
-        x: Array,
-        x_scale: Array,
-        x_zero: Array,
-        w: Array,
-        w_scale: Array,
-        w_zero: Array,
-        y_scale: Array,
-        y_zero: Array,
-        b: Array | None = None,
-        **settings: Any,
-    ) -> tuple[Array]:
-        rank = x.ndim - 2
-        if rank not in _RANKS or settings.get("auto_pad") not in (None, "NOTSET"):
-            given = (x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b)
-            found: tuple[Array] = super()._run(*given, **settings)
-            return found
-        steps: dict[str, Any] = {
-            "strides": tuple(settings.get("strides") or [1] * rank),
-            "pads": tuple(settings.get("pads") or [0] * 2 * rank),
-            "dilations": tuple(settings.get("dilations") or [1] * rank),
-            "group": settings.get("group") or 1,
-        }
-        kernel = NumpyKernel()
-        convolve = kernel.conv1d if rank == 1 else kernel.conv2d
-        data = x.astype(np.int32) - x_zero.astype(np.int32)
-        taps = w.astype(np.int32) - _per_output(w_zero, w.ndim, first=0).astype(np.int32)
-        total = np.asarray(convolve(data, taps, b, x_bits=9, w_bits=9, **steps)).astype(np.int64)
-        # the sum becomes float32 first, as it does in a runtime
-        factor = (x_scale * w_scale / y_scale).astype(np.float32)
-        steps_of_y = np.rint(total.astype(np.float32) * _per_output(factor, x.ndim, first=1)).astype(np.float64)
-        ends = np.iinfo(y_zero.dtype)
-        return (np.clip(steps_of_y + y_zero.astype(np.float64), ends.min, ends.max).astype(y_zero.dtype),)
+def _qlinear_conv(
+    self: Any,
+    x: Array,
+    x_scale: Array,
+    x_zero: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero: Array,
+    *rest: Any,
+    **settings: Any,
+) -> tuple[Array]:
+    """y = clip(round_half_even((x − zx) ∗ (w − zw) + b)·sx·sw/sy) + zy), as ONNX Runtime computes it."""
+    rank = x.ndim - 2
+    if rank not in _RANKS or settings.get("auto_pad") not in (None, "NOTSET"):
+        result: tuple[Array] = super(type(self), self)._run(x, x_scale, x_zero, w, w_scale, w_zero, *rest, **settings)
+        return result
+    y_scale, y_zero, b = (*rest, None)[:3]
+    steps: dict[str, Any] = {
+        "strides": tuple(settings.get("strides") or [1] * rank),
+        "pads": tuple(settings.get("pads") or [0] * 2 * rank),
+        "dilations": tuple(settings.get("dilations") or [1] * rank),
+        "group": settings.get("group") or 1,
+    }
+    kernel = NumpyKernel()
+    convolve = kernel.conv1d if rank == 1 else kernel.conv2d
+    data = x.astype(np.int32) - x_zero.astype(np.int32)
+    taps = w.astype(np.int32) - _per_output(w_zero, w.ndim, first=0).astype(np.int32)
+    total = np.asarray(convolve(data, taps, b, x_bits=9, w_bits=9, **steps)).astype(np.int64)
+    # the sum becomes float32 first, as it does in a runtime
+    factor = (x_scale * w_scale / y_scale).astype(np.float32)
+    steps_of_y = np.rint(total.astype(np.float32) * _per_output(factor, x.ndim, first=1)).astype(np.float64)
+    ends = np.iinfo(y_zero.dtype)
+    return (np.clip(steps_of_y + y_zero.astype(np.float64), ends.min, ends.max).astype(y_zero.dtype),)
 
 
 def _per_output(parameter: Array, rank: int, *, first: int) -> Array:
@@ -72,9 +69,6 @@ def _per_output(parameter: Array, rank: int, *, first: int) -> Array:
     if parameter.size == 1:
         return parameter.reshape(())
     return parameter.reshape([-1 if axis == first else 1 for axis in range(rank)])
-
-
-INTEGER_OPS: tuple[type[OpRun], ...] = (QLinearConv,)
 
 
 _AXIS_ALONE = 13
@@ -108,121 +102,94 @@ def is_given(op: OpRun, name: str) -> bool:
     return any(a.name == name for a in op.onnx_node.attribute)
 
 
-class BatchNormalization(OpRun):
-    """Of every opset: y = (x − mean) / √(var + epsilon) · scale + bias; in training mode with the batch's statistics."""
+def _batch_normalization(
+    self: Any, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **settings: Any
+) -> tuple[Array, ...]:
+    """y = (x − mean) / √(var + epsilon) · scale + bias; in training mode with the batch's statistics."""
+    opset, kind = opset_of(self), x.dtype
+    is_training = bool(settings.get("training_mode")) or (opset < _RUNNING_ONLY and not settings.get("is_test"))
+    # before opset 9 spatial=0 has one entry per element of a image instead of one per channel
+    is_spatial = bool(settings["spatial"]) if is_given(self, "spatial") else True
+    shape = (-1, *[1] * (x.ndim - 2)) if is_spatial else x.shape[1:]
+    results: tuple[Any, ...] = ()
+    if is_training:
+        over, keep = (0, *(range(2, x.ndim) if is_spatial else ())), settings["momentum"]
+        now_mean, now_var = x.mean(axis=over), x.var(axis=over)
+        results = tuple(
+            (old * keep + new.reshape(old.shape) * (1 - keep)).astype(old.dtype)
+            for old, new in ((mean, now_mean), (var, now_var))
+        )
+        mean, var = now_mean, now_var
+    mean, var, scale, bias = (part.reshape(shape) for part in (mean, var, scale, bias))
+    y = (x - mean) / np.sqrt(var + np.asarray(settings["epsilon"], var.dtype)) * scale + bias
+    return (y.astype(kind), *results)[: len(self.onnx_node.output)]
 
-    def _run(self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **settings: Any) -> tuple[Array, ...]:
-        opset, kind = opset_of(self), x.dtype
-        is_training = bool(settings.get("training_mode")) or (opset < _RUNNING_ONLY and not settings.get("is_test"))
-        # before opset 9 spatial=0 has one entry per element of a image instead of one per channel
-        is_spatial = bool(settings["spatial"]) if is_given(self, "spatial") else True
-        shape = (-1, *[1] * (x.ndim - 2)) if is_spatial else x.shape[1:]
-        results: tuple[Any, ...] = ()
-        if is_training:
-            over, keep = (0, *(range(2, x.ndim) if is_spatial else ())), settings["momentum"]
-            now_mean, now_var = x.mean(axis=over), x.var(axis=over)
-            results = tuple(
-                (old * keep + new.reshape(old.shape) * (1 - keep)).astype(old.dtype)
-                for old, new in ((mean, now_mean), (var, now_var))
-            )
-            mean, var = now_mean, now_var
-        mean, var, scale, bias = (part.reshape(shape) for part in (mean, var, scale, bias))
-        y = (x - mean) / np.sqrt(var + np.asarray(settings["epsilon"], var.dtype)) * scale + bias
-        return (y.astype(kind), *results)[: len(self.onnx_node.output)]
 
-
-class _Normalized(OpRun):
+def _normalizing(along: Callable[[Array, int], Array]) -> Callable[..., tuple[Array]]:
     """From opset 13 on along one axis; before, along all axes from `axis` on, which are flattened to one."""
 
-    def _run(self, x: Array, axis: int = -1) -> tuple[Array]:
+    def run(self: Any, x: Array, axis: int = -1) -> tuple[Array]:
         if opset_of(self) >= _AXIS_ALONE:
-            return (self._along(x, axis).astype(x.dtype),)
+            return (along(x, axis).astype(x.dtype),)
         first = axis if is_given(self, "axis") else 1
         rows = math.prod(x.shape[: first if first >= 0 else first + x.ndim])
-        return (self._along(x.reshape(rows, -1) if x.size else x, -1).reshape(x.shape).astype(x.dtype),)
+        return (along(x.reshape(rows, -1) if x.size else x, -1).reshape(x.shape).astype(x.dtype),)
 
-    @staticmethod
-    def _along(x: Array, axis: int) -> Array:
-        raise NotImplementedError
+    return run
 
 
-def _shifted(x: Array, axis: int) -> Array:
-    return np.asarray(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
+def _softmax(x: Array, axis: int) -> Array:
+    powers = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
+    return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
 
 
-class Softmax(_Normalized):
-    """Of the standard domain, every opset."""
-
-    @staticmethod
-    def _along(x: Array, axis: int) -> Array:
-        powers = np.exp(_shifted(x, axis))
-        return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
+def _log_softmax(x: Array, axis: int) -> Array:
+    below = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
+    return np.asarray(below - np.log(np.exp(below).sum(axis=axis, keepdims=True)))
 
 
-class LogSoftmax(_Normalized):
-    """Of the standard domain, every opset."""
-
-    @staticmethod
-    def _along(x: Array, axis: int) -> Array:
-        below = _shifted(x, axis)
-        return np.asarray(below - np.log(np.exp(below).sum(axis=axis, keepdims=True)))
+def _hardmax(x: Array, axis: int) -> Array:
+    """1 at the first of the largest, else 0."""
+    result = np.zeros_like(x)
+    np.put_along_axis(result, x.argmax(axis=axis, keepdims=True), 1, axis=axis)
+    return result
 
 
-class Hardmax(_Normalized):
-    """Of the standard domain, every opset: 1 at the first of the largest, else 0."""
-
-    @staticmethod
-    def _along(x: Array, axis: int) -> Array:
-        made = np.zeros_like(x)
-        np.put_along_axis(made, x.argmax(axis=axis, keepdims=True), 1, axis=axis)
-        return made
-
-
-class Dropout(OpRun):
-    """Of every opset, in inference: nothing is dropped. Random numbers cannot be compared, so training is refused."""
-
-    def _run(
-        self, x: Array, ratio: Array | None = None, training_mode: Array | None = None, **_: Any
-    ) -> tuple[Array, ...]:
-        if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio) > 0):
-            raise ValueError("a Dropout in training mode draws random numbers. Export the model in evaluation mode")
-        opset = opset_of(self)
-        # before there was a training mode, runtimes return a mask of zeros, not of ones
-        mask = np.full(x.shape, opset >= _TRAINING_MODE).astype(bool if opset >= _TRUTH_MASK else x.dtype)
-        return (x, mask)[: len(self.onnx_node.output)]
+def _dropout(
+    self: Any, x: Array, ratio: Array | None = None, training_mode: Array | None = None, **_: Any
+) -> tuple[Array, ...]:
+    """In inference: nothing is dropped. Random numbers cannot be compared, so training is refused."""
+    if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio) > 0):
+        raise ValueError("a Dropout in training mode draws random numbers. Export the model in evaluation mode")
+    opset = opset_of(self)
+    # before there was a training mode, runtimes return a mask of zeros, not of ones
+    mask = np.full(x.shape, opset >= _TRAINING_MODE).astype(bool if opset >= _TRUTH_MASK else x.dtype)
+    return (x, mask)[: len(self.onnx_node.output)]
 
 
-class Resize(AnyResize):
-    """Of every opset. Opset 10 has scales alone, positions x / scale and rounds down.
+def _resize(self: Any, x: Array, *inputs: Any, **settings: Any) -> tuple[Array]:
+    """Opset 10 has scales alone, positions x / scale and rounds down.
 
     Nearest positions are computed in float32, as runtimes do: x / scale may be a whole number only there. Lengths of
     align_corners are whole numbers.
     """
-
-    def _run(self, x: Array, *inputs: Any, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
-        if opset_of(self) <= 10:
-            return (_resized(x, inputs[0], {"mode": settings["mode"]} | _OLD_RULES),)
-        roi, scales, sizes = (*inputs, None, None, None)[:3]
-        scales = scales if scales is not None and scales.size else None
-        way = _plain_positions(settings)
-        if way in _PLAIN_POSITIONS and settings["mode"] == "nearest":
-            factors = np.asarray(sizes) / np.asarray(x.shape) if scales is None else scales
-            return (_resized(x, factors, settings, sizes if scales is None else None),)
-        if way == "align_corners" and scales is not None:
-            sizes, scales = _lengths(x.shape, scales), None
-        result: tuple[Array] = super()._run(x, roi, scales, sizes, **settings)
-        return result
+    if opset_of(self) <= 10:
+        return (_resized(x, inputs[0], {"mode": settings["mode"]} | _OLD_RULES),)
+    roi, scales, sizes = (*inputs, None, None, None)[:3]
+    scales = scales if scales is not None and scales.size else None
+    way = _plain_positions(settings)
+    if way in _PLAIN_POSITIONS and settings["mode"] == "nearest":
+        factors = np.asarray(sizes) / np.asarray(x.shape) if scales is None else scales
+        return (_resized(x, factors, settings, sizes if scales is None else None),)
+    if way == "align_corners" and scales is not None:
+        sizes, scales = _lengths(x.shape, scales), None
+    result: tuple[Array] = super(type(self), self)._run(x, roi, scales, sizes, **settings)
+    return result
 
 
-class Upsample(OpRun):
-    """Of opset 7 to 9: the former name of Resize; before opset 9 the scales are an attribute."""
-
-    def _run(self, x: Array, *inputs: Any, mode: str = "nearest", scales: Sequence[float] = ()) -> tuple[Array]:
-        return (_resized(x, inputs[0] if inputs else np.asarray(scales, np.float32), {"mode": mode} | _OLD_RULES),)
-
-
-class Scatter(ScatterElements):
-    """Of opset 9 and 10: the former name of ScatterElements."""
+def _upsample(_self: Any, x: Array, *inputs: Any, mode: str = "nearest", scales: Sequence[float] = ()) -> tuple[Array]:
+    """The former name of Resize, of opset 7 to 9; before opset 9 the scales are an attribute."""
+    return (_resized(x, inputs[0] if inputs else np.asarray(scales, np.float32), {"mode": mode} | _OLD_RULES),)
 
 
 _OLD_RULES = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -275,67 +242,47 @@ def _linear(x: Array, at: NDArray[np.float32], axis: int) -> Array:
     return np.asarray(mixed)
 
 
-OLDER_OPS: tuple[type[OpRun], ...] = (
-    BatchNormalization,
-    Dropout,
-    Hardmax,
-    LogSoftmax,
-    Resize,
-    Scatter,
-    Softmax,
-    Upsample,
-)
-
-
-Sizes = Sequence[int]
-
+_PAD_MODES = ("constant", "reflect", "edge", "wrap")
 _BYTES_AND_WORDS = (np.int8, np.uint8, np.int16, np.uint16)
 _PLAIN_INTEGERS = (*_BYTES_AND_WORDS, np.int32)
 _KNOWN_TO_ONNX = ("axis", "saturate", "block_size", "output_dtype")
 """Attributes of onnx's op of opset 21, which computes blocks, 4 bits and float8."""
 
-_PAD_MODES: dict[str, Any] = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+def _gather_elements(_self: Any, data: Array, indices: Array, axis: int | None = None) -> tuple[Array]:
+    """onnx's own takes at most 64 entries."""
+    axis = axis or 0
+    return (np.take_along_axis(data, np.where(indices < 0, indices + data.shape[axis], indices), axis=axis),)
 
 
-class GatherElements(OpRun):
-    """Of the standard domain: onnx's own takes at most 64 entries."""
-
-    def _run(self, data: Array, indices: Array, axis: int | None = None) -> tuple[Array]:
-        axis = axis or 0
-        size = data.shape[axis]
-        return (np.take_along_axis(data, np.where(indices < 0, indices + size, indices), axis=axis),)
-
-
-class QuantizeLinear(QuantizeLinear_21):
-    """Of every opset: y = clip(round_half_even(x / scale) + zero_point).
+def _quantize_linear(self: Any, x: Array, scale: Array, zero_point: Array | None = None, **settings: Any) -> tuple[Any]:
+    """y = clip(round_half_even(x / scale) + zero_point).
 
     onnx's own passes through int32, where numbers far outside wrap around instead of saturating.
     """
-
-    def _run(self, x: Array, scale: Array, zero_point: Array | None = None, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
-        made = _type_named(settings.get("output_dtype"), np.uint8) if zero_point is None else zero_point.dtype
-        if made not in _BYTES_AND_WORDS or settings.get("block_size"):
-            result: tuple[Any] = super()._run(x, scale, zero_point, **_given(settings))
-            return result
-        ends, zero = np.iinfo(made), np.zeros((), made) if zero_point is None else zero_point
-        # the quotient in the type of x, as runtimes have it; the sum in float64, where every step is exact
-        kind = _type_named(settings.get("precision"), x.dtype)
-        with np.errstate(all="ignore"):  # infinities saturate, as all numbers that are too large do
-            steps = np.rint(x.astype(kind) / _along(scale, x, settings).astype(kind)).astype(np.float64)
-        shifted = np.clip(steps + _along(zero, x, settings).astype(np.float64), ends.min, ends.max)
-        return (np.nan_to_num(shifted).astype(made),)
+    kind = _type_named(settings.get("output_dtype"), np.uint8) if zero_point is None else zero_point.dtype
+    if kind not in _BYTES_AND_WORDS or settings.get("block_size"):
+        result: tuple[Any] = super(type(self), self)._run(x, scale, zero_point, **_given(settings))
+        return result
+    ends, zero = np.iinfo(kind), np.zeros((), kind) if zero_point is None else zero_point
+    # the quotient in the type of x, as runtimes have it; the sum in float64, where every step is exact
+    real = _type_named(settings.get("precision"), x.dtype)
+    with np.errstate(all="ignore"):  # infinities saturate, as all numbers that are too large do
+        steps = np.rint(x.astype(real) / _along(scale, x, settings).astype(real)).astype(np.float64)
+    shifted = np.clip(steps + _along(zero, x, settings).astype(np.float64), ends.min, ends.max)
+    return (np.nan_to_num(shifted).astype(kind),)
 
 
-class DequantizeLinear(DequantizeLinear_21):
-    """Of every opset: y = (x − zero_point) · scale. onnx's evaluator has it from opset 19 on."""
-
-    def _run(self, x: Array, scale: Array, zero_point: Array | None = None, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
-        made = _type_named(settings.pop("output_dtype", None), scale.dtype)
-        if x.dtype not in _PLAIN_INTEGERS or settings.get("block_size"):
-            return (super()._run(x, scale, zero_point, **_given(settings))[0].astype(made),)
-        zero = np.zeros((), x.dtype) if zero_point is None else zero_point
-        steps = x.astype(np.int64) - _along(zero, x, settings).astype(np.int64)
-        return ((steps.astype(scale.dtype) * _along(scale, x, settings)).astype(made),)
+def _dequantize_linear(
+    self: Any, x: Array, scale: Array, zero_point: Array | None = None, **settings: Any
+) -> tuple[Array]:
+    """y = (x − zero_point) · scale. onnx's evaluator has it from opset 19 on."""
+    kind = _type_named(settings.pop("output_dtype", None), scale.dtype)
+    if x.dtype not in _PLAIN_INTEGERS or settings.get("block_size"):
+        return (super(type(self), self)._run(x, scale, zero_point, **_given(settings))[0].astype(kind),)
+    zero = np.zeros((), x.dtype) if zero_point is None else zero_point
+    steps = x.astype(np.int64) - _along(zero, x, settings).astype(np.int64)
+    return ((steps.astype(scale.dtype) * _along(scale, x, settings)).astype(kind),)
 
 
 def _along(parameter: Array, x: Array, settings: dict[str, Any]) -> Array:
@@ -358,19 +305,17 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in _KNOWN_TO_ONNX if settings.get(name) is not None}
 
 
-class ConvTranspose(UngroupedConvTranspose):
-    """Of the standard domain, group by group: onnx's own cuts the weights along the wrong axis when there are several."""
-
-    def _run(self, x: Array, w: Array, b: Array | None = None, **settings: Any) -> tuple[Array]:  # type: ignore[override]  # onnx lists every attribute
-        group = settings.pop("group", None) or 1
-        if settings.get("output_shape"):
-            settings |= {"pads": _pads_for(x, w, settings), "output_shape": None, "auto_pad": "NOTSET"}
-        parts = [
-            super(ConvTranspose, self)._run(part, taps, group=1, **settings)[0]
-            for part, taps in zip(np.split(x, group, axis=1), np.split(w, group, axis=0), strict=True)
-        ]
-        result = np.concatenate(parts, axis=1)
-        return (result if b is None else result + b.reshape(1, -1, *[1] * (x.ndim - 2)),)
+def _conv_transpose(self: Any, x: Array, w: Array, b: Array | None = None, **settings: Any) -> tuple[Array]:
+    """Group by group: onnx's own cuts the weights along the wrong axis when there are several."""
+    group = settings.pop("group", None) or 1
+    if settings.get("output_shape"):
+        settings |= {"pads": _pads_for(x, w, settings), "output_shape": None, "auto_pad": "NOTSET"}
+    parts = [
+        super(type(self), self)._run(part, taps, group=1, **settings)[0]
+        for part, taps in zip(np.split(x, group, axis=1), np.split(w, group, axis=0), strict=True)
+    ]
+    result = np.concatenate(parts, axis=1)
+    return (result if b is None else result + b.reshape(1, -1, *[1] * (x.ndim - 2)),)
 
 
 def _pads_for(x: Array, w: Array, settings: dict[str, Any]) -> list[int]:
@@ -387,52 +332,46 @@ def _pads_for(x: Array, w: Array, settings: dict[str, Any]) -> list[int]:
     return less + more if settings.get("auto_pad") == "SAME_UPPER" else more + less
 
 
-class GlobalLpPool(OpRun):
+def _global_lp_pool(_self: Any, x: Array, p: int | None = None) -> tuple[Array]:
     """(Σ|x|^p)^(1/p) over all axes but batch and channel."""
-
-    def _run(self, x: Array, p: int | None = None) -> tuple[Array]:
-        power = p or 2
-        total = np.sum(np.abs(x) ** power, axis=tuple(range(2, x.ndim)), keepdims=True)
-        return ((total ** (1 / power)).astype(x.dtype),)
+    power = p or 2
+    total = np.sum(np.abs(x) ** power, axis=tuple(range(2, x.ndim)), keepdims=True)
+    return ((total ** (1 / power)).astype(x.dtype),)
 
 
-class LpNormalization(OpRun):
-    """x over its norm along an axis: Σ|x| or √Σx²; zeros stay zeros."""
-
-    def _run(self, x: Array, axis: int | None = None, p: int | None = None) -> tuple[Array]:
-        norm = np.linalg.norm(x, ord=p or 2, axis=-1 if axis is None else axis, keepdims=True)
-        return (np.divide(x, norm, out=np.zeros_like(x), where=norm != 0),)
+def _lp_normalization(_self: Any, x: Array, axis: int | None = None, p: int | None = None) -> tuple[Array]:
+    """Each number over the norm along an axis: Σ|x| or √Σx²; zeros stay zeros."""
+    norm = np.linalg.norm(x, ord=p or 2, axis=-1 if axis is None else axis, keepdims=True)
+    return (np.divide(x, norm, out=np.zeros_like(x), where=norm != 0),)
 
 
-class LRN(OpRun):
-    """x / (bias + alpha/size · Σ x²)^beta, the sum over neighboring channels."""
-
-    def _run(self, x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> tuple[Array]:
-        around = [(0, 0)] * x.ndim
-        around[1] = ((size - 1) // 2, size // 2)
-        squares = sliding_window_view(np.pad(x * x, around), size, axis=1).sum(axis=-1)
-        return ((x / (bias + alpha / size * squares) ** beta).astype(x.dtype),)
+def _lrn(_self: Any, x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> tuple[Array]:
+    """Local response normalization: x / (bias + alpha/size · Σ x²)^beta, the sum over neighboring channels."""
+    around = [(0, 0)] * x.ndim
+    around[1] = ((size - 1) // 2, size // 2)
+    squares = sliding_window_view(np.pad(x * x, around), size, axis=1).sum(axis=-1)
+    return ((x / (bias + alpha / size * squares) ** beta).astype(x.dtype),)
 
 
-class MaxPool(OpRun):
+def _max_pool(self: Any, x: Array, kernel_shape: Sizes = (), **settings: Any) -> tuple[Array, ...]:
     """The largest number of each window, and its index; padding counts less than every number."""
-
-    def _run(self, x: Array, kernel_shape: Sequence[int] = (), **settings: Any) -> tuple[Array, ...]:
-        rank = x.ndim - 2
-        steps, reach = settings.get("strides") or [1] * rank, settings.get("dilations") or [1] * rank
-        spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, reach, strict=True)]
-        sizes = [_pooled(x.shape[i + 2], i, spans[i], steps[i], settings) for i in range(rank)]
-        around = [(0, 0), (0, 0), *[_margins(x.shape[i + 2], *sizes[i], spans[i], steps[i]) for i in range(rank)]]
-        counts = [n for n, _ in sizes]
-        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-        windows = _windows(np.pad(x, around, constant_values=lowest), spans, steps, reach, counts)
-        if len(self.onnx_node.output) == 1:
-            return (windows.max(axis=-1),)
-        numbers = _numbered(x.shape, by_column=bool(settings.get("storage_order")))
-        places = _windows(np.pad(numbers, around, constant_values=-1), spans, steps, reach, counts)
-        # among equals the first that is no padding
-        best = np.argmax((windows == windows.max(axis=-1, keepdims=True)) & (places >= 0), axis=-1)[..., np.newaxis]
-        return tuple(np.take_along_axis(a, best, axis=-1)[..., 0] for a in (windows, places))
+    rank = x.ndim - 2
+    steps, reach = settings.get("strides") or [1] * rank, settings.get("dilations") or [1] * rank
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, reach, strict=True)]
+    counts, around = [], [(0, 0), (0, 0)]
+    for axis, size in enumerate(x.shape[2:]):
+        count, before = _pooled(size, axis, spans[axis], steps[axis], settings)
+        counts.append(count)
+        around.append((before, max((count - 1) * steps[axis] + spans[axis] - size - before, 0)))
+    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    windows = _windows(np.pad(x, around, constant_values=lowest), spans, steps, reach, counts)
+    if len(self.onnx_node.output) == 1:
+        return (windows.max(axis=-1),)
+    numbers = _numbered(x.shape, by_column=bool(settings.get("storage_order")))
+    places = _windows(np.pad(numbers, around, constant_values=-1), spans, steps, reach, counts)
+    # among equals the first that is no padding
+    best = np.argmax((windows == windows.max(axis=-1, keepdims=True)) & (places >= 0), axis=-1)[..., np.newaxis]
+    return tuple(np.take_along_axis(a, best, axis=-1)[..., 0] for a in (windows, places))
 
 
 def _numbered(shape: tuple[int, ...], *, by_column: bool) -> Array:
@@ -459,10 +398,6 @@ def _pooled(size: int, axis: int, span: int, step: int, settings: dict[str, Any]
     return count - ((count - 1) * step >= size + before), before
 
 
-def _margins(size: int, count: int, before: int, span: int, step: int) -> tuple[int, int]:
-    return before, max((count - 1) * step + span - size - before, 0)
-
-
 def _windows(x: Array, spans: Sizes, steps: Sizes, reach: Sizes, counts: Sizes) -> Array:
     """The windows over the last axes, each flattened into the last axis."""
     rank = len(spans)
@@ -472,42 +407,54 @@ def _windows(x: Array, spans: Sizes, steps: Sizes, reach: Sizes, counts: Sizes) 
     return made.reshape(*made.shape[: made.ndim - rank], -1)
 
 
-class Pad(OpRun):
-    """Of every opset; negative pads cut off first."""
+def _pad(
+    _self: Any,
+    x: Array,
+    pads: Array | None = None,
+    value: Array | None = None,
+    axes: Array | None = None,
+    mode: Any = None,
+    **attributes: Any,
+) -> tuple[Array]:
+    """Negative pads cut off first."""
+    amounts = np.asarray(attributes.get("pads") if pads is None else pads)
+    fill = attributes.get("value", 0.0) if value is None else value
+    chosen = range(x.ndim) if axes is None else [int(a) % x.ndim for a in axes]
+    around = [(0, 0)] * x.ndim
+    for axis, before, after in zip(chosen, *np.split(amounts, 2), strict=True):
+        around[axis] = (int(before), int(after))
+    inner = x[tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(around, x.shape, strict=True))]
+    added = [(max(b, 0), max(a, 0)) for b, a in around]
+    kind: Any = mode or "constant"
+    if kind not in _PAD_MODES:
+        raise ValueError(f"mode {kind!r} is none of {', '.join(_PAD_MODES)}")
+    filled = {"constant_values": np.asarray(fill).astype(x.dtype).item()} if kind == "constant" else {}
+    return (np.pad(inner, added, mode=kind, **filled),)
 
-    def _run(
-        self,
-        x: Array,
-        pads: Array | None = None,
-        value: Array | None = None,
-        axes: Array | None = None,
-        mode: Any = None,
-        **attributes: Any,
-    ) -> tuple[Array]:
-        wanted = np.asarray(attributes.get("pads") if pads is None else pads)
-        fill = attributes.get("value", 0.0) if value is None else value
-        chosen = range(x.ndim) if axes is None else [int(a) % x.ndim for a in axes]
-        around = [(0, 0)] * x.ndim
-        for axis, before, after in zip(chosen, *np.split(wanted, 2), strict=True):
-            around[axis] = (int(before), int(after))
-        inner = x[tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(around, x.shape, strict=True))]
-        added = [(max(b, 0), max(a, 0)) for b, a in around]
-        kind = _PAD_MODES[mode or "constant"]
-        filled = {"constant_values": np.asarray(fill).astype(x.dtype).item()} if kind == "constant" else {}
-        return (np.pad(inner, added, mode=kind, **filled),)
 
+_OPS: dict[str, tuple[Callable[..., tuple[Any, ...]] | None, type[OpRun]]] = {
+    "BatchNormalization": (_batch_normalization, OpRun),
+    "ConvTranspose": (_conv_transpose, ConvTranspose),
+    "DequantizeLinear": (_dequantize_linear, DequantizeLinear_21),
+    "Dropout": (_dropout, OpRun),
+    "GatherElements": (_gather_elements, OpRun),
+    "GlobalLpPool": (_global_lp_pool, OpRun),
+    "Hardmax": (_normalizing(_hardmax), OpRun),
+    "LRN": (_lrn, OpRun),
+    "LogSoftmax": (_normalizing(_log_softmax), OpRun),
+    "LpNormalization": (_lp_normalization, OpRun),
+    "MaxPool": (_max_pool, OpRun),
+    "Pad": (_pad, OpRun),
+    "QLinearConv": (_qlinear_conv, QLinearConv),
+    "QuantizeLinear": (_quantize_linear, QuantizeLinear_21),
+    "Resize": (_resize, Resize),
+    "Scatter": (None, ScatterElements),  # its former name, of opset 9 and 10
+    "Softmax": (_normalizing(_softmax), OpRun),
+    "Upsample": (_upsample, OpRun),
+}
+"""For each op of the standard domain, of every opset, its function, and the class of onnx that it refines."""
 
 STANDARD_OPS: tuple[type[OpRun], ...] = (
-    GatherElements,
-    QuantizeLinear,
-    DequantizeLinear,
-    ConvTranspose,
-    GlobalLpPool,
-    LpNormalization,
-    LRN,
-    MaxPool,
-    Pad,
-    *INTEGER_OPS,
-    *OLDER_OPS,
+    *(type(name, (base,), {} if run is None else {"_run": run}) for name, (run, base) in _OPS.items()),
     *RECURRENT_OPS,
 )

@@ -12,7 +12,6 @@ within ±64 are safe, since 2·255·64 = 32640.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -53,15 +52,13 @@ def has_saturating_products() -> bool:
 
     64 products 255·127 make 2 072 640. Where pairs of them saturate at 32767, 32 pairs make 1 048 544.
     """
-    return any(_is_wrong(text) for text in (_MATMUL, _CONV))
-
-
-def _is_wrong(text: str) -> bool:
-    content = ir.to_proto(ir.from_onnx_text(text)).SerializeToString()
-    session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
-    shape = session.get_inputs()[0].shape
-    found = session.run(None, {"x": np.full(shape, _DATA, np.uint8)})[0]
-    return bool((found != _DATA * _WEIGHT * _LENGTH).any())
+    for text in (_MATMUL, _CONV):
+        content = ir.to_proto(ir.from_onnx_text(text)).SerializeToString()
+        session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
+        data = np.full(session.get_inputs()[0].shape, _DATA, np.uint8)
+        if (session.run(None, {"x": data})[0] != _DATA * _WEIGHT * _LENGTH).any():
+            return True
+    return False
 
 
 Array = NDArray[Any]
@@ -104,19 +101,6 @@ _LARGEST_WEIGHTS = 1 << 30
 
 _OPTIONS = ("provider_options", "enable_fallback", "read_config_from_model", "disabled_optimizers")
 """Further arguments of onnxruntime.InferenceSession."""
-
-
-@dataclass(frozen=True)
-class Fastest:
-    """A graph that computes what a file computes.
-
-    Attributes:
-        model: Standard nodes only.
-        description: What it uses, in a sentence.
-    """
-
-    model: ir.Model
-    description: str
 
 
 class Session:
@@ -167,7 +151,7 @@ class Session:
         is_on_cpu = self._arguments["providers"] == [CPU]
         self._fastest = network.once(fastest) if is_on_cpu and not as_written else None
         attach_functions(self._model, is_normal=True)
-        self._inner = self._open(ir.to_proto(self._fastest.model if self._fastest else self._model))
+        self._inner = self._open(ir.to_proto(self._fastest[0] if self._fastest else self._model))
         self._expected = {i.name: i.type for i in self._inner.get_inputs()}
         self._watching: ort.InferenceSession | None = None
         self._watching_fastest: ort.InferenceSession | None = None
@@ -202,7 +186,7 @@ class Session:
     @property
     def kernels(self) -> str:
         """Which graph runs, in a sentence: how many nodes are integer kernels or tables, or the file as it is written."""
-        return "the file as it is written" if self._fastest is None else self._fastest.description
+        return "the file as it is written" if self._fastest is None else self._fastest[1]
 
     def run(self, output_names: Sequence[str] | None, input_feed: AnyFeed, run_options: Any = None) -> list[Any]:
         """The named outputs (None: all), as onnxruntime returns them.
@@ -225,7 +209,7 @@ class Session:
         if self._fastest is None:
             return {}
         if self._watching_fastest is None:
-            self._watching_fastest = self._open(_with_every_output(self._fastest.model))
+            self._watching_fastest = self._open(_with_every_output(self._fastest[0]))
         return self._everything(self._watching_fastest, feeds)
 
     def _everything(self, inner: ort.InferenceSession, feeds: Feeds) -> dict[str, NDArray[Any]]:
@@ -262,22 +246,14 @@ class Session:
         expected = list(self._expected)
         is_tensor = all(kind.startswith("tensor(") for kind in self._expected.values())
         read = pass_of(given, expected, "the feed") if is_tensor or not isinstance(given, Mapping) else given
-        if not isinstance(read, Mapping):
-            if len(read) != len(expected):
-                raise UsageError(
-                    f"the feed is {len(read)} arrays without names. The model's inputs are {listing(expected)}: give "
-                    "a dict of arrays by these names, or a tuple with an array for each."
-                )
-            read = dict(zip(expected, read, strict=True))
-        feeds = {name: as_expected(array, self._expected.get(name, "")) for name, array in read.items()}
-        if feeds.keys() == set(expected):
-            return feeds
-        wrong = {
-            "lacks": [n for n in expected if n not in feeds],
-            "has unknown": [n for n in feeds if n not in expected],
-        }
-        text = " and ".join(f"{verb} {listing(names)}" for verb, names in wrong.items() if names)
-        raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
+        if not isinstance(read, Mapping) and len(read) != len(expected):
+            raise UsageError(
+                f"the feed is {len(read)} arrays without names. The model's inputs are {listing(expected)}: give "
+                "a dict of arrays by these names, or a tuple with an array for each."
+            )
+        read = read if isinstance(read, Mapping) else dict(zip(expected, read, strict=True))
+        _require_names(read, expected)
+        return {name: as_expected(array, self._expected[name]) for name, array in read.items()}
 
     def __getattr__(self, name: str) -> Any:
         # everything else that an InferenceSession has is asked of the wrapped one
@@ -286,12 +262,21 @@ class Session:
         return getattr(self._inner, name)
 
 
-def fastest(network: Network) -> Fastest | None:
-    """The fastest exact graph of a dialect file; None where that is the file as it is written.
+def _require_names(feed: Iterable[str], expected: Sequence[str]) -> None:
+    """Refuse a feed that lacks inputs or has others."""
+    names = list(feed)
+    wrong = {"lacks": [n for n in expected if n not in names], "has unknown": [n for n in names if n not in expected]}
+    text = " and ".join(f"{verb} {listing(found)}" for verb, found in wrong.items() if found)
+    if text:
+        raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
+
+
+def fastest(network: Network) -> tuple[ir.Model, str] | None:
+    """The fastest exact graph of a dialect file, and what it uses in a sentence; None where that is the file as it is written.
 
     The integers are those of the ops: a function body in the file that computes others is not looked at. `linger.verify` compares both.
     """
-    if not any(map(_has_fast_form, network.model.graph)) or _weights(network.model) > _LARGEST_WEIGHTS:
+    if not any(map(_has_fast_form, network.model.graph)) or _weight_bytes(network.model) > _LARGEST_WEIGHTS:
         return None
     copy, is_saturating = copied(network.normal), has_saturating_products()
     _data_folder(copy)
@@ -302,15 +287,18 @@ def fastest(network: Network) -> Fastest | None:
     if loops:
         state_recurrent_shapes(copy)
     expand_dialect(copy)
-    kind = (
-        "with weights as unsigned bytes where signed ones would saturate on this CPU"
-        if is_saturating
-        else "with signed weights"
+    unsigned = "with weights as unsigned bytes where signed ones would saturate on this CPU"
+    weights = unsigned if is_saturating else "with signed weights"
+    text = (
+        f"nodes in integer kernels or tables: {count}, {weights}; the others in float"
+        if count
+        else "all nodes in float"
     )
-    layers = (
-        f"nodes in integer kernels or tables: {count}, {kind}; the others in float" if count else "all nodes in float"
-    )
-    return Fastest(copy, f"{layers}; recurrent loops written for known numbers: {loops}" if loops else layers)
+    return copy, f"{text}; recurrent loops written for known numbers: {loops}" if loops else text
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _has_fast_form(node: ir.Node) -> bool:
@@ -319,10 +307,6 @@ def _has_fast_form(node: ir.Node) -> bool:
         return False
     op = op_of(node)
     return op.weight_axes is not None or op.is_pointwise or op.is_recurrent
-
-
-def _weights(model: ir.Model) -> int:
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _data_folder(model: ir.Model) -> str | None:
@@ -449,12 +433,11 @@ def pass_of(batch: object, names: Sequence[str], where: str = "inputs") -> dict[
     """
     if isinstance(batch, Mapping):
         return {str(name): _numbers(array, f"{where}: {name}") for name, array in batch.items()}
-    if not isinstance(batch, (list, tuple)):
-        return [_numbers(batch, where)]
-    if batch and isinstance(batch[-1], Mapping):
-        args = batch[0] if len(batch) == 2 and isinstance(batch[0], tuple) else batch[:-1]
-        return _with_keywords(args, batch[-1], names, where)
-    if batch and all(isinstance(part, int) for part in batch):
+    if not isinstance(batch, (list, tuple)) or not batch:
+        return [] if isinstance(batch, (list, tuple)) else [_numbers(batch, where)]
+    if isinstance(batch[-1], Mapping):
+        return _with_keywords(batch, names, where)
+    if {int, bool}.issuperset(map(type, batch)):
         shape = tuple(batch)
         raise UsageError(f"{where}: {shape} is a shape. Give an array of this shape: np.random.randn{shape}.")
     parts = [_numbers(part, where) for part in batch]
@@ -462,9 +445,11 @@ def pass_of(batch: object, names: Sequence[str], where: str = "inputs") -> dict[
     return parts[: len(names)] if is_labeled else parts
 
 
-def _with_keywords(
-    args: Sequence[Any], kwargs: Mapping[Any, Any], names: Sequence[str], where: str
-) -> dict[str, Array]:
+def _with_keywords(batch: Sequence[Any], names: Sequence[str], where: str) -> dict[str, Array]:
+    """The arrays of a tuple that ends in a mapping, or of (args, kwargs)."""
+    args, kwargs = batch[:-1], batch[-1]
+    if len(batch) == 2 and isinstance(batch[0], tuple):
+        args = batch[0]
     twice = [name for name in names[: len(args)] if name in kwargs]
     if twice or len(args) > len(names):
         what = f"{listing(twice)} is given twice" if twice else f"{len(args)} arrays have no names"

@@ -155,6 +155,11 @@ def _key(entry: object) -> str:
     return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
 
 
+def tensors_in(tree: object) -> list[Tensor]:
+    """The tensors among the leaves of nested tuples, lists and dicts."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
 def _is_input(value: object) -> bool:
     """Whether a leaf of a call becomes an input of the graph: a tensor, or a number."""
     return isinstance(value, Tensor) or (isinstance(value, (int, float)) and not isinstance(value, bool))
@@ -265,7 +270,7 @@ def _recorded(model: nn.Module, call: ExampleCall, file: ir.Model | None) -> Rec
             raise UsageError("verify: this model is not quantized. Call linger.init(model) first.")
         runtime.recorder, runtime.has_open_sizes = keep, file is not None and _has_open_forms(file)
         with _observing(runtime, observed.note):
-            outputs = [t for t in tree_leaves(run_once(model, call)) if isinstance(t, Tensor)]
+            outputs = tensors_in(run_once(model, call))
         recording.inputs = [t.detach().cpu().numpy() for t in call.tensors()]
         recording.outputs = [_as_array(t) for t in outputs]
     if file is not None:
@@ -326,7 +331,7 @@ def _outputs_with(
         assert runtime is not None  # it was recorded
         try:
             with _observing(runtime, overwrite):
-                return [_as_array(t) for t in tree_leaves(run_once(model, call)) if isinstance(t, Tensor)]
+                return [_as_array(t) for t in tensors_in(run_once(model, call))]
         except LingerError:  # also raised if the tensor of a view was replaced: then it is used
             return None
 

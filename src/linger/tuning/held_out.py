@@ -25,17 +25,11 @@ _ONE_INPUT = "The data are one input that cannot be split, so every step was jud
 
 @dataclass(frozen=True)
 class Parts:
-    """The data in two parts.
+    """The data in two parts."""
 
-    Attributes:
-        tuning: What remedies see.
-        held_out: What they are judged by; never given to a remedy.
-        note: A sentence where both had to be the same.
-    """
-
-    tuning: tuple[Batch, ...]
-    held_out: tuple[Batch, ...]
-    note: str = ""
+    tuning: tuple[Batch, ...]  # what remedies see
+    held_out: tuple[Batch, ...]  # what they are judged by; never given to a remedy
+    note: str = ""  # a sentence where both had to be the same
 
 
 def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:

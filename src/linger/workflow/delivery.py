@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from linger.c.proof import CProof
     from linger.checks.check import CheckResult
     from linger.checks.memory_use import MemoryUse
-    from linger.verification.proof.result import Verification
 
 
 _NEEDED = ("weights", "inputs", "input_names", "output_names", "onnx_sha256", "quality")
@@ -71,21 +70,17 @@ class RunFile:
     """What a run was told, and what it wrote.
 
     Attributes:
-        model: The float model as it was named; empty where it was given in Python.
-        options: Options of the command that were given, by their names.
+        model, options: The float model as it was named, empty where it was given in Python, and options of the command.
         weights, inputs: The files with the tuned weights, and with the inputs that were verified.
         weights_sha256, inputs_sha256, onnx_sha256: Digests of those files, and of the ONNX file.
         input_names, output_names: Of the ONNX file.
         by_name: The last of the inputs, which the model takes by name.
         axes: Sizes that the file leaves open, by input or output and axis.
         has_rows: Whether the inputs are samples along the first axis, the first of which is the example of the export.
-        form: The form of the file; None: the usual one.
-        opset: The opset; None: the usual one.
+        form, opset: Of the file; None: the usual ones.
         linger: The version that wrote it.
-        goal: What the quality must reach; empty: nobody said so.
-        metric: What the user's own figure is called; empty: there is none.
-        quality: The figures of the run.
-        cautions: What makes them doubtful.
+        goal, metric: What the quality must reach, and what the user's own figure is called; empty: there is none.
+        quality, cautions: The figures of the run, and what makes them doubtful.
     """
 
     model: str = ""
@@ -111,19 +106,13 @@ class RunFile:
 
 def config_text(model: nn.Module, run: RunFile, name: str) -> str:
     """The file of a quantized model: what `linger.save_config` writes, and the run."""
-    content = {
-        key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(run).items()
-    }
-    said = {key: value for key, value in content.items() if value not in (None, "", {}, [])}
+    said = {key: value for key, value in dataclasses.asdict(run).items() if value not in (None, "", {}, ())}
+    said = {key: list(value) if isinstance(value, tuple) else value for key, value in said.items()}
     return as_text(replace(config_of(model), run=said), name)
 
 
 def read_run_file(path: Path) -> RunFile:
-    """The run that a file tells, after its neighbors have been compared with their digests.
-
-    Raises:
-        UsageError: It is no such file, says what is not known, or a file beside it is missing or has changed.
-    """
+    """The run that a file tells, after its neighbors have been compared with their digests; what does not fit is refused."""
     said = dict(read_config(path).run)
     if not said:
         raise UsageError(f"{path}: it does not say which run wrote it. {_HOW}.")
@@ -132,11 +121,8 @@ def read_run_file(path: Path) -> RunFile:
     wrong += [] if run is None else _disagreements(run)
     if wrong or run is None:
         raise UsageError(f"{path}: {'; '.join(wrong)}. {_HOW}.")
-    changed = [
-        problem
-        for name, digest in ((run.weights, run.weights_sha256), (run.inputs, run.inputs_sha256))
-        if (problem := _problem(path.parent, name, digest))
-    ]
+    digests = ((run.weights, run.weights_sha256), (run.inputs, run.inputs_sha256))
+    changed = list(filter(None, (_problem(path.parent, *named) for named in digests)))
     if changed:
         raise UsageError(f"{path}: {listing(changed)}. {_HOW}.")
     absent = sorted({*run.input_names, *run.by_name} - set(read_arrays(path.parent / run.inputs)))
@@ -172,11 +158,7 @@ def weights_content(model: nn.Module) -> bytes:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Give a quantized model the weights of a file.
-
-    Raises:
-        UsageError: They are another model's.
-    """
+    """Give a quantized model the weights of a file; those of another model are refused."""
     try:
         model.load_state_dict(safetensors.torch.load(path.read_bytes()))
     except (RuntimeError, safetensors.SafetensorError) as error:
@@ -242,12 +224,16 @@ def delivered(work: Work, quantized: nn.Module, run: RunFile, tell: Tell) -> Qua
     with work.noting():
         exported(work, quantized)
         tell("verify")
-        proof = _verified(work, quantized)
+        inputs = [piece.arguments for piece in work.proven]
+        proof = verify(quantized, work.file, inputs, certificate=work.folder / CERTIFICATE)
         tell("check")
         check, memory, arena = _checked(work)
         c_proof, c_cut, c_missing = _as_c(work, tell)
-    content = (work.folder / NET).read_bytes()
-    _kept(work, quantized, run, sha256(content))
+    digest = sha256((work.folder / NET).read_bytes())
+    _keep(work, quantized, run, digest)
+    with torch.no_grad():
+        run_batch(quantized, work.example)
+    in_float = coverage(quantized).float_ops
     return Quantized(
         folder=work.folder,
         files=(),
@@ -258,20 +244,16 @@ def delivered(work: Work, quantized: nn.Module, run: RunFile, tell: Tell) -> Qua
         memory=memory,
         arena_bytes=arena,
         float_bytes=float_bytes(work.model),
-        stayed_float=_stayed_float(work, quantized),
+        stayed_float=tuple(f"{op.where or 'model'}: {op.op} ({op.reason})" for op in in_float),
         c_proof=c_proof,
         c_cut=c_cut,
         c_missing=c_missing,
-        sha256=sha256(content),
+        sha256=digest,
     )
 
 
 def exported(work: Work, quantized: nn.Module) -> None:
-    """Write the file, with open sizes where that is possible.
-
-    Raises:
-        UnsupportedError: The model cannot be exported.
-    """
+    """Write the file, with open sizes where that is possible; a model that cannot be exported is an UnsupportedError."""
     can_close = work.edges.is_batch_open and not any(set(places) - {0} for places in work.edges.axes.values())
     try:
         _export(work, quantized)
@@ -328,11 +310,6 @@ def _export(work: Work, quantized: nn.Module) -> None:
     work.network = Network(work.folder / NET)
 
 
-def _verified(work: Work, quantized: nn.Module) -> Verification:
-    inputs = [piece.arguments for piece in work.proven]
-    return verify(quantized, work.file, inputs, certificate=work.folder / CERTIFICATE)
-
-
 def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
     """What is wrong with the file, what it needs, and the memory of its program in C."""
     from linger.c.memory_use import memory as memory_in_c
@@ -380,7 +357,7 @@ def c_obstacle(work: Work) -> str:
     return ""
 
 
-def _kept(work: Work, quantized: nn.Module, run: RunFile, digest: str) -> None:
+def _keep(work: Work, quantized: nn.Module, run: RunFile, digest: str) -> None:
     """Write what repeats the run: weights, inputs, settings."""
     weights = weights_content(quantized)
     pieces = work.proven if work.has_rows else work.proven[:1]
@@ -440,12 +417,6 @@ def _has_integer_part(file: Path) -> bool:
         return False
 
 
-def _stayed_float(work: Work, quantized: nn.Module) -> tuple[str, ...]:
-    with torch.no_grad():
-        run_batch(quantized, work.example)
-    return tuple(f"{op.where or 'model'}: {op.op} ({op.reason})" for op in coverage(quantized).float_ops)
-
-
 def float_bytes(model: nn.Module) -> int:
     """The weights in float, batch norms included."""
     tensors: list[Tensor] = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
@@ -458,20 +429,8 @@ _REPEAT = f"linger quantize --config {CONFIG} --out again"
 """The line that gives the same file again, in the folder of the run: the search itself may end elsewhere on another machine."""
 
 
-def new_run(
-    work: Work,
-    made: Quantized,
-    quantized: nn.Module,
-    tuning: TuneResult | None = None,
-) -> Run:
-    """Everything that can be told of the file in the working folder.
-
-    Args:
-        work: The run on its way.
-        made: What it has made so far.
-        quantized: The model that the file was exported from.
-        tuning: What was tried.
-    """
+def new_run(work: Work, made: Quantized, quantized: nn.Module, tuning: TuneResult | None = None) -> Run:
+    """Everything that can be told of the file in the working folder, and of the model that it was exported from."""
     run = report(
         work.file,
         None,
@@ -492,16 +451,14 @@ def former_run(work: Work, path: Path, made: Quantized) -> Run | None:
         run = read_run(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError, UsageError):
         return None
-    is_same = run.proof is not None and run.proof.digests.get(NET) == made.sha256
-    return (
-        replace(run, proof=proof_of_certificate(work.folder / CERTIFICATE, work.folder / NET, ())) if is_same else None
-    )
+    if run.proof is None or run.proof.digests.get(NET) != made.sha256:
+        return None
+    return replace(run, proof=proof_of_certificate(work.folder / CERTIFICATE, work.folder / NET, ()))
 
 
 def reported(work: Work, made: Quantized, run: Run) -> Quantized:
     """Write the page and its data into the working folder; the verdict of the report becomes that of the run."""
-    text = (work.folder / CONFIG).read_text(encoding="utf-8")
-    goal = work.settings.goal_text
+    goal, origin = work.settings.goal_text, f"Made by: {work.command}"
     run = replace(
         run,
         name=work.name,
@@ -509,8 +466,8 @@ def reported(work: Work, made: Quantized, run: Run) -> Quantized:
         cautions=tuple(work.cautions),
         findings=(*_about_c(made), *(finding for finding in run.findings if finding.rule != _C_DIFFERS)),
         command=_REPEAT if work.command else "",
-        notes=_with_origin(run.notes, work.command),
-        config=text,
+        notes=run.notes if not work.command or origin in run.notes else (*run.notes, origin),
+        config=(work.folder / CONFIG).read_text(encoding="utf-8"),
         goal=goal,
         is_goal_met=is_goal_met(goal, made.quality),
     )
@@ -520,20 +477,13 @@ def reported(work: Work, made: Quantized, run: Run) -> Quantized:
     return replace(made, decision=verdict_of(run))
 
 
-def _with_origin(notes: tuple[str, ...], command: str) -> tuple[str, ...]:
-    """Notes that say, once, which command made the run."""
-    note = f"Made by: {command}"
-    return notes if not command or note in notes else (*notes, note)
-
-
 def _about_c(made: Quantized) -> tuple[FindingFacts, ...]:
     """What forbids a program in C that computes something else."""
     if made.c_proof is None or made.c_proof.ok:
         return ()
-    reason = f"{made.c_proof.differing:,} of {made.c_proof.elements:,} numbers of the program in C are not those of the file."
-    return (
-        FindingFacts("error", _C_DIFFERS, where="program in C", reason=reason, remedy="Use the file, and tell us."),
-    )
+    proof, remedy = made.c_proof, "Use the file, and tell us."
+    reason = f"{proof.differing:,} of {proof.elements:,} numbers of the program in C are not those of the file."
+    return (FindingFacts("error", _C_DIFFERS, where="program in C", reason=reason, remedy=remedy),)
 
 
 def command_of(run: RunFile) -> str:

@@ -152,19 +152,12 @@ def accuracy_of_file(path: Path, x: Tensor, y: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """What the demonstration showed.
+    """What the demonstration showed."""
 
-    Attributes:
-        float_accuracy: The accuracy of the float network on test images, in percent.
-        integer_accuracy: The same of the file in ONNX Runtime.
-        proof: The comparison of every integer.
-        findings: What `linger check` says of the file.
-    """
-
-    float_accuracy: float
-    integer_accuracy: float
-    proof: Verification
-    findings: CheckResult
+    float_accuracy: float  # the accuracy of the float network on test images, in percent
+    integer_accuracy: float  # the same of the file in ONNX Runtime
+    proof: Verification  # the comparison of every integer
+    findings: CheckResult  # what `linger check` says of the file
 
     @property
     def ok(self) -> bool:

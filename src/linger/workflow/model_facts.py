@@ -106,19 +106,13 @@ _ADVISED_BATCHES = 4
 
 @dataclass
 class _ModelFacts:
-    """A quantized model that is reported, its float model if that is known, and everything that was measured of both.
-
-    Attributes:
-        kept: The first batches of the data.
-        quality, cautions: How good it is, and what makes that doubtful.
-        notes: Sentences for the reader.
-    """
+    """A quantized model that is reported, its float model if that is known, and everything that was measured of both."""
 
     model: nn.Module
     reference: nn.Module | None
-    kept: list[Batch]
-    quality: list[Quality]
-    notes: list[str]
+    kept: list[Batch]  # the first batches of the data
+    quality: list[Quality]  # how good it is, and what makes that doubtful
+    notes: list[str]  # sentences for the reader
     cautions: tuple[str, ...] = ()
 
     @classmethod
@@ -211,8 +205,8 @@ class _ModelFacts:
                 lost.append(row.name or "the model")
                 continue
             rows[number] = row
-            figures = {"sqnr_db": row.sqnr_db, "born_db": row.born_db, "passed_db": row.passed_db}
-            layers[number] = replace(layers[number], verdict=row.verdict, **figures)
+            sqnr, born, passed = row.sqnr_db, row.born_db, row.passed_db
+            layers[number] = replace(layers[number], sqnr_db=sqnr, born_db=born, passed_db=passed, verdict=row.verdict)
         if lost:
             self.notes.append(f"Compared with the float model, but not found in the file: {', '.join(lost)}.")
         modules = {row: layers[n] for n, row in rows.items() if not row.is_function}

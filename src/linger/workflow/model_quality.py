@@ -74,23 +74,15 @@ def _repeats(tensor: Tensor, first: Tensor) -> bool:
 
 @dataclass
 class QualityPass:
-    """Runs both models over the data, and keeps the first batches for the figures of layers.
+    """Runs both models over the data, and keeps the first batches for the figures of layers."""
 
-    Attributes:
-        model, reference: The quantized model, in evaluation mode, and the float model; None where it is not known.
-        most_kept, kept: How many batches are kept, and the first batches.
-        decisions: Of both models, the largest number of each row; None where the output is not of scores.
-        classes: How many numbers a decision is the largest of.
-        samples, variety: How many rows the data have, and whether they differ.
-    """
-
-    model: nn.Module
+    model: nn.Module  # the quantized model, in evaluation mode, and the float model; None where it is not known
     reference: nn.Module | None
-    most_kept: int
+    most_kept: int  # how many batches are kept, and the first batches
     kept: list[Batch] = field(default_factory=list)
-    decisions: dict[str, list[NDArray[Any]]] | None = field(default_factory=dict)
-    classes: int | None = None
-    samples: int = 0
+    decisions: dict[str, list[NDArray[Any]]] | None = field(default_factory=dict)  # None: the output is not of scores
+    classes: int | None = None  # how many numbers a decision is the largest of
+    samples: int = 0  # how many rows the data have, and whether they differ
     variety: _Variety = field(default_factory=_Variety)
     _noises: dict[int, SignalNoise] = field(default_factory=dict)
     _powers: list[NDArray[Any]] = field(default_factory=list)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,26 +102,14 @@ class QuantizeResult:
         from linger.c.program import build
         from linger.c.proof import prove
 
-        with self._on_disk() as place:
-            written = export_c(
-                place / NET,
-                folder,
-                name=name or self.made.name,
-                certificate=place / CERTIFICATE,
-                overwrite=overwrite,
-                cut=cut,
-            )
-            with build(written) as program:
+        with tempfile.TemporaryDirectory(prefix="linger.") as temporary:
+            place = Path(temporary)
+            for file in (NET, CERTIFICATE, CERTIFIED_INPUTS):
+                if file in self.files:
+                    write_atomically(place / file, self.files[file])
+            as_c = partial(export_c, name=name or self.made.name, certificate=place / CERTIFICATE)
+            with build(as_c(place / NET, folder, overwrite=overwrite, cut=cut)) as program:
                 return prove(program, place / NET)
-
-    @contextmanager
-    def _on_disk(self) -> Iterator[Path]:
-        """The file and its certificate in a folder that is gone afterwards."""
-        with tempfile.TemporaryDirectory(prefix="linger.") as folder:
-            for name in (NET, CERTIFICATE, CERTIFIED_INPUTS):
-                if name in self.files:
-                    write_atomically(Path(folder) / name, self.files[name])
-            yield Path(folder)
 
     def __repr__(self) -> str:
         return f"QuantizeResult({self.verdict.sentence})"

@@ -80,17 +80,8 @@ def quantize(
     """Quantize a float model, prove the file, and write everything about it into a folder.
 
     One sample in five, chosen at random by a fixed seed, is held out from tuning, and the figures of quality are about these,
-    unless test data are given.
-
-    Args:
-        model: The float model; it is not changed.
-        data: Typical inputs.
-        out: The folder; nothing is there before everything is.
-        settings: What to do; None: the usual.
-        test: Data to judge by; then tuning may see all of `data`.
-        run: How the run was called, for the file that repeats it.
-        name: How the run is called.
-        tell: Is given a line about each step.
+    unless `test` data are given: then tuning may see all of `data`. Nothing is in the folder before everything is. The file that
+    repeats the run says how it was called (`run`). `tell` is given a line about each step.
 
     Raises:
         UsageError: Something was given that cannot be used. Nothing is written.
@@ -161,16 +152,8 @@ def repeat(
 ) -> Quantized:
     """Make the file of a former run again, from the float model, the settings file and the weights beside it.
 
-    Nothing is tuned, and no data are needed: the inputs that were verified lie beside the settings file.
-
-    Args:
-        model: The float model; changed in place, as it gets the weights of the run.
-        config: The settings file of the run.
-        out: The folder to write; nothing is there before everything is.
-        settings: `c` and `force` count; everything else is what the run says.
-        run: The run, if it has been read already.
-        name: How the run is called.
-        tell: Is given a line about each step.
+    Nothing is tuned, and no data are needed: the inputs that were verified lie beside the settings file. The model is changed in
+    place, as it gets the weights of the run. Of the settings `c` and `force` count; everything else is what the run says.
 
     Raises:
         UsageError: The settings file, or a file beside it, is wrong or belongs to another model. Nothing is written.
@@ -183,20 +166,17 @@ def repeat(
     quantized = init(model, config_file=config).eval()
     load_weights(quantized, config.parent / told.weights)
     arrays = read_arrays(config.parent / told.inputs)
-    given = [Piece(_arguments(model, {name: torch.from_numpy(arrays[name]) for name in told.input_names}))]
-    proven = (
-        given
-        if not told.has_rows
-        else Samples(rows_of(given[0]), are_rows=True).batches(_proven_batch(is_open=bool(told.axes)))
-    )
+    proven = [Piece(_arguments(model, {name: torch.from_numpy(arrays[name]) for name in told.input_names}))]
+    if told.has_rows:
+        proven = Samples(rows_of(proven[0]), are_rows=True).batches(_PROVEN_BATCH if told.axes else 1)
+    runtime = runtime_of(quantized)
+    target = None if runtime is None else runtime.target
     edges = Edges(told.input_names, told.output_names, told.axes, is_batch_open=bool(told.axes))
     with tempfile.TemporaryDirectory(prefix="linger.") as folder:
         work = Work(
             model=model,
             folder=Path(folder),
-            settings=replace(
-                settings, form=told.form, opset=told.opset, target=_target_of(quantized), goal=told.goal or None
-            ),
+            settings=replace(settings, form=told.form, opset=told.opset, target=target, goal=told.goal or None),
             name=name,
             edges=edges,
             proven=proven,
@@ -251,14 +231,14 @@ def _judged(
     plain: nn.Module,
     tuned: nn.Module,
     kept: Samples,
-    data: str,
+    kind: str,
     classes: int | None,
     seen: Samples | None = None,
 ) -> tuple[Quality, ...]:
-    """The figures, the one that the verdict is about first."""
+    """The figures, the one that the verdict is about first; what there is to say of them is noted."""
     with work.noting():
-        seen = None if data == SEEN else seen
-        figures = judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=data, seen=seen)
+        known = None if kind == SEEN else seen
+        figures = judged(work.model, plain, tuned, kept, batch=work.settings.batch, data=kind, seen=known)
     work.notes += unhelpful_notes(figures) + coarse_notes(figures)
     note = guessing_note(figures, classes)
     if not note:
@@ -275,8 +255,9 @@ def _kind_of(seen: Samples, kept: Samples, test: Samples | None) -> tuple[str, l
         return SEEN, []
     repeated, count = seen_before(seen, kept)
     if repeated > _FEW_REPEATED * count:
-        note = f"{repeated} of {counted(count, 'sample')} to judge by are among the data of tuning, bit for bit."
-        return SEEN, [note]
+        return SEEN, [
+            f"{repeated} of {counted(count, 'sample')} to judge by are among the data of tuning, bit for bit."
+        ]
     return HELD_OUT if test is None else TEST, []
 
 
@@ -293,19 +274,9 @@ def _proven(kept: Samples, edges: Edges) -> list[Piece]:
         return list(kept.pieces[:4])
     size = sum(a.numel() * a.element_size() for a in values_of(kept.pieces[0].arguments))
     count = max(1, min(_PROVEN_SAMPLES, _PROVEN_BYTES // max(1, size)))
-    return replace(kept, pieces=kept.pieces[:count]).batches(_proven_batch(is_open=edges.is_batch_open))
-
-
-def _proven_batch(*, is_open: bool) -> int:
-    return _PROVEN_BATCH if is_open else 1
-
-
-def _target_of(quantized: nn.Module) -> str | None:
-    runtime = runtime_of(quantized)
-    return None if runtime is None else runtime.target
+    return replace(kept, pieces=kept.pieces[:count]).batches(_PROVEN_BATCH if edges.is_batch_open else 1)
 
 
 def _shares(seen: Samples, kept: Samples, kind: str) -> str:
-    tuned = f"{counted(len(seen), seen.unit)} to tune on"
     held = {HELD_OUT: f"{len(kept)} held out", TEST: f"{len(kept)} test data", SEEN: "and to judge by"}[kind]
-    return f"{tuned}, {held}"
+    return f"{counted(len(seen), seen.unit)} to tune on, {held}"

@@ -39,36 +39,28 @@ class QuantizeSettings:
 
     Attributes:
         bits: 8, 16, "mixed" (8, and 16 where it helps most), or widths of weights and activations as in "w4a8".
-        target: The chip; None: none in particular.
         budget: What tuning may cost, as `linger.tune` takes it; None: CPU time by the size of the network.
         goal: What is enough, "99 %" of the float model's decisions, "30 dB" at every output, or a value of the metric. None: tuning goes
             on as long as it may, and enough is what the report does not call low.
         metric: A figure of the user's own, `metric(model) -> float`, the larger the better: tuning and the verdict go by it.
-        seed: Of everything random.
-        form: The form of the file; None: the usual one.
-        opset: The opset of the file; None: the usual one.
-        batch: Samples of a batch.
-        c: A folder to write the network to as C, proven on this machine; None: no C.
-        cut: Whether the program in C leaves float ops outside, where there are some.
-        force: Whether files of a former run may be replaced.
     """
 
     bits: int | str | Widths = "8"
-    target: str | None = None
+    target: str | None = None  # the chip; None: none in particular
     budget: str | float | None = None
     goal: str | float | None = None
     metric: Callable[[nn.Module], float] | None = None
-    seed: int = 0
-    form: str | None = None
-    opset: int | None = None
-    batch: int = 32
-    c: Path | None = None
-    cut: bool = False
-    force: bool = False
+    seed: int = 0  # of everything random
+    form: str | None = None  # the form of the file; None: the usual one
+    opset: int | None = None  # the opset of the file; None: the usual one
+    batch: int = 32  # samples of a batch
+    c: Path | None = None  # a folder to write the network to as C, proven on this machine; None: no C
+    cut: bool = False  # whether the program in C leaves float ops outside, where there are some
+    force: bool = False  # whether files of a former run may be replaced
 
     @property
     def widths(self) -> Widths:
-        """Bits of weights and of activations ."""
+        """Bits of weights and of activations."""
         return read_bits(self.bits, "quantize")
 
     @property
@@ -79,18 +71,12 @@ class QuantizeSettings:
         return f"{self.goal:g}{'' if self.metric is not None else ' dB'}"
 
     def check(self) -> None:
-        """Refuse what cannot be done, before any work.
-
-        Raises:
-            UsageError: Widths, a budget, a goal, a chip, a form or an opset that do not exist; all of them are named.
-        """
+        """Refuse what cannot be done, before any work: widths, a budget, a goal, a chip, a form, an opset; all of them are named."""
         refuse_together(self.checks())
 
-    def _check_cut(self) -> None:
+    def _check_c(self) -> None:
         if self.cut and self.c is None:
             raise UsageError("quantize: cut is about the program in C, and none is asked for. Give --c and a folder.")
-
-    def _check_c(self) -> None:
         if self.c is not None and self.form in set(FORMS) - set(PACKED_FORMS):
             raise UsageError(
                 f"quantize: the program in C is written from quantized ops, which files of the form {self.form!r} do not have. "
@@ -100,65 +86,40 @@ class QuantizeSettings:
     def checks(self, *, has_metric: bool = False) -> list[Callable[[], object]]:
         """What `check` does, one call for each setting; `has_metric` where one is going to be read."""
         has_metric = has_metric or self.metric is not None
-        checks: list[Callable[[], object]] = [partial(read_bits, self.bits, "quantize"), self._check_cut, self._check_c]
-        if self.budget is not None:
-            checks.append(partial(read_allowance, self.budget, "quantize"))
-        if self.goal is not None:
-            checks.append(partial(value_and_unit, "quantize", self.goal, has_metric=has_metric))
-        if self.opset is not None:
-            checks.append(partial(check_opset, self.opset))
-        if self.form is not None:
-            checks.append(partial(check_form, self.form))
-        if self.target is not None:
-            checks.append(partial(check_packed, self.form, self.target))
-        return checks
+        optional: list[tuple[object, Callable[[], object]]] = [
+            (self.budget, partial(read_allowance, self.budget, "quantize")),
+            (self.goal, partial(value_and_unit, "quantize", self.goal, has_metric=has_metric)),
+            (self.opset, partial(check_opset, self.opset or 0)),
+            (self.form, partial(check_form, self.form or "")),
+            (self.target, partial(check_packed, self.form, self.target or "")),
+        ]
+        given = [check for value, check in optional if value is not None]
+        return [partial(read_bits, self.bits, "quantize"), self._check_c, *given]
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """What a run has made.
+    """What a run has made."""
 
-    Attributes:
-        folder: Where its files are.
-        files: Their names.
-        name: How the run is called.
-        quality: Figures of the quantized network, the most telling first, each with the data that it is about.
-        proof: The comparison of every integer.
-        check: What `linger check` found.
-        memory: What the network needs.
-        arena_bytes: Memory of the program in C; None where there is no such program.
-        float_bytes: What the weights take in float.
-        stayed_float: What does not run as integers, with the reason.
-        c_proof: The comparison of the program in C; None where none was asked for, or none could be made.
-        c_missing: Why a program in C that was asked for is missing or not proven, and what to do; empty where it is there.
-        c_cut: Which part of the file that program is; None: all of it.
-        sha256: Digest of the ONNX file.
-        notes: What a reader should know.
-        decision: The verdict of the report; None before there is a report.
-        is_repeated: Whether this is a former run again, whose file is the same bit for bit.
-        model: The quantized model of a new run.
-        inputs: The batches that were verified.
-    """
-
-    folder: Path
-    files: tuple[str, ...]
-    name: str
-    quality: tuple[Quality, ...]
-    proof: Verification
-    check: CheckResult
-    memory: MemoryUse
-    arena_bytes: int | None
-    float_bytes: int
-    stayed_float: tuple[str, ...]
-    c_proof: CProof | None
-    sha256: str
-    c_missing: str = ""
-    c_cut: Cut | None = None
-    notes: tuple[str, ...] = ()
-    decision: Verdict | None = None
-    is_repeated: bool = False
-    model: nn.Module | None = field(default=None, repr=False)
-    inputs: tuple[Batch, ...] = field(default=(), repr=False)
+    folder: Path  # where its files are
+    files: tuple[str, ...]  # their names
+    name: str  # how the run is called
+    quality: tuple[Quality, ...]  # figures, the most telling first, each with the data that it is about
+    proof: Verification  # the comparison of every integer
+    check: CheckResult  # what `linger check` found
+    memory: MemoryUse  # what the network needs
+    arena_bytes: int | None  # memory of the program in C; None where there is no such program
+    float_bytes: int  # what the weights take in float
+    stayed_float: tuple[str, ...]  # what does not run as integers, with the reason
+    c_proof: CProof | None  # the comparison of the program in C; None where none was asked for, or none could be made
+    sha256: str  # digest of the ONNX file
+    c_missing: str = ""  # why a program in C that was asked for is missing or not proven, and what to do
+    c_cut: Cut | None = None  # which part of the file that program is; None: all of it
+    notes: tuple[str, ...] = ()  # what a reader should know
+    decision: Verdict | None = None  # the verdict of the report; None before there is a report
+    is_repeated: bool = False  # whether this is a former run again, whose file is the same bit for bit
+    model: nn.Module | None = field(default=None, repr=False)  # the quantized model of a new run
+    inputs: tuple[Batch, ...] = field(default=(), repr=False)  # the batches that were verified
 
     @property
     def ok(self) -> bool:
@@ -177,11 +138,7 @@ class Quantized:
 
 
 def require_free(out: Path, settings: QuantizeSettings) -> None:
-    """Refuse folders that could not be written at the end, before the work.
-
-    Raises:
-        UsageError: One exists and is not to be replaced, or holds what linger did not write.
-    """
+    """Refuse folders that could not be written at the end, before the work: those not to be replaced, or not linger's."""
     if not settings.force and is_former_run(out):
         raise UsageError(
             f"{out}: a former run wrote this folder. Replace it with --overwrite, or choose another --out."

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,11 @@ class Report:
 
     def summary(self) -> str:
         """The verdict of every network: a sentence, and a line for each part of it."""
-        return "\n".join(line for run in self.runs for line in _lines(run, is_alone=len(self.runs) == 1))
+        lines = []
+        for run in self.runs:
+            verdict, name = verdict_of(run), "" if len(self.runs) == 1 else f"{run.name}: "
+            lines += [f"{name}{verdict.sentence}", *(f"  {line}" for line in verdict.lines())]
+        return "\n".join(map(printable, lines))
 
     def to_html(self) -> str:
         """The page."""
@@ -74,13 +79,6 @@ class Report:
 
     def __str__(self) -> str:
         return self.summary()
-
-
-def _lines(run: Run, *, is_alone: bool) -> Iterator[str]:
-    verdict = verdict_of(run)
-    name = "" if is_alone else f"{run.name}: "
-    yield printable(f"{name}{verdict.sentence}")
-    yield from (printable(f"  {line}") for line in verdict.lines())
 
 
 def report(
@@ -158,25 +156,15 @@ def report(
             "these together."
         )
     else:
-        runs = [run for source in sources for run in _runs_of(source, chip)]
-    made = Report(
-        _told_apart(
-            replace(run, command=encodable(command) or run.command, config=encodable(config) or run.config)
-            for run in runs
-        )
-    )
-    if place is None:
-        return made
-    write_atomically(place, made.to_html().encode())
-    return replace(made, path=place)
+        runs = list(chain.from_iterable(_runs_of(source, chip) for source in sources))
+    made = Report(_told_apart(runs, encodable(command), encodable(config)), place)
+    if place is not None:
+        write_atomically(place, made.to_html().encode())
+    return made
 
 
 def page_place(path: Place) -> Path:
-    """Where the page goes; refused before the work where it cannot be written there.
-
-    Raises:
-        UsageError: It is no name of a page, or there is no folder for it.
-    """
+    """Where the page goes; refused before the work where it cannot be written there."""
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"report: path is a {type(path).__name__}. Give the name of the page, or None to write none.")
     place = Path(path)
@@ -199,12 +187,17 @@ def _sources(file: object) -> list[Path | Network | Run | Report]:
             f"report: {listing(wrong)} is nothing that can be reported. Give ONNX files, .json files of earlier reports, "
             "or reports; a torch model goes into model=, beside the file that was exported from it."
         )
-    made = [one if isinstance(one, (Network, Run, Report)) else Path(one) for one in given]
-    paths = [one for one in made if isinstance(one, Path)]
+    paths = [Path(one) for one in given if isinstance(one, (str, os.PathLike))]
     missing = [f"{p} ({'a folder' if p.is_dir() else 'not there'})" for p in paths if not p.is_file()]
     if missing:
         raise UsageError(f"report: files that cannot be read: {listing(missing)}. Give ONNX files or .json files.")
-    return [Network(one) if isinstance(one, Path) and one.suffix != _DATA else one for one in made]
+    return list(map(_opened, given))
+
+
+def _opened(source: Place | Network | Run | Report) -> Path | Network | Run | Report:
+    if isinstance(source, (Network, Run, Report)):
+        return source
+    return Path(source) if Path(source).suffix == _DATA else Network(Path(source))
 
 
 def _runs_of(source: Path | Network | Run | Report, chip: Target | None) -> Iterable[Run]:
@@ -224,26 +217,21 @@ def _read_data(path: Path) -> list[Run]:
         text = path.read_bytes().decode()
         content = json.loads(text)
     except (OSError, ValueError, RecursionError):
-        content = None
-        text = ""
-    if isinstance(content, list):
-        runs = [read_run(json.dumps(one), f"{path}[{number}]") for number, one in enumerate(content)]
-        if runs:
-            return runs
+        text, content = "", None
+    if isinstance(content, list) and content:
+        return [read_run(json.dumps(one), f"{path}[{number}]") for number, one in enumerate(content)]
     return [read_run(text, str(path))]
 
 
-def _told_apart(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Runs of one name get numbers."""
-    made: list[Run] = []
-    names: set[str] = set()
+def _told_apart(runs: Iterable[Run], command: str, config: str) -> tuple[Run, ...]:
+    """The runs with command and settings, where these are given; those of one name get numbers."""
+    by_name: dict[str, Run] = {}
     for run in runs:
         name, number = run.name, 2
-        while name in names:
+        while name in by_name:
             name, number = f"{run.name} ({number})", number + 1
-        names.add(name)
-        made.append(replace(run, name=name))
-    return tuple(made)
+        by_name[name] = replace(run, name=name, command=command or run.command, config=config or run.config)
+    return tuple(by_name.values())
 
 
 def _run(file: Network, chip: Target | None, more: dict[str, Any]) -> Run:
@@ -254,15 +242,11 @@ def _run(file: Network, chip: Target | None, more: dict[str, Any]) -> Run:
         raise UsageError(f"report: name is a {type(more['name']).__name__}. Give a text.")
     of_models = ("model", "reference", "labels", "metric", "tuning", "sensitivity", "held_out")
     if any(more[key] is not None for key in of_models):
-        return _run_of_model(file, chip, more)
+        try:
+            from linger.workflow.model_facts import run_of_model  # needs torch, which a file alone does without
+        except ModuleNotFoundError as error:
+            raise missing_extra("report", error) from error
+        return run_of_model(file, chip, **more)
     facts = FileFacts.of(file, chip)
     feeds = None if more["data"] is None else given_feeds(more["data"], facts.model)
     return complete_run(facts, more["name"], feeds, more["verification"])
-
-
-def _run_of_model(file: Network, chip: Target | None, more: dict[str, Any]) -> Run:
-    try:
-        from linger.workflow.model_facts import run_of_model  # needs torch, which a file alone does without
-    except ModuleNotFoundError as error:
-        raise missing_extra("report", error) from error
-    return run_of_model(file, chip, **more)

@@ -45,35 +45,21 @@ _SEED = 18
 
 @dataclass(frozen=True)
 class Piece:
-    """One sample, or one batch as the user made it.
+    """One sample, or one batch as the user made it."""
 
-    Attributes:
-        arguments: Of one forward pass; a `BoundBatch` has some of them by name.
-        labels: The right decisions; None where nobody knows them.
-        group: What it is a part of, such as a recording; the parts of one group are held out together. None: of nothing.
-    """
-
-    arguments: Batch
-    labels: Tensor | None = None
-    group: str | None = None
+    arguments: Batch  # of one forward pass; a `BoundBatch` has some of them by name
+    labels: Tensor | None = None  # the right decisions; None where nobody knows them
+    group: str | None = None  # what it is a part of, such as a recording; parts of one group are held out together
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Data for a model.
+    """Data for a model: `what` they are for people, as `48 images of photos`, and what a reader should know about them."""
 
-    Attributes:
-        pieces: Samples, each a batch of one; or batches as the user made them.
-        are_rows: Whether the pieces are samples, so that they can be put together as one likes.
-        what: Where they come from, for people: `48 images of photos`.
-        are_labels_sure: Whether somebody said that the labels are labels; else they stand where labels usually do.
-        notes: What a reader should know about them.
-    """
-
-    pieces: tuple[Piece, ...] = field(repr=False)
-    are_rows: bool
+    pieces: tuple[Piece, ...] = field(repr=False)  # samples, each a batch of one; or batches as the user made them
+    are_rows: bool  # whether the pieces are samples, so that they can be put together as one likes
     what: str = ""
-    are_labels_sure: bool = True
+    are_labels_sure: bool = True  # somebody said that the labels are labels; else they stand where labels usually do
     notes: tuple[str, ...] = ()
 
     @property
@@ -112,26 +98,18 @@ class Samples:
         groups: dict[int | str, list[int]] = {}
         for i, piece in enumerate(self.pieces):
             groups.setdefault(i if piece.group is None else piece.group, []).append(i)
-        wanted = max(1, len(self) // HELD_OUT)
-        if len(groups) == 1:
-            return set(
-                range(len(self) - wanted, len(self))
-            )  # the end of the only group, with one neighbor that is seen
-        order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(_SEED)).tolist()
-        members = list(groups.values())
+        count, members = max(1, len(self) // HELD_OUT), list(groups.values())
+        if len(groups) == 1:  # the end of the only group, with one neighbor that is seen
+            return set(range(len(self) - count, len(self)))
         chosen: set[int] = set()
-        for place in order:
-            if len(chosen) < wanted and len(chosen) + len(members[place]) <= 2 * wanted:
+        for place in torch.randperm(len(groups), generator=torch.Generator().manual_seed(_SEED)).tolist():
+            if len(chosen) < count and len(chosen) + len(members[place]) <= 2 * count:
                 chosen |= set(members[place])
         return chosen or set(sorted(members, key=len)[0])
 
 
 def of_arrays(arguments: Sequence[Tensor], labels: Tensor | None, what: str) -> Samples:
-    """Samples along the first axis of every argument; a `BoundBatch` has some of them by name.
-
-    Raises:
-        UsageError: The arguments, or the labels, have different numbers of samples, or none.
-    """
+    """Samples along the first axis of every argument, at least one and as many of each; a `BoundBatch` has some of them by name."""
     batch = arguments if isinstance(arguments, BoundBatch) else tuple(arguments)
     sizes = [len(a) if a.dim() else 0 for a in values_of(batch)]
     if len(set(sizes)) != 1 or sizes == [0]:
@@ -146,35 +124,37 @@ def of_arrays(arguments: Sequence[Tensor], labels: Tensor | None, what: str) -> 
     return Samples(rows_of(Piece(batch, labels)), are_rows=True, what=what)
 
 
-def of_user(found: object, model: nn.Module, what: str, *, batch: int, limit: int | None) -> Samples:
+def of_user(data: object, model: nn.Module, what: str, *, batch: int, limit: int | None) -> Samples:
     """What a user's callable returned: a tensor, a tuple, a torch Dataset, or anything that gives batches.
 
     A batch is a tensor, or a tuple (or list) of a model's arguments; one more than the model needs, of whole numbers, one for
     each sample, is the labels.
-
-    Raises:
-        UsageError: It is none of these.
     """
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-    if isinstance(found, Dataset) and not isinstance(found, IterableDataset):
-        found = DataLoader(found, batch_size=batch)
-    found = as_tensors(found, Forward.of(model), what) if isinstance(found, (np.ndarray, Mapping)) else found
-    has_names = isinstance(found, dict) and next(tensors_of(found), None) is not None
-    if has_names or isinstance(found, (Tensor, tuple)):
-        piece = _piece(found, model, what, is_item=False)
-        sizes = {len(a) if isinstance(a, Tensor) and a.dim() else -1 for a in values_of(piece.arguments)}
-        if len(sizes) == 1 and sizes.pop() > 0:
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        data = DataLoader(data, batch_size=batch)
+    data = as_tensors(data, Forward.of(model), what) if isinstance(data, (np.ndarray, Mapping)) else data
+    has_names = isinstance(data, dict) and next(tensors_of(data), None) is not None
+    if has_names or isinstance(data, (Tensor, tuple)):
+        piece = _piece(data, model, what, is_item=False)
+        if _has_rows(piece.arguments):
             return limited(replace(of_arrays(piece.arguments, piece.labels, what), are_labels_sure=False), limit)
         return Samples((piece,), are_rows=False, what=what, are_labels_sure=False)
-    if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
+    if isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
         raise UsageError(
-            f"{what}: {type(found).__name__} is no data. Give a tensor, a tuple of arguments, a Dataset, or an iterable of batches."
+            f"{what}: {type(data).__name__} is no data. Give a tensor, a tuple of arguments, a Dataset, or an iterable of batches."
         )
-    pieces = tuple(_piece(item, model, what, is_item=True) for item in islice(_told(found, what), limit))
+    pieces = tuple(_piece(item, model, what, is_item=True) for item in islice(_told(data, what), limit))
     if not pieces:
         raise UsageError(f"{what}: it gave no batch. Return at least one batch of typical inputs.")
     return Samples(pieces, are_rows=False, what=what, are_labels_sure=False)
+
+
+def _has_rows(arguments: Batch) -> bool:
+    """Whether all arguments are tensors with a common first axis."""
+    sizes = {len(a) if isinstance(a, Tensor) and a.dim() else 0 for a in values_of(arguments)}
+    return len(sizes) == 1 and sizes != {0}
 
 
 def without_labels(samples: Samples) -> Samples:
@@ -208,15 +188,14 @@ def rows_of(piece: Piece) -> tuple[Piece, ...]:
 def seen_before(seen: Samples, kept: Samples) -> tuple[int, int]:
     """How many samples of `kept` are also among the `seen` ones, bit for bit, and how many there are."""
     known = set(_digests(seen))
-    found = [digest in known for digest in _digests(kept)]
-    return sum(found), len(found)
+    repeated = [digest in known for digest in _digests(kept)]
+    return sum(repeated), len(repeated)
 
 
 def _digests(samples: Samples) -> Iterator[bytes]:
     """One for each sample; for a batch as a whole where its arguments have no common first axis."""
     for piece in samples.pieces:
-        sizes = {len(a) if a.dim() else -1 for a in values_of(piece.arguments)}
-        for row in rows_of(piece) if len(sizes) == 1 and min(sizes) > 0 else (piece,):
+        for row in rows_of(piece) if _has_rows(piece.arguments) else (piece,):
             digest = hashlib.blake2b(digest_size=16)
             for tensor in values_of(row.arguments):
                 digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -225,11 +204,7 @@ def _digests(samples: Samples) -> Iterator[bytes]:
 
 
 def checked_arguments(samples: Samples, what: str) -> None:
-    """Refuse arguments that cannot be inputs of a file.
-
-    Raises:
-        UsageError: An argument is no tensor, or holds NaN or infinity; all such pieces are counted.
-    """
+    """Refuse arguments that cannot be inputs of a file: what is no tensor, NaN and infinity, in all pieces."""
     given = [values_of(p.arguments) for p in samples.pieces]
     kinds = sorted({type(a).__name__ for arguments in given for a in arguments if not isinstance(a, Tensor)})
     if kinds:
@@ -252,11 +227,7 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
 
 
 def require_alike(*data: Samples) -> None:
-    """Refuse data of which some give arguments that others leave out: a file has one list of inputs.
-
-    Raises:
-        UsageError: They do.
-    """
+    """Refuse data of which some give arguments that others leave out: a file has one list of inputs."""
     calls = {(len(p.arguments), tuple(keywords_of(p.arguments))): p for samples in data for p in samples.pieces}
     if len(calls) > 1:
         texts = (", ".join((f"{count} by position", *names)) for count, names in calls)
@@ -266,10 +237,10 @@ def require_alike(*data: Samples) -> None:
         )
 
 
-def _told(found: Iterable[Any], what: str) -> Iterator[Any]:
+def _told(data: Iterable[Any], what: str) -> Iterator[Any]:
     """The items of a user's iterable, whose errors are told."""
     try:
-        yield from found
+        yield from data
     except Exception as error:  # the user's code may raise anything
         raise UsageError(f"{what}: it fails while it gives batches ({type(error).__name__}: {error}).") from error
 
@@ -288,9 +259,9 @@ def _piece(item: Any, model: nn.Module, what: str, *, is_item: bool) -> Piece:
 def _apart(item: Any, forward: Forward) -> tuple[Any, Tensor | None]:
     """The inputs of a batch, and its labels."""
     if isinstance(item, dict):
-        names = [name for name in LABELS if name in item and name not in forward.names]
-        labels = item[names[0]] if names else None
-        rest = {name: part for name, part in item.items() if name not in names}
+        named = {name: item[name] for name in LABELS if name in item and name not in forward.names}
+        labels = next(iter(named.values()), None)
+        rest = {name: part for name, part in item.items() if name not in named}
         return rest, labels.detach() if isinstance(labels, Tensor) and not labels.is_floating_point() else None
     if isinstance(item, (tuple, list)) and len(item) > max(1, forward.needed) and can_be_labels(item):
         return item[:-1], item[-1].detach()
@@ -317,13 +288,7 @@ Axes = Mapping[str, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class Edges:
-    """Inputs and outputs of a model.
-
-    Attributes:
-        inputs, outputs: Their names in the file.
-        axes: The axes whose sizes are left open, by name.
-        is_batch_open: Whether the number of samples is among them.
-    """
+    """Inputs and outputs of a model by their names in the file, and the axes whose sizes are left open, maybe that of samples."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -338,9 +303,6 @@ def edges_of(model: nn.Module, batches: Sequence[Batch], *, can_open: bool = Tru
         model: The float model.
         batches: All of the data; sizes that differ between batches are left open.
         can_open: False: every size is that of the first batch.
-
-    Raises:
-        UsageError: The model does not accept the first batch.
     """
     first = batches[0]
     inputs = default_names(model, ExampleCall(tuple(first), keywords_of(first)))
@@ -379,8 +341,7 @@ def _open(
 
 def _rows_apart(model: nn.Module, batch: Batch) -> tuple[Batch, Batch] | None:
     """The first sample, and two samples, where a model takes any number of them; else None."""
-    counts = {len(a) if a.dim() else 0 for a in values_of(batch)}
-    if len(counts) != 1 or counts == {0}:
+    if not _has_rows(batch):
         return None
     one = rows_of_batch(batch, slice(1))
     two = joined_rows([one, one])

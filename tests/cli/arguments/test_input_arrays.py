@@ -1,21 +1,17 @@
 """Input arrays for commands."""
 
+import json
+
 import numpy as np
 import pytest
 
-from linger import Session
-from linger.cli.arguments.options import read_feeds
-from linger.errors import UsageError
+from tests.support.command import run
 
 
-@pytest.fixture
-def session(folder):
-    return Session(folder / "m.onnx")
-
-
-def test_names_may_differ_when_the_count_fits(folder, session):
+def test_names_may_differ_when_the_count_fits(folder):
     np.savez(folder / "other.npz", image=np.ones((1, 3), np.float32))
-    assert list(read_feeds(folder / "other.npz", session)) == ["x"]
+    done = run("run", "m.onnx", "--inputs", "other.npz", "--json", cwd=folder)
+    assert (done.returncode, json.loads(done.stdout)["tensors"][0]["shape"]) == (0, [1, 3])
 
 
 @pytest.mark.parametrize(
@@ -26,13 +22,11 @@ def test_names_may_differ_when_the_count_fits(folder, session):
         ("two.npz", "it holds a, b; the model's inputs are x"),
     ],
 )
-def test_unusable_file_is_one_sentence(folder, session, name, message):
+def test_unusable_file_is_one_sentence(folder, fails, name, message):
     np.savez(folder / "two.npz", a=np.ones(1), b=np.ones(1))
-    with pytest.raises(UsageError, match=message):
-        read_feeds(folder / name, session)
+    fails("run", "m.onnx", "--inputs", name, code=2, message=message)
 
 
-def test_pickled_arrays_are_never_loaded(folder, session):
+def test_pickled_arrays_are_never_loaded(folder, fails):
     np.savez(folder / "evil.npz", x=np.array([print], dtype=object))
-    with pytest.raises(UsageError, match="not a readable"):
-        read_feeds(folder / "evil.npz", session)
+    fails("run", "m.onnx", "--inputs", "evil.npz", code=2, message="not a readable")

@@ -1,4 +1,4 @@
-"""Types of tensors: the rule for one node, the walk over a graph, and shapes of one node."""
+"""The types of tensors: schemas, inference, text, keys of contents."""
 
 import numpy as np
 import onnx
@@ -6,9 +6,85 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.core.tensor_types import infer_element_types, infer_outputs, output_types, type_of, type_source
+from linger.graph.core.tensor_types import (
+    attributes_key,
+    check_node,
+    default_of,
+    find_schema,
+    format_type,
+    infer_element_types,
+    infer_outputs,
+    is_standard,
+    make_attributes,
+    number_type,
+    output_types,
+    parse_types,
+    takes,
+    tensor_key,
+    type_of,
+    type_source,
+)
 from tests.support.onnx_text import parse
 from tests.support.schema_nodes import node, value
+
+
+def test_the_opset_decides_which_ops_there_are():
+    assert find_schema("Gelu", "", 20).name == "Gelu"
+    with pytest.raises(UsageError, match="no such op in opset 17"):
+        find_schema("Gelu", "", 17)
+    assert find_schema("Anything", "my.domain", 1) is None
+    assert find_schema("Relu", "", None) is None
+
+
+def test_all_wrong_attributes_are_named():
+    schema = find_schema("Conv", "", 17)
+    with pytest.raises(UsageError, match=r"no attribute 'stride' \(it has .*strides\); the attribute 'pads' cannot be"):
+        make_attributes("Conv", {"stride": [1], "pads": object(), "group": 1}, schema)
+    assert make_attributes("Mine", {"any": 1.5, "left_out": None}, None)[0].value == 1.5
+
+
+def test_empty_lists_are_of_the_kind_asked_for():
+    [attribute] = make_attributes("Transpose", {"perm": []}, find_schema("Transpose", "", 17))
+    assert attribute.type == ir.AttributeType.INTS
+
+
+def test_defaults():
+    assert default_of(find_schema("Conv", "", 17), "group") == 1
+    assert default_of(find_schema("Conv", "", 17), "pads") is None
+    assert default_of(None, "group") is None
+
+
+def test_numbers_follow_the_schema():
+    gather = find_schema("Gather", "", 17)
+    assert number_type(0, 1, [value("x", "float[n]"), 0], gather) == ir.DataType.INT64
+    assert number_type(0.5, 0, [0.5], None) == ir.DataType.FLOAT
+    assert (
+        number_type([1.0, 2.0], 1, [value("x", "float16[2]"), [1.0, 2.0]], find_schema("Add", "", 17)).name == "FLOAT16"
+    )
+
+
+def test_everything_that_does_not_fit_is_said_at_once():
+    made, schema = node("Concat")
+    with pytest.raises(UsageError, match=r"Concat: it takes 1 or more inputs, not 0; it needs the attributes axis"):
+        check_node(made, schema)
+    made, schema = node("Concat", value("a", "float[1]"), value("b", "int8[1]"), axis=0)
+    with pytest.raises(UsageError, match="must have one type, but a is float, b is int8"):
+        check_node(made, schema)
+
+
+def test_a_file_may_use_an_op_of_a_later_opset():
+    assert is_standard("HardSwish")
+    assert takes("HardSwish", 0, ir.DataType.FLOAT, 11)
+    assert not takes("HardSwish", 0, ir.DataType.INT8, 11)
+    assert not is_standard("NoSuchOp")
+    assert not takes("NoSuchOp", 0, ir.DataType.FLOAT, 11)
+
+
+def test_an_input_may_have_a_type_at_one_opset_and_not_at_another():
+    assert not takes("Add", 0, ir.DataType.INT8, 11)
+    assert takes("Add", 0, ir.DataType.INT8, 14)
+    assert not takes("Gather", 1, ir.DataType.FLOAT, 17)
+
 
 T = ir.DataType
 BODY = """
@@ -155,3 +231,89 @@ def test_a_type_that_the_op_does_not_know_is_named():
     made, schema = node("Neg", value("mask", "bool[2]"))
     with pytest.raises(UsageError, match=r"Neg: it does not take the inputs mask bool\[2\].*unsupported type"):
         infer_outputs(made, schema, {"": 17})
+
+
+CASES = ["float[n,3]", "int8", "bool[]", "double[?,7]", "float16[batch_size,1,28,28]", "int64[0]"]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_text_and_type_are_each_others_inverse_and_mean_what_onnx_text_means(text):
+    kind, shape = parse_types({"v": text})["v"]
+    assert type_of(ir.Value(name="v", type=kind, shape=shape)) == text
+    same = parse("y = Neg(x)", inputs=f"{text} x", outputs=f"{text} y").graph.inputs[0]
+    assert type_of(same) == text
+    assert same.dtype == kind.dtype
+
+
+def test_spaces_do_not_matter():
+    assert parse_types({"v": " float [ n , 3 ] "}) == parse_types({"v": "float[n,3]"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no tensor type"),
+        ("float[n", "is no tensor type"),
+        ("float(3)", "is no tensor type"),
+        ("flot[3]", "there is no element type 'flot'. Known are float,"),
+        ("float[-1]", "'-1' is no size"),
+        ("float[3,]", "'' is no size"),
+        ("float[3.5]", "'3.5' is no size"),
+    ],
+)
+def test_what_is_no_type_is_one_sentence(text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_types({"v": text})
+
+
+def test_all_wrong_types_are_named():
+    with pytest.raises(UsageError, match=r"a: 'x\[' is no tensor type.*c: 'no': there is no element type"):
+        parse_types({"a": "x[", "b": "float", "c": "no"})
+
+
+def test_an_unknown_element_type_is_a_question_mark():
+    assert type_of(ir.Value(name="v", shape=ir.Shape([2]))) == "?[2]"
+    assert format_type("int4", (2, None)) == "int4[2,?]"
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+def test_type_shape_and_every_number_count(size):
+    content = np.arange(size, dtype=np.int16)
+    other = content.copy()
+    other[-1] += 1
+    keys = [
+        tensor_key(ir.tensor(a))
+        for a in (content, other, content.reshape(1, -1), content.astype(np.int32), content.view(np.uint16))
+    ]
+    assert len(set(keys)) == 5
+    assert tensor_key(ir.tensor(content.copy())) == keys[0]
+
+
+def test_bits_count_not_values():
+    assert tensor_key(ir.tensor(np.float32([0.0]))) != tensor_key(ir.tensor(np.float32([-0.0])))
+
+
+def attributed(**attributes):
+    return ir.Node("", "Op", [], [ir.Attr(name, *content) for name, content in attributes.items()])
+
+
+def test_attributes_in_any_order():
+    kind = ir.AttributeType
+    one = attributed(a=(kind.INT, 1), b=(kind.FLOATS, [1.0, 2.0]))
+    other = attributed(b=(kind.FLOATS, (1.0, 2.0)), a=(kind.INT, 1))
+    assert attributes_key(one) == attributes_key(other) is not None
+    assert attributes_key(one) != attributes_key(attributed(a=(kind.INT, 2), b=(kind.FLOATS, [1.0, 2.0])))
+    assert attributes_key(attributed(a=(kind.INT, 1))) != attributes_key(attributed(a=(kind.FLOAT, 1)))
+
+
+def test_graphs_and_weights_elsewhere_cannot_be_compared():
+    kind = ir.AttributeType
+    far = ir.ExternalTensor("gone", 0, 4, ir.DataType.FLOAT, shape=ir.Shape([1]), name="w")
+    assert attributes_key(attributed(body=(kind.GRAPH, ir.Graph([], [], nodes=[])))) is None
+    assert attributes_key(attributed(value=(kind.TENSOR, far))) is None
+
+
+def test_references_are_known_by_what_they_refer_to():
+    refs = [ir.Node("", "Op", [], [ir.RefAttr("a", name, ir.AttributeType.INT)]) for name in ("k", "k", "l")]
+    keys = [attributes_key(n) for n in refs]
+    assert keys[0] == keys[1] != keys[2]

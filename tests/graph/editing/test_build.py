@@ -7,10 +7,8 @@ import pytest
 
 from linger import Session
 from linger.errors import UsageError
-from linger.graph import new_model
-from linger.graph.core.tensor_types import type_of
-from linger.graph.editing.build import GraphBuilder
-from tests.support.onnx_text import checked, printed, run
+from linger.graph import insert, new_model
+from tests.support.onnx_text import checked, printed, run, type_of
 
 
 def test_a_small_network_is_checked_and_runs(draw):
@@ -176,14 +174,20 @@ def test_what_does_not_fit_is_one_sentence(arguments, message):
 
 def test_a_model_without_a_standard_opset_has_no_standard_ops():
     with pytest.raises(UsageError, match="imports no standard opset"):
-        GraphBuilder({"thinker": 1}).Relu(ir.Value(name="x"))
-    assert GraphBuilder({}).Relu(ir.Value(name="x"), _version=17).name == "Relu"
+        new_model({"x": "float[n]"}, ["y"], lambda g, x: g.Relu(x), opset={"thinker": 1})
+    model = new_model({"x": "float[n]"}, ["y"], lambda g, x: g.Relu(x, _version=17), opset={})
+    assert (model.graph[0].op_type, model.graph.opset_imports) == ("Relu", {"": 17})
 
 
-def test_discarded_nodes_are_no_users():
-    x = ir.Value(name="x")
-    g = GraphBuilder({"": 17})
-    g.Add(g.Neg(x), x)
-    assert len(x.uses()) == 2
-    g.discard()
-    assert not x.uses()
+def test_nodes_of_a_failed_edit_are_no_users():
+    model = new_model({"x": "float[n]"}, ["y"], lambda g, x: g.Relu(x))
+    x = model.graph.inputs[0]
+
+    def build(g, value):
+        g.Add(g.Neg(value), value)
+        assert len(x.uses()) == 3
+        return g.NoSuchOp(value)
+
+    with pytest.raises(UsageError, match="no such op"):
+        insert(model, "x", build)
+    assert [use.node.op_type for use in x.uses()] == ["Relu"]

@@ -8,9 +8,7 @@ import pytest
 from linger import Session
 from linger.errors import GraphError, UsageError
 from linger.graph import extract, load
-from linger.graph.core.tensor_types import type_of
-from linger.graph.lowering.bodies import attach_functions
-from tests.support.onnx_text import BRANCH, checked, content, parse, printed, run
+from tests.support.onnx_text import BRANCH, attach_functions, checked, content, parse, printed, run, type_of
 
 X = np.array([-2.0, -0.5, 0.0, 1.0], np.float32)
 

@@ -8,7 +8,7 @@ import pytest
 
 import linger
 from linger.graph import change_opset, merge
-from linger.graph.lowering.bodies import attach_functions
+from tests.support.onnx_text import attach_functions
 
 FIRST = """<ir_version: 8, opset_import: ["": 17]> first (float[n,3] x) => (float[n,3] y, float[n] s) <float[3] w = {1, 2, 3}, int64[1] a = {1}> {
   [one] t = Mul(x, w) [two] y = Relu(t) [three] s = ReduceSum<keepdims = 0>(t, a) }"""

@@ -3,8 +3,20 @@
 import pytest
 
 from linger.errors import UsageError
-from linger.graph.editing.search import matches
+from linger.graph import replace
 from tests.support.onnx_text import BRANCH, parse
+
+
+def matches(model, function, **options):
+    """Every occurrence that `replace` would replace; the model stays."""
+    occurrences = []
+
+    def build(g, *_, match):
+        occurrences.append(match)
+        return tuple(g.op("Copy", *match.inputs, _domain="my") for _ in match.outputs)
+
+    replace(model.clone(), function, build, **options)
+    return occurrences
 
 
 def places(model, function, **options):

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from linger.graph import island_findings
-from linger.graph.qdq.float_islands import float_islands
+from linger.graph import fill_float_islands, island_findings
 from tests.support.onnx_text import parse
 from tests.support.other_tools import between
 
@@ -13,15 +12,18 @@ MASK = ", bool[1] i = {1}"
 
 
 def test_an_island_ends_at_dq_and_q():
-    (island,) = float_islands(between("a = Relu(f)  b = Clip(f)  g = Concat<axis = 0>(a, b)"))
-    assert [n.op_type for n in island.nodes] == ["Relu", "Clip", "Concat"]
-    assert len(island.sources) == len(island.sinks) == 1
-    assert not island.obstacle
+    model = between("a = Relu(f)  b = Clip(f)  g = Concat<axis = 0>(a, b)")
+    (finding,) = island_findings(model)
+    assert finding.reason.startswith("Relu and Clip and Concat work in float between")
+    assert finding.reason.endswith("integers would give the same numbers")
+    before = [node.op_type for node in model.graph]
+    assert len(fill_float_islands(model)) > 0
+    assert [node.op_type for node in model.graph] != before
 
 
 def test_two_islands_are_two():
     model = between("g = Relu(f)  h = Transpose(f)  w = QuantizeLinear(h, t, k)")
-    assert [[n.op_type for n in island.nodes] for island in float_islands(model)] == [["Relu"], ["Transpose"]]
+    assert [finding.reason.split()[0] for finding in island_findings(model)] == ["Relu", "Transpose"]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ def test_two_islands_are_two():
     ],
 )
 def test_what_is_no_island_is_not_mentioned(body):
-    assert float_islands(between(body)) == []
+    assert island_findings(between(body)) == ()
 
 
 @pytest.mark.parametrize(

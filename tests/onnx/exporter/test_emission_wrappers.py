@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import linger
-from linger.onnx.exporter import export as exporter
 from tests.support.wired import Wired, image, quantize
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
@@ -123,7 +122,7 @@ def test_wide_integers_beside_a_function_are_refused(tmp_path):
 
 
 def test_sizes_of_quantized_tensors_need_no_second_trace(tmp_path, monkeypatch):
-    monkeypatch.setattr(exporter, "WrapperTrace", None)  # made only where a function is met
+    monkeypatch.setattr("linger.onnx.exporter.export.WrapperTrace", None)  # made only where a function is met
 
     def forward(m, x):
         y = F.pad(m.conv(x), (1, 2, 1, 1), mode="reflect")

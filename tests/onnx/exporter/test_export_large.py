@@ -11,7 +11,6 @@ import torch
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.exporter import export as exporting
 from tests.support.models import SmallNet, settle
 
 THREE_GIGABYTES = """
@@ -36,7 +35,7 @@ print(size, int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read
 
 @pytest.fixture
 def small_limit(monkeypatch):
-    monkeypatch.setattr(exporting, "LIMIT", 1000)
+    monkeypatch.setattr("linger.onnx.exporter.export.LIMIT", 1000)
 
 
 def test_weights_are_streamed_beside_the_file(tmp_path, small_limit):

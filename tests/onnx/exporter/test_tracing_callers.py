@@ -1,13 +1,13 @@
 """The module behind an op that cannot be exported."""
 
+import io
+
 import pytest
 import torch
 from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.onnx.exporter.tracing import callers_of
-from linger.simulation import ExampleCall
 
 
 class Odd(nn.Module):
@@ -34,15 +34,39 @@ def test_unsupported_op_names_its_module_and_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+class Failing(nn.Module):
+    def forward(self, x):
+        if torch.jit.is_tracing():
+            raise ValueError("aten::relu, but not while the model is watched")
+        return self.inside(x)
+
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.ReLU()
+
+
+class Unnamed(Failing):
+    def forward(self, x):
+        if torch.jit.is_tracing():
+            raise ValueError("something else")
+        return self.inside(x)
+
+
+def refused(model, x=X):
+    with pytest.raises(UsageError) as caught:
+        linger.onnx.export(model, (x,), io.BytesIO())
+    return str(caught.value).partition(": ")[0]
+
+
 def test_message_without_an_op_names_the_model():
-    assert callers_of(Net(), ExampleCall((X,), {}), "something else") == "Net"
+    assert refused(Unnamed()) == "Unnamed"
 
 
 def test_failing_model_names_the_model():
-    assert callers_of(Net(), ExampleCall((torch.ones(1, 7),), {}), "aten::relu") == "Net"
+    assert refused(Net(), torch.ones(1, 7)) == "Net"
 
 
 def test_hooks_are_gone_afterwards():
-    model = Net()
-    assert callers_of(model, ExampleCall((X,), {}), "aten::relu") == "inside.0 (ReLU)"
+    model = Failing()
+    assert refused(model) == "inside (ReLU)"
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())

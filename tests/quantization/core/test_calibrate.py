@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import linger
-from linger import calibration, record
+from linger import calibration, init, record
 from linger.errors import UsageError
-from linger.quantization.core.observation import is_calibrating
-from linger.quantization.setup.initialize import init
 from tests.support import int64
+from tests.support.quantization import is_calibrating
 from tests.support.wired import Wired, image, quantize
 
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core import calibration_parts as coding
 from tests.support.processes import Failed, run_processes
+from tests.support.quantization import calibration_parts as coding
 
 pytestmark = pytest.mark.needs_torch
 

@@ -12,9 +12,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.core.calibrate import _read
-from linger.quantization.core.calibration_parts import Parts, encode
-from linger.quantization.core.quantized import ranges_of
+from tests.support.quantization import Parts, calibrate, encode, ranges_of
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:.*the device's format ends at")]
 
@@ -300,11 +298,11 @@ def test_every_damaged_byte_is_found(small, tmp_path):
         damaged[place] ^= 1 << dice.randrange(8)
         bad.write_bytes(damaged)
         with pytest.raises(UsageError, match=r"is damaged|is no file of linger|has format"):
-            _read(str(bad))
+            calibrate._read(str(bad))
     for length in (0, 1, 30, 100, len(content) // 2, len(content) - 1):
         bad.write_bytes(content[:length])
         with pytest.raises(UsageError, match=r"is damaged|is no file of linger"):
-            _read(str(bad))
+            calibrate._read(str(bad))
     bad.write_bytes(content + b"x")
     assert f"{bad} is damaged: its content is not what its SHA-256 says" in refused(small, [path, bad])
 
@@ -324,7 +322,7 @@ def test_all_files_that_do_not_fit_are_named_at_once(small, tmp_path):
     with torch.no_grad():
         changed[2].bias[0] += 1e-6
     linger.save_statistics(calibrated(changed, batches((3, 4), seed=8)), weights)
-    parts = _read(str(good))
+    parts = calibrate._read(str(good))
     empty.write_bytes(encode(Parts({"": (parts.models[""][0], {})})))
     description, layers = parts.models[""]
     of_another = {**layers, "0": replace(layers["0"], ranges={**layers["0"].ranges, "q": layers["0"].ranges["x"]})}

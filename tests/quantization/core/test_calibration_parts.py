@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.quantization.core.calibration_parts import PartialLayer, PartialRange
+from tests.support.quantization import PartialLayer, PartialRange
 
 pytestmark = pytest.mark.needs_torch
 

@@ -11,8 +11,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.core.calibrate import real_copy
-from linger.quantization.core.quantized import ranges_of
+from tests.support.quantization import ranges_of, real_copy
 
 
 class Net(nn.Module):

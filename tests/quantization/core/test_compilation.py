@@ -8,7 +8,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import unwrap
+from tests.support.quantization import unwrap
 
 # torch's compiler uses what torch itself has deprecated, and warns of functions that it does not look into
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("DeprecationWarning", "UserWarning")]

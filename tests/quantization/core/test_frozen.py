@@ -3,16 +3,7 @@
 import pytest
 import torch
 
-from linger.quantization.core.quantized import (
-    PARTS,
-    Watchman,
-    checksum,
-    kept,
-    make_frozen,
-    make_ready,
-    round_bias,
-    views_of,
-)
+from tests.support.quantization import PARTS, Watchman, checksum, kept, make_frozen, make_ready, round_bias, views_of
 from tests.support.wired import after
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linger.quantization.core.observation import Counter, Histogram, histograms_of
+from tests.support.quantization import Counter, Histogram, histograms_of
 
 floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
 

@@ -9,9 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from linger.constraint.limits import Limits
-from linger.numeric.fixed import limits, scale_for
-from linger.quantization.core.quantized import fold_by_batch, integer_bound, limit_parameters, limits_of_rows
+from tests.support.quantization import (
+    Limits,
+    fold_by_batch,
+    integer_bound,
+    limit_parameters,
+    limits,
+    limits_of_rows,
+    scale_for,
+)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import linger
-from linger.numeric.torch.quantize import Grid, learn_grid
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from tests.support.device_models import image, make_model
 from tests.support.emulated_device import take_host_reads
 from tests.support.processes import run_processes
+from tests.support.quantization import Grid, QuantizedBase, learn_grid, ranges_of, unwrap
 
 pytestmark = pytest.mark.needs_torch
 

@@ -8,9 +8,7 @@ import torch
 
 import linger
 from linger.errors import UsageError
-from linger.numeric.fixed import limits, scale_for
-from linger.quantization.core.methods import Choice, calibration_methods
-from linger.quantization.core.observation import Histogram
+from tests.support.quantization import Choice, Histogram, calibration_methods, limits, scale_for
 
 
 def numbers(seed=0, count=20000, kind="normal"):

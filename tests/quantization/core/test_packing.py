@@ -8,7 +8,7 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import linger
-from linger.quantization.core.packing import _longer
+from tests.support.quantization import packing
 
 LENGTHS = {"sorted": [5, 3, 3, 1], "unsorted": [2, 5, 1, 4], "shorter than the padding": [3, 1, 3, 2]}
 SPELLINGS = {
@@ -128,6 +128,6 @@ def test_training_through_packed_sequences():
 
 
 def test_steps_that_are_added_have_the_type_of_the_others():
-    longer = _longer(torch.ones(2, 1, 3, dtype=torch.float16), 2, 0.5)
+    longer = packing._longer(torch.ones(2, 1, 3, dtype=torch.float16), 2, 0.5)
     assert (longer.dtype, longer.shape) == (torch.float16, (4, 1, 3))
     assert longer[:, 0, 0].tolist() == [1.0, 1.0, 0.5, 0.5]

@@ -8,10 +8,8 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.numeric.torch.quantize import round_weight
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.runtime import full_precision, put_autocast_aside, take_autocast_up
 from tests.support.device_models import image, make_model
+from tests.support.quantization import full_precision, put_autocast_aside, round_weight, take_autocast_up, unwrap
 
 
 def test_without_autocast_nothing_happens():

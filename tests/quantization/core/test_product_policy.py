@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from linger import disable_quant, quant_module
-from linger.constraint.limits import Widths
-from linger.quantization.core.runtime import Frame, ProductPolicy
-from linger.quantization.core.supported import holds_matrices
+from tests.support.quantization import Frame, ProductPolicy, Widths, holds_matrices
 
 POLICY = ProductPolicy(frozenset({"LinearInt"}), frozenset({"head"}), Widths(8, 8, 8))
 

@@ -10,9 +10,7 @@ import torch.nn.functional as F
 
 from linger import QTensor
 from linger.errors import UnsupportedError
-from linger.quantization.core.qtensor import to_carrier, unwrap
-from linger.quantization.core.runtime import Runtime
-from linger.quantization.functions.dispatch import dispatch
+from tests.support.quantization import Runtime, dispatch, to_carrier, unwrap
 from tests.support.wired import after, image
 
 

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from linger import calibration
 from linger.errors import UsageError
-from linger.numeric.fixed import is_power_of_two, limits
-from linger.numeric.torch.quantize import scale_for_range
-from linger.quantization.core.quantized import QuantizedBase
-from linger.quantization.core.ranges import MOMENTUM
-from linger.quantization.core.runtime import Pass
+from tests.support.quantization import MOMENTUM, Pass, QuantizedBase, is_power_of_two, limits, scale_for_range
 
 # observers alone, without the model whose absence a calibration block warns of
 pytestmark = pytest.mark.filterwarnings("ignore:calibration. no quantized model ran:UserWarning")

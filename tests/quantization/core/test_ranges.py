@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.quantized import ranges_of
-from linger.quantization.core.stored import Kind
+from tests.support.quantization import Kind, ranges_of
 
 
 def calibrated(model: nn.Module, x: torch.Tensor) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.core.calibrate import real_copy
+from tests.support.quantization import real_copy
 
 
 class Residual(nn.Module):

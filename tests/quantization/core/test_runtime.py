@@ -8,11 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor, record
-from linger.quantization.core.calibrate import collecting
-from linger.quantization.core.runtime import OpRecord, Runtime, Scope, runtime_of
-from linger.quantization.functions.dispatch import dispatch
-from linger.quantization.setup.initialize import init
+from linger import QTensor, init, record
+from tests.support.quantization import OpRecord, Runtime, Scope, collecting, dispatch, runtime_of
 from tests.support.wired import Wired, after, image, quantize
 
 

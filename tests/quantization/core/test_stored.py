@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.stored import EVERYTHING
-from linger.quantization.functions.functional_layer import FunctionalLayer
+from tests.support.quantization import EVERYTHING, FunctionalLayer
 
 pytestmark = pytest.mark.needs_torch
 

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from linger.quantization.core.supported import has_own_forward, op_for, supported_types
+from tests.support.quantization import has_own_forward, op_for, supported_types
 
 
 @pytest.mark.parametrize(

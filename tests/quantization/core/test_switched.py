@@ -9,11 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger import Switches
-from linger.dialect import find_op
-from linger.quantization.core.supported import SETTERS, SWITCHES, why_off
-from linger.quantization.functions.dispatch import bindings
-from linger.quantization.setup.initialize import init
+from linger import Switches, init
+from tests.support.quantization import SETTERS, SWITCHES, bindings, find_op, why_off
 from tests.support.wired import Wired, image
 
 

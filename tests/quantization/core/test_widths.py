@@ -6,8 +6,7 @@ from __future__ import annotations
 from torch import nn
 
 import linger
-from linger.constraint.limits import Widths
-from linger.quantization.core.quantized import keep_widths
+from tests.support.quantization import Widths, keep_widths
 
 
 def test_a_checkpoint_brings_its_widths_along() -> None:

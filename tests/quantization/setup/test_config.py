@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.quantized import ranges_of
-from linger.quantization.setup.config import config_of
+from tests.support.quantization import ranges_of
+from tests.support.settings_files import config_of
 
 
 class Net(nn.Module):

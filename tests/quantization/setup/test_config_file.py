@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import linger
-from linger.constraint.limits import Limits, Widths
-from linger.quantization.setup.config_file import (
+from tests.support.quantization import Limits, Widths
+from tests.support.settings_files import (
     ChannelLimit,
     Config,
     Constraint,

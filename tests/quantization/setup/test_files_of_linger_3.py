@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.constraint.limits import Widths
-from linger.quantization.setup.config_file import Config, Constraint, FunctionConfig, LayerConfig, as_text, read_config
+from tests.support.quantization import Widths
+from tests.support.settings_files import Config, Constraint, FunctionConfig, LayerConfig, as_text, read_config
 
 DEFAULT = """
 open_quant: true

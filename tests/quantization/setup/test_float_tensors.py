@@ -10,9 +10,7 @@ from torch import nn
 
 import linger
 from linger import QTensor
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.float_tensors import EdgeMode, InputQuantizer
-from linger.quantization.setup.initialize import init
+from tests.support.quantization import EdgeMode, InputQuantizer, init, runtime_of
 from tests.support.wired import quantize
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.remedy import OutputError, error_db
+from tests.support.quantization import OutputError, error_db
 
 Function = Callable[[Tensor, Tensor], Tensor]
 

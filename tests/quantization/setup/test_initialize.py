@@ -8,13 +8,9 @@ from torch import nn
 
 import linger
 from linger import QuantMode, trace_layers
-from linger.constraint.conv_bn import ConvBN
-from linger.constraint.limits import Widths
 from linger.errors import UsageError
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.setup.initialize import init, quantized_layers
 from tests.support.models import SmallNet, settle
+from tests.support.quantization import ConvBN, QuantLayer, Widths, init, quantized_layers, runtime_of
 from tests.support.wired import Wired, image, quantize
 
 

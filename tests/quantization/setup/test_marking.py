@@ -5,12 +5,9 @@ import torch
 from torch import nn
 
 import linger
-from linger import QuantMode, disable_quant, quant_module
-from linger.constraint.limits import QUANTIZATION, QuantChoice, Widths
+from linger import QuantMode, disable_quant, init, quant_module
 from linger.errors import UsageError
-from linger.quantization.core.supported import supported_types
-from linger.quantization.setup.initialize import init
-from linger.quantization.setup.marking import checked_types, checked_widths
+from tests.support.quantization import QUANTIZATION, QuantChoice, Widths, checked_types, checked_widths, supported_types
 
 
 def part():

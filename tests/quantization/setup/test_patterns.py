@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.constraint.limits import Limits, limits_of
-from linger.quantization.setup.config import fits, last_fitting
+from tests.support.quantization import Limits, limits_of
+from tests.support.settings_files import fits, last_fitting
 
 
 class Net(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import linger
+from linger import init
 from linger.errors import UsageError
-from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, image, quantize
 
 KEY = "_linger_round_tensor_iq_tensor_quant_"

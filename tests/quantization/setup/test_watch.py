@@ -7,8 +7,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import linger
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.initialize import init
+from linger import init
+from tests.support.quantization import runtime_of
 from tests.support.wired import Wired, image, quantize
 
 

@@ -10,9 +10,8 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils import weight_norm as older_weight_norm
 
 import linger
-from linger.quantization.layers.layer import QuantLayer
-from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.quantization.setup.initialize import init
+from linger import init
+from tests.support.quantization import QuantLayer, QuantRecurrent
 from tests.support.wired import quantize
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated:FutureWarning")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune.budget import read_budget
+from tests.support.tuning import read_budget
 
 
 class Clock:

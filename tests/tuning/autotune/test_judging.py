@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune.search import Judge, Score, is_better
-from linger.tuning.mixed_precision.goals import checked_metric
+from tests.support.tuning import Judge, Score, checked_metric, is_better
 
 
 def test_the_metric_decides_and_where_it_stays_the_error() -> None:

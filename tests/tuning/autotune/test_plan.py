@@ -12,11 +12,9 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.quantized import ranges_of
 from linger.tuning.autotune import plan
-from linger.tuning.autotune.plan import EQUALIZED, affordable, expected_seconds, training_steps, usual_plan
-from linger.tuning.autotune.result import Step
-from linger.tuning.autotune.search import PLAIN, Score, Search, Trial
+from linger.tuning.autotune.plan import affordable, expected_seconds, training_steps, usual_plan
+from tests.support.tuning import EQUALIZED, PLAIN, Score, Search, Step, Trial, ranges_of
 
 
 @pytest.fixture(scope="module")

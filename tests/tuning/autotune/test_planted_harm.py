@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.autotune import tune as front
-from linger.tuning.autotune.result import Step
-from linger.tuning.autotune.search import PLAIN, Search
+from tests.support.tuning import PLAIN, Search, Step
 
 Case = tuple[nn.Module, list[Tensor]]
 
@@ -77,7 +75,7 @@ def test_what_hurts_on_held_out_data_is_dropped(
     def plan(session: Search) -> Iterator[Step]:
         yield Step(name, branch, PLAIN, settings)
 
-    monkeypatch.setattr(front, "usual_plan", plan)
+    monkeypatch.setattr("linger.tuning.autotune.tune.usual_plan", plan)
     _, result = linger.tune(model, batches)
     (step,) = result.steps
     assert step.is_complete, step.why

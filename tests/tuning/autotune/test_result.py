@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from linger import TuneResult
-from linger.tuning.autotune.result import TuneStep
+from tests.support.tuning import TuneStep
 
 STEPS = (
     TuneStep(

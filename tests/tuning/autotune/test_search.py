@@ -13,13 +13,20 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune import search as loop
-from linger.tuning.autotune.budget import read_budget
-from linger.tuning.autotune.result import Step
-from linger.tuning.autotune.search import PLAIN, Judge, NothingToDoError, Search, Trial
-from linger.tuning.autotune.steps import quantized
-from linger.tuning.autotune.tune import repeatable
-from linger.tuning.held_out import Parts, split
+from tests.support.tuning import (
+    PLAIN,
+    Judge,
+    NothingToDoError,
+    Parts,
+    Score,
+    Search,
+    Step,
+    Trial,
+    quantized,
+    read_budget,
+    repeatable,
+    split,
+)
 
 
 def scaled(factor: float) -> Callable[..., Trial]:
@@ -76,7 +83,7 @@ def test_a_step_that_hurts_is_dropped(session: Search) -> None:
 
 
 def test_a_loop_that_keeps_what_hurts_is_noticed(session: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "is_better", lambda found, best: True)
+    monkeypatch.setattr("linger.tuning.autotune.search.is_better", lambda found, best: True)
     with pytest.raises(AssertionError):
         spoil_and_mend(session)
 
@@ -103,12 +110,12 @@ def test_branches_compete_and_the_better_one_wins(session: Search) -> None:
 
 def test_steps_of_the_branch_that_another_grew_from_count(session: Search) -> None:
     session.known = {**STEPS, "tiny": scaled(1.0 + 2**-30)}
-    session.branches[PLAIN] = replace(session.branches[PLAIN], score=loop.Score(1.0))
+    session.branches[PLAIN] = replace(session.branches[PLAIN], score=Score(1.0))
     session.run(Step("tiny", PLAIN, PLAIN))
-    session.branches[PLAIN] = replace(session.branches[PLAIN], score=loop.Score(1.0))
+    session.branches[PLAIN] = replace(session.branches[PLAIN], score=Score(1.0))
     session.run(Step("tiny", "other", PLAIN))
     session.run(Step("tiny", PLAIN, PLAIN))
-    session.branches[PLAIN] = replace(session.branches[PLAIN], score=loop.Score(1.0))
+    session.branches[PLAIN] = replace(session.branches[PLAIN], score=Score(1.0))
     assert session.best_branch == "other"
     assert [step.is_kept for step in session.settled()] == [True, True, False]
 

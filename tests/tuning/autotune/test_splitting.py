@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.held_out import split
+from tests.support.tuning import split
 
 
 class Two(nn.Module):

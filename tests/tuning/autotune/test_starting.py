@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune.steps import start_of
+from tests.support.tuning import start_of
 
 
 def test_a_calibrated_model_forgets_what_it_had_seen() -> None:

@@ -10,11 +10,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.quantization.core.quantized import ranges_of
-from linger.tuning.autotune.budget import read_budget
-from linger.tuning.autotune.search import Judge, NothingToDoError, Search, Trial
-from linger.tuning.autotune.steps import distillation, exponents, methods, quantized
-from linger.tuning.held_out import split
+from tests.support.tuning import STEPS, NothingToDoError, Search, Trial, quantized, ranges_of, session_of, split
 
 
 @pytest.fixture
@@ -25,19 +21,19 @@ def start() -> tuple[Search, Trial]:
     x = torch.linspace(-0.1, 0.1, 8192).unsqueeze(1)
     x[:2] = 1.15
     parts = split(reference, [(x,)] * 4)
-    session = Search(parts, Judge(reference, parts.held_out), read_budget("1 h"), {})
+    session = session_of(reference, parts)
     return session, Trial(quantized(reference, parts.tuning, None), reference)
 
 
 def test_another_method_gives_a_finer_scale(start: tuple[Search, Trial]) -> None:
     session, before = start
-    after = methods(session, before, {"inputs": "mse"})
+    after = STEPS["choose_ranges"](session, before, {"inputs": "mse"})
     assert (before.model[0].scale_x.item(), after.model[0].scale_x.item()) == (64.0, 128.0)
 
 
 def test_the_same_method_is_nothing_to_do(start: tuple[Search, Trial]) -> None:
     with pytest.raises(NothingToDoError, match="every range is the same"):
-        methods(*start, {"inputs": "max"})
+        STEPS["choose_ranges"](*start, {"inputs": "max"})
 
 
 def test_exponents_are_searched_on_as_many_batches_as_the_time_allows(start: tuple[Search, Trial]) -> None:
@@ -45,10 +41,10 @@ def test_exponents_are_searched_on_as_many_batches_as_the_time_allows(start: tup
     far = (torch.full((8192, 1), 100.0),)  # beyond every range: next to its error, no other counts
     session.parts = replace(session.parts, tuning=(session.parts.tuning[0], far))
     ranges_of(before.model)["0.x"].choose(16.0)
-    after = exponents(session, before, {"max_trials": 20, "batches": 1})
+    after = STEPS["choose_exponents"](session, before, {"max_trials": 20, "batches": 1})
     assert after.model[0].scale_x.item() == 64.0
     with pytest.raises(NothingToDoError, match="found nothing better"):
-        exponents(session, before, {"max_trials": 20, "batches": 2})
+        STEPS["choose_exponents"](session, before, {"max_trials": 20, "batches": 2})
 
 
 def test_distilling_moves_weights_of_a_copy_toward_the_reference() -> None:
@@ -58,8 +54,8 @@ def test_distilling_moves_weights_of_a_copy_toward_the_reference() -> None:
     linger.quant_module(reference[0], out_bits=16)
     parts = split(reference, [(torch.tensor([[a, a]]) / 64,) for a in (127.0, 64.0, 32.0, 16.0)])
     before = Trial(quantized(reference, parts.tuning, None), reference)
-    session = Search(parts, Judge(reference, parts.held_out), read_budget("1 h"), {})
-    after = distillation(session, before, {"steps": 1, "learning_rate": 0.2})
+    session = session_of(reference, parts)
+    after = STEPS["distill"](session, before, {"steps": 1, "learning_rate": 0.2})
     assert after.reference is reference
     expected = [[64.6, 64.4]], [[64.4, 64.2]], [[64.4, 64.2]]
     for model, weight in zip((after.model, before.model, reference), expected, strict=True):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune.budget import fitting_threads, on_threads, read_budget
+from tests.support.tuning import fitting_threads, on_threads, read_budget
 
 BATCH = (torch.randn(8, 4, generator=torch.Generator().manual_seed(0)),)
 CHOICE = "linger.tuning.autotune.tune.fitting_threads"

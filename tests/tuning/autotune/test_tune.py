@@ -19,10 +19,9 @@ import linger
 from linger.quantization.core.observation import is_calibrating
 from linger.tuning.autotune import plan
 from linger.tuning.autotune import tune as front
-from linger.tuning.autotune.result import Problem, Step
-from linger.tuning.autotune.search import PLAIN, Search, Trial
+from linger.tuning.autotune.result import Problem
 from linger.tuning.autotune.tune import problems_of, wide_shares
-from linger.tuning.remedy import OutputError, error_db
+from tests.support.tuning import PLAIN, OutputError, Search, Step, Trial, error_db
 
 
 class Net(nn.Module):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import torch
@@ -13,10 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.quantization.core.calibrate import real_copy
-from linger.quantization.core.quantized import ranges_of
-from linger.quantization.core.stored import Kind
-from linger.quantization.layers.layer import QuantLayer
+from tests.support.tuning import Kind, ranges_of, real_copy
 
 
 def quantized(model: nn.Module, *inputs: Tensor) -> tuple[nn.Module, nn.Module]:
@@ -243,8 +241,9 @@ def test_the_sign_of_the_correction_matters(monkeypatch: pytest.MonkeyPatch) -> 
     assert (
         linger.correct_biases(model, reference, x).after_db > 1 + linger.correct_biases(other, reference, x).before_db
     )
-    right = QuantLayer.shift_output
-    monkeypatch.setattr(QuantLayer, "shift_output", lambda layer, shift: right(layer, -shift))
+    layer = "linger.quantization.layers.layer.QuantLayer.shift_output"
+    right = resolve_name(layer)
+    monkeypatch.setattr(layer, lambda layer, shift: right(layer, -shift))
     faulty, _ = quantized(reference, x)
     faulty.ranges["w"].choose_range(2.0)
     result = linger.correct_biases(faulty, reference, x)

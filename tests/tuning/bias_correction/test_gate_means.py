@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import linger
-from linger.quantization.core.quantized import ranges_of
-from linger.quantization.core.stored import Kind
 from linger.tuning.bias_correction.means import float_gates
+from tests.support.tuning import Kind, ranges_of
 
 LENGTHS = [3, 5, 4]
 

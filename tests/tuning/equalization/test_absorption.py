@@ -13,11 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.equalization import weights
-from linger.tuning.equalization.factors import Chains
-from linger.tuning.equalization.rules import RULES
-from linger.tuning.equalization.watching import watch_channels
-from linger.tuning.equalization.weights import absorb
+from tests.support.tuning import Chains, absorb, chains_of
 
 
 class High(nn.Module):
@@ -77,7 +73,7 @@ def data() -> Tensor:
 
 def found(forward: Callable[[Any, Tensor], Tensor]) -> tuple[nn.Module, Chains]:
     model = High(forward).double().eval()
-    return model, Chains(watch_channels(model, [(data(),)], RULES), model, ())
+    return model, chains_of(model, [(data(),)])[0]
 
 
 @pytest.mark.parametrize("name", ABSORBED)
@@ -117,7 +113,7 @@ def test_absorbed_biases_gain_range() -> None:
 def test_readers_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = High(ABSORBED["convolution"]).eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    monkeypatch.setattr(weights, "_take", lambda layer, state, taken: None)
+    monkeypatch.setattr("linger.tuning.equalization.weights._take", lambda layer, state, taken: None)
     monkeypatch.setattr(
         "linger.tuning.equalization.equalize._Search._error",
         lambda self, choice: 1.0 - 0.5 * bool(choice and choice.offsets),

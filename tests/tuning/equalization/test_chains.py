@@ -14,10 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.equalization.factors import Chains
-from linger.tuning.equalization.rules import RULES
-from linger.tuning.equalization.watching import watch_channels
-from linger.tuning.equalization.weights import limited_modules, put, put_limits
+from tests.support import tuning
+from tests.support.tuning import Chains, put, put_limits
 
 Forward = Callable[..., Any]
 
@@ -165,9 +163,7 @@ def _written(y: Tensor) -> Tensor:
 
 
 def chains_of(model: nn.Module, *, has_limits: bool = True) -> tuple[Chains, list[Any]]:
-    watch = watch_channels(model, [(image().to(next(model.parameters()).dtype),)], RULES)
-    limited = limited_modules(watch, has_limits=has_limits)
-    return Chains(watch, model, limited), limited
+    return tuning.chains_of(model, [(image().to(next(model.parameters()).dtype),)], has_limits=has_limits)
 
 
 def outputs(model: nn.Module) -> list[Tensor]:

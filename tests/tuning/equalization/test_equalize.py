@@ -19,7 +19,7 @@ from linger.constraint.normalize import ChannelLimits
 from linger.tuning.equalization import equalize as module
 from linger.tuning.equalization import weights
 from linger.tuning.equalization.equalize import quantized_copy
-from linger.tuning.remedy import OutputError, error_db
+from tests.support.tuning import OutputError, error_db
 
 SPREAD = (0.01, 1.0, 0.1, 0.02, 0.5, 0.05, 0.2, 0.01)
 

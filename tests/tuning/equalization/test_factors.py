@@ -7,10 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.tuning.equalization.factors import Chains
-from linger.tuning.equalization.rules import RULES
-from linger.tuning.equalization.watching import watch_channels
-from linger.tuning.equalization.weights import limited_modules
+from tests.support.tuning import Chains, chains_of
 
 
 class Chain(nn.Module):
@@ -33,8 +30,7 @@ def chains(*sizes: float) -> Chains:
     with torch.no_grad():
         model.first.weight *= torch.tensor(sizes or [1.0, 0.1, 0.03, 3.0]).reshape(4, 1, 1, 1)
         model.first.bias.fill_(0.5)
-    watch = watch_channels(model, [(torch.randn(2, 3, 6, 6),)], RULES)
-    return Chains(watch, model, limited_modules(watch, has_limits=True))
+    return chains_of(model, [(torch.randn(2, 3, 6, 6),)])[0]
 
 
 def noise(found: Chains, exponents: np.ndarray) -> float:

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.mixed_precision.flow import watch_flow
-from linger.tuning.mixed_precision.units import ChipWidths, Unit, units_of
 from tests.support.chip import add_wide_chip
 from tests.support.noisy_layers import quantized_copy
+from tests.support.tuning import ChipWidths, Unit, units_of, watch_flow
 
 
 class Wires(nn.Module):

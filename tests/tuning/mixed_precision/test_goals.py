@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linger.tuning.mixed_precision.goals import read_goal
-from linger.tuning.remedy import OutputError
+from tests.support.tuning import OutputError, read_goal
 
 
 def test_a_goal_in_decibels_holds_for_every_output() -> None:

@@ -12,7 +12,8 @@ from torch import nn
 
 from linger.tuning.mixed_precision.goals import Goal
 from linger.tuning.mixed_precision.search import Ranking, Search, rank
-from linger.tuning.mixed_precision.units import ACTIVATIONS, WEIGHTS, BitModel, Choice, Unit
+from linger.tuning.mixed_precision.units import ACTIVATIONS, WEIGHTS, BitModel, Choice
+from tests.support.tuning import Unit
 
 
 def unit(name: str, what: str = WEIGHTS, size: int = 10) -> Unit:

@@ -25,9 +25,9 @@ from linger.cli.arguments.options import (
     ARRAYS,
     DATA_FORMS,
     IMAGES,
+    SCALES,
     SOUNDS,
     ImageOptions,
-    Scale,
     SoundOptions,
     files_in,
     require_data,
@@ -163,15 +163,6 @@ _HOLD_16_BITS = ("PNG", "PPM")
 """Formats whose 16 bits Pillow may give as 32."""
 
 
-_PRESETS: dict[Scale, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
-    Scale.unit: (255.0, (0.0,), (1.0,)),
-    Scale.byte: (1.0, (0.0,), (1.0,)),
-    Scale.signed: (255.0, (0.5,), (0.5,)),
-    Scale.imagenet: (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
-"""What bytes are divided by, then the mean that is taken away and the deviation that the rest is divided by."""
-
-
 def read_images(folder: Path, files: list[Path], options: ImageOptions) -> Samples:
     """The images [samples, channels, height, width], with labels where every image lies in a sub-folder, its class."""
     mean, std, divisor = _normalization(options)
@@ -206,7 +197,7 @@ def _zeros(shape: tuple[int, ...], refusal: str) -> NDArray[np.float32]:
 
 def _normalization(options: ImageOptions) -> tuple[NDArray[Any], NDArray[Any], float]:
     """Mean and deviation for each channel, and what bytes are divided by."""
-    divisor, usual_mean, usual_std = _PRESETS[options.scale]
+    divisor, usual_mean, usual_std = SCALES[options.scale]
     mean, std = (
         (usual_mean if options.mean is None else options.mean),
         (usual_std if options.std is None else options.std),
@@ -348,15 +339,15 @@ def _headers(folder: Path, files: list[Path], options: SoundOptions) -> list[_So
         sounds.append(sound)
         if options.rate not in (None, sound.rate):
             wrong.append(f"{file.name} ({sound.rate} samples per second)")
-    if wrong:
-        wanted = "" if options.rate is None else f" at {options.rate} samples per second"
-        raise UsageError(
-            f"{len(wrong)} of {len(files)} sounds cannot be read{wanted}: {listing(wrong)}. Give PCM files of one rate; "
-            "linger does not resample."
-        )
-    if len({sound.rate for sound in sounds}) > 1:
-        listed = [f"{sound.file.name} {sound.rate}" for sound in sounds]
-        raise UsageError(f"{folder}: sounds of different rates: {listing(listed, limit=8)}. Give files of one rate.")
+    rate = "" if options.rate is None else f" at {options.rate} samples per second"
+    refuse_if(
+        wrong,
+        f"{len(wrong)} of {len(files)} sounds cannot be read{rate}: {listing(wrong)}. Give PCM files of one rate; "
+        "linger does not resample.",
+    )
+    rates = {f"{sound.file.name} {sound.rate}": sound.rate for sound in sounds}
+    is_mixed = len(set(rates.values())) > 1
+    refuse_if(is_mixed, f"{folder}: sounds of different rates: {listing(rates, limit=8)}. Give files of one rate.")
     return sounds
 
 

@@ -12,7 +12,6 @@ import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,9 +69,14 @@ Machine = Annotated[
 ]
 
 
+def named_options(**given: object) -> list[str]:
+    """The options that have a value, as they are written on the command line."""
+    return [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+
+
 def one_of(command: str, **given: object) -> None:
     """Refuse two options that exclude each other; the names are those of the options without dashes."""
-    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+    named = named_options(**given)
     refuse_if(len(named) > 1, f"{command}: {' and '.join(named)} exclude each other. Choose one.")
 
 
@@ -94,13 +98,13 @@ def read_feeds(path: Path, session: Session) -> dict[str, NDArray[Any]]:
     raise UsageError(f"{path}: it holds {', '.join(arrays) or 'nothing'}; the model's inputs are {', '.join(names)}.")
 
 
-def read_shapes(texts: Sequence[str], session: Session) -> dict[str, tuple[int, ...]]:
+def read_shapes(texts: Sequence[str] | None, session: Session) -> dict[str, tuple[int, ...]]:
     """The shapes of all inputs of a session: those in the texts, which must fit, and for the others the generated ones."""
     from linger.verification.feeds import generated_shapes
 
     declared = {i.name: i.shape for i in session.get_inputs()}
     shapes, wrong = generated_shapes(session), []
-    for text in texts:
+    for text in texts or ():
         name, _, sizes = text.rpartition("=")
         name = next(iter(declared)) if not name and len(declared) == 1 else name
         given = tuple(map(int, re.split("[x×]", sizes))) if _SIZES.fullmatch(sizes) else ()
@@ -127,13 +131,13 @@ SOUNDS = (".wav",)
 _FEW_SIZES = re.compile(r"\d+(?:[x×]\d+){0,3}")
 
 
-class Scale(StrEnum):
-    """What the numbers of a pixel become before mean and deviation."""
-
-    unit = "unit"
-    byte = "byte"
-    signed = "signed"
-    imagenet = "imagenet"
+SCALES: dict[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
+    "unit": (255.0, (0.0,), (1.0,)),
+    "byte": (1.0, (0.0,), (1.0,)),
+    "signed": (255.0, (0.5,), (0.5,)),
+    "imagenet": (255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""What bytes are divided by, then the mean that is taken away and the deviation that the rest is divided by."""
 
 
 @dataclass(frozen=True)
@@ -143,14 +147,14 @@ class ImageOptions:
     Attributes:
         size: Height and width; None: all images have the same size, and keep it.
         is_grey: One channel instead of red, green and blue.
-        scale: Range of the numbers.
+        scale: Range of the numbers, by its name in `SCALES`.
         mean, std: Per channel or one for all; None: those of the range.
         limit: Images at most.
     """
 
     size: tuple[int, int] | None = None
     is_grey: bool = False
-    scale: Scale = Scale.unit
+    scale: str = "unit"
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     limit: int | None = None

@@ -112,30 +112,28 @@ def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[C
 def _plan_nodes(model: ir.Model, source: str, to: str) -> tuple[list[tuple[ir.Node, Plan]], list[Finding]]:
     """Return a plan for every node that can be converted, and the findings; change nothing."""
     nodes = {scope: list(scope_nodes(model, scope)) for scope in user_scopes(model)}
-    values: list[ir.Value | None] = [*model.graph.inputs, *model.graph.initializers.values()]
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
     for node in chain.from_iterable(nodes.values()):
-        values += (*node.inputs, *node.outputs)
-    names = Names(value.name or "" for value in values if value is not None)
-    widths = _widths(model) if to == NEWER else {}
+        values += filter(None, (*node.inputs, *node.outputs))
+    names, widths = Names(value.name for value in values if value.name), _widths(model, to)
     plans: list[tuple[ir.Node, Plan]] = []
     findings: list[Finding] = []
     for scope, own in nodes.items():
         rewriter = NodeRewriter(model, scope, names, widths)
-        for node in (node for node in own if is_node_of(node, source, model)):
-            try:
-                plan = _PLANNERS[to](node, rewriter)
-            except NoEquivalent as obstacle:
-                findings.append(Finding(ERROR, describe(node), obstacle.reason, obstacle.remedy))
-                continue
-            plans.append((node, plan))
-            findings += [Finding(WARNING, describe(node), reason, remedy) for reason, remedy in plan.doubts]
+        for node in own:
+            if is_node_of(node, source, model):
+                try:
+                    plans.append((node, _PLANNERS[to](node, rewriter)))
+                except NoEquivalent as obstacle:
+                    findings.append(Finding(ERROR, describe(node), obstacle.reason, obstacle.remedy))
+    findings += [Finding(WARNING, describe(node), *doubt) for node, plan in plans for doubt in plan.doubts]
     return plans, findings
 
 
-def _widths(model: ir.Model) -> dict[ir.Value, int]:
-    """Return the widths of quantized tensors, also in branches and loops; empty for an unsorted model."""
+def _widths(model: ir.Model, to: str) -> dict[ir.Value, int]:
+    """The widths of quantized tensors, also in branches and loops, for nodes that state them; empty for an unsorted model."""
     try:
-        facts = propagate(model).facts
+        facts = propagate(model).facts if to == NEWER else {}
     except GraphError:
         return {}
     return {value: fact.bits for value, fact in facts.items() if fact.is_quantized and fact.bits is not None}

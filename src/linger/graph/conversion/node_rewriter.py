@@ -437,8 +437,7 @@ def width_of(value: ir.Value | None) -> int:
         stated = _stated_width(maker)
         if stated is not None:
             return stated
-        is_move = maker.op_type in _MOVES or (is_dialect(maker) and is_known(maker.op_type))
-        if not maker.inputs or not is_move:  # only a move's output has the width of its first input
+        if not _is_move(maker):
             break
         value = maker.inputs[0]
     if value is None or value.dtype in (None, ir.DataType.UNDEFINED):
@@ -446,6 +445,11 @@ def width_of(value: ir.Value | None) -> int:
     if value.dtype == ir.DataType.STRING:
         raise NoEquivalent(f"{value.name!r} holds texts, not integers", EXPORT_AGAIN)
     return int(value.dtype.itemsize * 8)
+
+
+def _is_move(node: ir.Node) -> bool:
+    """Whether a node's output has the width of its first input; the node may be of any domain."""
+    return bool(node.inputs) and (node.op_type in _MOVES or (is_dialect(node) and is_known(node.op_type)))
 
 
 def _stated_width(node: ir.Node) -> int | None:

@@ -398,7 +398,8 @@ def _newer_plain(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) 
     real = [str(i) for i, value in enumerate(node.inputs) if value is not None and value.dtype == ir.DataType.FLOAT]
     if real:
         raise NoEquivalent(f"its input {listing(real)} is real; {newer.name} takes integers only", _KEEP)
-    names = [f"x_{i}_bits" for i in range(len(node.inputs))] if op.is_variadic else [f"{n}_bits" for n in newer.inputs]
+    inputs = [f"x_{i}" for i in range(len(node.inputs))] if op.is_variadic else newer.inputs
+    names = list(map("{}_bits".format, inputs))
     if op.has_attribute("data_bits") and "data_bits" in node.attributes:  # what the node states holds for all inputs
         return plan_as_newer(node, newer, op, dict.fromkeys(names[: len(node.inputs)], known(node, "data_bits")))
     return plan_as_newer(node, newer, op, dict(zip(names, map(rewriter.width, node.inputs), strict=False)))

@@ -272,7 +272,7 @@ def stated_formats(node: ir.Node) -> StatedFormats:
 
 def _of_older(node: ir.Node) -> StatedFormats:
     """Read the formats as the op's file declares them; for an unknown op, by the names of its attributes."""
-    op = _older_op(node.op_type) if node.domain != NEWER else None
+    op = _older_op(node.op_type, node.domain)
     if op is not None and op.output_bits is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     names = _input_names(node, op)
@@ -285,8 +285,8 @@ def _of_older(node: ir.Node) -> StatedFormats:
 
 
 @cache
-def _older_op(op_type: str) -> Op | None:
-    return find_op(op_type) if is_known(op_type) else None
+def _older_op(op_type: str, domain: str) -> Op | None:
+    return find_op(op_type) if domain != NEWER and is_known(op_type) else None
 
 
 def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
@@ -369,23 +369,21 @@ def _default_bits(op: Op | None) -> int | None:
 
 def unknown_arithmetic(node: ir.Node) -> list[str]:
     """Reasons why the arithmetic of an older node is unknown: its rounding mode, or its chip, is unknown."""
-    arithmetic = [node.attributes.data.get(name) for name in ("platform", "platform_quant", "quant_mode")]
-    given = [attribute for attribute in arithmetic if attribute is not None and not attribute.is_ref()]
-    if not given:
-        return []
-    variants = find_op(node.op_type).variants
-    possible = {"platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()), "quant_mode": (QUANT_MODE,)}
-    if variants:  # other ops compute the same on every chip
-        possible["platform"] = (DEFAULT_PLATFORM, *variants)
     wrong = []
-    for attribute in given:
-        name, value = attribute.name, attribute.value
+    for name in ("platform", "platform_quant", "quant_mode"):
+        attribute = node.attributes.data.get(name)
+        if attribute is None or attribute.is_ref():
+            continue
+        value, variants = attribute.value, find_op(node.op_type).variants
+        possible = {
+            "platform": (DEFAULT_PLATFORM, *variants) if variants else (value,),  # others compute alike on every chip
+            "platform_quant": (PLATFORM_QUANT, PLATFORM_QUANT.upper()),
+            "quant_mode": (QUANT_MODE,),
+        }[name]
         if not isinstance(value, str):
             wrong.append(f"{name} is of kind {attribute.type.name.lower()}, not string")
-        elif name in possible and value not in possible[name]:
-            wrong.append(
-                f"what it computes with {name}={value!r:.80} is not known, only with {listing(possible[name])}"
-            )
+        elif value not in possible:
+            wrong.append(f"what it computes with {name}={value!r:.80} is not known, only with {listing(possible)}")
     return wrong
 
 

@@ -117,15 +117,16 @@ def drop_unused(
         upstream: Also remove what only the removed nodes needed.
     """
     removed: dict[ir.Node, None] = {}
-    waiting = list(values)
+    waiting = list(filter(None, values))
     while waiting:
         value = waiting.pop()
-        if value is None or is_used(value) or value.is_graph_input():
+        if is_used(value) or value.is_graph_input():
             continue
         node = value.producer()
-        if node is None and value.graph is not None:
-            value.graph.initializers.pop(value.name or "", None)
-        elif node is not None and node not in removed and _may_go(node, constants_only=constants_only):
+        if node is None:
+            if value.graph is not None:
+                value.graph.initializers.pop(value.name or "", None)
+        elif node not in removed and _may_go(node, constants_only=constants_only):
             waiting += inputs_within(node) if upstream else ()
             release_inputs(node)
             removed[node] = None

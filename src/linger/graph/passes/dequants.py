@@ -395,14 +395,17 @@ def _is_dialect_pair(first: ir.Node, second: ir.Node, facts: Callable[[], Propag
     """Whether every integer of a width comes back from Dequant and Quant, in the same storage."""
     if not is_dialect(first) or not is_dialect(second) or (first.op_type, second.op_type) != (DEQUANT, QUANT):
         return False
-    q, dequant, quant = first.inputs[0] if first.inputs else None, _settings(first), _settings(second)
+    q, dequant, quant = next(iter(first.inputs), None), _settings(first), _settings(second)
     if q is None or dequant is None or quant is None or dequant["scale_o"] != quant["scale_x"]:
         return False
-    held, bits = facts().fact(q), quant["data_bits"]
-    if q.dtype not in (None, held.element) or held.bits is None:
-        return False  # the file contradicts itself, or the width is not known
-    is_exact = bits <= _WIDEST_EXACT and _SMALLEST_SCALE <= quant["scale_x"] <= _LARGEST_SCALE
-    return is_exact and storage_bits(held.bits) == storage_bits(bits) and held.bits <= bits
+    fact = facts().fact(q)
+    held = None if q.dtype not in (None, fact.element) else fact.bits  # else the file contradicts itself
+    return held is not None and _comes_back(held, quant["data_bits"], quant["scale_x"])
+
+
+def _comes_back(held: int, bits: int, scale: float) -> bool:
+    is_exact = bits <= _WIDEST_EXACT and _SMALLEST_SCALE <= scale <= _LARGEST_SCALE
+    return is_exact and storage_bits(held) == storage_bits(bits) and held <= bits
 
 
 def _settings(node: ir.Node) -> dict[str, Any] | None:

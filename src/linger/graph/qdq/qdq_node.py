@@ -240,10 +240,10 @@ class ByteFusing:
         """Look at a model as it will be once some nodes are gone."""
         nodes = [node for place in all_graphs(model) for node in place.graph if node not in gone]
         real = _spread((node.outputs[0] for node in nodes if is_qdq(node, DEQUANTIZE)), _moved_to)
-        joined = [node for node in nodes if _computes(node) and not real.isdisjoint(node.inputs)]
-        self.results = _results(joined, real) if joined else set()
-        signed = [node.outputs[0] for node in filter(_makes_signed_bytes, nodes if joined else ())]
-        self.signed = _spread(signed, _moved_or_dequantized)
+        joined = [node for node in filter(_computes, nodes) if not real.isdisjoint(node.inputs)]
+        signed = filter(_makes_signed_bytes, nodes if joined else ())
+        self.results = _results(joined, real)
+        self.signed = _spread((node.outputs[0] for node in signed), _moved_or_dequantized)
 
     def holds(self, values: Iterable[ir.Value | None]) -> bool:
         """Whether ONNX Runtime might join other ops if one of these tensors had other readers."""
@@ -251,7 +251,7 @@ class ByteFusing:
 
 
 def _results(joined: list[ir.Node], real: set[ir.Value]) -> set[ir.Value]:
-    moved = {value for value in real if not is_made_by(value, DEQUANTIZE)}
+    moved = {value for value in real if joined and not is_made_by(value, DEQUANTIZE)}
     return moved | _spread((output for node in joined for output in node.outputs), _moved_to)
 
 

@@ -26,6 +26,7 @@ from linger.numeric.c.nodes import (
     broadcast,
     dyadic,
     is_inside,
+    longer_axes,
     size_of,
 )
 from linger.numeric.c.scope import Draft
@@ -34,7 +35,6 @@ from linger.numeric.c.views import (
     Fixed,
     Halves,
     Ladder,
-    Move,
     Number,
     Quotient,
     Real,
@@ -137,8 +137,13 @@ class CArithmetic:
             made = Node(node.rule, (), x.shape, interval=node.interval, known=known, is_real=node.is_real)
             made.buffer = node.buffer
             return made
-        if _longer_axes(x.shape) == _longer_axes(node.shape):
-            return Node(View(_ones_moved(node.shape, x.shape)), (node,), x.shape)
+        if longer_axes(x.shape) == longer_axes(node.shape):
+
+            def without_ones(index: tuple[str, ...]) -> tuple[str, ...]:
+                longer = iter([i for i, n in zip(index, x.shape, strict=True) if n != 1])
+                return tuple("0" if n == 1 else next(longer) for n in node.shape)
+
+            return Node(View(without_ones), (node,), x.shape)
         node.needs_buffer = True
         return Node(Reshaped(), (node,), x.shape)
 
@@ -536,17 +541,3 @@ def _below_max(a: Number, b: Number) -> int | None:
     """The axis along which b is the largest a."""
     rule = b.node.rule
     return rule.axis if isinstance(rule, Total) and rule.is_largest and b.node.args[0] is a.node else None
-
-
-def _longer_axes(shape: Shape) -> Shape:
-    return tuple(n for n in shape if n != 1)
-
-
-def _ones_moved(source: Shape, target: Shape) -> Move:
-    """The place in a shape that differs from the target's by axes of size 1 only."""
-
-    def move(index: tuple[str, ...]) -> tuple[str, ...]:
-        longer = iter([i for i, n in zip(index, target, strict=True) if n != 1])
-        return tuple("0" if n == 1 else next(longer) for n in source)
-
-    return move

@@ -179,7 +179,7 @@ class Buffer:
         """How far apart neighbors on each axis lie, read in a shape that may have other axes of size 1; None for other shapes."""
         if self.order is None:
             return tuple(step if n != 1 else 0 for step, n in zip(natural_strides(shape), shape, strict=True))
-        if _longer(shape) != _longer(self.shape):
+        if longer_axes(shape) != longer_axes(self.shape):
             return None
         steps = iter(
             [step for step, n in zip(ordered_strides(self.shape, self.order), self.shape, strict=True) if n != 1]
@@ -249,7 +249,8 @@ def _position(index: tuple[str, ...], strides: Shape) -> str:
     return bare(" + ".join(parts)) if len(parts) == 1 else " + ".join(parts) or "0"
 
 
-def _longer(shape: Shape) -> Shape:
+def longer_axes(shape: Shape) -> Shape:
+    """The sizes that are not 1."""
     return tuple(n for n in shape if n != 1)
 
 
@@ -293,25 +294,16 @@ class Tables:
 
     def lines(self, used: frozenset[str]) -> list[str]:
         """The definitions of those that are used."""
-        return [
-            line
-            for (ctype, values), name in self._names.items()
-            if name in used
-            for line in _definition(name, ctype, values)
-        ]
-
-
-def _definition(name: str, ctype: str, values: tuple[int, ...]) -> list[str]:
-    width = ctype if ctype in (INT32, "int64_t") else INT32
-    texts = [literal(v, width) for v in values]
-    rows, row = [], ""
-    for text in texts:
-        if len(row) + len(text) > 110:
-            rows.append(row)
-            row = ""
-        row += f" {text},"
-    rows.append(row)
-    return [f"static const {ctype} {name}[{len(values)}] = {{", *(f"   {r}" for r in rows), "};"]
+        lines = []
+        for (ctype, values), name in self._names.items():
+            if name in used:
+                rows = [""]
+                for text in (literal(v, INT64 if ctype == INT64 else INT32) for v in values):
+                    if len(rows[-1]) + len(text) > 110:
+                        rows.append("")
+                    rows[-1] += f" {text},"
+                lines += [f"static const {ctype} {name}[{len(values)}] = {{", *(f"   {row}" for row in rows), "};"]
+        return lines
 
 
 Array = NDArray[Any]
@@ -356,6 +348,9 @@ class Place(Protocol):
 
     def helper(self, name: str) -> str:
         """The name of a helper function, which will be written too."""
+
+    def fill(self, node: Node, target: Target) -> None:
+        """Write every element of a node into an array."""
 
     def refuse(self, reason: str) -> Exception:
         """The error to raise where there is no C for this."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import reduce
+from itertools import accumulate
 
 from linger.numeric.c import rules
 from linger.numeric.c.nodes import (
@@ -38,13 +39,6 @@ Move = Callable[[tuple[str, ...]], tuple[str, ...]]
 """From the index of an element to the one of the tensor it is taken from."""
 Search = Callable[[Place, tuple[str, ...]], tuple[str, ...]]
 """The same where the index is computed from numbers that the function reads."""
-
-
-class Filling(Protocol):
-    """What a tensor that is written part by part needs of the writer."""
-
-    def fill(self, node: Node, target: Target) -> None:
-        """Write every element of a node into an array."""
 
 
 def axes_of(index: Index) -> tuple[str, ...]:
@@ -103,7 +97,7 @@ class Joined(Rule):
     def write(self, place: Place, node: Node, index: Index) -> str:
         raise AssertionError("joined tensors are read from an array")
 
-    def fill(self, writer: Filling, node: Node, target: Target) -> None:
+    def fill(self, writer: Place, node: Node, target: Target) -> None:
         """Each part into its own place."""
         done = 0
         for part in node.args:
@@ -127,7 +121,7 @@ class Padded(Rule):
     def write(self, place: Place, node: Node, index: Index) -> str:
         raise AssertionError("padded tensors are read from an array")
 
-    def fill(self, writer: Filling, node: Node, target: Target) -> None:
+    def fill(self, writer: Place, node: Node, target: Target) -> None:
         """The border everywhere, then what lies inside it."""
         x, value = node.args
         first = target.offsets or (0,) * len(node.shape)
@@ -173,34 +167,19 @@ def sliced(node: Node, axis: int, start: int, size: int) -> Node:
     if node.shape[axis] == 1:
         return node
     shape = (*node.shape[:axis], size, *node.shape[axis + 1 :])
-    part = _part(node, axis, start, size)
-    if part is not None:
-        return part
+    if isinstance(node.rule, Joined) and node.rule.axis == axis:
+        ends = accumulate(part.shape[axis] for part in node.args)
+        for part, end in zip(node.args, ends, strict=True):
+            if end - part.shape[axis] == start and part.shape[axis] == size:  # the slice is what was joined
+                return part
     if node.rule.is_elementwise and node.buffer is None:
-        return _sliced_arguments(node, axis, start, size)
+        last = len(node.shape) - axis
+        args = [sliced(a, len(a.shape) - last, start, size) if len(a.shape) >= last else a for a in node.args]
+        if isinstance(node.rule, rules.Scale) and isinstance(args[0].rule, rules.Constant):
+            return Node(rules.Constant(args[0].rule.value << node.rule.bits), (), shape)
+        return Node(node.rule, args, shape, is_real=node.is_real)
     by = tuple(start if i == axis else 0 for i in range(len(shape)))
     return Node(View(lambda index: shifted_index(index, by)), (node,), shape, is_real=node.is_real)
-
-
-def _sliced_arguments(node: Node, axis: int, start: int, size: int) -> Node:
-    shape = (*node.shape[:axis], size, *node.shape[axis + 1 :])
-    last = len(node.shape) - axis
-    args = [sliced(a, len(a.shape) - last, start, size) if len(a.shape) >= last else a for a in node.args]
-    if isinstance(node.rule, rules.Scale) and isinstance(args[0].rule, rules.Constant):
-        return Node(rules.Constant(args[0].rule.value << node.rule.bits), (), shape)
-    return Node(node.rule, args, shape, is_real=node.is_real)
-
-
-def _part(node: Node, axis: int, start: int, size: int) -> Node | None:
-    """The tensor that a slice of joined ones is."""
-    if not (isinstance(node.rule, Joined) and node.rule.axis == axis):
-        return None
-    done = 0
-    for part in node.args:
-        if done == start and part.shape[axis] == size:
-            return part
-        done += part.shape[axis]
-    return None
 
 
 Accumulate = Callable[[Place, Node, tuple[str, ...]], str]
@@ -351,13 +330,12 @@ def by_cases(node: Node, factor: Node) -> Interval:
     `factor` is an argument that compares some number with constants, or looks numbers up. Between two constants, and at
     one place of a table, it is one number; the interval is that of all cases together.
     """
-    result, done = node.interval, set()
-    for found in walk(factor):
-        variable, steps = _compared(found)
-        if variable is not None and variable not in done and id(variable) in node.below:
-            done.add(variable)
-            result = meet(result, _joined(node, variable, steps | _steps_on(factor, variable)))
-    return result
+    steps_of: dict[Node, set[int]] = {}
+    for each in walk(factor):
+        variable, steps = _compared(each)
+        if variable is not None and id(variable) in node.below:
+            steps_of.setdefault(variable, set()).update(steps)
+    return reduce(meet, (_joined(node, variable, steps) for variable, steps in steps_of.items()), node.interval)
 
 
 def _compared(node: Node) -> tuple[Node | None, set[int]]:
@@ -369,14 +347,6 @@ def _compared(node: Node) -> tuple[Node | None, set[int]]:
     if isinstance(node.rule, Select) and isinstance(node.args[1].rule, Constant):
         return node.args[0], {node.args[1].rule.value}
     return None, set()
-
-
-def _steps_on(power: Node, variable: Node) -> set[int]:
-    found: set[int] = set()
-    for node in walk(power):
-        compared, steps = _compared(node)
-        found |= steps if compared is variable else set()
-    return found
 
 
 def _joined(node: Node, variable: Node, steps: set[int]) -> Interval:

@@ -42,12 +42,6 @@ _MATRIX = 2
 _AXES_ARE_AN_INPUT = 13
 
 
-def _known_size(x: OnnxValue, axis: int) -> int | None:
-    shape = None if x.value is None else x.value.shape
-    size = None if shape is None else shape[axis]
-    return size if isinstance(size, int) else None
-
-
 @dataclass(frozen=True)
 class _Grid:
     """Where each place of a [first, second] grid lies in time and batch, and how large both are."""
@@ -67,14 +61,6 @@ _LARGEST_FACTOR = 127.0 / 128.0
 
 _TIE = 2.0**-8
 """What a tanh is raised by: o·(tanh + 2^-8) is above a tie and below the next number, and float32 holds it."""
-
-
-@dataclass(frozen=True)
-class _Gates:
-    """Steps of the input that hold places in a table, and the gates at (state, step)."""
-
-    steps: OnnxValue
-    at: Callable[[OnnxValue, OnnxValue], Values]
 
 
 @dataclass(frozen=True)
@@ -167,19 +153,6 @@ class OnnxKernel(OnnxProducts):
         zero, one = self.constant(0, INT64), self.constant(1, INT64)
         return self._reshape(self.emit("Range", [zero, size, one], INT64), shape)
 
-    def _step_grid(self, x: OnnxValue, batch_first: tuple[OnnxValue, OnnxValue]) -> _Grid:
-        """[time, batch] for sequences x."""
-        first, second = self._size(x, 0), self._size(x, 1)
-        steps, rows = self._mix(batch_first, second, first), self._mix(batch_first, first, second)
-        return _Grid(self._range(steps, [-1, 1]), self._range(rows, [1, -1]), steps, rows)
-
-    def _sequence_grid(self, y: OnnxValue, batch_first: tuple[OnnxValue, OnnxValue]) -> _Grid:
-        """[batch, time] or [time, batch] for steps y."""
-        steps, rows = self._size(y, 0), self._size(y, 1)
-        first = self._range(self._mix(batch_first, rows, steps), [-1, 1])
-        second = self._range(self._mix(batch_first, steps, rows), [1, -1])
-        return _Grid(self._mix(batch_first, second, first), self._mix(batch_first, first, second), steps, rows)
-
     def _turned(self, grid: _Grid, lengths: OnnxValue | None, go_forward: Flag) -> tuple[OnnxValue, OnnxValue | None]:
         """Time at each place in the order of the pass, and whether it is inside the sequence."""
         if lengths is None:
@@ -203,11 +176,15 @@ class OnnxKernel(OnnxProducts):
         return lengths is None and batch_first == 0 and go_forward == 1
 
     def to_steps(self, x: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
-        self.batch = _known_size(x, 0 if batch_first else 1) if isinstance(batch_first, int) else None
+        shape = None if x.value is None else x.value.shape
+        size = shape[0 if batch_first else 1] if shape is not None and isinstance(batch_first, int) else None
+        self.batch = size if isinstance(size, int) else None
         if self._is_in_order(lengths, batch_first, go_forward):
             return x
         is_batch_first = self._flag(batch_first)
-        grid = self._step_grid(x, is_batch_first)
+        first, second = self._size(x, 0), self._size(x, 1)
+        steps, rows = self._mix(is_batch_first, second, first), self._mix(is_batch_first, first, second)
+        grid = _Grid(self._range(steps, [-1, 1]), self._range(rows, [1, -1]), steps, rows)  # [time, batch]
         time, _ = self._turned(grid, lengths, go_forward)
         in_batches = self.add(self.mul(grid.batch, grid.steps), time)
         in_steps = self.add(self.mul(time, grid.rows), grid.batch)
@@ -216,19 +193,21 @@ class OnnxKernel(OnnxProducts):
     def from_steps(self, y: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
         if self._is_in_order(lengths, batch_first, go_forward):
             return y
-        grid = self._sequence_grid(y, self._flag(batch_first))
+        flag = self._flag(batch_first)
+        steps, rows = self._size(y, 0), self._size(y, 1)
+        first = self._range(self._mix(flag, rows, steps), [-1, 1])
+        second = self._range(self._mix(flag, steps, rows), [1, -1])
+        # places by batch and time, or by time and batch
+        grid = _Grid(self._mix(flag, second, first), self._mix(flag, first, second), steps, rows)
         time, inside = self._turned(grid, lengths, go_forward)
         index = self.add(self.mul(time, grid.rows), grid.batch)
         ordered = self._rows_of(y, index)
         if inside is None:
             return ordered
-        places = self._unsqueeze(inside)
+        # [first, second] → [first, second, 1], the same at every opset
+        shape = self.emit("Concat", [self._shape(inside), self.constant([1], INT64)], INT64, axis=0)
+        places = self.emit("Reshape", [inside, shape], inside.dtype)
         return self.emit("Where", [places, ordered, self.constant(0, y.dtype)], y.dtype)
-
-    def _unsqueeze(self, x: OnnxValue) -> OnnxValue:
-        """[first, second] → [first, second, 1], the same at every opset."""
-        shape = self.emit("Concat", [self._shape(x), self.constant([1], INT64)], INT64, axis=0)
-        return self.emit("Reshape", [x, shape], x.dtype)
 
     def at_end(self, y: OnnxValue, lengths: OnnxValue) -> OnnxValue:
         rows = self._size(y, 1)
@@ -246,16 +225,13 @@ class OnnxKernel(OnnxProducts):
         )
         return OnnxValue(self.narrow_type, made)
 
-    def squeeze_first(self, x: OnnxValue) -> OnnxValue:
-        return self._with_axis("Squeeze", x)
-
-    def unsqueeze_first(self, x: OnnxValue) -> OnnxValue:
-        return self._with_axis("Unsqueeze", x)
-
-    def _with_axis(self, op_type: str, x: OnnxValue) -> OnnxValue:
+    def squeeze_first(self, x: OnnxValue, *, op_type: str = "Squeeze") -> OnnxValue:
         if self.opset >= _AXES_ARE_AN_INPUT:
             return self.emit(op_type, [x, self.constant([0], INT64)], x.dtype)
         return self.emit(op_type, [x], x.dtype, axes=(0,))
+
+    def unsqueeze_first(self, x: OnnxValue) -> OnnxValue:
+        return self.squeeze_first(x, op_type="Unsqueeze")
 
     # the loop
     def scan(
@@ -314,23 +290,23 @@ class OnnxKernel(OnnxProducts):
         float32 holds it. The output is rounded by Round, to even; at a tie o·(tanh + 2^-8) is already above it, unless
         o = 0, where there is none.
         """
-        sigmoid, tanh = self._curve(cell.sigmoid, 1.0 / _Q7), self.table(cell.tanh)
+        sigmoid, tanh = self._sigmoid(cell), self.table(cell.tanh)
         reach = self._reach(cell)
         tables = self._tables(cell, (sigmoid, sigmoid, tanh, sigmoid), reach)
-        gates = self._gates(cell, tables, reach, self._limited(cell, sequence, reach))
+        of_steps, gates_at = self._gates(cell, tables, reach, self._limited(cell, sequence, reach))
         raised = self.add(self._edges(tanh, (0, int(_PLACES) + 1 - len(cell.tanh))), self.narrow(self._tie(cell)))
         outer = self.entries(self.mul(raised, self._to_output(cell)), self._first_gate(cell))
         finish = self._finish(cell, lambda x: self.emit("Round", [x], x.dtype), has_bounds=self._is_within(cell))
 
         def step(carried: Values, items: Values) -> tuple[Values, Values]:
-            i, f, g, o = gates.at(carried[0], items[0])
+            i, f, g, o = gates_at(carried[0], items[0])
             s = self.add(self.mul(f, carried[1]), self.mul(i, g))
             part = self.emit("HardSigmoid", [s], s.dtype, alpha=16 / _PLACES, beta=(0.5 - cell.low) / _PLACES)
             h = self.mul(o, outer(self.mul(part, self.constant(_PLACES, FLOAT))))
             c = self.add(s, self.constant(0.5, FLOAT))
             return (finish(h), self.floor(c)), (h, c)[:stacked]
 
-        last, kept = self.loop(step, states, (gates.steps,))
+        last, kept = self.loop(step, states, (of_steps,))
         return last, (finish(kept[0]), *map(self.floor, kept[1:]))
 
     def _gru(self, cell: Cell[OnnxValue], states: Values, sequence: OnnxValue) -> tuple[Values, Values]:
@@ -338,12 +314,12 @@ class OnnxKernel(OnnxProducts):
 
         Its sum with the input is one sum of float32: exact within the ends of the curve, and beyond them on the right side.
         """
-        sigmoid, tanh = self._curve(cell.sigmoid, 1.0 / _Q7), self.table(cell.tanh)
+        sigmoid, tanh = self._sigmoid(cell), self.table(cell.tanh)
         reach = self._reach(cell)
         limited = self._limited(cell, sequence, reach)
         tables = self._tables(cell, (sigmoid, sigmoid), reach, has_product=True)
         is_summed = self._by_gate(cell, [self.constant(v, FLOAT) for v in (1.0, 1.0, 0.0)])
-        gates = self._gates(cell, tables, reach, self.mul(limited, is_summed))
+        of_steps, gates_at = self._gates(cell, tables, reach, self.mul(limited, is_summed))
         of_n = self.add(self.split(limited, 3, -1)[2], self.constant(0.5 - cell.low, FLOAT))
         inner, last_place = self.entries(tanh, self._first_gate(cell)), float(len(cell.tanh) - 1)
         to_q7, to_output = self._to_q7(cell), self._to_output(cell)
@@ -351,7 +327,7 @@ class OnnxKernel(OnnxProducts):
         finish = self._finish(cell, self.floor, has_bounds=is_bounded)
 
         def step(carried: Values, items: Values) -> tuple[Values, Values]:
-            r, z, h_n = gates.at(carried[0], items[0])
+            r, z, h_n = gates_at(carried[0], items[0])
             place = self.clip(
                 self.add(self.mul(r, h_n), items[1]), self.constant(0.0, FLOAT), self.constant(last_place, FLOAT)
             )
@@ -360,7 +336,7 @@ class OnnxKernel(OnnxProducts):
             h = self.add(self._scaled(after, to_output), self.constant(0.5, FLOAT))
             return (finish(h),), (h,)
 
-        last, (kept,) = self.loop(step, states, (gates.steps, of_n))
+        last, (kept,) = self.loop(step, states, (of_steps, of_n))
         return last, (finish(kept),)
 
     # numbers
@@ -413,16 +389,15 @@ class OnnxKernel(OnnxProducts):
         return self.add(self.floor(self.mul(largest, cell.factor)), self.scalar(2.0))
 
     # tables
-    def _curve(self, values: Sequence[int], factor: float) -> OnnxValue:
-        return self.mul(self.table(values), self.constant(factor, FLOAT))
+    def _sigmoid(self, cell: Cell[OnnxValue]) -> OnnxValue:
+        return self.mul(self.table(cell.sigmoid), self.constant(1.0 / _Q7, FLOAT))
 
     def _edges(self, table: OnnxValue, counts: tuple[int | OnnxValue, int | OnnxValue]) -> OnnxValue:
         """A table with its first and last number repeated so many times."""
-        vectors = [self.constant([n], INT64) if isinstance(n, int) else self._vector(n) for n in counts]
+        vectors = [
+            self.constant([n], INT64) if isinstance(n, int) else self._reshape(self.cast(n, INT64), [1]) for n in counts
+        ]
         return self.emit("Pad", [table, self.emit("Concat", vectors, INT64, axis=0)], table.dtype, mode="edge")
-
-    def _vector(self, x: OnnxValue) -> OnnxValue:
-        return self._reshape(self.cast(x, INT64), [1])
 
     def _tables(
         self, cell: Cell[OnnxValue], curves: Sequence[OnnxValue], reach: OnnxValue, *, has_product: bool = False
@@ -459,8 +434,12 @@ class OnnxKernel(OnnxProducts):
         highest = self.add(self.scalar(float(cell.low + len(cell.tanh) - 1)), reach)
         return self.clip(sequence, self.narrow(lowest), self.narrow(highest))
 
-    def _gates(self, cell: Cell[OnnxValue], tables: _Tables, reach: OnnxValue, of_input: OnnxValue) -> _Gates:
-        """Places are below 2^24, so floor and sum are exact. One Gemm gives them where every partial sum is.
+    def _gates(
+        self, cell: Cell[OnnxValue], tables: _Tables, reach: OnnxValue, of_input: OnnxValue
+    ) -> tuple[OnnxValue, Callable[[OnnxValue, OnnxValue], Values]]:
+        """Steps of the input that hold places in a table, and the gates at (state, step).
+
+        Places are below 2^24, so floor and sum are exact. One Gemm gives them where every partial sum is.
 
         A partial sum is at most all tables and the reach, and a multiple of the factor and of ½.
         """
@@ -478,4 +457,4 @@ class OnnxKernel(OnnxProducts):
             return self.add(self.floor(self.emit("Gemm", [h, matrix, offset], FLOAT)), step)
 
         steps = self.add(of_input, self.add(starts, offset) if is_one_sum else starts)
-        return _Gates(steps, lambda h, step: self.split(find(place(h, step)), count, -1))
+        return steps, lambda h, step: self.split(find(place(h, step)), count, -1)

@@ -151,7 +151,7 @@ def _take_integers(source: ir.Value, opset: int) -> str:
             node = use.node
             if _is(node, "Quant"):
                 quants.append(node)
-            elif use.idx == 0 and node.domain == "" and node.op_type in _MOVING:
+            elif (use.idx, node.domain) == (0, "") and node.op_type in _MOVING:
                 moving.append(node)
                 waiting += node.outputs
             elif node.op_type not in SHAPE_OPS:
@@ -175,15 +175,13 @@ def _quantize_outside(source: ir.Value, quants: list[ir.Node], moving: list[ir.N
     for value in (source, *_outputs(moving)):
         value.dtype = kind
     for node in quants:
-        name, moved = node.outputs[0].name, node.inputs[0]
-        _bypass(node)
-        if moved is not None and not moved.is_graph_input():
-            moved.name = name  # the result of a moving op gets the name of the integers
+        name, moved = node.outputs[0].name, _bypass(node)
+        moved.name = moved.name if moved.is_graph_input() else name  # a moving op's result gets that of the integers
     return ""
 
 
-def _bypass(node: ir.Node) -> None:
-    """Remove a node with one input; where its result is a graph output, the input gets the output's name."""
+def _bypass(node: ir.Node) -> ir.Value:
+    """Remove a node with one input, which is returned; where its result is a graph output, it gets the output's name."""
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None and node.graph is not None  # noqa: PT018 - both hold for any node of a sorted graph
     name = result.name
@@ -192,6 +190,7 @@ def _bypass(node: ir.Node) -> None:
     node.graph.remove(node, safe=True)
     if is_output and not source.is_graph_input():
         source.name, source.shape = name, result.shape  # not every op's shape can be inferred
+    return source
 
 
 def _is(node: ir.Node, op_type: str) -> bool:

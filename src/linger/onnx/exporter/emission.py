@@ -71,12 +71,10 @@ class TraceEmitter:
         given = [_as_tensor(t) for t in tensors]
         while given and given[-1] is None:
             given.pop()
-        more = {"name": name, "is_dynamic": self._is_dynamic, "parameters": dict(parameters or {})}
+        more = {"name": name, "is_dynamic": self._is_dynamic, "parameters": parameters}
         is_constant = may_be_constant and _is_tracing() and not any(map(_depends_on_values, given))
-        for tensor in given if is_constant else ():
-            node = _value(tensor).node()
-            if node.kind() == "aten::lift_fresh":  # torch.from_numpy calls it, and torch has no node for it
-                _give(tensor, next(iter(node.inputs())))
+        if is_constant:
+            _pass_lifts(given)
         function = _KEPT if is_constant else _name(len(op.outputs))
         results = getattr(torch.ops.linger, function)(given, _described(op, attributes, more))
         return results if isinstance(results, tuple) else (results,)
@@ -141,10 +139,7 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     call = json.loads(description)
     op = find_op(call["op"], call["platform"])
     attributes = op.complete({k: tuple(v) if isinstance(v, list) else v for k, v in call["attributes"].items()})
-    # tensors of other types are indices, and stay as they are
-    bits = [_STORED_BITS.get(t.dtype) if isinstance(t, Tensor) else None for t in tensors]
-    exact = [t if b is None else t.to(carrier(b)) for t, b in zip(tensors, bits, strict=True)]
-    carriers = exact if is_exact else [t.float() if isinstance(t, Tensor) else t for t in exact]
+    carriers = [_carried(tensor, is_exact=is_exact) for tensor in tensors]
     with torch.no_grad():
         result = op.body(TorchKernel(is_exact=is_exact, device=tensors[0].device), *op.arrange(carriers), **attributes)
     first, *others = result if len(op.outputs) > 1 else (result,)
@@ -153,6 +148,14 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     width = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
     # torch demands that the results of an op share no memory
     return (first.to(integer_type(width)), *(t.clone() for t in others))
+
+
+def _carried(tensor: Any, *, is_exact: bool) -> Any:
+    """A tensor of integers as the floats that carry them; tensors of other types are indices, and stay as they are."""
+    if not isinstance(tensor, Tensor):
+        return tensor
+    exact = tensor.to(carrier(_STORED_BITS[tensor.dtype])) if tensor.dtype in _STORED_BITS else tensor
+    return exact if is_exact else exact.float()
 
 
 def _as_tensor(value: Any) -> Any:
@@ -255,6 +258,14 @@ def _depends_on_values(tensor: Tensor) -> bool:
         waiting += [value.node() for value in node.inputs() if value.unique() not in visited]
         visited |= {value.unique() for value in node.inputs()}
     return False
+
+
+def _pass_lifts(tensors: Iterable[Tensor]) -> None:
+    """Let a trace take what `lift_fresh` returns, as torch.from_numpy calls it, for its input: torch has no node for it."""
+    for tensor in tensors:
+        node = _value(tensor).node()
+        if node.kind() == "aten::lift_fresh":
+            _give(tensor, next(iter(node.inputs())))
 
 
 def _is_tracing() -> bool:

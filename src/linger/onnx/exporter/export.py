@@ -20,7 +20,6 @@ import torch.onnx
 from onnx_ir.tensor_adapters import TorchTensor
 from torch import Tensor, nn
 from torch.onnx import TrainingMode
-from torch.utils._pytree import tree_leaves
 
 from linger.analysis.batches import Forward, kept_attributes
 from linger.dialect import DOMAIN, DOMAIN_VERSION
@@ -62,6 +61,7 @@ from linger.simulation import (
     preserved,
     read_call,
     run_once,
+    tensors_in,
 )
 from linger.verification.feeds import OWN_TRIALS
 
@@ -262,17 +262,15 @@ def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Ta
     """The finished file's content (None: too large for memory, already written); the model is as before afterwards."""
     was_training = bool(getattr(model, "training", False))
     with preserved(model) as runtime:
-        if runtime is None and isinstance(model, nn.Module):
-            _refuse_parts(model)
+        _refuse_parts([] if runtime is not None or not isinstance(model, nn.Module) else list(model.named_modules()))
         options = _completed(model, call, options, runtime)
         # torch's exporter passes defaults of arguments that are taken by name only as if they were taken by position
         is_wrapped = not call.is_plain or Forward.of(model).has_names_only
         subject = FlatModel(model, call) if is_wrapped else model
         if runtime is None:
-            is_training = options.training not in (None, False, TrainingMode.EVAL)
-            if options.training is TrainingMode.PRESERVE:
-                is_training = was_training
-            training = TrainingMode.TRAINING if is_training else TrainingMode.EVAL
+            modes: dict[object, bool] = {TrainingMode.PRESERVE: was_training}
+            modes |= dict.fromkeys((TrainingMode.EVAL, None, False), False)
+            training = TrainingMode.TRAINING if modes.get(options.training, True) else TrainingMode.EVAL
             return _convert_float(subject, call, replace(options, training=training), f)
         content, decisions = _trace_quantized(subject, call, options, runtime)
     proto = assemble(content, options, is_wrapped=is_wrapped)
@@ -290,9 +288,8 @@ def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Ta
     return _finished(proto, call, options, is_quantized=True)
 
 
-def _refuse_parts(model: nn.Module) -> None:
-    """Refuse a module that only holds quantized layers: the model that `init` returned knows how to write them."""
-    modules = list(model.named_modules())
+def _refuse_parts(modules: Sequence[tuple[str, nn.Module]]) -> None:
+    """Refuse a model that only holds quantized layers: the one that `init` returned knows how to write them."""
     quantized = [path or type(module).__name__ for path, module in modules if isinstance(module, QuantizedBase)]
     inside = [path for path, module in modules if runtime_of(module) is not None]
     if quantized:
@@ -305,12 +302,10 @@ def _refuse_parts(model: nn.Module) -> None:
 
 def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, runtime: Runtime | None) -> ExportOptions:
     """The options with the model's chip and a name for every input and output, checked against a run of the model."""
-    if runtime is not None and runtime.target is not None:
-        options = _with_target(options, runtime.target)
+    options = _with_target(options, None if runtime is None else runtime.target)
     check_options(options, is_quantized=runtime is not None)
     with kept_attributes(model):
-        output = run_once(model, call)
-    tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        tensors = tensors_in(run_once(model, call))
     options = _with_names(options, default_names(model, call), len(tensors))
     if options.dynamic_shapes and not options.dynamo:
         options = replace(options, dynamic_axes=declared_axes(options), dynamic_shapes=None)
@@ -318,14 +313,14 @@ def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, run
     return options if options.target is None else _with_one_sample(options, [tuple(t.shape) for t in call.tensors()])
 
 
-def _with_target(options: ExportOptions, own: str) -> ExportOptions:
+def _with_target(options: ExportOptions, own: str | None) -> ExportOptions:
     """The options with the chip that the model simulates as target, if the form is for chips; refuse another chip."""
     refuse_if(
-        options.target not in (None, own),
+        own is not None and options.target not in (None, own),
         f"export: the model computes as {own} does (linger.init), not as {options.target}. "
         f"Leave target out, or quantize the model anew with linger.init(model, target={options.target!r}).",
     )
-    is_for_chips = options.form in PACKED_FORMS and options.is_update_dequant
+    is_for_chips = own is not None and options.form in PACKED_FORMS and options.is_update_dequant
     return replace(options, target=own) if is_for_chips else options
 
 

@@ -33,12 +33,12 @@ from torch.export import Dim
 from torch.jit._trace import TracerWarning
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from linger.errors import LingerError, UnsupportedError, UsageError, listing
 from linger.onnx.exporter.emission import NAME_ATTRIBUTE, PARAMETERS_ATTRIBUTE
 from linger.quantization.core.qtensor import QTensor
-from linger.simulation import ExampleCall, Exportable, repeated
+from linger.simulation import ExampleCall, Exportable, repeated, tensors_in
 from linger.verification.feeds import OpenAxis, other_sizes, resized_shape
 
 torch_export: Any = torch.onnx.export
@@ -107,6 +107,11 @@ class ExportOptions:
         """Whether some size stays open."""
         return bool(self.dynamic_axes) or bool(self.dynamic_shapes)
 
+    @property
+    def names(self) -> dict[str, list[str] | None]:
+        """The names of inputs and outputs as torch's exporters take them."""
+        return {"input_names": list(self.input_names) or None, "output_names": list(self.output_names) or None}
+
 
 class FunctionMetError(UsageError):
     """A torch.autograd.Function was given a quantized tensor, which this trace does not follow."""
@@ -124,8 +129,6 @@ def trace(model: Exportable, call: ExampleCall, options: ExportOptions) -> bytes
             content,
             dynamo=False,
             export_params=options.export_params,
-            input_names=list(options.input_names) or None,
-            output_names=list(options.output_names) or None,
             opset_version=options.opset,
             do_constant_folding=options.do_constant_folding,
             dynamic_axes=axes or None,
@@ -133,6 +136,7 @@ def trace(model: Exportable, call: ExampleCall, options: ExportOptions) -> bytes
             custom_opsets=dict(options.custom_opsets or {}) or None,
             verbose=not options.strip_doc_string,  # torch writes doc strings only when it also prints
             **{name: value for name, value in optional.items() if value is not None},
+            **options.names,
             **options.torch_keywords,
         )
     return content.getvalue()
@@ -149,8 +153,7 @@ def trace_dynamo(model: Exportable, call: ExampleCall, options: ExportOptions) -
             dynamic_shapes=_shapes_from_axes(options) if options.dynamic_axes else options.dynamic_shapes,
             verbose=False,
             report=options.report,
-            input_names=list(options.input_names) or None,
-            output_names=list(options.output_names) or None,
+            **options.names,
             **options.torch_keywords,
         )
     assert program is not None  # without a file torch returns the program
@@ -328,13 +331,13 @@ class DecisionWatch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; note the line that calls it if it reads a value, and its results if they are made of values."""
         name = getattr(func, "__name__", "")
-        has_values = any(t.is_floating_point() or id(t) in self._from_values for t in _tensors((args, kwargs)))
+        has_values = any(t.is_floating_point() or id(t) in self._from_values for t in tensors_in((args, kwargs)))
         place = _place() if name in _READS and has_values else None
         if place is not None:
             self.places[place] = None
         result = func(*args, **(kwargs or {}))
         if has_values and name != "__get__":
-            self._from_values |= {id(tensor): tensor for tensor in _tensors(result)}
+            self._from_values |= {id(tensor): tensor for tensor in tensors_in(result)}
         return result
 
     def summary(self) -> str:
@@ -345,10 +348,6 @@ class DecisionWatch(TorchFunctionMode):
             f"export: forward reads values of tensors at {listing(list(self.places))}. The file keeps what they were for the "
             "example input, for every input. Compute with tensors instead (torch.where), and verify with other inputs."
         )
-
-
-def _tensors(tree: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _place() -> str | None:
@@ -429,10 +428,10 @@ def require_open(content: bytes, example: Example, declared: DynamicAxes) -> Non
     fixed = _fixed(proto, axes)
     different = _differing(proto, onnx.load_from_string(example.trace(elsewhere)))
     if different or fixed:
-        blamed = fixed or [axis for axis in axes if _matters(axis, proto, example)] or axes
+        blamed = listing(f"{axis} ({axis.size})" for axis in fixed or _that_matter(axes, proto, example) or axes)
         raise UnsupportedError(
             f"export: {listing(different) or 'forward'}: the file would hold, for every input, what is computed here from the "
-            f"example's size of {listing(f'{axis} ({axis.size})' for axis in blamed)}. Fix that size (leave the axis out of "
+            f"example's size of {blamed}. Fix that size (leave the axis out of "
             "dynamic_axes), or write this without it: a number that Python computes from a shape is a constant of the file."
         )
 
@@ -443,13 +442,15 @@ def _fixed(proto: onnx.ModelProto, axes: Sequence[OpenAxis]) -> list[OpenAxis]:
     return [axis for axis in axes if axis.tensor in dims and dims[axis.tensor][axis.axis].HasField("dim_value")]
 
 
-def _matters(axis: OpenAxis, proto: onnx.ModelProto, example: Example) -> bool:
-    """Whether the trace differs when this axis alone has another size."""
-    elsewhere = example.elsewhere([axis])
-    try:
-        return elsewhere is not None and bool(_differing(proto, onnx.load_from_string(example.trace(elsewhere))))
-    except LingerError:
-        return False
+def _that_matter(axes: Sequence[OpenAxis], proto: onnx.ModelProto, example: Example) -> list[OpenAxis]:
+    """The axes that make a difference to the trace when each of them alone has another size."""
+    result = []
+    for axis in axes:
+        elsewhere = example.elsewhere([axis])
+        with suppress(LingerError):
+            if elsewhere is not None and _differing(proto, onnx.load_from_string(example.trace(elsewhere))):
+                result.append(axis)
+    return result
 
 
 def _differing(one: onnx.ModelProto, other: onnx.ModelProto) -> list[str]:

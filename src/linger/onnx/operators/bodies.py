@@ -99,9 +99,9 @@ class Body:
         return fitted
 
 
-def read_bodies(source: BodyLike | Sequence[BodyLike], name: str) -> list[Body]:
+def read_bodies(source: BodyLike | Sequence[BodyLike] | None, name: str) -> list[Body]:
     """The bodies of an op, from one or several sources, each of which must be a function."""
-    sources: Sequence[Any] = source if isinstance(source, (list, tuple)) else [source]
+    sources: Sequence[Any] = source if isinstance(source, (list, tuple)) else [] if source is None else [source]
     return [_read(one, name) for one in sources]
 
 
@@ -291,10 +291,8 @@ def signatures_of(op: str) -> list[TorchSignature]:
         packet = getattr(getattr(torch.ops, namespace), name)
     except (AttributeError, RuntimeError):
         return []
-    overloads = {o: getattr(packet, o) for o in packet.overloads() if not wanted or o == wanted}
-    names = {o: op if wanted else kind if o == "default" else f"{kind}.{o}" for o in overloads}
-    signatures = [_read_schema(names[o], target) for o, target in overloads.items()]
-    return [s for s in signatures if s is not None]
+    overloads = [getattr(packet, o) for o in packet.overloads() if wanted in ("", o)]
+    return [s for s in map(_read_schema, overloads) if s is not None]
 
 
 def signature_of_function(function: type[torch.autograd.Function]) -> TorchSignature:
@@ -315,14 +313,14 @@ def choose(op: str, signatures: Sequence[TorchSignature], count: int) -> TorchSi
     raise UnsupportedError(f"{op}: called with {count} arguments; the declaration knows {known}. Name the overload.")
 
 
-def _read_schema(name: str, target: OpOverload) -> TorchSignature | None:
+def _read_schema(target: OpOverload) -> TorchSignature | None:
     schema = target._schema  # noqa: SLF001 - torch has no public reader of schemas
     kinds = {a.name: _kind(a) for a in schema.arguments}
     returns_others = any(str(r.type) != "Tensor" for r in schema.returns)
     if "tensor" not in kinds.values() or returns_others or any(a.is_out for a in schema.arguments):
         return None
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-    return TorchSignature(name, kinds, defaults, len(schema.returns), target)
+    return TorchSignature(target.name(), kinds, defaults, len(schema.returns), target)
 
 
 def _kind(argument: torch._C.Argument) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Any, Protocol, TypeGuard
 
 import onnx
@@ -113,13 +114,9 @@ class Declaration:
         signature = signature.resolve(given, is_value)
         names = self.arguments.input_names(signature)
         missing = [n for n in names if given[n] is None]
-        domain = variant_domain(self.domain, missing) if missing and self.bodies else self.domain
-        if domain != self.domain and domain not in self.bodies:
-            raise UnsupportedError(
-                f"{self.to}: {listing(missing)} of {self.torch_name} is None in this call, and every body needs it. "
-                "Declare the operator with a further body that has no such input."
-            )
-        inputs = [given[n] for n in names if domain == self.domain or n not in missing]
+        domain = self._domain_without(missing)
+        left_out = [] if domain == self.domain else missing
+        inputs = [given[n] for n in names if n not in left_out]
         while inputs and inputs[-1] is None:
             inputs.pop()
         expected = len(self.bodies[domain][0].inputs) if domain in self.bodies else len(inputs)
@@ -130,6 +127,17 @@ class Declaration:
             )
         return _NodeCall(domain, self.name, inputs, self.arguments.attributes_of(signature, given, read))
 
+    def _domain_without(self, missing: Sequence[str]) -> str:
+        if not missing or not self.bodies:
+            return self.domain
+        domain = variant_domain(self.domain, missing)
+        if domain not in self.bodies:
+            raise UnsupportedError(
+                f"{self.to}: {listing(missing)} of {self.torch_name} is None in this call, and every body needs it. "
+                "Declare the operator with a further body that has no such input."
+            )
+        return domain
+
 
 def declare(
     source: object, to: str, arguments: ArgumentMap, *, body: BodyLike | Sequence[BodyLike] | None, opset: int | None
@@ -139,7 +147,7 @@ def declare(
     bare = Declaration(torch_op, domain, name, arguments, {}, FIRST_OPSET)
     signature = _check_arguments(bare)
     bodies: dict[str, list[Body]] = {}
-    for one in [] if body is None else read_bodies(body, to):
+    for one in read_bodies(body, to):
         home = _home(bare, one, signature)
         bodies.setdefault(home, []).append(one.named(home, name))
     if domain:
@@ -199,15 +207,18 @@ def _check_arguments(declared: Declaration) -> TorchSignature | None:
         return None
     fitting = next((s for s in signatures if named <= set(s.kinds)), None)
     if fitting is None:
-        unknown = [n for n in declared.arguments.named() if not any(n in s.kinds for s in signatures)]
-        known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
-        raise UsageError(
-            f"operator {declared.to}: there is no argument {listing(unknown or declared.arguments.named())}. "
-            f"The torch op is {known}."
-        )
+        raise _no_such_argument(declared, signatures)
     if not declared.domain and UNKNOWN not in fitting.kinds.values():
         _check_standard(declared, fitting)
     return fitting
+
+
+def _no_such_argument(declared: Declaration, signatures: Sequence[TorchSignature]) -> UsageError:
+    named = declared.arguments.named()
+    somewhere = {name for signature in signatures for name in signature.kinds}
+    unknown = [n for n in named if n not in somewhere] or named
+    known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
+    return UsageError(f"operator {declared.to}: there is no argument {listing(unknown)}. The torch op is {known}.")
 
 
 def _check_standard(declared: Declaration, signature: TorchSignature) -> None:
@@ -231,7 +242,7 @@ def _home(declared: Declaration, body: Body, signature: TorchSignature | None) -
     if signature is None or (declared.arguments.inputs is None and UNKNOWN in signature.kinds.values()):
         return declared.domain
     given = declared.arguments.attribute_sources(signature)
-    lacking = [a for a in body.required_attributes if a not in given]
+    lacking = [*filterfalse(given.__contains__, body.required_attributes)]
     refuse_if(
         lacking,
         f"operator {to}: nothing gives the body's attribute {listing(lacking)}. Add it to attributes={{…}}, or "

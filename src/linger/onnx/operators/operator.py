@@ -233,11 +233,14 @@ def attach_bodies(model: ir.Model, *, form: str = "dialect") -> Changes:
     for identifier in attached:
         model.functions.pop(identifier, None)
         changes.note("::".join(identifier[:2]), "function left out" if form == "bare" else "expanded in place")
-    parts: list[ir.Model | ir.Function] = [model, *model.functions.values()]
-    used = {node.domain for part in parts for node in all_nodes(part)}
-    for domain in {domain for domain, _, _ in attached} - used if form != "bare" else ():
-        model.graph.opset_imports.pop(domain, None)
+    _drop_unused_domains(model, {domain for domain, _, _ in attached})
     return changes
+
+
+def _drop_unused_domains(model: ir.Model, domains: set[str]) -> None:
+    parts: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for domain in domains - {node.domain for part in parts for node in all_nodes(part)}:
+        model.graph.opset_imports.pop(domain, None)
 
 
 def with_bodies(content: bytes, *, form: str = "dialect") -> bytes:

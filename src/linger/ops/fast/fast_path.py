@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How torch computes an op faster than by its body: on real carriers q/scale, with the same integers.
 
-Most ops need no code of their own for that. An op with weights has one accumulator (`ProductFastPath`); an op file declares the
+Most ops need no code of their own for that. An op with weights has one accumulator (`product_fast_path`); an op file declares the
 real function behind it (`Op.real`) or an exact result that is rounded once (`Op.exact`). The rest has a module of the
 op file's name in this folder.
 """
@@ -11,10 +11,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -29,30 +28,30 @@ _GEOMETRY = ("strides", "pads", "dilations", "group", "output_padding")
 _IMAGE_CHANNELS = -3
 
 
-@dataclass(frozen=True)
-class ProductFastPath:
+_Accumulate = Callable[[Tensor, Tensor, Tensor | None, Mapping[str, Any]], Tensor]
+
+
+class _ProductFastPath(NamedTuple):
     """An op with weights: `accumulate(x, w, b, attributes)` is the sum that is then rounded.
 
     `channel_axis` counts from the end, since data without a batch has its channels first.
     """
 
-    accumulate: Callable[[Tensor, Tensor, Tensor | None, Mapping[str, Any]], Tensor]
+    accumulate: _Accumulate
     channel_axis: int
 
 
 @cache
-def product_fast_path(op: Op) -> ProductFastPath:
+def product_fast_path(op: Op) -> _ProductFastPath:
     """The accumulator of an op with weights: a convolution, a linear layer, or one factor per channel."""
     if op.window_axes:
         if op.window_axes > 1 and not op.is_transposed:
-            return ProductFastPath(_images, -1 - op.window_axes)
-        return ProductFastPath(_convolution(conv1d if op.window_axes == 1 else conv_transpose2d), -1 - op.window_axes)
-    return ProductFastPath(_scaled_channels, _IMAGE_CHANNELS) if op.weight_axes == 1 else ProductFastPath(_linear, -1)
+            return _ProductFastPath(_images, -1 - op.window_axes)
+        return _ProductFastPath(_convolution(conv1d if op.window_axes == 1 else conv_transpose2d), -1 - op.window_axes)
+    return _ProductFastPath(_scaled_channels, _IMAGE_CHANNELS) if op.weight_axes == 1 else _ProductFastPath(_linear, -1)
 
 
-def _convolution(
-    function: Callable[..., Tensor],
-) -> Callable[[Tensor, Tensor, Tensor | None, Mapping[str, Any]], Tensor]:
+def _convolution(function: Callable[..., Tensor]) -> _Accumulate:
     def accumulate(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping[str, Any]) -> Tensor:
         return function(x, w, b, **{name: attributes[name] for name in _GEOMETRY if name in attributes})
 
@@ -61,12 +60,7 @@ def _convolution(
 
 def _images(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping[str, Any]) -> Tensor:
     """The convolution of images; one that is padded alike at both edges is torch's own, called without a detour."""
-    strides, pads, dilations, group = (
-        attributes["strides"],
-        attributes["pads"],
-        attributes["dilations"],
-        attributes["group"],
-    )
+    strides, pads, dilations, group = (attributes[name] for name in _GEOMETRY[:4])
     if pads[:2] == pads[2:]:
         return F.conv2d(x, w, b, strides, pads[:2], dilations, group)
     return conv2d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)

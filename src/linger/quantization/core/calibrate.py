@@ -37,7 +37,7 @@ from linger.quantization.core.calibration_parts import (
     merge_parts,
 )
 from linger.quantization.core.methods import Plan, apply_ranges, check_patterns, find_ranges, uncounted
-from linger.quantization.core.observation import CALIBRATION, Calibration, Histogram, histograms_of
+from linger.quantization.core.observation import CALIBRATION, Calibration, Counter, Histogram, histograms_of
 from linger.quantization.core.quantized import QuantizedBase, quantized_ranges, ranges_of
 from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import Runtime, is_in_group, required_runtime, scope_of
@@ -46,8 +46,7 @@ from linger.quantization.core.stored import Kind
 Counts = list[tuple[Range, Histogram]]
 """What was counted for ranges."""
 
-_MODEL = ""
-"""The label of the only model of a file."""
+_MODEL = ""  # the label of the only model of a file
 
 AnyPath = str | os.PathLike[str]
 
@@ -92,10 +91,11 @@ def calibration(
     >>> with linger.calibration("mse", layers={"0.x": "percentile:99.9"}):
     ...     _ = model(torch.rand(8, 4))
     """
-    is_open = all(given is None for given in (method, inputs, weights, outputs))
+    is_open = all(each is None for each in (method, inputs, weights, outputs))
     method = "max" if method is None else method
-    plan = Plan.read("calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    plan = replace(plan, is_open=is_open)
+    plan = Plan.read(
+        "calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers, is_open=is_open
+    )
     is_group = is_in_group() and torch.distributed.get_world_size() > 1
     with _block(plan, _Group(plan) if is_group else None) as seen:
         yield
@@ -106,7 +106,7 @@ def calibration(
 @contextmanager
 def local_calibration() -> Iterator[None]:
     """`calibration()` of this process alone, whatever group it belongs to, for functions that only look at their own data."""
-    with _block(replace(Plan.read("calibration", "max"), is_open=True), None) as seen:
+    with _block(Plan.read("calibration", "max", is_open=True), None) as seen:
         yield
     for sentence in seen.findings():
         warnings.warn(sentence, stacklevel=3)
@@ -160,7 +160,7 @@ def choose_ranges(
 @contextmanager
 def _block(plan: Plan, group: _Group | None) -> Iterator[Calibration]:
     around = CALIBRATION.get()
-    backup = Backup(first_seen=None if group is None else group.begin)
+    backup = _Backup(first_seen=None if group is None else group.begin)
     block = Calibration(begin=backup.keep)
     try:
         with nullcontext() if group is None else group.told():
@@ -182,13 +182,9 @@ def _block(plan: Plan, group: _Group | None) -> Iterator[Calibration]:
         raise
 
 
-def _counts(seen: Calibration, backup: Backup) -> Counts:
-    """What was counted in the block, with the ranges before it.
-
-    Raises:
-        UsageError: There is NaN or infinity in it.
-    """
-    counted = [(each.range, each.counter) for each in seen.counted if isinstance(each.range, Range)]
+def _counts(seen: Calibration, backup: _Backup) -> Counts:
+    """What was counted in the block, with the ranges before it; NaN or infinity in it is a `UsageError`."""
+    counted: list[tuple[Range, Counter]] = seen.counted
     histograms = histograms_of([counter for _, counter in counted])
     if wrong := [f"{r.layer.path}.{r.name}" for (r, _), h in zip(counted, histograms, strict=True) if not h.is_finite]:
         raise UsageError(
@@ -200,7 +196,7 @@ def _counts(seen: Calibration, backup: Backup) -> Counts:
     return [(range_, replace(histogram, earlier=before)) for (range_, _), histogram, before in known]
 
 
-def _settle(seen: Calibration, plan: Plan, backup: Backup, counts: Counts) -> None:
+def _settle(seen: Calibration, plan: Plan, backup: _Backup, counts: Counts) -> None:
     """Keep what was counted with the layers, and find the ranges by their methods."""
     for range_, histogram in counts:
         before = range_.histogram
@@ -235,8 +231,7 @@ def real_copy(model: nn.Module) -> nn.Module:
 
 # ranges as they were, so that a calibration that fails changes nothing
 _OF_LAYER = ("input_range", "beyond", "floor")
-_OF_RANGE = ("histogram", "width", "bound", "method")
-"""What a pass changes beside buffers."""
+_OF_RANGE = ("histogram", "width", "bound", "method")  # what a pass changes beside buffers
 
 
 @dataclass(frozen=True)
@@ -257,7 +252,7 @@ class _Before:
 
 
 @dataclass
-class Backup:
+class _Backup:
     """The ranges of every model that ran in a block, as they were before.
 
     Attributes:
@@ -396,11 +391,7 @@ def _counted_before(model: nn.Module) -> str:
 
 
 def _exchange(own: Parts) -> list[Parts]:
-    """What every process says, by its rank; the group's time limit holds.
-
-    Raises:
-        UsageError: A process has ended, does not come in time, or has another linger.
-    """
+    """What every process says, by its rank; a `UsageError` where one has ended, is late, or has another linger."""
     distributed = torch.distributed
     said: list[Any] = [None] * distributed.get_world_size()
     try:
@@ -479,7 +470,7 @@ def save_statistics(model: nn.Module, path: AnyPath) -> None:
     >>> linger.save_statistics(model, "part0.stat")  # doctest: +SKIP
     """
     quantized_ranges(model, "save_statistics")
-    parts = Parts({_MODEL: (describe(model), collect_part(model, lambda found: found.histogram))})
+    parts = Parts({_MODEL: (describe(model), collect_part(model, lambda range_: range_.histogram))})
     if not any(histogram.count for _, histogram in parts.histograms()):
         raise UsageError(
             "save_statistics: nothing was counted in this model: it was not calibrated in this process, or was trained or "
@@ -521,7 +512,7 @@ def merge_statistics(
     plan = Plan.read("merge_statistics", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
     quantized_ranges(model, "merge_statistics")
     parts = _read_all(model, [paths] if isinstance(paths, (str, os.PathLike)) else list(paths))
-    backup = Backup()
+    backup = _Backup()
     backup.keep(model)
     try:
         for range_, histogram in install_part(model, merge_parts(each.models[_MODEL][1] for each in parts)):
@@ -536,11 +527,7 @@ def merge_statistics(
 
 
 def _read_all(model: nn.Module, paths: Sequence[AnyPath]) -> list[Parts]:
-    """The content of all files, in an order of their own, so that nothing depends on the caller's.
-
-    Raises:
-        UsageError: There is none, or some cannot be merged: all of them.
-    """
+    """The content of all files, in an order of their own; a `UsageError` names those that cannot be merged."""
     if not paths:
         raise UsageError("merge_statistics: no file was given. Give the files that save_statistics has written.")
     own, wrong = describe(model), []

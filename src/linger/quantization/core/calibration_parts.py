@@ -18,7 +18,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import filterfalse
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,11 +32,13 @@ from linger.numeric.torch.quantize import scale_for_range
 from linger.quantization.core.distributed.exchange import order_functions
 from linger.quantization.core.methods import bins_of
 from linger.quantization.core.observation import PLACES, Histogram
-from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.quantized import QuantizedBase, layers_of
 from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import scope_of
 from linger.quantization.core.stored import Kind, kind_of
 from linger.version import __version__
+
+_T = TypeVar("_T")
 
 Decisions = Mapping[str, Any]
 """What a function has decided by its data, in the types of JSON."""
@@ -64,8 +67,6 @@ class PartialRange:
     def merged(self, other: PartialRange, *, is_weight: bool) -> PartialRange:
         """The range after the passes over both parts; weights are the same in both."""
         scales = [scale for scale in (self.scale, other.scale) if scale]
-        intervals = [used for used in (self.used, other.used) if used is not None]
-        counted = [histogram for histogram in (self.histogram, other.histogram) if histogram is not None]
         # where its bias bounds it, the scale of weights grows as that of the input falls
         choose = max if is_weight else min
         return PartialRange(
@@ -73,9 +74,16 @@ class PartialRange:
             choose(scales, default=0.0),
             max(self.bits, other.bits),
             min(self.bound, other.bound),
-            (min(low for low, _ in intervals), max(high for _, high in intervals)) if intervals else None,
-            next(iter(counted), None) if is_weight or len(counted) < 2 else counted[0].merged(counted[1]),
+            _of_both(self.used, other.used, lambda a, b: (min(a[0], b[0]), max(a[1], b[1]))),
+            _of_both(self.histogram, other.histogram, lambda a, b: a if is_weight else a.merged(b)),
         )
+
+
+def _of_both(first: _T | None, second: _T | None, join: Callable[[_T, _T], _T]) -> _T | None:
+    """What follows from both parts; the only one where the other has none."""
+    if first is None or second is None:
+        return second if first is None else first
+    return join(first, second)
 
 
 @dataclass(frozen=True)
@@ -128,12 +136,9 @@ def merge_parts(parts: Iterable[Part]) -> dict[str, PartialLayer]:
 
 def collect_part(model: nn.Module, counted: Callable[[Range], Histogram | None]) -> dict[str, PartialLayer]:
     """What the passes over a part of the data have left in a model; `counted` gives the counts of a range."""
-    layers = {path: _collect(m, counted) for path, m in model.named_modules() if isinstance(m, QuantizedBase)}
-    return {
-        path: layer
-        for path, layer in layers.items()
-        if layer.decisions or any(each.running or each.histogram is not None for each in layer.ranges.values())
-    }
+    parts = {path: _collect(layer, counted) for path, layer in layers_of(model).items()}
+    seen = {path: [each.running or each.histogram for each in part.ranges.values()] for path, part in parts.items()}
+    return {path: part for path, part in parts.items() if part.decisions or any(seen[path])}
 
 
 def _collect(layer: QuantizedBase, counted: Callable[[Range], Histogram | None]) -> PartialLayer:
@@ -209,9 +214,7 @@ def _install_range(layer: QuantizedBase, own: Range, merged: PartialRange) -> No
 # which model it is
 _DIGITS = 16
 _SETTINGS = ("geometry", "limited_to", "padding_mode", "batch_first")
-_UNREAD = "num_batches_tracked"
-"""Counts the steps of training; no pass of an evaluation reads it."""
-
+_UNREAD = "num_batches_tracked"  # counts the steps of training; no pass of an evaluation reads it
 _OF_RANGES = ("running", "scale", "threshold", "step", "bits")
 """What a layer keeps of each range: numbers, and parameters that follow them."""
 
@@ -233,14 +236,17 @@ def differences(own: Description, other: Description) -> list[str]:
     """What another model has otherwise, as parts of a sentence; empty where it is the same model."""
     common = [path for path in own if path in other]
     structure = {
-        "lacks": [path for path in own if path not in other],
-        "also has": [path for path in other if path not in own],
+        "lacks": list(filterfalse(other.__contains__, own)),
+        "also has": list(filterfalse(own.__contains__, other)),
         "has other types, sizes or widths in": [path for path in common if own[path][0] != other[path][0]],
     }
     numbers = {"has other weights or statistics in": [path for path in common if own[path][1] != other[path][1]]}
-    different = structure if any(structure.values()) else numbers
-    named = {what: [path or "the model itself" for path in paths] for what, paths in different.items()}
-    return [f"{what} {listing(paths, limit=5)}" for what, paths in named.items() if paths]
+    return _told(structure) or _told(numbers)
+
+
+def _told(paths: Mapping[str, Sequence[str]]) -> list[str]:
+    named = {what: [path or "the model itself" for path in each] for what, each in paths.items() if each}
+    return [f"{what} {listing(each, limit=5)}" for what, each in named.items()]
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -345,11 +351,7 @@ def _checksum(first: bytes, body: bytes) -> bytes:
 
 
 def decode(content: bytes) -> Parts:
-    """Parts from bytes.
-
-    Raises:
-        UnreadableError: The bytes are foreign, damaged or of another format.
-    """
+    """Parts from bytes; an `UnreadableError` where these are foreign, damaged or of another format."""
     first, _, rest = content.partition(b"\n")
     match = _FIRST_LINE.fullmatch(first)
     if match is None:

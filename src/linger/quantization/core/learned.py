@@ -27,16 +27,13 @@ PREFIXES = {"tqt": "threshold_", "lsq": "step_"}
 """Method → what the name of the parameter begins with; the name of the range follows."""
 
 _LARGEST = 2.0**100
-_SMALLEST = 2.0**-100
-"""Ranges stay between these two: far from those that count as zero, and within float32."""
-
+_SMALLEST = 2.0**-100  # ranges stay between these two: far from those that count as zero, and within float32
 _USUAL_BITS = 8
 
-_MIDDLE = 0.5
-"""Of the ranges that give one scale, in powers of two: as far from the next scale as from the one before."""
+_MIDDLE = 0.5  # of the ranges that give one scale, in powers of two: as far from the next scale as from the one before
 
 
-class LearnedRange:
+class _LearnedRange:
     """The parameter of one learned range.
 
     Attributes:
@@ -106,11 +103,7 @@ class LearnedRange:
 
     # from the parameter to the range
     def follow(self, now: Pass) -> None:
-        """Let the range be what the parameter says.
-
-        Raises:
-            UsageError: The parameter is no number.
-        """
+        """Let the range be what the parameter says; a `UsageError` where that is no number."""
         # calibration looks for a range of its own; a trace must not read, and follows a pass with these values
         if now.calibration is not None or now.is_exporting or torch._C._is_tracing():  # noqa: SLF001 - torch.jit hides it from mypy
             return
@@ -192,10 +185,10 @@ def learn_range(range_: Range, method: str | None, bits: int) -> None:
     known = range_.learned
     if (None if known is None else known.method) == method:
         return
-    if isinstance(known, LearnedRange):
+    if isinstance(known, _LearnedRange):
         known.remove()
     if method is not None:
-        range_.learned = LearnedRange(range_, method, bits)
+        range_.learned = _LearnedRange(range_, method, bits)
         range_.learned.begin()
 
 
@@ -208,7 +201,7 @@ def load_learned(ranges: Iterable[Range], state_dict: dict[str, Any], prefix: st
     for range_ in ranges:
         for method, start in PREFIXES.items():
             if range_.learned is None and f"{prefix}{start}{range_.name}" in state_dict:
-                range_.learned = LearnedRange(range_, method, range_.width or _USUAL_BITS)
+                range_.learned = _LearnedRange(range_, method, range_.width or _USUAL_BITS)
         known = range_.learned
         if known is not None and prefix + known.key not in state_dict:
             state_dict[prefix + known.key] = known.parameter.detach().clone()

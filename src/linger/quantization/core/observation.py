@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ from linger.errors import listing
 
 _MANTISSA_BITS = 4
 _DROPPED = 23 - _MANTISSA_BITS
-_HALF = 1 << (8 + _MANTISSA_BITS)
-"""Bins of each sign; the last ones of each hold infinity and NaN."""
+_HALF = 1 << (8 + _MANTISSA_BITS)  # bins of each sign; the last ones of each hold infinity and NaN
 
 PLACES = 2 * _HALF
 """Bins of both signs."""
@@ -38,7 +37,7 @@ class Bins:
         low: Lower ends.
         high: Upper ends; equal to the lower end where every number of the bin is the same.
         counts: How many numbers lie in each.
-        smallest: The smallest number of each item (a slice along the first axis: a image of a batch), in bins; None in
+        smallest: The smallest number of each item (a slice along the first axis: an image of a batch), in bins; None in
             these themselves.
         greatest: The largest number of each item.
     """
@@ -168,7 +167,7 @@ def _count(numbers: Tensor) -> Tensor:
 
 def histograms_of(counters: Sequence[Counter]) -> list[Histogram]:
     """What was counted; every device is asked once, for all counters."""
-    found: dict[int, Histogram] = {}
+    histograms: dict[int, Histogram] = {}
     by_device: dict[torch.device, list[int]] = {}
     for number, counter in enumerate(counters):
         by_device.setdefault(counter.counts.device, []).append(number)
@@ -180,36 +179,15 @@ def histograms_of(counters: Sequence[Counter]) -> list[Histogram]:
         ends = together[:, -2:].to(torch.int32).view(torch.float32)
         for number, own, (low, high) in zip(numbers, counts, ends.tolist(), strict=True):
             places = own[0].nonzero().reshape(-1)
-            found[number] = Histogram(places, own[:, places], low, high)
-    return [found[number] for number in range(len(counters))]
+            histograms[number] = Histogram(places, own[:, places], low, high)
+    return [histograms[number] for number in range(len(counters))]
 
 
-@dataclass
-class _Seen:
-    """Smallest and largest number of a float tensor, kept as tensors so that the device is read only when the block ends."""
-
-    low: Tensor
-    high: Tensor
-    count: int
-
-
-@dataclass
-class Counted:
-    """The numbers of one range (`linger.quantization.core.ranges.Range`): an activation's, or those of weights that are no layer's."""
-
-    range: object
-    counter: Counter
-
-
-class Judgment(Protocol):
+class _Judgment(Protocol):
     """Something about a place that is known only when the ranges are."""
 
     def finding(self) -> tuple[str, str] | None:
         """A sentence that holds for several `{places}`, and this place with its figures; None: nothing is to be said."""
-
-
-def _ignore(model: nn.Module) -> None:
-    """Does nothing."""
 
 
 @dataclass
@@ -225,12 +203,13 @@ class Calibration:
     """
 
     passes: int = 0
-    begin: Callable[[nn.Module], None] = _ignore
-    judgments: dict[tuple[int, str], Judgment] = field(default_factory=dict)
+    begin: Callable[[nn.Module], None] = lambda _: None
+    judgments: dict[tuple[int, str], _Judgment] = field(default_factory=dict)
     sentences: dict[str, str] = field(default_factory=dict)
     is_silent: bool = False
-    _counted: dict[int, Counted] = field(default_factory=dict)
-    _inputs: dict[str, _Seen] = field(default_factory=dict)
+    _counted: dict[int, tuple[Any, Counter]] = field(default_factory=dict)
+    # smallest and largest number of float tensors, kept as tensors so that a device is read only when the block ends, and counts
+    _inputs: dict[str, tuple[Tensor, Tensor, int]] = field(default_factory=dict)
 
     def say(self, place: str, sentence: str) -> None:
         """Keep a warning for the end of the block; a later one for the same place replaces it."""
@@ -238,18 +217,19 @@ class Calibration:
 
     def see_input(self, place: str, x: Tensor) -> None:
         """Remember the smallest and the largest number of a float tensor that is quantized."""
-        if not x.numel():
-            return
-        low, high = torch.aminmax(x.detach())
-        before = self._inputs.get(place)
-        if before is not None:
-            low, high = torch.minimum(low, before.low), torch.maximum(high, before.high)
-        self._inputs[place] = _Seen(low, high, x.numel() + (0 if before is None else before.count))
+        if x.numel():
+            self._join(place, *torch.aminmax(x.detach()), x.numel())
+
+    def _join(self, place: str, low: Tensor, high: Tensor, count: int) -> None:
+        if place in self._inputs:
+            other_low, other_high, other_count = self._inputs[place]
+            low, high, count = torch.minimum(low, other_low), torch.maximum(high, other_high), count + other_count
+        self._inputs[place] = low, high, count
 
     def input_ends(self) -> dict[str, tuple[float, float, int]]:
         """The smallest and the largest number of every float tensor that was quantized, and how many there were."""
         # reading a number from a GPU stalls it, so each tensor is read once, at the end
-        return {place: (*torch.stack([s.low, s.high]).tolist(), s.count) for place, s in self._inputs.items()}
+        return {place: (*torch.stack([low, high]).tolist(), n) for place, (low, high, n) in self._inputs.items()}
 
     def join(
         self, inputs: Iterable[Mapping[str, tuple[float, float, int]]], sentences: Iterable[Mapping[str, str]]
@@ -258,25 +238,19 @@ class Calibration:
         self._inputs.clear()
         for seen in inputs:
             for place, (low, high, count) in seen.items():
-                own, new = self._inputs.get(place), _Seen(torch.tensor(low), torch.tensor(high), count)
-                if own is not None:
-                    new = _Seen(torch.minimum(own.low, new.low), torch.maximum(own.high, new.high), own.count + count)
-                self._inputs[place] = new
+                self._join(place, torch.tensor(low), torch.tensor(high), count)
         for said in sentences:
             self.sentences = {**said, **self.sentences}
 
-    def count(self, range_: object, x: Tensor, *, is_whole: bool = False) -> None:
+    def count(self, range_: Any, x: Tensor, *, is_whole: bool = False) -> None:
         """Count the numbers of a tensor that belong to a range; `is_whole`: they are all that the range has."""
-        key = id(range_)
-        if key not in self._counted:
-            self._counted[key] = Counted(range_, Counter())
-        elif is_whole:
+        if is_whole and id(range_) in self._counted:
             return  # weights stay as they are
-        self._counted[key].counter.add(x)
+        self._counted.setdefault(id(range_), (range_, Counter()))[1].add(x)
 
     @property
-    def counted(self) -> list[Counted]:
-        """The ranges whose numbers were counted, in the order in which they were first seen."""
+    def counted(self) -> list[tuple[Any, Counter]]:
+        """The ranges (`linger.quantization.core.ranges.Range`) whose numbers were counted, in the order in which they were first seen."""
         return list(self._counted.values())
 
     def findings(self) -> list[str]:
@@ -288,14 +262,11 @@ class Calibration:
                 "calibration: no quantized model ran inside the block, so no scale was set. "
                 "Call the model that linger.init returned, with typical data."
             ]
-        return [*self._without_numbers(), *self.sentences.values(), *self._judged()]
-
-    def _judged(self) -> list[str]:
-        """One sentence for all places of which the same is to be said."""
-        places: dict[str, list[str]] = {}
+        places: dict[str, list[str]] = {}  # by a sentence that holds for all of them
         for sentence, place in filter(None, (judgment.finding() for judgment in self.judgments.values())):
             places.setdefault(sentence, []).append(place)
-        return [sentence.format(places=listing(found)) for sentence, found in places.items()]
+        judged = [sentence.format(places=listing(each)) for sentence, each in places.items()]
+        return [*self._without_numbers(), *self.sentences.values(), *judged]
 
     def _without_numbers(self) -> list[str]:
         ends = self.input_ends()

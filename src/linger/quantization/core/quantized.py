@@ -38,14 +38,10 @@ BITS = "bits"
 
 _POSSIBLE = {4, 8, 16, 32}
 
-_SMALL = 4096
-"""Elements up to which a tensor's whole content is hashed."""
-
-_FLOAT32_BITS = 24
-"""Ranges are kept as float32, which holds 1 − 2^-24 but nothing between that and 1."""
+_SMALL = 4096  # elements up to which a tensor's whole content is hashed
+_FLOAT32_BITS = 24  # ranges are kept as float32, which holds 1 − 2^-24 but nothing between that and 1
 
 
-# limits
 def integer_bound(limit: float | None, bits: int) -> float | None:
     """The largest magnitude of integers of this width that keep a limit; None where there is no limit.
 
@@ -101,7 +97,6 @@ def fold_by_batch(
     return fold(weight, bias, bn, statistics=statistics, transposed_groups=transposed_groups)
 
 
-# rounding
 @dataclass(frozen=True)
 class Frozen:
     """Parameters as integers for one input scale: as real carriers and as the file stores them.
@@ -206,13 +201,12 @@ PARTS = 4
 """A large tensor is checked in so many parts, one in each evaluation pass: reading all of it would cost as much as rounding."""
 
 View = Any
-"""A part of a tensor: the bytes of a small one as an array, the bits of a large one as a tensor of integers, or a function
-that copies these, where they do not lie in a row on the CPU, or in memory that others use too."""
+"""A part of a tensor: an array of the bytes of a small one, a tensor of the bits of a large one, or a function that copies these."""
 
 
 def views_of(t: Tensor) -> list[View]:
     """The parts of a tensor, output channels first: one of a small tensor, PARTS of a large one."""
-    if not (t.is_cpu and t.is_contiguous()) or _is_held_elsewhere(t):
+    if not (t.is_cpu and t.is_contiguous()) or _is_held_elsewhere(t):  # copied when looked at
         return [partial(_copied, t.detach(), part) for part in range(PARTS if t.numel() > _SMALL else 1)]
     rows = t.detach().reshape(t.shape[0] if t.dim() > 1 else 1, -1)
     if rows.numel() <= _SMALL:
@@ -270,13 +264,13 @@ class Watchman:
     use the memory, too.
     """
 
-    known: list[tuple[Any, ...]] | None = None
-    """Of each tensor, where its numbers are and how often torch has written them."""
+    known: list[tuple[Any, ...]] | None = (
+        None  # of each tensor, where its numbers are and how often torch has written them
+    )
     passes: int = 0
-    is_shared: bool = False
-    """Whether others use the memory of a tensor."""
+    is_shared: bool = False  # whether others use the memory of a tensor
+    # of all tensors, part by part; views are kept, as making them costs more than a look
     _looks: list[_Looks] = field(default_factory=list)
-    """Of all tensors, part by part. Views are kept: making them costs more than a look."""
 
     def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
         """Whether a tensor differs from the last time; remembers the present state."""
@@ -318,13 +312,14 @@ class QuantizedBase(RangeHolder):
     """A module with ranges, by name in `ranges`, and the buffers that hold them.
 
     Buffers that may be absent exist from the beginning, and checkpoints have them only where they say something.
+
+    Attributes:
+        constant_names: Buffers that hold integers which follow from a scale.
+        floor: The coarsest scale of the output: that of the input, of a function which is never coarser; else 0.
     """
 
     constant_names: tuple[str, ...] = ()
-    """Buffers that hold integers which follow from a scale."""
-
     floor: Scale = 0.0
-    """The coarsest scale of the output: that of the input, of a function which is never coarser; else 0."""
 
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
         super().__init__()
@@ -528,8 +523,7 @@ class HasWidths(QuantizedBase):
     def follow_widths(self) -> None:
         """Take the widths of the buffer, which other code may have written: an average of models copies all buffers.
 
-        Raises:
-            UsageError: They are a mean of several.
+        A mean of several widths is a `UsageError`.
         """
         stored = self.read(BITS)
         if not stored[0]:
@@ -564,6 +558,11 @@ def widths_in(state_dict: dict[str, Any], prefix: str) -> Widths | None:
 
 
 # the ranges of a model
+def layers_of(model: nn.Module) -> dict[str, QuantizedBase]:
+    """The modules of a model that have ranges, by path: its quantized layers, and the functions that passes have found."""
+    return {path: m for path, m in model.named_modules() if isinstance(m, QuantizedBase)}
+
+
 def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Range]:
     """The ranges of a quantized model that can be chosen, by key, in the order of its modules.
 
@@ -573,9 +572,7 @@ def ranges_of(model: nn.Module, *, with_adopted: bool = False) -> dict[str, Rang
     ranges: dict[str, Range] = {}
     runtime = runtime_of(model)
     methods = {} if runtime is None else runtime.methods
-    for path, layer in model.named_modules():
-        if not isinstance(layer, QuantizedBase):
-            continue
+    for path, layer in layers_of(model).items():
         layer.follow_learned()
         layer.state_dict()  # gives FSDP's parameters their shards back, so that an optimizer made next finds those
         is_adopted = layer.input_range in ("adopted", "stale") and not with_adopted

@@ -38,7 +38,6 @@ from linger.quantization.core.qtensor import Origin, QTensor, compute, to_carrie
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
 from linger.quantization.core.stored import (
     EVERYTHING,
-    Ends,
     Kind,
     NotFiniteError,
     RangeHolder,
@@ -48,8 +47,7 @@ from linger.quantization.core.stored import (
     not_finite,
 )
 
-_FAR = 2.0**64
-"""An end of an interval beyond it is open, also as a mean of ends of which one was."""
+_FAR = 2.0**64  # an end of an interval beyond it is open, also as a mean of ends of which one was
 
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not observed: nothing is rounded to it."""
@@ -82,8 +80,9 @@ class Range:
         bound: The finest scale that the device's format allowed then.
         method: The method of calibration that found it, where that was not the largest magnitude.
         histogram: What calibration has counted; no part of a checkpoint.
-        learned: The parameter that it follows instead of the data (`linger.quantization.core.learned.LearnedRange`); None: it is not learned.
-        ends: What the pass at work has seen, where other processes train with this one (`exchange`).
+        learned: The parameter that it follows instead of the data (`linger.quantization.core.learned`); None: it is not learned.
+        ends: What the pass at work has seen, where other processes train with this one (`exchange`): the lowest and the highest number,
+            and whether the range was never seen before.
         users: Those that read the tensor.
         key: Path of the layer and name, in the model whose ranges were asked for last (`ranges_of`): `block.conv.o`.
         usual: The method of calibration that this model's configuration names for ranges of this kind.
@@ -100,7 +99,7 @@ class Range:
         self.method: str | None = None
         self.histogram: Histogram | None = None
         self.learned: Any = None
-        self.ends: Ends | None = None
+        self.ends: tuple[Scale, Scale, Any] | None = None
         self.users = ReadInterval(self)
         self.key = name
         self.usual: str | None = None
@@ -172,8 +171,7 @@ class Range:
     @property
     def is_foreign(self) -> bool:
         """Whether other code has written a scale that no range gives, such as the mean of several scales."""
-        scale = self.stored_scale.read()
-        return scale != 0.0 and not is_power_of_two(scale)
+        return self.scale != 0.0 and not is_power_of_two(self.scale)
 
     def adopt(self, q: QTensor) -> None:
         """Take over the range of a quantized input, which follows from its scale: nothing is observed."""
@@ -205,10 +203,9 @@ class Range:
 
     def restore(self, saved: Saved) -> None:
         """Undo choices."""
-        running, scale, chosen = saved
-        self.set(running, scale)
+        self.set(*saved[:2])
         if self.kind is Kind.WEIGHT:
-            self.choose_range(chosen)
+            self.choose_range(saved[2])
         self.restart_learning()
 
     def choose_range(self, largest: Scale | None) -> None:
@@ -309,9 +306,8 @@ class Range:
         if now.is_repeated:
             return
         if self.ends is not None:
-            low, high = smallest([low, self.ends.low]), largest_of([high, self.ends.high])
-            is_new = self.ends.is_new
-        self.ends = Ends(low, high, is_new)
+            low, high, is_new = smallest([low, self.ends[0]]), largest_of([high, self.ends[1]]), self.ends[2]
+        self.ends = low, high, is_new
 
     def widen(self, seen: Scale, where: str, now: Pass) -> None:
         """Let the largest magnitude of a tensor widen the range.
@@ -405,11 +401,7 @@ class Range:
 
     # scales
     def scale_at(self, bits: int, where: str, now: Pass, *, at_most: Scale = math.inf) -> Scale:
-        """The scale of the range, not above `at_most`.
-
-        Raises:
-            UsageError: The range was never seen, or what was seen on a device was no number.
-        """
+        """The scale of the range, not above `at_most`; a `UsageError` where nothing was seen, or no number."""
         if self.learned is not None:
             self.learned.follow(now)
         running, limit = self.value(now), self.limit

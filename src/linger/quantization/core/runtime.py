@@ -233,7 +233,9 @@ class _Thread(threading.local):
         self.records: list[OpRecord] = []
         self.names: Counter[str] = Counter()
         self.watched: list[Any] = []  # the users of ranges (`ReadInterval`)
-        self.watch: AbstractContextManager[Any] | None = None
+        self.watch: AbstractContextManager[Any] | None = (
+            None  # sees every function, and what is computed from parameters alone
+        )
         self.sees_all = False
         self.edge: AbstractContextManager[Any] | None = None
         self.derived: dict[int, weakref.ref[Tensor]] = {}
@@ -353,20 +355,23 @@ class Runtime:
                 now = self._chosen_pass(current.frames[0].module)
         is_cast = torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled("mps")  # noqa: SLF001 - as torch.compile asks
         autocast = put_autocast_aside() if is_cast else ()
-        around = current.frames[-1].keeping if current.frames else NOT_KEPT
-        keeping = self.asked.get(path, NOT_KEPT)  # what was asked about the module, unless about one around it
-        if around.is_whole and (path not in self.asked or keeping.reason):
-            keeping = around
-        frame = Frame(path, module, autocast=autocast, keeping=keeping, now=now)
+        frame = Frame(path, module, autocast=autocast, keeping=self._keeping_of(path), now=now)
         current.frames.append(frame)
         return frame
 
+    def _keeping_of(self, path: str) -> Keeping:
+        """What was asked about a module that begins, or about one around it."""
+        frames, own = self.current.frames, self.asked.get(path)
+        if frames and frames[-1].keeping.is_whole and (own is None or own.reason):
+            return frames[-1].keeping
+        return NOT_KEPT if own is None else own
+
     def _start(self, current: _Thread, module: nn.Module, path: str, now: Pass) -> None:
-        if not path:  # the root alone: another model that is being exported may hold a layer of this one
-            if torch._C._is_tracing() and not now.is_traced:  # noqa: SLF001 - torch.jit hides it from mypy
-                raise UsageError(no_script("torch.jit.trace"))
-            if is_in_group():
-                check_shards(module)
+        # of the root alone: another model that is being exported may hold a layer of this one
+        if not path and torch._C._is_tracing() and not now.is_traced:  # noqa: SLF001 - torch.jit hides it from mypy
+            raise UsageError(no_script("torch.jit.trace"))
+        if not path and is_in_group():
+            check_shards(module)
         calibration = now.calibration
         if calibration is not None:
             calibration.passes += 1
@@ -380,9 +385,9 @@ class Runtime:
             current.edge.__enter__()
         if self.make_watch is not None and calibration is not None:
             current.watch, current.sees_all = self.make_watch(self), True
-            current.watch.__enter__()
         elif self.emitter is not None and self.make_unpacking is not None:
             current.watch = self.make_unpacking()
+        if current.watch is not None:
             current.watch.__enter__()
 
     def leave(self, module: nn.Module) -> Frame | None:
@@ -426,11 +431,6 @@ class Runtime:
             for each in watched:
                 each.settle(is_complete=is_complete)
 
-    @property
-    def is_watching(self) -> bool:
-        """Whether this pass sees every function, so that it knows what is computed from parameters alone."""
-        return self.current.watch is not None
-
     # the ops of a pass
     def begin(self, op: Op, path: str, layer: nn.Module | None = None) -> OpCall:
         """Name an op of this pass and return its `OpCall`; `layer` holds the ranges that it may change."""
@@ -452,11 +452,7 @@ class Runtime:
         return self.recorder is not None or bool(self.observers)
 
     def recall(self, name: str) -> Any:
-        """What the pass before a trace, which must neither see values nor how integers are made, has kept.
-
-        Raises:
-            UsageError: There was no such pass.
-        """
+        """What the pass before a trace has kept, as the trace sees no values; a `UsageError` where there was none."""
         if name not in self.last_pass:
             raise UsageError(RUN_FIRST)
         return self.last_pass[name]
@@ -589,11 +585,7 @@ def runtime_of(model: nn.Module) -> Runtime | None:
 
 
 def required_runtime(model: nn.Module, where: str) -> Runtime:
-    """The runtime of a model that must be quantized.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """The runtime of a model that must be quantized, else a `UsageError` says so."""
     runtime = runtime_of(model)
     if runtime is None:
         raise UsageError(f"{where}: {type(model).__name__} is not quantized. Give the model that linger.init returned.")

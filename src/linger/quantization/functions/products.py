@@ -139,7 +139,7 @@ def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
     parameters = [t for t in (product.weight, product.bias) if t is not None]
     if all(is_state(t, runtime) for t in parameters):
         return True
-    if runtime.is_watching:
+    if runtime.current.watch is not None:
         return all(is_fixed(t, runtime) for t in parameters)
     key = f"{KEY_PREFIX}{product.op.state_name}_{frame.indices[product.op.name]}"
     return frame.module.training or key in frame.module._modules  # noqa: SLF001 - hasattr would find other things

@@ -10,9 +10,10 @@ of a model a pattern of paths in the file means.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,9 +34,9 @@ from linger.constraint.normalize import NORMALIZED, ChannelLimits, limit_channel
 from linger.constraint.tracing import fuse, fused_kind, replace_everywhere
 from linger.errors import UsageError, printable
 from linger.numeric.fixed import scale_for
-from linger.quantization.core.quantized import QuantizedBase, device_of, ranges_of
+from linger.quantization.core.quantized import QuantizedBase, device_of, layers_of, ranges_of
 from linger.quantization.core.ranges import Range
-from linger.quantization.core.runtime import Runtime, runtime_of
+from linger.quantization.core.runtime import NOT_KEPT, Runtime, required_runtime, runtime_of
 from linger.quantization.core.stored import Kind, kind_of
 from linger.quantization.core.supported import has_own_forward, op_for, supported_types
 from linger.quantization.functions.functional_layer import KEY_PREFIX, FunctionalLayer
@@ -51,18 +52,18 @@ from linger.quantization.setup.config_file import (
     PartName,
     joined,
     unknown,
+    unusual,
     write_config,
 )
 from linger.quantization.setup.marking import adjustable_ops, checked_types, choice_for, types_by_name
-from linger.settings import Switches
 
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=nn.Module)
 _SIGNS = "*?["
 _INSIDE = ".*"
 
 _LAYERS = (QuantLayer, QuantRecurrent)
-_WIDTHS = (8, 16, 32, 4)
-"""The usual one first."""
+_WIDTHS = (8, 16, 32, 4)  # the usual one first
 
 
 def save_config(model: nn.Module, path: str | Path) -> None:
@@ -82,35 +83,36 @@ def save_config(model: nn.Module, path: str | Path) -> None:
 
 def config_of(model: nn.Module) -> Config:
     """What `save_config` writes."""
-    runtime = runtime_of(model)
-    assert runtime is not None  # checked by the caller
+    runtime = required_runtime(model, "save_config")
     assert runtime.products is not None  # init made it
     modules = dict(model.named_modules())
     stays_float, alone, not_quantized = _float_parts(modules, runtime, runtime.products.float_paths)
     ranges = [one for one in ranges_of(model, with_adopted=True).values() if not follows(one)]
-    functions = {path: m for path, m in modules.items() if isinstance(m, FunctionalLayer)}
-    quantized = [m for m in modules.values() if isinstance(m, QuantizedBase)]
-    learned = (str(each.learned.method) for m in quantized for each in m.learned_ranges)
-    limited = {path: m for path, m in modules.items() if isinstance(m, ChannelLimits)}
-    usual = asdict(Switches())
+    learned = chain.from_iterable(layer.learned_ranges for layer in layers_of(model).values())
+    limited, functions = _of_type(modules, ChannelLimits), _of_type(modules, FunctionalLayer)
+    layers = _of_type(modules, QuantLayer) | _of_type(modules, QuantRecurrent)
     return Config(
         complete=True,
         target=runtime.target,
         parameter_bits=runtime.products.widths.parameter,
         types=_types_of(runtime.products.ops),
-        scales=next(learned, runtime.scales),
+        scales=next((str(each.learned.method) for each in learned), runtime.scales),
         calibration=dict(runtime.methods),
-        switches={name: is_on for name, is_on in asdict(runtime.switches).items() if is_on != usual[name]},
+        switches=unusual(runtime.switches),
         stays_float=tuple(stays_float),
         stays_float_alone=tuple(alone),
         not_quantized=tuple(not_quantized),
         fused=tuple(_fused_pairs(modules)),
         channel_limits={path: ChannelLimit(m.largest, tuple(m.limit.shape)) for path, m in limited.items()},
-        limits={path: limits_of(m) for path, m in modules.items() if limits_of(m).is_any},
+        limits={path: limits for path, m in modules.items() if (limits := limits_of(m)).is_any},
         parts=dict(_parts(modules)),
-        layers={path: _layer_config(m, ranges) for path, m in modules.items() if isinstance(m, _LAYERS)},
+        layers={path: _layer_config(layers[path], ranges) for path in modules if path in layers},
         functions={_function_name(path): _function_config(m, ranges) for path, m in functions.items()},
     )
+
+
+def _of_type(modules: Mapping[str, nn.Module], kind: type[_M]) -> dict[str, _M]:
+    return {path: m for path, m in modules.items() if isinstance(m, kind)}
 
 
 def _parts(modules: dict[str, nn.Module]) -> Iterator[tuple[str, Widths]]:
@@ -131,20 +133,25 @@ def _float_parts(
     modules: dict[str, nn.Module], runtime: Runtime, float_paths: Collection[str]
 ) -> tuple[list[str], list[str], list[str]]:
     """The topmost parts that stay float as a whole, modules that do so alone, and layers that nobody asked to stay float."""
-    inside = tuple(f"{path}." for path, m in modules.items() if isinstance(m, (ConvBN, QuantizedBase)))
-    own = [path for path, m in modules.items() if not path.startswith(inside) and not isinstance(m, FunctionalLayer)]
-    asked = {path for path, keeping in runtime.asked.items() if keeping.reason}
+    own, asked = _own_paths(modules), runtime.asked
     whole: list[str] = []
     alone: list[str] = []
     left: list[str] = []
     for path in own:
         if any(_is_in(path, top) for top in whole):
             continue
-        if path in asked:
-            (whole if all(other in asked for other in own if _is_in(other, path)) else alone).append(path)
+        if asked.get(path, NOT_KEPT).reason:
+            is_whole = all(asked.get(other, NOT_KEPT).reason for other in own if _is_in(other, path))
+            (whole if is_whole else alone).append(path)
         elif path in float_paths:
             left.append(path)
     return whole, alone, left
+
+
+def _own_paths(modules: dict[str, nn.Module]) -> list[str]:
+    """The modules of the model of the user, without the parts of quantized layers."""
+    inside = tuple(f"{path}." for path, m in modules.items() if isinstance(m, (ConvBN, QuantizedBase)))
+    return [path for path, m in modules.items() if not path.startswith(inside) and not isinstance(m, FunctionalLayer)]
 
 
 def _is_in(path: str, part: str) -> bool:
@@ -308,8 +315,7 @@ def _stays_float(path: str, config: Config) -> bool:
     return path in named or any(f"{path}.".startswith(f"{top}.") for top in config.stays_float)
 
 
-_UNTIL_THE_NEXT_PASS = 1.0
-"""The scale of an input that has that of the layer before, until a pass has shown it."""
+_UNTIL_THE_NEXT_PASS = 1.0  # the scale of an input that has that of the layer before, until a pass has shown it
 
 
 def prepared(model: nn.Module, said: Config, source: str) -> Config:
@@ -388,10 +394,10 @@ def finish(model: nn.Module, config: Config) -> None:
         _finish_function(model, model.get_submodule(parent), key, function)
         entries[f"{parent}.{KEY_PREFIX}{key}".lstrip(".")] = function
     for one in ranges_of(model, with_adopted=True).values():
-        own = entries.get(one.key.rpartition(".")[0])
+        own = entries.get(one.key.rpartition(".")[0], FunctionConfig())
         if follows(one):
             one.choose(_UNTIL_THE_NEXT_PASS)
-        elif own is not None and one.name in own.scales:
+        elif one.name in own.scales:
             one.choose(own.scales[one.name])
             one.method = own.methods.get(one.name)
 

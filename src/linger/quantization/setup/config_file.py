@@ -33,9 +33,7 @@ SCALES = ("running", "tqt", "lsq")
 CALIBRATED = ("inputs", "weights", "outputs")
 """The kinds of ranges that a method of calibration may be chosen for."""
 
-_SHOWN = 40
-"""Complaints in one message; the others are counted."""
-
+_SHOWN = 40  # complaints in one message; the others are counted
 _HEADER = """\
 # How {model} is quantized: read by linger.init(model, config_file=…), written by linger.save_config.
 # A scale 2^n stores a number x as the integer round(x·2^n). Ranges are named as in checkpoints: x (or i) is a layer's input,
@@ -245,18 +243,14 @@ def joined(problems: Collection[str]) -> str:
 
 # writing
 def write_config(config: Config, model: str, path: str | Path) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
+    """Write a file whole or not at all; a `UsageError` where it cannot be written."""
     write_atomically(Path(path), as_text(config, model).encode())
 
 
 def as_text(config: Config, model: str) -> str:
     """The content of a file: a line for each layer's settings that are not the usual ones."""
     lines = [_HEADER.format(model=printable(model)) + f"version: {config.version}"]
-    for key, value in _unusual(config).items():
+    for key, value in unusual(config).items():
         if key == "run":
             lines += ["", "run:", *(f"  {name}: {_on_one_line(item)}" for name, item in value.items())]
         elif isinstance(value, Mapping) and key not in ("switches", "calibration"):
@@ -269,7 +263,7 @@ def as_text(config: Config, model: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _unusual(settings: Any) -> dict[str, Any]:
+def unusual(settings: Any) -> dict[str, Any]:
     """The settings of a dataclass that differ from their defaults."""
     usual = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in fields(settings)}
     return {key: value for key, default in usual.items() if (value := getattr(settings, key)) != default}
@@ -278,7 +272,7 @@ def _unusual(settings: Any) -> dict[str, Any]:
 def _entry_lines(name: str, settings: object) -> list[str]:
     if isinstance(settings, (Widths, Limits, Constraint)):
         return [f"  {_shown(name)}: {_shown(settings)}"]
-    return [f"  {_shown(name)}:", *(f"    {key}: {_shown(value)}" for key, value in _unusual(settings).items())]
+    return [f"  {_shown(name)}:", *(f"    {key}: {_shown(value)}" for key, value in unusual(settings).items())]
 
 
 def _shown(value: Any) -> str:
@@ -305,8 +299,7 @@ def _plain(value: Any) -> Any:
 
 # files of linger 3.x
 DEFAULT_PLATFORM = "venusA"
-_WITHOUT_TARGET = ("mars", "jupiter")
-"""Chips that linger 3.x knows and linger does not."""
+_WITHOUT_TARGET = ("mars", "jupiter")  # chips that linger 3.x knows and linger does not
 _METHODS = {"abs_max": "max", "top_10": "topk:10", "w_like": "mse"}
 """Calibrators of linger 3.x and the methods nearest to them."""
 _SCALES = {"MOM": "running", "TQT": "tqt"}
@@ -432,21 +425,17 @@ def _newer_problems(content: Mapping[Any, Any]) -> list[str]:
 def newer_config(content: Mapping[str, Any], where: str, *, platform: str | None = DEFAULT_PLATFORM) -> Config:
     """The meaning of settings in the words of linger 3.x; `platform` is the chip where they name none.
 
-    Raises:
-        UsageError: Something has no meaning here; every such place is named.
+    A `UsageError` names every place that has no meaning here.
     """
     if problems := _newer_problems(content):
         raise UsageError(f"{where}: {joined(problems)}. Nothing was changed.")
     quant = DEFAULT_QUANT | dict(content.get("quant_info", {}))
-    parts = {key: value for key, value in content.items() if key not in DEFAULTS}
-    infos = [("*", content, True), *((name, part, False) for key, part in parts.items() for name in _paths(key, part))]
+    parts = [(name, part, False) for key, part in content.items() if key not in DEFAULTS for name in _paths(key, part)]
     layers: dict[str, LayerConfig] = {}
     functions: dict[str, FunctionConfig] = {}
     constraints: dict[str, Constraint] = {}
-    for pattern, section, is_whole in infos:
-        info = DEFAULT_QUANT | dict(section.get("quant_info", {}))
-        data, output = (info.get(key) or info["activate_bits"] for key in ("input_bits", "output_bits"))
-        widths = Widths(data, info["weight_bits"], output)
+    for pattern, section, is_whole in [("*", content, True), *parts]:
+        widths = _widths(DEFAULT_QUANT | dict(section.get("quant_info", {})))
         is_usual = widths == Widths(parameter=quant["weight_bits"]) if is_whole else "quant_info" not in section
         if not is_usual:
             layers |= {pattern: LayerConfig(bits=widths)}
@@ -471,6 +460,11 @@ def _paths(key: str, part: Mapping[str, Any]) -> Iterator[str]:
         yield PartName(name if name.endswith("*") else f"{name}.*", f"{key}.name")
 
 
+def _widths(info: Mapping[str, Any]) -> Widths:
+    data, output = (info.get(key) or info["activate_bits"] for key in ("input_bits", "output_bits"))
+    return Widths(data, info["weight_bits"], output)
+
+
 def _constraint(clamp_info: Mapping[str, Any]) -> Constraint:
     """A value for the weights wins over the factor, which is there by default."""
     said = {**DEFAULT_CLAMP, **clamp_info}
@@ -493,16 +487,11 @@ def _methods(quant_info: Mapping[str, Any], *, is_learned: bool) -> dict[str, st
 
 
 # reading
-_MOST_ENTRIES = 10_000_000
-"""Larger than any model's file."""
+_MOST_ENTRIES = 10_000_000  # larger than any model's file
 
 
 def read_config(path: str | Path) -> Config:
-    """Read a file, linger's own or one of linger 3.x.
-
-    Raises:
-        UsageError: It cannot be read, is no YAML, or holds what means nothing here; every such place is named.
-    """
+    """Read a file, linger's own or one of linger 3.x; a `UsageError` names every place that means nothing here."""
     if not isinstance(path, (str, Path)):
         raise UsageError(
             f"config_file: the path of a file is expected, not {path!r}. Types that stay float are given as disable_module=[…]."
@@ -516,6 +505,16 @@ def read_config(path: str | Path) -> Config:
         raise UsageError(f"config_file: {path} is no YAML: {' '.join(str(error).split())}.") from error
     if content is None:
         raise UsageError(f"config_file: {path} is empty. Write settings into it, or leave the argument out.")
+    _refuse_both_kinds(content, path)
+    if is_newer(content):
+        return newer_config(content, f"config_file: {path}")
+    problems, config = read_with_problems(Config, content)
+    if config is None:
+        raise UsageError(f"config_file: {path}: {joined(problems)}. Nothing was changed.")
+    return config
+
+
+def _refuse_both_kinds(content: object, path: str | Path) -> None:
     keys = list(content) if isinstance(content, Mapping) else []
     own, newer = [key for key in keys if key in Config.__dataclass_fields__], [key for key in keys if key in DEFAULTS]
     if own and newer:
@@ -523,12 +522,6 @@ def read_config(path: str | Path) -> Config:
             f"config_file: {path} has keys of two kinds: {listing(own)} of linger, {listing(newer)} of linger 3.x. "
             "Write all of it in the words of one. Nothing was changed."
         )
-    if is_newer(content):
-        return newer_config(content, f"config_file: {path}")
-    problems, config = read_with_problems(Config, content)
-    if config is None:
-        raise UsageError(f"config_file: {path}: {joined(problems)}. Nothing was changed.")
-    return config
 
 
 class _OnceOnly(yaml.SafeLoader):

@@ -28,19 +28,11 @@ from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import Frame, Runtime, Scope, scope_of
 from linger.quantization.core.supported import NO_INTEGER_FORM, why_off
+from linger.quantization.functions import products
 from linger.quantization.functions.constants import is_state, note_derived
 from linger.quantization.functions.dispatch import COMPOSITIONS, CONVERSIONS, MOVES, bindings
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, INPUT_KEY, FunctionalLayer, functional_layer
 from linger.quantization.functions.masks import masks_scores
-from linger.quantization.functions.products import (
-    MATRIX_PRODUCTS,
-    PRODUCTS,
-    Product,
-    as_linear,
-    compute_product,
-    multiplications,
-    read_product,
-)
 from linger.quantization.functions.resizing import ADAPTIVE
 from linger.quantization.functions.rewrites import REWRITES
 from linger.quantization.setup.marking import QuantMode
@@ -63,8 +55,7 @@ _COMPUTES_NOTHING = MOVES | {*packing.FUNCTIONS, F.pad, torch.as_strided, Tensor
 
 _QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
 
-_BY_OTHERS = (REWRITES, COMPOSITIONS, ADAPTIVE)
-"""Functions that become integer ops by way of other functions."""
+_BY_OTHERS = (REWRITES, COMPOSITIONS, ADAPTIVE)  # functions that become integer ops by way of other functions
 
 
 class _ModelMode(TorchFunctionMode):
@@ -87,23 +78,23 @@ class EdgeMode(_ModelMode):
     def __torch_function__(self, func: Function, types: object, args: Batch = (), kwargs: Keywords = None) -> object:
         """Compute products of float tensors here, run everything else as it is."""
         kwargs = kwargs or {}
-        if self._is_in_users_code and (func in PRODUCTS or func in MATRIX_PRODUCTS):
+        if self._is_in_users_code and (func in products.PRODUCTS or func in products.MATRIX_PRODUCTS):
             product = self._product(func, args, kwargs)
             if product is not None:
-                return compute_product(product, self._runtime)
+                return products.compute_product(product, self._runtime)
         return func(*args, **kwargs)
 
-    def _product(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> Product | None:
+    def _product(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> products.Product | None:
         x, weight = (args[i] if len(args) > i else kwargs.get(name) for i, name in enumerate(("input", "weight")))
         product: object = None
         # a quantized tensor sees its own functions
         if not _is_float(x) or any(isinstance(value, QTensor) for value in (*args, *kwargs.values())):
             return None
-        if func in MATRIX_PRODUCTS:
-            product = as_linear(func, args, kwargs, self._runtime)
+        if func in products.MATRIX_PRODUCTS:
+            product = products.as_linear(func, args, kwargs, self._runtime)
         elif is_state(weight, self._runtime) and not is_state(x, self._runtime):  # of two parameters it is a constant
-            product = read_product(func, args, kwargs, self._runtime)
-        return product if isinstance(product, Product) else None
+            product = products.read_product(func, args, kwargs, self._runtime)
+        return product if isinstance(product, products.Product) else None
 
 
 class InputQuantizer:
@@ -150,17 +141,19 @@ class FloatWatch(_ModelMode):
             name = getattr(func, "__name__", str(func))
             is_float = not name.startswith("__get") and _computes_floats(operands, results)
             if is_float and not note_derived(operands, results, self._runtime) and _counts(func, operands, results):
-                macs = multiplications(name, args, kwargs, result)
+                macs = products.multiplications(name, args, kwargs, result)
                 self._runtime.note_float(name, self._reason(func, args, kwargs), macs)
         return result
 
     def _reason(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> str:
         """Why the function stayed float: the inputs of a product with a parameter would have been quantized."""
         off = why_off(func, self._runtime.switches) if func in _QUANTIZES_INPUTS else None
-        if func in MATRIX_PRODUCTS:
-            product = as_linear(func, args, kwargs, self._runtime)
+        if func in products.MATRIX_PRODUCTS:
+            product = products.as_linear(func, args, kwargs, self._runtime)
             off = product.reason if isinstance(product, Refusal) else None
-        has_form = any(func in table for table in (bindings(), PRODUCTS, MATRIX_PRODUCTS, *_BY_OTHERS))
+        has_form = any(
+            func in table for table in (bindings(), products.PRODUCTS, products.MATRIX_PRODUCTS, *_BY_OTHERS)
+        )
         return off or (
             "its inputs are float tensors; linger.quant_tensor quantizes them" if has_form else NO_INTEGER_FORM
         )

@@ -17,16 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
-from linger.constraint.conv_bn import (
-    ConvBN,
-    EmptyBatchNorm,
-    as_batch_norm,
-    counts_as,
-    freeze_batch_norms,
-    freeze_statistics,
-    layer_of,
-    parts_of_pairs,
-)
+from linger.constraint import conv_bn
 from linger.constraint.limits import (
     AHEAD_RELU,
     FUSED,
@@ -41,6 +32,7 @@ from linger.constraint.limits import (
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError, listing, no_module
+from linger.quantization.core import supported
 from linger.quantization.core.distributed.exchange import Exchange
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.packing import Unpacked
@@ -51,39 +43,22 @@ from linger.quantization.core.runtime import (
     ProductPolicy,
     Runtime,
     attach_scope,
+    required_runtime,
     runtime_of,
 )
 from linger.quantization.core.stored import Recomputation
-from linger.quantization.core.supported import (
-    fold_weight_norm,
-    has_own_forward,
-    holds_matrices,
-    load_folded,
-    op_for,
-    refuse_compiled,
-    refuse_empty,
-    supported_types,
-    why_off,
-)
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, KEY_PREFIX, FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import BatchNormLayer, NormLayer, TransposedSignalLayer
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
+from linger.quantization.setup import marking
 from linger.quantization.setup.config import finish, named_types, prepared
 from linger.quantization.setup.config_file import SCALES, Config, newer_config, read_config
 from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQuantizer, quant_tensor
 from linger.quantization.setup.learned_scales import refuse_other_methods
-from linger.quantization.setup.marking import (
-    QuantMode,
-    checked_exceptions,
-    checked_types,
-    checked_widths,
-    choice_for,
-    choose_widths,
-    types_by_name,
-)
+from linger.quantization.setup.marking import QuantMode
 from linger.settings import Switches, chosen_switches, kept_float, newer_settings
 from linger.targets import find_target
 
@@ -145,8 +120,8 @@ def init(
     """
     if not isinstance(model, nn.Module):
         raise no_module("init", model)
-    refuse_compiled(model)
-    refuse_empty(model)
+    supported.refuse_compiled(model)
+    supported.refuse_empty(model)
     refuse_sharded(model, "init", "Call linger.init on the model as it was before, then fully_shard.")
     if mode is not QuantMode.QValue:
         raise UsageError(f"init: unknown mode {mode!r}. Use QuantMode.QValue.")
@@ -155,7 +130,7 @@ def init(
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
     chip = None if target is None else find_target(target).name
     given = _Given(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits, bits)
-    types, parts = checked_exceptions("init", disable_module, disable_submodel)
+    types, parts = marking.checked_exceptions("init", disable_module, disable_submodel)
     paths = [name for name, _ in model.named_modules()]
     if unknown := [part for part in parts if not any(_is_inside(path, [part]) for path in paths)]:
         raise UsageError(f"init: disable_submodel names {', '.join(unknown)}, which the model does not have.")
@@ -163,7 +138,7 @@ def init(
     order(Config())  # what is wrong with the arguments is said before the model changes
     config = _read(model, config_file, given, is_excepting=bool(types or parts))
     if bits is not None:
-        choose_widths(model, bits, "init", quant_modules)
+        marking.choose_widths(model, bits, "init", quant_modules)
     return _replaced(model, config, order(config), given)
 
 
@@ -173,7 +148,7 @@ def _replaced(model: nn.Module, config: Config, order: _Order, given: _Given) ->
     switches = given.switches or (Switches(**config.switches) if is_said else chosen_switches())
     runtime = Runtime(dispatch, make_watch=FloatWatch, target=given.target or config.target, switches=switches)
     runtime.methods, runtime.scales = config.calibration, config.scales
-    freeze_batch_norms(model, is_frozen=switches.freezes_batch_norm)
+    conv_bn.freeze_batch_norms(model, is_frozen=switches.freezes_batch_norm)
     replacements, stay = _replacements(model, order, runtime)
     _allow_products(model, runtime, order, stay)
     root = replacements.get(model, model)
@@ -237,14 +212,14 @@ class _Order:
 
     def wants(self, path: str, module: nn.Module) -> bool:
         """Whether a module may be quantized at all."""
-        return not counts_as(module, self.excluded) and not _is_inside(path, self.float_paths)
+        return not conv_bn.counts_as(module, self.excluded) and not _is_inside(path, self.float_paths)
 
 
 def _ordered(config: Config, given: _Given, types: Types, parts: Sequence[str]) -> _Order:
     quantized = named_types(config) if given.quant_modules is None else given.quant_modules
     return _Order(
-        checked_types(quantized),
-        checked_widths(8, given.parameter_bits or config.parameter_bits, 8),
+        marking.checked_types(quantized),
+        marking.checked_widths(8, given.parameter_bits or config.parameter_bits, 8),
         (*types, *(() if config.complete else kept_float())),
         [*config.stays_float, *parts],
         config.not_quantized,
@@ -257,7 +232,7 @@ def _replacements(
     """The quantized layers by the modules that they replace, and the modules that stay float by their paths."""
     replacements: dict[nn.Module, nn.Module] = {}
     kept_float: dict[str, nn.Module] = {}
-    inside_pairs = parts_of_pairs(model)
+    inside_pairs = conv_bn.parts_of_pairs(model)
     for path, module in model.named_modules():
         if module in inside_pairs:
             kept_float[path] = module
@@ -281,7 +256,7 @@ def _keeping(module: nn.Module, path: str, order: _Order, runtime: Runtime, *, i
     """What was asked about the functions of a module that was not replaced; None: nothing."""
     if not is_wanted:
         return Keeping(_BY_ARGUMENTS, _is_inside(path, order.float_paths))
-    choice = choice_for(module)
+    choice = marking.choice_for(module)
     if choice.is_disabled:
         return Keeping(_BY_MARK, not choice.is_alone)
     if choice.widths is not None:
@@ -291,11 +266,7 @@ def _keeping(module: nn.Module, path: str, order: _Order, runtime: Runtime, *, i
 
 
 def refuse_unquantizable(model: nn.Module) -> None:
-    """Refuse a model that is quantized already, or whose Python code torch.jit has removed.
-
-    Raises:
-        UsageError: It is one.
-    """
+    """Raise a `UsageError` where a model is quantized already, or torch.jit has removed its Python code."""
     if runtime_of(model) is not None:
         raise UsageError("init: this model is quantized already. Call init once, on the float model.")
     scripts = [path for path, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]
@@ -310,8 +281,7 @@ def refuse_unquantizable(model: nn.Module) -> None:
 
 def why_nothing(model: nn.Module) -> str | None:
     """Why `init` has replaced nothing in a model; None where it has, or where its functions may become integers."""
-    runtime = runtime_of(model)
-    assert runtime is not None  # init made it
+    runtime = required_runtime(model, "init")
     if runtime.make_edge is not None or any(_may_compute(m, path, runtime) for path, m in model.named_modules()):
         return None
     reasons = listing((f"{path or 'model'} ({reason})" for path, reason in runtime.reasons.items()), limit=5)
@@ -320,7 +290,7 @@ def why_nothing(model: nn.Module) -> str | None:
         f"init: no layer of {type(model).__name__} was replaced, so nothing will run as integers; it holds {listing(kinds)}. "
         f"{f'Refused: {reasons}. ' if reasons else ''}"
         "Look at quant_modules, disable_module, disable_submodel and linger.disable_quant, or at the types that linger "
-        f"quantizes: {listing(kind.__name__ for kind in supported_types())}."
+        f"quantizes: {listing(kind.__name__ for kind in supported.supported_types())}."
     )
 
 
@@ -347,15 +317,15 @@ def _quantized(module: nn.Module, path: str, order: _Order, runtime: Runtime) ->
     form = _op_to_use(module, path, order.types)
     if form is None:
         return None
-    (op, binding), layer = form, layer_of(module)
-    folded = fold_weight_norm(layer)
+    (op, binding), layer = form, conv_bn.layer_of(module)
+    folded = supported.fold_weight_norm(layer)
     geometry = _refusal(module) or binding(layer)
     if isinstance(geometry, Refusal):
         logger.warning("%s (%s) stays float: %s", path, type(layer).__name__, geometry.reason)
         runtime.reasons[path] = geometry.reason
-        load_folded(layer, folded)
+        supported.load_folded(layer, folded)
         return None
-    widths = choice_for(module).widths or order.widths
+    widths = marking.choice_for(module).widths or order.widths
     quantized: QuantLayer | QuantRecurrent
     if op.is_recurrent:
         quantized = (QuantCell if isinstance(layer, nn.RNNCellBase) else QuantRecurrent)(op, layer, widths, runtime)
@@ -364,21 +334,21 @@ def _quantized(module: nn.Module, path: str, order: _Order, runtime: Runtime) ->
         quantized = _layer_class(op, layer)(op, layer, geometry, widths, runtime)
         _carry_over(module, quantized, runtime)
     quantized.path = path
-    load_folded(quantized, folded)
+    supported.load_folded(quantized, folded)
     return quantized
 
 
 def _op_to_use(module: nn.Module, path: str, types: Types) -> tuple[Op, Binding] | None:
     """The op that replaces a module and the binding of its settings; None if none is wanted or known."""
-    layer, choice = layer_of(module), choice_for(module)
+    layer, choice = conv_bn.layer_of(module), marking.choice_for(module)
     if choice.is_disabled:
         return None
-    form = op_for(layer)
+    form = supported.op_for(layer)
     if form is None and limits_of(module).is_any:
         name = type(module).__name__
         logger.warning("%s (%s) stays float, within its limits: it has no integer form", path, name)
-    is_named = choice.widths is not None and isinstance(layer, types_by_name())
-    return form if (is_named or counts_as(module, types)) and not _is_functional(module) else None
+    is_named = choice.widths is not None and isinstance(layer, marking.types_by_name())
+    return form if (is_named or conv_bn.counts_as(module, types)) and not _is_functional(module) else None
 
 
 def _layer_class(op: Op, layer: nn.Module) -> type[QuantLayer]:
@@ -393,13 +363,13 @@ def _layer_class(op: Op, layer: nn.Module) -> type[QuantLayer]:
 def _carry_over(module: nn.Module, made: QuantLayer, runtime: Runtime) -> None:
     """Give a quantized layer what the stages before `init` made of its module: limits, a fused batch norm, a ReLU ahead."""
     if isinstance(made, BatchNormLayer):
-        freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)
+        conv_bn.freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)
     together = FUSED.of(module)
     if together is not None:
         FUSED.put(made, together)
     made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
     made.limited_to = limits_of_rows(limits_of(module)) if made.is_lookup else limits_of(module)
-    if isinstance(module, ConvBN):
+    if isinstance(module, conv_bn.ConvBN):
         made.take_batch_norm(module.bn)
         made.training = module.training  # not train(): a frozen batch norm stays frozen
 
@@ -422,7 +392,7 @@ def _keep_reason(module: nn.Module, path: str, order: _Order, runtime: Runtime) 
     elif refusal is not None:
         logger.warning("%s (%s) stays float: %s", path, type(module).__name__, refusal.reason)
         reason = refusal.reason
-    elif isinstance(module, types_by_name()):
+    elif isinstance(module, marking.types_by_name()):
         reason = "it is quantized only where quant_modules or linger.quant_module names its type"
     else:
         reason = "quant_modules does not name its type"
@@ -431,8 +401,8 @@ def _keep_reason(module: nn.Module, path: str, order: _Order, runtime: Runtime) 
 
 def _refusal(module: nn.Module) -> Refusal | None:
     """Why a layer of a supported type stays float, whatever its settings are."""
-    layer = layer_of(module)
-    if has_own_forward(layer):
+    layer = conv_bn.layer_of(module)
+    if supported.has_own_forward(layer):
         return Refusal("it overrides forward")
     is_computed = isinstance(getattr(layer, "weight", None), Tensor) and "weight" not in layer._parameters  # noqa: SLF001 - hasattr finds both
     if is_computed or is_parametrized(layer):
@@ -440,35 +410,35 @@ def _refusal(module: nn.Module) -> Refusal | None:
             "its weight is computed from others (a parametrization, spectral_norm, pruning); make it permanent first, "
             "e.g. with torch.nn.utils.parametrize.remove_parametrizations"
         )
-    if isinstance(module, ConvBN) and as_batch_norm(module.bn).running_mean is None:
+    if isinstance(module, conv_bn.ConvBN) and conv_bn.as_batch_norm(module.bn).running_mean is None:
         return Refusal("its batch norm keeps no statistics that could be folded")
     return None
 
 
 def _is_functional(module: nn.Module) -> bool:
     """Whether a module is a layer with a forward of its own, whose products become integers one by one."""
-    form = op_for(module)
+    form = supported.op_for(module)
     is_product = form is not None and "w" in form[0].inputs and form[0].state_name is not None
-    return is_product and has_own_forward(module) and not isinstance(module, Normalized)
+    return is_product and supported.has_own_forward(module) and not isinstance(module, Normalized)
 
 
 def _stays_float(module: nn.Module, types: Types) -> bool:
     """Whether a module that was not replaced must not have its functions computed as integers either."""
-    if choice_for(module).is_disabled:
+    if marking.choice_for(module).is_disabled:
         return True
     if isinstance(module, nn.MultiheadAttention):
         return refusal_of(module) is not None
-    if op_for(layer_of(module)) is None:
+    if supported.op_for(conv_bn.layer_of(module)) is None:
         return False
-    return not (_is_functional(module) and counts_as(module, types))
+    return not (_is_functional(module) and conv_bn.counts_as(module, types))
 
 
 def _allow_products(model: nn.Module, runtime: Runtime, order: _Order, kept_float: dict[str, nn.Module]) -> None:
     """Let calls like F.linear become layers: of the kinds that are quantized, where nothing is to stay float."""
-    wanted = {op.name for kind, (op, _) in supported_types().items() if issubclass(kind, order.types)}
+    wanted = {op.name for kind, (op, _) in supported.supported_types().items() if issubclass(kind, order.types)}
     runtime.products = ProductPolicy(frozenset(wanted), frozenset(kept_float), order.widths)
     own = set(model.modules()) - set(kept_float.values())
-    runtime.make_edge = EdgeMode if holds_matrices(own) else None
+    runtime.make_edge = EdgeMode if supported.holds_matrices(own) else None
 
 
 def _attach(root: nn.Module, runtime: Runtime) -> None:
@@ -487,7 +457,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
             runtime.layers.append(module)
             module.to(next((p.device for p in module.parameters()), home))  # ranges live where the numbers are
         scope = attach_scope(runtime, path, module)
-        if isinstance(module, EmptyBatchNorm):
+        if isinstance(module, conv_bn.EmptyBatchNorm):
             continue  # it computes nothing, so no op can ask where it is
         module.register_forward_pre_hook(scope.enter)
         if names := _quantized_inputs(module, path, runtime):
@@ -501,8 +471,8 @@ def _quantized_inputs(module: nn.Module, path: str, runtime: Runtime) -> tuple[s
     if runtime.products is None or path in runtime.products.float_paths or isinstance(module, QuantLayer):
         return ()
     if isinstance(module, nn.MultiheadAttention):
-        is_off = why_off(nn.functional.multi_head_attention_forward, runtime.switches) is not None
-        projection, _ = supported_types()[nn.Linear]
+        is_off = supported.why_off(nn.functional.multi_head_attention_forward, runtime.switches) is not None
+        projection, _ = supported.supported_types()[nn.Linear]
         return ("query", "key", "value") if projection.name in runtime.products.ops and not is_off else ()
     return ("input",) if _is_functional(module) else ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,7 @@ from torch import nn
 from linger.errors import UsageError, listing
 from linger.quantization.core.learned import PREFIXES, learn_range
 from linger.quantization.core.methods import check_patterns, fits
-from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.quantized import layers_of, ranges_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
@@ -20,8 +21,8 @@ from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 
-_STATISTICS = "mom"
-"""The method that has no parameters: running statistics."""
+_STATISTICS = "mom"  # the method that has no parameters: running statistics
+_KEY = attrgetter("key")
 
 
 def learn_scales(
@@ -89,14 +90,10 @@ def refuse_other_methods(model: nn.Module, state_dict: Mapping[str, Any], prefix
     """Hook before a model loads a checkpoint: refuse one whose ranges were learned by another method than the model's.
 
     They would get new parameters, which an optimizer that holds the old ones does not know.
-
-    Raises:
-        UsageError: There are such ranges; the model is as it was.
     """
     del rest  # of torch's signature
     different: list[str] = []
-    layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, QuantizedBase)}
-    for path, each in ((path, each) for path, layer in layers.items() for each in layer.learned_ranges):
+    for path, each in ((path, each) for path, layer in layers_of(model).items() for each in layer.learned_ranges):
         start, method = f"{prefix}{path}." if path else prefix, each.learned.method
         keys = {m: f"{start}{begins}{each.name}" for m, begins in PREFIXES.items()}
         other = next((m for m, key in keys.items() if key in state_dict), method)
@@ -123,20 +120,21 @@ def _chosen(ranges: dict[str, Range], layers: Sequence[str] | None, *, weights: 
     """The ranges that are meant and can be learned."""
     patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else list(layers)
     check_patterns("learn_scales", patterns, ranges)
-    kinds = (Kind.INPUT, Kind.WEIGHT, Kind.OUTPUT) if weights else (Kind.INPUT, Kind.OUTPUT)
-    meant = {key: r for key, r in ranges.items() if r.kind in kinds and any(fits(r, pattern) for pattern in patterns)}
-    able = {key: r for key, r in meant.items() if _can_learn(r)}
+    fitting = [r for r in ranges.values() if any(fits(r, pattern) for pattern in patterns)]
+    meant = fitting if weights else [r for r in fitting if r.kind is not Kind.WEIGHT]
+    able = list(filter(_can_learn, meant))
+    seen = list(filter(attrgetter("scale"), able))
     if not able:
         raise UsageError(
-            f"learn_scales: none of {listing(meant or patterns)} can be learned: they follow other ranges or the data. Choose "
-            "inputs, weights or outputs of layers."
+            f"learn_scales: none of {listing(map(_KEY, meant)) or listing(patterns)} can be learned: they follow other ranges or "
+            "the data. Choose inputs, weights or outputs of layers."
         )
-    if not any(r.scale for r in able.values()):
+    if not seen:
         raise UsageError(
-            f"learn_scales: {listing(able)}: no scale is known yet. Run data through the model inside "
+            f"learn_scales: {listing(map(_KEY, able))}: no scale is known yet. Run data through the model inside "
             "`with linger.calibration():` first."
         )
-    return [r for r in able.values() if r.scale]
+    return seen
 
 
 def _can_learn(range_: Range) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -158,11 +159,7 @@ def types_by_name() -> Types:
 def checked_exceptions(
     where: str, disable_module: object, disable_submodel: object
 ) -> tuple[tuple[type[nn.Module], ...], tuple[str, ...]]:
-    """The types and the dotted names that a user leaves out, one or several of each.
-
-    Raises:
-        UsageError: Something else was given; all of it is told.
-    """
+    """The types and the dotted names that a user leaves out, one or several of each; anything else is a `UsageError`."""
     types, names = _several(disable_module), _several(disable_submodel)
     problems = []
     if any(not (isinstance(t, type) and issubclass(t, nn.Module)) for t in types):
@@ -221,8 +218,8 @@ def quant_function(
             f"quant_function: needs a module, not a {type(module).__name__}. Give the model, or a part of it."
         )
     names = [functions] if isinstance(functions, str) else list(adjustable_ops() if functions is None else functions)
-    problems = [problem for problem in map(_name_problem, names) if problem]
-    if out_bits is not None and (isinstance(out_bits, bool) or out_bits not in _WIDTHS):
+    problems = list(filter(None, map(_name_problem, names)))
+    if out_bits not in (None, *_WIDTHS):
         problems = [f"out_bits={out_bits!r} is no width; use 4, 8 or 16, or None for that of the operands", *problems]
     if problems:
         raise UsageError(f"quant_function: {'; '.join(problems)}.")
@@ -235,8 +232,7 @@ def quant_function(
 def choose_widths(model: nn.Module, bits: object, where: str, types: Sequence[type[nn.Module]] | None = None) -> None:
     """Mark layers and functions with the widths that a user gave; what is marked already stays.
 
-    Raises:
-        UsageError: There are no such widths, or they are mixed, which takes measurements.
+    Widths that do not exist, or are mixed, which takes measurements, are a `UsageError`.
     """
     widths = read_bits(bits, where)
     if widths.is_mixed:
@@ -246,15 +242,15 @@ def choose_widths(model: nn.Module, bits: object, where: str, types: Sequence[ty
         )
     if widths.weights == widths.data == _USUAL:
         return
-    layers = [(part, choice) for part in model.modules() if (choice := QUANTIZATION.of(part)) is not None]
-    functions = [(part, own) for part in model.modules() if (own := FUNCTION_BITS.of(part))]
+    marks = [(part, QUANTIZATION.of(part), FUNCTION_BITS.of(part)) for part in model.modules()]
     quant_module(model, types, data_bits=widths.data, parameter_bits=widths.weights, out_bits=widths.data)
     if widths.data != _USUAL:
         quant_function(model, out_bits=widths.data)
-    for part, choice in layers:
-        QUANTIZATION.put(part, choice)
-    for part, chosen in functions:
-        FUNCTION_BITS.put(part, {**(FUNCTION_BITS.of(part) or {}), **chosen})
+    for part, choice, chosen in marks:
+        if choice is not None:
+            QUANTIZATION.put(part, choice)
+        if chosen:
+            FUNCTION_BITS.put(part, {**(FUNCTION_BITS.of(part) or {}), **chosen})
 
 
 def _choose(module: nn.Module, chosen: dict[str, Op], bits: int | None) -> None:
@@ -272,7 +268,7 @@ def _name_problem(name: object) -> str:
         return f"{name!r} is no name of a function"
     if _plain(name) in _by_name():
         return ""
-    if _plain(name) in {function.__name__ for function in PRODUCTS}:
+    if _plain(name) in map(attrgetter("__name__"), PRODUCTS):
         return f"{name!r} is a product with weights, whose widths are those of a layer; use linger.quant_module"
     if any(_plain(name) in _names(op) for op in ops().values()):
         return f"{name!r} returns the width of its input, or has one format only"

@@ -79,58 +79,33 @@ class NothingToDoError(LingerError):
 
 @dataclass(frozen=True)
 class Trial:
-    """A model that a step made.
+    """A model that a step made."""
 
-    Attributes:
-        model: Quantized, in evaluation mode.
-        reference: The float model that it stands for, layer by layer: traced and equalized as it is.
-        trials: Models that were measured on the way.
-        score: How good it is; the worst of all until it is judged.
-    """
-
-    model: nn.Module
-    reference: nn.Module
-    trials: int = 1
-    score: Score = Score(math.inf)
+    model: nn.Module  # quantized, in evaluation mode
+    reference: nn.Module  # the float model that it stands for, layer by layer: traced and equalized as it is
+    trials: int = 1  # models that were measured on the way
+    score: Score = Score(math.inf)  # how good it is; the worst of all until it is judged
 
 
 @dataclass
 class Search:
-    """Everything that steps share.
+    """Everything that steps share."""
 
-    Attributes:
-        parts: The data; steps may see the tuning part, and the judge has the other.
-        judge: Measures models on the held-out part.
-        budget: What is left.
-        known: The steps that there are, by name.
-        target: The chip.
-        seed: Of everything random.
-        metric: The user's metric, if there is one.
-        is_mixed: Whether tensors may have 16 bits.
-        goal: What is enough: decibels, a share of decisions, or a value of the metric; None: as good as possible.
-        is_reached: Tells a model that reaches the goal.
-        batch_seconds: CPU time of one forward pass of a tuning batch.
-        branches: The best model of each branch so far.
-        steps: What was tried.
-        costs: The most CPU seconds that each step has taken.
-        plain: The score of plain calibration.
-    """
-
-    parts: Parts
-    judge: Judge
-    budget: Budget
-    known: Mapping[str, StepFunction]
-    target: str | None = None
-    seed: int = 0
-    metric: Metric | None = None
-    is_mixed: bool = False
-    goal: float | str | None = None
-    is_reached: Callable[[Trial], bool] | None = None
-    batch_seconds: float = 0.0
-    branches: dict[str, Trial] = field(default_factory=dict)
-    steps: list[TuneStep] = field(default_factory=list)
-    costs: dict[str, float] = field(default_factory=dict)
-    plain: Score = Score(math.inf)
+    parts: Parts  # the data; steps may see the tuning part, and the judge has the other
+    judge: Judge  # measures models on the held-out part
+    budget: Budget  # what is left
+    known: Mapping[str, StepFunction]  # the steps that there are, by name
+    target: str | None = None  # the chip
+    seed: int = 0  # of everything random
+    metric: Metric | None = None  # the user's metric, if there is one
+    is_mixed: bool = False  # whether tensors may have 16 bits
+    goal: float | str | None = None  # enough dB, decisions in %, or a value of the metric; None: as good as possible
+    is_reached: Callable[[Trial], bool] | None = None  # tells a model that reaches the goal
+    batch_seconds: float = 0.0  # CPU time of one forward pass of a tuning batch
+    branches: dict[str, Trial] = field(default_factory=dict)  # the best model of each branch so far
+    steps: list[TuneStep] = field(default_factory=list)  # what was tried
+    costs: dict[str, float] = field(default_factory=dict)  # the most CPU seconds that each step has taken
+    plain: Score = Score(math.inf)  # the score of plain calibration
 
     def begin(self, trial: Trial) -> None:
         """Judge plain calibration, with which everything is compared."""

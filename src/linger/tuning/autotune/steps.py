@@ -43,17 +43,11 @@ _WIDE = 16
 
 @dataclass(frozen=True)
 class Start:
-    """A copy of the model that was given.
+    """A copy of the model that was given."""
 
-    Attributes:
-        reference: It in real numbers: the float model, or the quantized one without rounding.
-        target: The chip.
-        given: The model itself if it was quantized already.
-    """
-
-    reference: nn.Module
-    target: str | None
-    given: nn.Module | None = None
+    reference: nn.Module  # it in real numbers: the float model, or the quantized one without rounding
+    target: str | None  # the chip
+    given: nn.Module | None = None  # the model itself if it was quantized already
 
     def plain(self, batches: Sequence[Batch]) -> tuple[nn.Module, list[str]]:
         """The model quantized and calibrated on these batches, and what calibration warned of.

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from linger.analysis.batches import Function
 from linger.tuning.equalization.watching import ANY, PINNED, Call, Clip, Form, Rules, Watch, as_numbers, tensors
 
 _SIGNED = ("leaky_relu", "prelu", "abs", "neg")
@@ -149,7 +150,8 @@ def _move(watch: Watch, call: Call) -> bool:
     def labeled(leaf: object) -> object:
         return _or_pinned(watch.channels.labels(leaf), leaf) if isinstance(leaf, Tensor) else leaf
 
-    func = {"view": torch.Tensor.reshape, "view_as": torch.Tensor.reshape_as}.get(call.name, call.func)
+    reshaping: dict[str, Function] = {"view": torch.Tensor.reshape, "view_as": torch.Tensor.reshape_as}
+    func = reshaping.get(call.name, call.func)
     result = func(tree_map(labeled, call.x), *call.args[1:], **call.kwargs)
     for output, labels in zip(tensors(call.output), tensors(result), strict=True):
         watch.channels.label(output, labels)
@@ -217,11 +219,7 @@ _BY_RULE = (
     (_clamp, "input", "relu6"),
     (_clamp, "input min_val max_val", "hardtanh hardtanh_"),
     (_clamp, "input min max", "clamp clamp_ clip clip_"),
-    (
-        _add,
-        "input other",
-        "add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ maximum minimum",
-    ),
+    (_add, "input other", "add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ maximum minimum"),
     (_scaled, "input other", "mul mul_ __mul__ __rmul__ __imul__ div div_ __truediv__ __itruediv__ true_divide"),
     (
         _move,

@@ -83,33 +83,24 @@ class Norm:
 class Layer:
     """A weight, or a batch norm.
 
-    Attributes:
-        name: The name of the weight, or of the batch norm's.
-        rows, columns: Numbers of its output and its input channels.
-        weight, form: Name of the weight, None for a batch norm alone, and how it lies in memory.
-        biases: Names of what is added to the weight's product.
-        norm: The batch norm, where the layer is one.
-        reader: The batch norm that reads a weight's product; then the weight's own rows have no factors. The layer itself,
-            if there are several.
-        is_padded: Whether zeros are added around its input.
-        input_power, output_power: Mean square of every input channel, and of all outputs.
-        lowest, mean, deviation: The least output of each channel, and the least mean and largest standard deviation of a pass.
+    The reader is the batch norm that reads a weight's product; then the weight's own rows have no factors. It is the layer
+    itself, if there are several.
     """
 
-    name: str
-    rows: Numbers
+    name: str  # the name of the weight, or of the batch norm's
+    rows: Numbers  # numbers of its output and its input channels
     columns: Numbers
-    weight: str | None = None
+    weight: str | None = None  # name of the weight, None for a batch norm alone, and how it lies in memory
     form: Form = field(default_factory=Form)
-    biases: set[str] = field(default_factory=set)
-    norm: Norm | None = None
+    biases: set[str] = field(default_factory=set)  # names of what is added to the weight's product
+    norm: Norm | None = None  # the batch norm, where the layer is one
     reader: Layer | None = None
-    is_padded: bool = False
-    input_power: Array | None = None
+    is_padded: bool = False  # whether zeros are added around its input
+    input_power: Array | None = None  # mean square of every input channel, and of all outputs
     output_power: float = 0.0
-    lowest: Array | None = None
-    mean: Array | None = None
-    deviation: Array | None = None
+    lowest: Array | None = None  # the least output of each channel
+    mean: Array | None = None  # the least mean of a pass
+    deviation: Array | None = None  # the largest standard deviation of a pass
 
     def note_heights(self, values: Array) -> None:
         """Note how low each channel of the output is; [channels, numbers]."""
@@ -132,21 +123,13 @@ class Layer:
 
 @dataclass
 class Clip:
-    """A call of ReLU6 or of another function that limits to 0 … `limit`, right after a layer.
+    """A call of ReLU6 or of another function that limits to 0 … `limit`, right after a layer."""
 
-    Attributes:
-        module: Path of the module whose output it limits; None if no module returned it.
-        numbers, axis: The channels of that output, and their axis, counted from the end.
-        limit: The largest result.
-        uses: Counts the functions that take the output.
-        is_in_place: Whether the output was overwritten, so that later functions take the limited numbers.
-    """
-
-    module: str | None
-    numbers: Numbers
-    limit: float
-    uses: list[int]
-    is_in_place: bool
+    module: str | None  # path of the module whose output it limits; None if no module returned it
+    numbers: Numbers  # the channels of that output, and their axis, counted from the end
+    limit: float  # the largest result
+    uses: list[int]  # counts the functions that take the output
+    is_in_place: bool  # whether the output was overwritten, so that later functions take the limited numbers
     axis: int
 
 
@@ -277,20 +260,13 @@ def as_numbers(labels: Tensor) -> Numbers:
 
 
 class Watch:
-    """What watched passes of a model tell.
-
-    Attributes:
-        channels: All channels.
-        layers: Weights and batch norms by name.
-        clips: Calls that limit the output of a layer.
-        calls: How often each module ran, by path.
-    """
+    """What watched passes of a model tell."""
 
     def __init__(self, model: nn.Module) -> None:
         self.channels = Channels()
-        self.layers: dict[str, Layer] = {}
-        self.clips: list[Clip] = []
-        self.calls: Counter[str] = Counter()
+        self.layers: dict[str, Layer] = {}  # weights and batch norms by name
+        self.clips: list[Clip] = []  # calls that limit the output of a layer
+        self.calls: Counter[str] = Counter()  # how often each module ran, by path
         self.paths = {module: path for path, module in model.named_modules()}
         state = [*model.named_parameters(remove_duplicate=True), *model.named_buffers(remove_duplicate=True)]
         self._names = {id(tensor): name for name, tensor in state}
@@ -413,7 +389,8 @@ class Watch:
     def norm_of(self, mean: object, var: object, weight: object, bias: object, eps: float) -> Norm | None:
         """A batch norm by the names of its tensors; None where one of them is missing or no state of the model."""
         names = [self.name_of(t) for t in (weight, bias, mean, var)]
-        return None if None in names else Norm(*map(str, names), eps=eps)
+        gamma, beta, first, second = map(str, names)
+        return None if None in names else Norm(gamma, beta, first, second, eps)
 
     def pin_attributes(self, model: nn.Module) -> None:
         """Let the tensors that modules keep in attributes, for their next call, stay as they are."""

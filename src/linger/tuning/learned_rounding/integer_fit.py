@@ -184,23 +184,14 @@ def _steps_of_block(matrix: Tensor, slope: Tensor, found: Tensor, bound: Tensor)
 
 @dataclass(frozen=True)
 class Grid:
-    """The weights of a layer as rows, and the grid that they are rounded to.
+    """The weights of a layer as rows, and the grid that they are rounded to."""
 
-    Attributes:
-        start: Real weights, [groups, channels, taps].
-        integers: What they are rounded to now.
-        bias: The real bias as it is rounded now, [groups, channels].
-        step: Distance of neighbors on the grid, [taps].
-        bound: Largest integer, [taps].
-        has_bias: Whether the bias can be changed.
-    """
-
-    start: Tensor
-    integers: Tensor
-    bias: Tensor
-    step: Tensor
-    bound: Tensor
-    has_bias: bool = True
+    start: Tensor  # real weights, [groups, channels, taps]
+    integers: Tensor  # what they are rounded to now
+    bias: Tensor  # the real bias as it is rounded now, [groups, channels]
+    step: Tensor  # distance of neighbors on the grid, [taps]
+    bound: Tensor  # largest integer, [taps]
+    has_bias: bool = True  # whether the bias can be changed
 
 
 @dataclass(frozen=True)

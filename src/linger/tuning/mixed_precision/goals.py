@@ -23,17 +23,11 @@ Metric = Callable[[nn.Module], float]
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that should be reached.
+    """A figure that should be reached."""
 
-    Attributes:
-        value: The least that is enough.
-        unit: `dB`, `%`, or nothing for a user's metric.
-        measure: The figure of a model.
-    """
-
-    value: float
-    unit: str
-    measure: Metric
+    value: float  # the least that is enough
+    unit: str  # `dB`, `%`, or nothing for a user's metric
+    measure: Metric  # the figure of a model
 
     def show(self, value: float) -> str:
         """A figure with its unit."""

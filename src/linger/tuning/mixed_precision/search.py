@@ -86,21 +86,14 @@ def harmless_noise(goal: Goal, error: float) -> float:
 
 @dataclass
 class Search:
-    """Tries choices of widths, each measured on the whole model.
+    """Tries choices of widths, each measured on the whole model."""
 
-    Attributes:
-        model, goal, ranking: The model with its widths, what should be reached, and the noises.
-        allows: Whether a tensor may have a width.
-        max_trials: How many models may be measured, those of the ranking included; `trials` were.
-        max_wide_layers: Layers that may have weights of more than 8 bits.
-    """
-
-    model: BitModel
+    model: BitModel  # the model with its widths, what should be reached, and the noises
     goal: Goal
     ranking: Ranking
-    allows: Callable[[Unit, int], bool]
-    max_trials: int
-    max_wide_layers: int | None = None
+    allows: Callable[[Unit, int], bool]  # whether a tensor may have a width
+    max_trials: int  # how many models may be measured, those of the ranking included; `trials` were
+    max_wide_layers: int | None = None  # layers that may have weights of more than 8 bits
     trials: int = 0
     _known: dict[frozenset[tuple[Unit, int]], float] = field(default_factory=dict)
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class TensorRow:
     values: int = 0
     differing: int = 0
     saturated: int = 0
-    seen: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    seen: NDArray[Any] = field(default_factory=partial(np.zeros, 0, np.int64), repr=False)
     digest: hashlib._Hash = field(default_factory=hashlib.sha256, repr=False, compare=False)
 
     @property

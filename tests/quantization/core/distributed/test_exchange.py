@@ -21,11 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import linger
-from linger.quantization.core.distributed import group
-from linger.quantization.core.distributed.exchange import _pooled
-from linger.quantization.core.distributed.group import Group, GroupError, _time_limit, agree
 from tests.support.device_models import image, make_model
 from tests.support.processes import Failed, run_processes
+from tests.support.quantization import Group, GroupError, agree, exchange, group
 
 pytestmark = pytest.mark.needs_torch
 
@@ -399,7 +397,7 @@ def test_pooled_statistics_are_those_of_the_whole(sizes):
     counts = torch.tensor(sizes, dtype=torch.float64).unsqueeze(1).expand_as(means)
     mean, var = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     F.batch_norm(whole, mean, var, training=True, momentum=1.0)
-    found = _pooled(counts, means, variances)
+    found = exchange._pooled(counts, means, variances)
     torch.testing.assert_close(found, (mean, var), rtol=1e-12, atol=1e-12)  # a few float64 operations
 
 
@@ -636,11 +634,11 @@ def waiting():
     if dist.get_rank() == 1:
         store.get("told")
         return None
-    limit = _time_limit(own)
+    limit = group._time_limit(own)
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), own)
     found = said(lambda: model(vectors()))
     store.set("told", "1")
-    return *found, limit == _time_limit(dist.group.WORLD), limit.total_seconds()
+    return *found, limit == group._time_limit(dist.group.WORLD), limit.total_seconds()
 
 
 def test_no_process_waits_longer_than_the_group_allows(pairs):

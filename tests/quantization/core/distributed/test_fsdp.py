@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from linger.quantization.core.distributed.fsdp import _has_other_types
+from tests.support.quantization import fsdp
 
 pytestmark = pytest.mark.needs_torch
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.needs_torch
 )
 def test_other_types_of_parameters_or_outputs_are_noticed(param, output, is_other):
     state = SimpleNamespace(_mp_policy=SimpleNamespace(param_dtype=param, output_dtype=output))
-    assert _has_other_types(SimpleNamespace(_get_fsdp_state=lambda: state)) == is_other
+    assert fsdp._has_other_types(SimpleNamespace(_get_fsdp_state=lambda: state)) == is_other
 
 
 def test_a_module_without_such_settings_has_no_other_types():
-    assert not _has_other_types(SimpleNamespace(_get_fsdp_state=SimpleNamespace))
+    assert not fsdp._has_other_types(SimpleNamespace(_get_fsdp_state=SimpleNamespace))

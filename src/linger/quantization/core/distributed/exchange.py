@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain, compress
+from operator import attrgetter
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -37,18 +38,14 @@ from linger.quantization.core.distributed.group import (
     failure_of,
     refuse_failures,
 )
-from linger.quantization.core.quantized import Batch, QuantizedBase
+from linger.quantization.core.quantized import Batch, QuantizedBase, layers_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.stored import not_finite
 from linger.version import __version__
 
-_HEAD = 3
-"""Numbers at the front of a row: digest of the layout, how the pass ended, length of the message of a failure."""
-
-_LONGEST_TEXT = 1000
-"""Bytes of the message of a failure."""
-
+_HEAD = 3  # numbers at the front of a row: digest of the layout, how the pass ended, length of the message of a failure
+_LONGEST_TEXT = 1000  # bytes of the message of a failure
 _DONE, _STOPPED, _NOT_FINITE = 0.0, 1.0, 2.0
 
 _COLUMNS = 7
@@ -93,15 +90,15 @@ class _Layout:
     @classmethod
     def of(cls, root: nn.Module) -> _Layout:
         """That of a model."""
-        layers = dict(sorted((path, m) for path, m in root.named_modules() if isinstance(m, QuantizedBase)))
+        layers = dict(sorted(layers_of(root).items()))
         names = {path: list(layer.ranges) for path, layer in layers.items()}
-        ranges = [range_ for layer in layers.values() for range_ in layer.ranges.values()]
+        ranges = list(chain.from_iterable(layer.ranges.values() for layer in layers.values()))
         norms = [(layer, as_batch_norm(n)) for layer in layers.values() if (n := layer.learning_norm) is not None]
         sizes = [running_statistics(norm)[0].numel() for _, norm in norms]
         constants = [(layer, name) for layer in layers.values() for name in layer.constant_names]
-        deciding = [layer for layer in layers.values() if layer.flags]
+        deciding = list(filter(attrgetter("flags"), layers.values()))
         decisions = sum(len(layer.flags) for layer in deciding)
-        text = repr([names, sizes, len(constants), decisions, [_described(layer) for layer in layers.values()]])
+        text = repr([names, sizes, len(constants), decisions, list(map(_described, layers.values()))])
         count = len(ranges)
         return cls(
             _modules_of(root),
@@ -176,7 +173,7 @@ class Exchange:
 
     def abandon(self, root: nn.Module) -> None:
         """Forget a pass that was interrupted before it could end."""
-        layers = [module for module in root.modules() if isinstance(module, QuantizedBase)]
+        layers = layers_of(root).values()
         with torch.no_grad():
             _forget_new(layers)
             for layer in layers:
@@ -240,8 +237,7 @@ class Exchange:
         return layout
 
 
-_TOLD = "_linger_told"
-"""Attribute of an exception that all processes have been told of."""
+_TOLD = "_linger_told"  # attribute of an exception that all processes have been told of
 
 
 def _is_told(error: BaseException | None) -> bool:
@@ -291,19 +287,25 @@ def _gathered(
 def _row(layout: _Layout, device: torch.device) -> Tensor:
     """What this process has seen."""
     batches = [_batch_of(layer, norm) for layer, norm in layout.norms]
-    numbers: list[Any] = [layout.digest, _DONE, 0.0]
-    numbers += chain.from_iterable(map(_columns, layout.ranges))
-    numbers += map(float, chain.from_iterable(layer.flags for layer in layout.deciding))
-    numbers += [float(batch.size) for batch in batches]
-    there = {place: number for place, number in enumerate(numbers) if isinstance(number, Tensor)}  # on a device
-    head = torch.tensor([0.0 if p in there else n for p, n in enumerate(numbers)], dtype=torch.float64, device=device)
-    if there:
-        head[list(there)] = _joined([number.reshape(1).double() for number in there.values()], device)
     counts = [cast(Tensor, norm.num_batches_tracked).reshape(1) for _, norm in layout.norms]
     buffers = [*(r.running.buffer for r in layout.ranges), *(r.stored_scale.buffer for r in layout.ranges)]
     constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
     moments = [*(batch.mean for batch in batches), *(batch.var for batch in batches)]
-    return torch.cat([head, *(_joined(part, device) for part in (counts, buffers, constants, moments) if part)])
+    parts = filter(None, (counts, buffers, constants, moments))
+    return torch.cat([_head(layout, batches, device), *(_joined(part, device) for part in parts)])
+
+
+def _head(layout: _Layout, batches: list[Batch], device: torch.device) -> Tensor:
+    """The first numbers of a row, of which some are on a device, where they stay."""
+    numbers: list[Any] = [layout.digest, _DONE, 0.0]
+    numbers += chain.from_iterable(map(_columns, layout.ranges))
+    numbers += map(float, chain.from_iterable(layer.flags for layer in layout.deciding))
+    numbers += [float(batch.size) for batch in batches]
+    there = {place: number for place, number in enumerate(numbers) if isinstance(number, Tensor)}
+    head = torch.tensor([0.0 if p in there else n for p, n in enumerate(numbers)], dtype=torch.float64, device=device)
+    if there:
+        head[list(there)] = _joined([number.reshape(1).double() for number in there.values()], device)
+    return head
 
 
 def _joined(parts: list[Tensor], device: torch.device) -> Tensor:
@@ -320,16 +322,12 @@ def _columns(range_: Range) -> list[Any]:
     if ends is None:
         return [-math.inf, -math.inf, -low, high, 0.0, 0.0, -math.inf]
     bound = math.inf if range_.bound is None else range_.bound
-    return [-ends.low, ends.high, -low, high, ends.is_new, range_.width or 0, -bound]
+    return [-ends[0], ends[1], -low, high, ends[2], range_.width or 0, -bound]
 
 
 # what all processes say
 def _differ(host: Tensor, error: BaseException | None) -> bool:
-    """Whether layouts differ.
-
-    Raises:
-        GroupError: The pass of a process has failed.
-    """
+    """Whether layouts differ; a `GroupError` where the pass of a process has failed."""
     heads = host[:, :_HEAD].tolist()
     if any(digest == HELLO for digest, _, _ in heads):
         return True  # a failure is told when models are compared
@@ -393,8 +391,8 @@ def _learn_range(range_: Range, before: float, columns: list[float]) -> None:
 
 def _forget_new(layers: Iterable[QuantizedBase]) -> None:
     """After a failed pass, ranges that nobody had seen before it are unseen again."""
-    for range_ in [range_ for layer in layers for range_ in layer.ranges.values() if range_.ends is not None]:
-        is_new = None if range_.ends is None else range_.ends.is_new
+    for range_ in (range_ for layer in layers for range_ in layer.ranges.values()):
+        is_new = None if range_.ends is None else range_.ends[2]
         if isinstance(is_new, Tensor):
             range_.running.write(range_.running.buffer.masked_fill(is_new, 0.0))
         elif is_new:

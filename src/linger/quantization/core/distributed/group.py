@@ -18,8 +18,7 @@ from torch import Tensor
 from linger.errors import UsageError, listing
 from linger.quantization.core.stored import NotFiniteError
 
-_SHORTEST = 4096
-"""Numbers of a row at first. A failure and its message fit in."""
+_SHORTEST = 4096  # numbers of a row at first. A failure and its message fit in.
 
 HELLO = -1.0
 """In the place of a digest: the process wants to compare models."""
@@ -55,11 +54,7 @@ class Group:
 
     @classmethod
     def of_all(cls) -> Group:
-        """That of the default group as it is now.
-
-        Raises:
-            GroupError: A process does not answer.
-        """
+        """That of the default group as it is now; a `GroupError` where a process does not answer."""
         world = torch.distributed.group.WORLD
         found = _GROUPS.get(world)
         if found is None:
@@ -144,11 +139,7 @@ def failure_of(error: BaseException) -> tuple[str, bool]:
 
 
 def refuse_failures(failures: Mapping[int, tuple[str, bool]], own: BaseException | None) -> None:
-    """Raise one sentence where the pass of a process has failed; an exception of this process goes on by itself.
-
-    Raises:
-        GroupError: One has.
-    """
+    """Raise one `GroupError` where passes of processes have failed; an exception of this process goes on by itself."""
     if not failures:
         return
     of_numbers = [f"Process {n}: {text}" for n, (text, is_not_finite) in failures.items() if is_not_finite]
@@ -173,19 +164,26 @@ def agree(group: Group, layers: Mapping[str, str], own: BaseException | None, de
     ended = None if own is None else failure_of(own)
     told = [json.loads(text) for text in group.gather_text(json.dumps([dict(layers), ended]), device)]
     refuse_failures({n: ended for n, (_, ended) in enumerate(told) if ended is not None}, own)
-    models = [model for model, _ in told]
+    return _shared_functions([model for model, _ in told]) - set(layers)
+
+
+def _shared_functions(models: Sequence[Mapping[str, str]]) -> set[str]:
+    """The functions of models that have the same layers; a `GroupError` where they do not."""
     kinds_at = {path: [model.get(path, "missing") for model in models] for path in sorted(set().union(*models))}
-    functions = {
-        path for path, kinds in kinds_at.items() if all(k == "missing" or k.startswith(FUNCTION) for k in kinds)
-    }
-    others = {path: kinds for path, kinds in kinds_at.items() if path not in functions}
-    different = [_difference(path, kinds) for path, kinds in others.items() if len({*kinds}) > 1]
+    functions = {path for path, kinds in kinds_at.items() if _is_function(kinds)}
+    others = [(path, kinds) for path, kinds in kinds_at.items() if path not in functions]
+    different = [_difference(path, kinds) for path, kinds in others if len({*kinds}) > 1]
     if different:
         raise GroupError(
             f"The processes do not train one model: {listing(different)}. Build the same model, with the same types, widths and "
             "versions, in every process."
         )
-    return functions - set(layers)
+    return functions
+
+
+def _is_function(kinds: Sequence[str]) -> bool:
+    """Whether only functions are at a path, in the processes that have called them."""
+    return all(kind == "missing" or kind.startswith(FUNCTION) for kind in kinds)
 
 
 def _difference(path: str, kinds: Sequence[str]) -> str:

@@ -1,10 +1,13 @@
-"""What outputs and effects depend on, and what may go."""
+"""Values that are replaced, nodes that are removed, and what nobody needs."""
 
 import pytest
 
 from linger.graph.core.rewiring import (
     Effects,
+    ValueReplacer,
+    become_identity,
     drop_unused,
+    learn_type,
     makers,
     needed_nodes,
     release_inputs,
@@ -13,6 +16,92 @@ from linger.graph.core.rewiring import (
 )
 from tests.support.onnx_text import BRANCH, parse, printed
 from tests.support.passes import parsed
+
+
+def values(model):
+    return {o.name: o for node in model.graph.all_nodes() for o in node.outputs} | {
+        v.name: v for v in model.graph.inputs
+    }
+
+
+def test_users_follow_and_the_old_maker_can_go():
+    model = parse("a = Abs(x)  b = Neg(x)  y = Exp(b)")
+    found, replacer = values(model), ValueReplacer(model)
+    assert replacer.replace(found["b"], found["a"])
+    replacer.discard_if_unused(found["b"].producer())
+    replacer.discard_if_unused(found["a"].producer())  # still used
+    replacer.finish()
+    assert printed(model) == ["a=Abs(x)", "y=Exp(a)"]
+
+
+def test_an_output_needs_a_tensor_that_a_node_of_its_graph_makes():
+    model = parse("a = Abs(x)  y = Neg(a)  z = Exp(a)", outputs="float[n] y, float[n] z")
+    found, replacer = values(model), ValueReplacer(model)
+    assert not replacer.is_possible(found["y"], found["x"])
+    assert not replacer.is_possible(found["y"], found["z"])
+    assert not replacer.is_possible(found["y"], found["y"])
+    assert replacer.replace(found["y"], found["a"])
+    assert [o.name for o in model.graph.outputs] == ["y", "z"]
+    assert printed(model)[0] == "y=Abs(x)"
+
+
+def test_a_name_goes_along_on_request():
+    model = parse("a = Abs(x)  b = Neg(x)  y = Exp(b)")
+    found, replacer = values(model), ValueReplacer(model)
+    replacer.replace(found["b"], found["a"], with_name=True)
+    replacer.discard_if_unused(model.graph.node(1))
+    replacer.finish()
+    assert printed(model) == ["b=Abs(x)", "y=Exp(b)"]
+
+
+def test_nodes_share_while_an_output_stays():
+    model = parse("a = Abs(x)  y = Abs(x)  z = Neg(y)", outputs="float[n] y, float[n] z")
+    found, replacer = values(model), ValueReplacer(model)
+    assert replacer.share(found["y"], found["a"])
+    assert not replacer.share(found["y"], found["a"])
+    assert printed(model) == ["a=Abs(x)", "y=Abs(x)", "z=Neg(a)"]
+
+
+def test_a_name_with_two_meanings_is_seen_only_in_its_own_graph():
+    model = parse(
+        """a = Abs(x)
+           y = If(c)<then_branch = t () => (float[n] p) { a = Neg(x)  p = Exp(a) },
+                     else_branch = e () => (float[n] q) { q = Exp(x) }>""",
+        inputs="float[n] x, bool c",
+    )
+    replacer, outer = ValueReplacer(model), model.graph.node(0).outputs[0]
+    inner = model.graph.node(1).attributes["then_branch"].as_graph()
+    assert replacer.is_visible(outer, model.graph)
+    assert not replacer.is_visible(outer, inner)
+    assert not replacer.is_possible(inner.node(0).outputs[0], outer)
+
+
+def test_types_are_learned_only_where_there_are_none():
+    model = parse("a = Abs(x)  y = Neg(a)")
+    found = values(model)
+    learn_type(found["a"], found["y"])
+    assert found["a"].type == found["y"].type
+    assert found["a"].shape == found["y"].shape
+
+
+def test_any_node_can_become_an_identity():
+    model = parse("a = Abs(x)  y = Clip(a, x, x)")
+    become_identity(model.graph.node(1), values(model)["x"])
+    assert printed(model)[1] == "y=Identity(x)"
+
+
+def test_constants_that_nobody_uses_any_more_go_with_the_nodes():
+    model = parse(
+        "c = Constant<value = float {1}>()  a = Sum(x, w, c, v, z, u)  y = Neg(v)",
+        inputs="float[n] x, float z",
+        outputs="float[n] y, float u",
+        extra="<float w = {1}, float v = {1}, float z = {1}, float u = {1}>",
+    )
+    replacer = ValueReplacer(model)
+    replacer.discard(model.graph.node(1))
+    replacer.finish()
+    assert printed(model) == ["y=Neg(v)"]
+    assert list(model.graph.initializers) == ["v", "z", "u"]
 
 
 def names(nodes):
@@ -65,7 +154,7 @@ def test_the_effects_of_functions_and_branches_are_those_inside():
     assert [effects.has_effect(node) for node in model.graph] == [False, False, True, False]
 
 
-def values(model, *names):
+def values_of(model, *names):
     known = {o.name: o for node in model.graph for o in node.outputs} | dict(model.graph.initializers)
     return [known[name] for name in names]
 
@@ -82,7 +171,7 @@ def values(model, *names):
 def test_what_nothing_uses_goes(settings, nodes, initializers):
     body = "c = Constant<value_float = 1.0>() r = Exp(x) s = Sqrt(r) t = Add(s, w) y = Neg(x)"
     model = parse(body, extra="<float[1] w = {2.0}, float[1] v = {1.0}>")
-    removed = drop_unused([*values(model, "c", "t", "v", "y"), None], **settings)
+    removed = drop_unused([*values_of(model, "c", "t", "v", "y"), None], **settings)
     assert printed(model) == nodes
     assert list(model.graph.initializers) == initializers
     assert all(node.graph is None for node in removed)
@@ -91,9 +180,9 @@ def test_what_nothing_uses_goes(settings, nodes, initializers):
 
 def test_a_node_goes_only_with_all_its_outputs():
     model = parse("a, b = Split(x) y = Neg(b)")
-    assert drop_unused(values(model, "a")) == []
+    assert drop_unused(values_of(model, "a")) == []
     release_inputs(model.graph.node(1))
-    assert [node.op_type for node in drop_unused(values(model, "a", "b"))] == ["Split"]
+    assert [node.op_type for node in drop_unused(values_of(model, "a", "b"))] == ["Split"]
 
 
 def test_what_is_used_or_an_output_stays():
@@ -113,7 +202,7 @@ def test_initializers_that_can_be_fed_stay():
 def test_branches_let_go_of_what_they_read():
     model = parse(BRANCH)
     [branching] = [node for node in model.graph if node.op_type == "If"]
-    [a] = values(model, "a")
+    [a] = values_of(model, "a")
     release_inputs(branching)
     assert not a.uses()
 

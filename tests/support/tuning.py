@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inside of tuning that its tests look at: sessions and their steps, held-out data, errors, ranges, channels.
+
+This is the one place that knows where the package keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from linger.quantization.core.calibrate import real_copy
+from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.stored import Kind
+from linger.tuning.autotune.budget import fitting_threads, on_threads, read_budget
+from linger.tuning.autotune.plan import EQUALIZED
+from linger.tuning.autotune.result import Step, TuneStep
+from linger.tuning.autotune.search import PLAIN, Judge, NothingToDoError, Score, Search, Trial, is_better
+from linger.tuning.autotune.steps import STEPS, quantized, start_of
+from linger.tuning.autotune.tune import repeatable
+from linger.tuning.equalization.equalize import Chains
+from linger.tuning.equalization.rules import RULES
+from linger.tuning.equalization.watching import Clip, watch_channels
+from linger.tuning.equalization.weights import absorb, limited_modules, put, put_limits
+from linger.tuning.held_out import Parts, split, split_data
+from linger.tuning.mixed_precision.goals import checked_metric, read_goal
+from linger.tuning.mixed_precision.units import ChipWidths, Unit, units_of, watch_flow
+from linger.tuning.remedy import OutputError, error_db
+
+__all__ = [
+    "EQUALIZED",
+    "PLAIN",
+    "STEPS",
+    "Chains",
+    "ChipWidths",
+    "Judge",
+    "Kind",
+    "NothingToDoError",
+    "OutputError",
+    "Parts",
+    "QuantizedBase",
+    "Score",
+    "Search",
+    "Step",
+    "Trial",
+    "TuneStep",
+    "Unit",
+    "absorb",
+    "chains_of",
+    "checked_metric",
+    "error_db",
+    "fitting_threads",
+    "is_better",
+    "on_threads",
+    "put",
+    "put_limits",
+    "quantized",
+    "ranges_of",
+    "read_budget",
+    "read_goal",
+    "real_copy",
+    "repeatable",
+    "runtime_of",
+    "session_of",
+    "split",
+    "split_data",
+    "start_of",
+    "units_of",
+    "watch_flow",
+]
+
+
+def session_of(reference: nn.Module, parts: Parts, steps: object = None) -> Search:
+    """A search over these data that knows some steps, and has an hour."""
+    return Search(parts, Judge(reference, parts.held_out), read_budget("1 h"), steps or {})  # type: ignore[arg-type]
+
+
+def chains_of(
+    model: nn.Module, batches: Sequence[tuple[Tensor, ...]], *, has_limits: bool = True
+) -> tuple[Chains, list[Clip]]:
+    """The channels of a float model that may have factors, and the limits that become those of single channels."""
+    watch = watch_channels(model, batches, RULES)
+    limited = limited_modules(watch, has_limits=has_limits)
+    return Chains(watch, model, limited), limited
