@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import onnx_ir as ir
 
 from linger.c.exported_folder import Cut
-from linger.c.network import brought_to_order, depending, has_c, initializers, value_names
+from linger.c.network import brought_to_order, computing, has_c, value_names
 from linger.errors import UnsupportedError, printable
 from linger.graph.core.nodes import describe, is_dialect, required_inputs
-from linger.graph.core.rewiring import needed_nodes
-from linger.graph.editing.extraction import extract
+from linger.graph.editing.models import extract
 from linger.graph.lowering.bodies import known_tensors
 from linger.graph.network import Network, NetworkLike, multiplications_of
 from linger.runtime.reference import Reference
@@ -32,11 +31,8 @@ def find_cut(source: NetworkLike) -> Cut | None:
         UnsupportedError: No node computes with integers, or sizes are open.
     """
     model = brought_to_order(Network.of(source))
-    needed, constants = needed_nodes(model), dict(initializers(model))
-    every = [node for node in model.graph if node in needed and node.op_type != "Constant"]
-    nodes = depending(every, constants)
-    fixed = set(every).difference(nodes)
-    known = {*constants, *value_names(value for node in every if node in fixed for value in node.outputs)}
+    nodes, constants, fixed = computing(model)
+    known = {*constants, *fixed}
     inside = {node for node in nodes if has_c(node, known)}
     if len(inside) == len(nodes):
         return None
@@ -49,14 +45,21 @@ def find_cut(source: NetworkLike) -> Cut | None:
         )
     part = _with_what_only_it_reads(max(parts, key=lambda some: _work(model, some)), nodes, inside)
     part = _without_loose_moves(part)
+    outside = tuple(describe(node) for node in nodes if node not in part)
+    return Cut(_taken(part, known), _given(part), outside)
+
+
+def _taken(part: Sequence[ir.Node], known: Collection[str]) -> tuple[str, ...]:
+    """The tensors that a part reads and does not make."""
+    made = {value for node in part for value in node.outputs}
+    names = value_names(value for node in part for value in node.inputs if value not in made)
+    return tuple(name for name in dict.fromkeys(names) if name not in known)
+
+
+def _given(part: Sequence[ir.Node]) -> tuple[str, ...]:
+    """The tensors of a part that are read outside, or what stands for them."""
     made = [value for node in part for value in node.outputs]
-    own = set(made)
-    taken = [value for node in part for value in node.inputs if value is not None and value not in own]
-    return Cut(
-        tuple(name for name in dict.fromkeys(value_names(taken)) if name not in known),
-        tuple(dict.fromkeys(value_names(end for value in made for end in _ends(value, part)))),
-        tuple(describe(node) for node in nodes if node not in part),
-    )
+    return tuple(dict.fromkeys(value_names(end for value in made for end in _ends(value, part))))
 
 
 def cut_to(network: Network, cut: Cut) -> ir.Model:
@@ -111,9 +114,9 @@ def _with_what_only_it_reads(
     """A part with the nodes before it that nothing else reads, such as the Quant of an input that is added later."""
     members = set(part)
     for node in reversed(nodes):
-        is_shown = any(value.is_graph_output() for value in node.outputs)
         readers = {reader for value in node.outputs for reader in value.consumers()}
-        if node in inside and readers and not is_shown and readers <= members:
+        is_read = bool(readers) and readers <= members and not any(v.is_graph_output() for v in node.outputs)
+        if is_read and node in inside:
             members.add(node)
     return [node for node in nodes if node in members]
 
@@ -137,9 +140,7 @@ def _ends(value: ir.Value, part: Collection[ir.Node]) -> Iterator[ir.Value]:
     while waiting:
         found = waiting.pop()
         maker = found.producer()
-        if maker is None or maker not in part:
-            continue
-        if is_dialect(maker) or found.is_graph_output():
-            yield found
-        else:
-            waiting += [source for source in maker.inputs if source is not None]
+        if maker is not None and maker in part:
+            is_end = is_dialect(maker) or found.is_graph_output()
+            yield from [found] if is_end else []
+            waiting += [] if is_end else filter(None, maker.inputs)

@@ -239,8 +239,8 @@ class _Program:
         for tensor, name in block_of.items():
             tensors[name].append(tensor)
         kinds = {name: TENSOR if found else SCRATCH for name, found in tensors.items()}
-        kinds |= {block_of[e.tensor]: INPUT for e in self._plan.inputs if e.tensor in block_of}
-        kinds |= {block_of[e.tensor]: OUTPUT for e in self._plan.outputs if e.tensor in block_of}
+        for kind, edges in ((INPUT, self._plan.inputs), (OUTPUT, self._plan.outputs)):
+            kinds |= {block_of[edge.tensor]: kind for edge in edges if edge.tensor in block_of}
         for name, block in self._blocks.items():
             offset, found = self._source.arena.offsets[name], tuple(tensors[name])
             yield PlacedBlock(name, kinds[name], offset, block.bytes or 0, block.first, block.last, found)

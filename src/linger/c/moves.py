@@ -85,8 +85,8 @@ def map_of(node: ir.Node, shapes: Sequence[tuple[int, ...]], constants: Mapping[
         size = int(np.prod(shape, dtype=np.int64))
         feeds[name] = np.arange(done, done + size, dtype=np.int64).reshape(shape)
         done += size
-    if node.op_type == "Pad" and len(node.inputs) > 2 and node.inputs[2] is not None and node.inputs[2].name:
-        feeds[node.inputs[2].name] = np.array(0, np.int64)
+    if node.op_type == "Pad":
+        feeds |= {value.name: np.array(0, np.int64) for value in node.inputs[2:3] if value is not None and value.name}
     if node.op_type == "Pad" and node.attributes.get_float("value", 0.0) != 0.0:
         raise UnsupportedError(f"{describe(node)}, whose border has a value as before opset 11; convert the file")
     return [places - 1 for places in _run(node, feeds, opset)]

@@ -223,8 +223,7 @@ def _sink_cast(node: ir.Node, names: Names) -> bool:
     if not _is_move(node, "Where", "Pad"):
         return False
     data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-    widenings = [_widening(value.producer()) for value in data if value is not None]
-    casts = [cast for cast in widenings if cast is not None]
+    casts = list(filter(None, (_widening(value.producer()) for value in data if value is not None)))
     kinds = {(narrow, wide) for _, narrow, wide in casts}
     if len(casts) < len(data) or len(kinds) != 1:
         return False
@@ -347,12 +346,7 @@ def load_network(source: NetworkLike) -> FixedNetwork:
 def _fixed(network: Network) -> FixedNetwork:
     model = brought_to_order(network)
     same = prepare(model)
-    needed = needed_nodes(model)
-    nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
-    constants = dict(initializers(model))
-    computed = depending(nodes, constants)
-    fixed = [node for node in nodes if node not in computed]
-    names = list(value_names(v for node in fixed for v in node.outputs))
+    computed, constants, names = computing(model)
     _refuse(model, [*_obstacles(computed), *_open(computed, {*constants, *names})])
     # the numpy reference tells every size, and the content of the tensors that are fixed
     (example,) = spread_feeds(model, seed=_SEED, batches=1)
@@ -361,9 +355,18 @@ def _fixed(network: Network) -> FixedNetwork:
     arrays = {**found, **constants, **example}
     tensors = {name: Tensor(name, array.shape, str(array.dtype)) for name, array in arrays.items()}
     _refuse(model, [*_wrong_types(computed, tensors), *_endless(computed, constants)])
-    same = {name: of for name, of in same.items() if of in tensors and of not in constants}
+    same = {name: same[name] for name in same if same[name] in tensors.keys() - constants.keys()}
     tensors |= {name: replace(tensors[of], name=name) for name, of in same.items()}
     return FixedNetwork(model, tuple(computed), tensors, constants, example, same)
+
+
+def computing(model: ir.Model) -> tuple[list[ir.Node], dict[str, Array], list[str]]:
+    """The nodes that compute data, the constants of the file, and the names of what other nodes compute from them."""
+    needed, constants = needed_nodes(model), dict(initializers(model))
+    nodes = [node for node in model.graph if node in needed and node.op_type != "Constant"]
+    computed = depending(nodes, constants)
+    fixed = [node for node in nodes if node not in computed]
+    return computed, constants, list(value_names(value for node in fixed for value in node.outputs))
 
 
 def brought_to_order(network: Network) -> ir.Model:
@@ -427,18 +430,19 @@ def _sizes(model: ir.Model) -> Iterator[str]:
 
 def _obstacles(nodes: Sequence[ir.Node]) -> Iterator[str]:
     """Nodes that have no C, with the reason."""
-    inside = [describe(node) for node in nodes if inner_graphs(node)]
+    inside = [node for node in nodes if inner_graphs(node)]
     if inside:
-        yield f"{listing(inside)} runs graphs inside it; unroll the loop, or choose the branch, before the export"
-    others = [node for node in nodes if not inner_graphs(node) and not is_dialect(node)]
-    real = [describe(node) for node in others if not _only_moves(node)]
-    if real and not any(map(is_dialect, nodes)):
-        yield "it has no quantized op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
-    elif real:
+        yield f"{listing(map(describe, inside))} runs graphs inside it; unroll the loop, or choose the branch, before the export"
+    real = [describe(node) for node in nodes if node not in inside and not is_dialect(node) and not _only_moves(node)]
+    if not real:
+        return
+    if any(map(is_dialect, nodes)):
         yield (
             f"these are not quantized ops: {listing(real)}; linger.coverage(model) says why a layer stayed float; the rest is "
             "exported with cut=True (on the command line --cut), and the caller computes these"
         )
+    else:
+        yield "it has no quantized op; of the forms that linger.onnx.export writes, dialect and bare have them, standard and qdq do not"
 
 
 def _open(nodes: Sequence[ir.Node], constants: Collection[str]) -> Iterator[str]:

@@ -175,7 +175,7 @@ def prove(
         UsageError: The inputs are not those of the model, or the program is another network's.
         LingerError: The program crashed.
     """
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+    if samples is not None and (type(samples) is not int or samples < 1):
         raise UsageError(f"prove: samples={samples!r} is no number of inputs. Give 1 or more.")
     if program.folder.stream is not None:
         return _prove_stream(program, Network.of(model), inputs, samples, seed)
@@ -253,19 +253,21 @@ def _prove_stream(program: Program, given: Network, inputs: Inputs | None, sampl
     carried = {name for state in stream.states for name in (state.input, state.output)}
     _require_same(program, network, carried)
     wanted = _Wanted(network.reference, Reference(whole if is_step else stream.model), network.inputs)
+    model, count = (network.model, _STEP_SAMPLES) if is_step else (whole, 1)
+    feeds = _feeds(model, _with_states(inputs, stream, model), samples or count, seed)
     if is_step:
-        feeds = _feeds(network.model, _with_states(inputs, stream, network.model), samples or _STEP_SAMPLES, seed)
         sequences = [[{name: feed[name] for name in feed if name not in carried} for feed in feeds]]
     else:
-        feeds = _feeds(whole, _with_states(inputs, stream, whole), samples or 1, seed)
         feeds = [{**feed, **_initial_states(stream, whole)} for feed in feeds]
         sequences = [_cut(stream, feed) for feed in feeds]
     rows = _Rows()
-    outputs = _compare(program, network, sequences, [_steps(wanted, stream, steps) for steps in sequences], rows)
+    steps = [_steps(wanted, stream, sequence) for sequence in sequences]
+    outputs = _compare(program, network, sequences, steps, rows)
     if not is_step:
         _compare_sequences(whole, stream, feeds, outputs, rows)
-    count = sum(map(len, sequences))
-    return CProof(program.description, count, tuple(rows.found.values()), _missing(network, rows, stream))
+    return CProof(
+        program.description, sum(map(len, sequences)), tuple(rows.found.values()), _missing(network, rows, stream)
+    )
 
 
 def _compare_sequences(

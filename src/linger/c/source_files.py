@@ -150,19 +150,23 @@ def golden_samples(face: Interface) -> Iterator[Sample]:
     """What the test of a folder compares with; the same for the same network."""
     network = face.source.plan.network
     states: dict[str, Array] = {state.input: state.initial for state in face.states.values()}
-    numbers = sum(p.outer.count for p in face.parameters)
-    count = _STEPS if face.states else _SAMPLES if numbers < _LARGE else 1
-    for drawn in spread_feeds(network.model, seed=_SEED, batches=count):
+    for drawn in spread_feeds(network.model, seed=_SEED, batches=_sample_count(face)):
         grids = {p.edge.name: _grid(p, drawn[p.edge.name]) for p in face.inputs}
         feed = {**{p.edge.name: _real(p, grids[p.edge.name]) for p in face.inputs}, **states}
         tensors = {**feed, **network.reference.intermediates(feed)}
+        integers = {p.name: _in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.parameters}
         yield Sample(
             [_in_memory(grids[p.edge.name], Layout(p.order)) for p in face.inputs],
-            [_in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.inputs],
-            [_in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.outputs],
+            [integers[p.name] for p in face.inputs],
+            [integers[p.name] for p in face.outputs],
             [zlib.crc32(_in_memory(tensors[n], layout).tobytes()) for n, layout in face.source.shown.items()],
         )
         states = {state.input: tensors[state.output] for state in face.states.values()}
+
+
+def _sample_count(face: Interface) -> int:
+    is_large = sum(p.outer.count for p in face.parameters) >= _LARGE
+    return _STEPS if face.states else 1 if is_large else _SAMPLES
 
 
 def _grid(parameter: Parameter, drawn: Array) -> Array:

@@ -50,21 +50,24 @@ def channels_last(axes: int) -> tuple[int, ...]:
 
 def image_tensors(network: FixedNetwork) -> set[str]:
     """The tensors that windows go over, and those that ops with equal shapes connect with them."""
-    axes = {name: len(tensor.shape) for name, tensor in network.tensors.items()}
     images: set[str] = set()
     before = -1
     while len(images) > before:
         before = len(images)
         for node in filter(is_dialect, network.nodes):
-            names = (*value_names(node.inputs), *value_names(node.outputs))
-            data = {name for name in names if name not in network.constants}
-            op = op_of(node)
-            if op.window_axes:
-                images |= {name for name in data if axes[name] == op.window_axes + 2}
-            elif _is_local(op) and not images.isdisjoint(data):
-                widest = max(axes[name] for name in images & data)
-                images |= {name for name in data if axes[name] == widest}
+            images |= _connected(network, node, images)
     return images
+
+
+def _connected(network: FixedNetwork, node: ir.Node, images: set[str]) -> set[str]:
+    """The tensors of a node that are images, because it has a window, or because another one of them is."""
+    op, names = op_of(node), (*value_names(node.inputs), *value_names(node.outputs))
+    axes = {name: len(network.tensors[name].shape) for name in names if name not in network.constants}
+    known = images & axes.keys()
+    if not op.window_axes and (not known or not _is_local(op)):
+        return set()
+    count = op.window_axes + 2 if op.window_axes else max(axes[name] for name in known)
+    return {name for name in axes if axes[name] == count}
 
 
 def _is_local(op: Op) -> bool:
@@ -277,9 +280,8 @@ class _Fusion:
         joined = None
         for name in dict.fromkeys(value_names(node.inputs)):
             group = ahead.get(name) if self._is_private(name, node) else None
-            if group is None or not is_dialect(group[0]) or [value.name for value in group[-1].outputs] != [name]:
-                continue
-            if name in self._elementwise(node)[0] and self._same_shape(name, node):
+            is_end = group is not None and is_dialect(group[0]) and [v.name for v in group[-1].outputs] == [name]
+            if is_end and name in self._elementwise(node)[0] and self._same_shape(name, node):
                 joined = group
         return joined
 
@@ -333,14 +335,13 @@ class _Fusion:
     def _byte_read(self, node: ir.Node) -> str | None:
         """The one tensor of bytes that decides a node's result, element by element; None for other nodes."""
         op, tensors = op_of(node), self._network.tensors
-        names = list(value_names(node.inputs))
-        data = {name for name in names if name not in self._network.constants}
+        names = set(value_names(node.inputs))
+        data = names - self._network.constants.keys()
         if len(data) != 1 or len(node.outputs) != 1 or not _is_local(op) or not op.has_integer_output:
             return None
         (source,) = data
-        is_byte = tensors[source].dtype == "int8" and all(tensors[n].count == 1 for n in names if n != source)
-        is_read = is_byte and self._same_shape(source, node) and source in self._elementwise(node)[0]
-        return source if is_read else None
+        is_byte = tensors[source].dtype == "int8" and all(tensors[name].count == 1 for name in names - data)
+        return source if is_byte and self._same_shape(source, node) and source in self._elementwise(node)[0] else None
 
     def _on_bytes(self, node: ir.Node, values: Mapping[str, Array]) -> Array:
         op = op_of(node)

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.c.exported_folder import C_TYPES
@@ -255,7 +256,8 @@ class _Writer:
             self._problems.append(str(error).removesuffix("."))
             return WrittenStep(step, name, (), (), ())
         arguments = tuple(self._argument(function, i, n, x) for i, (n, x) in enumerate(zip(names, given, strict=True)))
-        in_place = tuple(n for i, n in enumerate(names) if i in function.in_place and n not in self._network.constants)
+        operands = [names[i] for i in sorted(function.in_place)]
+        in_place = tuple(name for name in operands if name not in self._network.constants)
         return WrittenStep(step, name, arguments, function.scratch, in_place)
 
     def _input(self, step: Step, name: str) -> Input:
@@ -295,9 +297,7 @@ class _Writer:
             self._problems.append(str(error).removesuffix("."))
             return WrittenStep(step, name, (), (), ())
         inputs = [(network.tensors[n].ctype, network.tensors[n].count) for n in names]
-        border = "0"
-        if node.op_type == "Pad" and len(node.inputs) > 2 and node.inputs[2] is not None:
-            border = _literal(network.constants[str(node.inputs[2].name)].reshape(()))
+        border = _border(node, network.constants)
         for number, (output, places) in enumerate(zip(step.outputs, found, strict=True)):
             laid = self._laid(places, memories, self._plan.layouts[output])
             function = f"{name}_{number}" if len(step.outputs) > 1 else name
@@ -377,6 +377,13 @@ def write_source(
         UnsupportedError: Steps that have no C, all of them.
     """
     return _Writer(plan, name, edge_orders or {}, frozenset(carried)).source()
+
+
+def _border(node: ir.Node, constants: Mapping[str, Array]) -> str:
+    """What elements of a Pad have that come from no input; "0" for other nodes."""
+    if node.op_type != "Pad" or len(node.inputs) < 3 or node.inputs[2] is None:
+        return "0"
+    return _literal(constants[str(node.inputs[2].name)].reshape(()))
 
 
 def _literal(number: Array) -> str:
@@ -488,8 +495,7 @@ def _shared(plan: Plan, steps: Sequence[WrittenStep], spans: Mapping[str, tuple[
     sizes, constants = plan.network.tensors, plan.network.constants
     for number, written in enumerate(steps, 1):
         roots = [plan.root(name) for name in written.step.reads if name not in constants]
-        operands = [plan.root(name) for name in written.in_place]
-        dying = [root for root in operands if spans[root][1] == number and roots.count(root) == 1]
+        dying = [r for r in map(plan.root, written.in_place) if spans[r][1] == number and roots.count(r) == 1]
         for name in written.step.outputs:
             replaced = next((root for root in dying if sizes[root].bytes == sizes[name].bytes), name)
             owner[name] = owner.get(replaced, replaced)

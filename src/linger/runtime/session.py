@@ -246,20 +246,13 @@ class Session:
         expected = list(self._expected)
         is_tensor = all(kind.startswith("tensor(") for kind in self._expected.values())
         read = pass_of(given, expected, "the feed") if is_tensor or not isinstance(given, Mapping) else given
-        if not isinstance(read, Mapping):
-            if len(read) != len(expected):
-                raise UsageError(
-                    f"the feed is {len(read)} arrays without names. The model's inputs are {listing(expected)}: give "
-                    "a dict of arrays by these names, or a tuple with an array for each."
-                )
-            read = dict(zip(expected, read, strict=True))
-        if read.keys() != set(expected):
-            wrong = {
-                "lacks": [n for n in expected if n not in read],
-                "has unknown": [n for n in read if n not in expected],
-            }
-            text = " and ".join(f"{verb} {listing(names)}" for verb, names in wrong.items() if names)
-            raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
+        if not isinstance(read, Mapping) and len(read) != len(expected):
+            raise UsageError(
+                f"the feed is {len(read)} arrays without names. The model's inputs are {listing(expected)}: give "
+                "a dict of arrays by these names, or a tuple with an array for each."
+            )
+        read = read if isinstance(read, Mapping) else dict(zip(expected, read, strict=True))
+        _require_names(read, expected)
         return {name: as_expected(array, self._expected[name]) for name, array in read.items()}
 
     def __getattr__(self, name: str) -> Any:
@@ -269,14 +262,21 @@ class Session:
         return getattr(self._inner, name)
 
 
+def _require_names(feed: Iterable[str], expected: Sequence[str]) -> None:
+    """Refuse a feed that lacks inputs or has others."""
+    names = list(feed)
+    wrong = {"lacks": [n for n in expected if n not in names], "has unknown": [n for n in names if n not in expected]}
+    text = " and ".join(f"{verb} {listing(found)}" for verb, found in wrong.items() if found)
+    if text:
+        raise UsageError(f"the feed {text}. The model's inputs are {listing(expected)}.")
+
+
 def fastest(network: Network) -> tuple[ir.Model, str] | None:
     """The fastest exact graph of a dialect file, and what it uses in a sentence; None where that is the file as it is written.
 
     The integers are those of the ops: a function body in the file that computes others is not looked at. `linger.verify` compares both.
     """
-    constants = [value.const_value for value in network.model.graph.initializers.values()]
-    size = sum(constant.nbytes for constant in constants if constant is not None)
-    if not any(map(_has_fast_form, network.model.graph)) or size > _LARGEST_WEIGHTS:
+    if not any(map(_has_fast_form, network.model.graph)) or _weight_bytes(network.model) > _LARGEST_WEIGHTS:
         return None
     copy, is_saturating = copied(network.normal), has_saturating_products()
     _data_folder(copy)
@@ -287,14 +287,18 @@ def fastest(network: Network) -> tuple[ir.Model, str] | None:
     if loops:
         state_recurrent_shapes(copy)
     expand_dialect(copy)
-    kind = "as unsigned bytes where signed ones would saturate on this CPU" if is_saturating else ""
-    weights = f"with weights {kind}" if kind else "with signed weights"
+    unsigned = "with weights as unsigned bytes where signed ones would saturate on this CPU"
+    weights = unsigned if is_saturating else "with signed weights"
     text = (
         f"nodes in integer kernels or tables: {count}, {weights}; the others in float"
         if count
         else "all nodes in float"
     )
     return copy, f"{text}; recurrent loops written for known numbers: {loops}" if loops else text
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _has_fast_form(node: ir.Node) -> bool:
@@ -429,12 +433,11 @@ def pass_of(batch: object, names: Sequence[str], where: str = "inputs") -> dict[
     """
     if isinstance(batch, Mapping):
         return {str(name): _numbers(array, f"{where}: {name}") for name, array in batch.items()}
-    if not isinstance(batch, (list, tuple)):
-        return [_numbers(batch, where)]
-    if batch and isinstance(batch[-1], Mapping):
-        args = batch[0] if len(batch) == 2 and isinstance(batch[0], tuple) else batch[:-1]
-        return _with_keywords(args, batch[-1], names, where)
-    if batch and all(isinstance(part, int) for part in batch):
+    if not isinstance(batch, (list, tuple)) or not batch:
+        return [] if isinstance(batch, (list, tuple)) else [_numbers(batch, where)]
+    if isinstance(batch[-1], Mapping):
+        return _with_keywords(batch, names, where)
+    if {int, bool}.issuperset(map(type, batch)):
         shape = tuple(batch)
         raise UsageError(f"{where}: {shape} is a shape. Give an array of this shape: np.random.randn{shape}.")
     parts = [_numbers(part, where) for part in batch]
@@ -442,9 +445,11 @@ def pass_of(batch: object, names: Sequence[str], where: str = "inputs") -> dict[
     return parts[: len(names)] if is_labeled else parts
 
 
-def _with_keywords(
-    args: Sequence[Any], kwargs: Mapping[Any, Any], names: Sequence[str], where: str
-) -> dict[str, Array]:
+def _with_keywords(batch: Sequence[Any], names: Sequence[str], where: str) -> dict[str, Array]:
+    """The arrays of a tuple that ends in a mapping, or of (args, kwargs)."""
+    args, kwargs = batch[:-1], batch[-1]
+    if len(batch) == 2 and isinstance(batch[0], tuple):
+        args = batch[0]
     twice = [name for name in names[: len(args)] if name in kwargs]
     if twice or len(args) > len(names):
         what = f"{listing(twice)} is given twice" if twice else f"{len(args)} arrays have no names"

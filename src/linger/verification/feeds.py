@@ -153,15 +153,14 @@ def _first_size(value: ir.Value) -> int | None:
 def _feed(batch: object, model: ir.Model, where: str) -> Feed:
     names = [value.name or "" for value in required_inputs(model)]
     where = str(batch) if isinstance(batch, (str, os.PathLike)) else where
-    found = _named(batch, names, where)
-    missing = [name for name in names if name not in found]
+    arrays = _named(batch, names, where)
+    missing = [name for name in names if name not in arrays]
+    is_numbered = isinstance(batch, (str, os.PathLike)) and len(arrays) == len(names) == len(missing)
+    if is_numbered:  # numpy.savez names by number
+        return fitted(dict(zip(names, arrays.values(), strict=True)), model, where)
     if not missing:
-        return fitted({name: found[name] for name in names}, model, where)
-    if isinstance(batch, (str, os.PathLike)) and len(found) == len(names) == len(
-        missing
-    ):  # numpy.savez names by number
-        return fitted(dict(zip(names, found.values(), strict=True)), model, where)
-    has = listing(found) or "nothing"
+        return fitted(arrays, model, where)
+    has = listing(arrays) or "nothing"
     raise UsageError(f"{where}: it lacks {listing(missing)} and has {has}. The model's inputs are {listing(names)}.")
 
 

@@ -46,8 +46,7 @@ from linger.quantization.core.stored import Kind
 Counts = list[tuple[Range, Histogram]]
 """What was counted for ranges."""
 
-_MODEL = ""
-"""The label of the only model of a file."""
+_MODEL = ""  # the label of the only model of a file
 
 AnyPath = str | os.PathLike[str]
 
@@ -92,10 +91,11 @@ def calibration(
     >>> with linger.calibration("mse", layers={"0.x": "percentile:99.9"}):
     ...     _ = model(torch.rand(8, 4))
     """
-    is_open = all(given is None for given in (method, inputs, weights, outputs))
+    is_open = all(each is None for each in (method, inputs, weights, outputs))
     method = "max" if method is None else method
-    plan = Plan.read("calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    plan = replace(plan, is_open=is_open)
+    plan = Plan.read(
+        "calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers, is_open=is_open
+    )
     is_group = is_in_group() and torch.distributed.get_world_size() > 1
     with _block(plan, _Group(plan) if is_group else None) as seen:
         yield
@@ -106,7 +106,7 @@ def calibration(
 @contextmanager
 def local_calibration() -> Iterator[None]:
     """`calibration()` of this process alone, whatever group it belongs to, for functions that only look at their own data."""
-    with _block(replace(Plan.read("calibration", "max"), is_open=True), None) as seen:
+    with _block(Plan.read("calibration", "max", is_open=True), None) as seen:
         yield
     for sentence in seen.findings():
         warnings.warn(sentence, stacklevel=3)
@@ -183,11 +183,7 @@ def _block(plan: Plan, group: _Group | None) -> Iterator[Calibration]:
 
 
 def _counts(seen: Calibration, backup: _Backup) -> Counts:
-    """What was counted in the block, with the ranges before it.
-
-    Raises:
-        UsageError: There is NaN or infinity in it.
-    """
+    """What was counted in the block, with the ranges before it; NaN or infinity in it is a `UsageError`."""
     counted: list[tuple[Range, Counter]] = seen.counted
     histograms = histograms_of([counter for _, counter in counted])
     if wrong := [f"{r.layer.path}.{r.name}" for (r, _), h in zip(counted, histograms, strict=True) if not h.is_finite]:
@@ -235,8 +231,7 @@ def real_copy(model: nn.Module) -> nn.Module:
 
 # ranges as they were, so that a calibration that fails changes nothing
 _OF_LAYER = ("input_range", "beyond", "floor")
-_OF_RANGE = ("histogram", "width", "bound", "method")
-"""What a pass changes beside buffers."""
+_OF_RANGE = ("histogram", "width", "bound", "method")  # what a pass changes beside buffers
 
 
 @dataclass(frozen=True)
@@ -396,11 +391,7 @@ def _counted_before(model: nn.Module) -> str:
 
 
 def _exchange(own: Parts) -> list[Parts]:
-    """What every process says, by its rank; the group's time limit holds.
-
-    Raises:
-        UsageError: A process has ended, does not come in time, or has another linger.
-    """
+    """What every process says, by its rank; a `UsageError` where one has ended, is late, or has another linger."""
     distributed = torch.distributed
     said: list[Any] = [None] * distributed.get_world_size()
     try:
@@ -536,11 +527,7 @@ def merge_statistics(
 
 
 def _read_all(model: nn.Module, paths: Sequence[AnyPath]) -> list[Parts]:
-    """The content of all files, in an order of their own, so that nothing depends on the caller's.
-
-    Raises:
-        UsageError: There is none, or some cannot be merged: all of them.
-    """
+    """The content of all files, in an order of their own; a `UsageError` names those that cannot be merged."""
     if not paths:
         raise UsageError("merge_statistics: no file was given. Give the files that save_statistics has written.")
     own, wrong = describe(model), []

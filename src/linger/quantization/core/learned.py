@@ -27,13 +27,10 @@ PREFIXES = {"tqt": "threshold_", "lsq": "step_"}
 """Method → what the name of the parameter begins with; the name of the range follows."""
 
 _LARGEST = 2.0**100
-_SMALLEST = 2.0**-100
-"""Ranges stay between these two: far from those that count as zero, and within float32."""
-
+_SMALLEST = 2.0**-100  # ranges stay between these two: far from those that count as zero, and within float32
 _USUAL_BITS = 8
 
-_MIDDLE = 0.5
-"""Of the ranges that give one scale, in powers of two: as far from the next scale as from the one before."""
+_MIDDLE = 0.5  # of the ranges that give one scale, in powers of two: as far from the next scale as from the one before
 
 
 class _LearnedRange:
@@ -106,11 +103,7 @@ class _LearnedRange:
 
     # from the parameter to the range
     def follow(self, now: Pass) -> None:
-        """Let the range be what the parameter says.
-
-        Raises:
-            UsageError: The parameter is no number.
-        """
+        """Let the range be what the parameter says; a `UsageError` where that is no number."""
         # calibration looks for a range of its own; a trace must not read, and follows a pass with these values
         if now.calibration is not None or now.is_exporting or torch._C._is_tracing():  # noqa: SLF001 - torch.jit hides it from mypy
             return

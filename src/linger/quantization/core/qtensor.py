@@ -78,20 +78,13 @@ def has_place(wrapper: Tensor) -> bool:
         return wrapper.requires_grad
 
 
-def lacks_place(content: Tensor, wrapper: Tensor) -> bool:
+def _lacks_place(content: Tensor, wrapper: Tensor) -> bool:
     """Whether another function returned or wrote the wrapper, so that the graph no longer leads from it to its content."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
         if wrapper.grad_fn is None:
             return False
         is_own = getattr(wrapper.grad_fn, "_forward_cls", None) in (_Wrapped, _Rewrapped)
         return not (is_own and content.requires_grad)
-
-
-def content_behind(wrapper: Tensor, content: Tensor) -> Tensor:
-    """The content, in the graph behind its wrapper."""
-    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-        behind: Tensor = _Unwrapped.apply(wrapper, content)
-    return behind
 
 
 def follow(wrapper: Tensor, content: Tensor) -> None:
@@ -151,16 +144,14 @@ class QTensor(Tensor):
     runtime: Runtime
     is_nonnegative: bool
     own_bits: int
+    # in passes that observe ranges, those that the numbers come from, as long as nothing has used all of them
     origins: tuple[Origin, ...] = ()
-    """In passes that observe ranges, those that the numbers come from, as long as nothing has used all of them."""
-    is_constant: bool = False
-    """Whether it is a parameter or a buffer."""
+    is_constant: bool = False  # whether it is a parameter or a buffer
     _real: Tensor | None
     _make: Callable[[], Tensor] | None
     _writes: list[int]
     _writes_known: int
-    _copied_at: int | None = None
-    """Writes into the memory of a copy that took the content's place in the graph; None where there is none."""
+    _copied_at: int | None = None  # writes into the memory of a copy that took the place of the content in the graph
 
     @staticmethod
     def __new__(cls, content: Tensor, *_: object, **__: object) -> QTensor:
@@ -234,8 +225,9 @@ class QTensor(Tensor):
             )
         if self._make is not None:
             self._compute(self._make)
-        if torch.is_grad_enabled() and self._content.grad_fn is None and lacks_place(self._content, self):
-            self._content = content_behind(self, self._content)
+        if torch.is_grad_enabled() and self._content.grad_fn is None and _lacks_place(self._content, self):
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+                self._content = _Unwrapped.apply(self, self._content)
             self._copied_at = _version(self._content)  # tensors that share the memory before still have that one
         if self.runtime.announcer is not None and self.is_integer:
             return cast(Tensor, self.runtime.announcer.integers(self))
@@ -274,11 +266,8 @@ class QTensor(Tensor):
             self.scale = float(self.scale)
         return self.scale
 
-    @property
-    def scale_data(self) -> float | None:
-        """The scale, under its documented name."""
-        scale: float | None = self.scale_on_host
-        return scale
+    scale_data = scale_on_host
+    """The scale, under its documented name."""
 
     @property
     def zero_point(self) -> int:

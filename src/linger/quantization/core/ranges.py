@@ -47,8 +47,7 @@ from linger.quantization.core.stored import (
     not_finite,
 )
 
-_FAR = 2.0**64
-"""An end of an interval beyond it is open, also as a mean of ends of which one was."""
+_FAR = 2.0**64  # an end of an interval beyond it is open, also as a mean of ends of which one was
 
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not observed: nothing is rounded to it."""
@@ -402,11 +401,7 @@ class Range:
 
     # scales
     def scale_at(self, bits: int, where: str, now: Pass, *, at_most: Scale = math.inf) -> Scale:
-        """The scale of the range, not above `at_most`.
-
-        Raises:
-            UsageError: The range was never seen, or what was seen on a device was no number.
-        """
+        """The scale of the range, not above `at_most`; a `UsageError` where nothing was seen, or no number."""
         if self.learned is not None:
             self.learned.follow(now)
         running, limit = self.value(now), self.limit

@@ -61,11 +61,7 @@ def holds_matrices(modules: Collection[nn.Module]) -> bool:
 
 
 def refuse_compiled(model: nn.Module) -> None:
-    """Refuse a model that is compiled, or has compiled parts: their traces hold the float layers.
-
-    Raises:
-        UsageError: There is one; all are named.
-    """
+    """Raise a `UsageError` with all compiled parts of a model: their traces hold the float layers."""
     found = []
     for path, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
@@ -78,11 +74,7 @@ def refuse_compiled(model: nn.Module) -> None:
 
 
 def refuse_empty(model: nn.Module) -> None:
-    """Refuse a model that has no numbers yet.
-
-    Raises:
-        UsageError: Tensors are on the meta device; all are named.
-    """
+    """Raise a `UsageError` with all tensors of a model that hold no numbers yet, on the meta device."""
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     empty = [name for name, t in state.items() if t.is_meta]
     if empty:

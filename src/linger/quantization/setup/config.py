@@ -63,8 +63,7 @@ _SIGNS = "*?["
 _INSIDE = ".*"
 
 _LAYERS = (QuantLayer, QuantRecurrent)
-_WIDTHS = (8, 16, 32, 4)
-"""The usual one first."""
+_WIDTHS = (8, 16, 32, 4)  # the usual one first
 
 
 def save_config(model: nn.Module, path: str | Path) -> None:
@@ -316,8 +315,7 @@ def _stays_float(path: str, config: Config) -> bool:
     return path in named or any(f"{path}.".startswith(f"{top}.") for top in config.stays_float)
 
 
-_UNTIL_THE_NEXT_PASS = 1.0
-"""The scale of an input that has that of the layer before, until a pass has shown it."""
+_UNTIL_THE_NEXT_PASS = 1.0  # the scale of an input that has that of the layer before, until a pass has shown it
 
 
 def prepared(model: nn.Module, said: Config, source: str) -> Config:

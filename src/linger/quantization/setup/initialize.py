@@ -266,11 +266,7 @@ def _keeping(module: nn.Module, path: str, order: _Order, runtime: Runtime, *, i
 
 
 def refuse_unquantizable(model: nn.Module) -> None:
-    """Refuse a model that is quantized already, or whose Python code torch.jit has removed.
-
-    Raises:
-        UsageError: It is one.
-    """
+    """Raise a `UsageError` where a model is quantized already, or torch.jit has removed its Python code."""
     if runtime_of(model) is not None:
         raise UsageError("init: this model is quantized already. Call init once, on the float model.")
     scripts = [path for path, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]

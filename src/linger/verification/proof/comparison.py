@@ -141,24 +141,15 @@ class RecordingComparison:
             way.label(level): Session(network, make_session_options(level, way.options), as_written=True)
             for level in way.levels
         }
-        self._fastest: Session | None = None
-        if network.once(fastest) is not None:  # `linger.Session` runs another graph than the file's
-            level = "all" if "all" in way.levels else way.levels[-1]
-            self._fastest = Session(network, make_session_options(level, way.options))
+        self._fastest = _fastest_session(network, way)
         session = next(iter(self.sessions.values()))
         self.model = session.model  # in the order of computation
         self._reference = Reference(network)
         self._inputs = {i.name: i.type for i in session.get_inputs()}
         self._outputs = [o.name for o in session.get_outputs()]
-        producers = {value.name: value.producer() for value in network.model.graph.outputs if value.name}
-        self._exact = {name for name, node in producers.items() if node is not None and _dequantizes(node)}
-        self._producers = {
-            name: node
-            for node in self.model.graph
-            for o in node.outputs
-            if o.name
-            for name in (carried(o.name)[0], o.name)
-        }
+        self._exact = {value.name for value in network.model.graph.outputs if value.name and _is_dequantized(value)}
+        made = [(o.name, node) for node in self.model.graph for o in node.outputs if o.name]
+        self._producers = {name: node for output, node in made for name in (carried(output)[0], output)}
         self._dialect_integers = [name for name in session.integer_tensors() if name in self._producers]
         taken = ("numpy", way.recorded_by, *self.sessions)
         self.witnesses = make_stands(witnesses, self._outputs, taken=taken) if witnesses else {}
@@ -202,6 +193,24 @@ class RecordingComparison:
         self.has_recorded = self.has_recorded or bool(recording.integers or recording.outputs)
         return batch
 
+    def result(self, cause: Cause | None, flips: tuple[Flip, ...], evidence: Evidence) -> Verification:
+        """What was compared so far, with the reasons that were found."""
+        return Verification(
+            rows=list(self.rows.values()),
+            batches=self.batches,
+            first=self.first,
+            missing=tuple(self.missing),
+            output_differences=sum(row.differing for row in self.output_rows.values()),
+            float_error=self.float_error,
+            levels=self.way.levels,
+            outputs=list(self.output_rows.values()),
+            cause=cause,
+            expected_by=self.way.recorded_by if self.has_recorded else "numpy",
+            flips=() if self.missing else flips,
+            evidence=evidence,
+            witnesses=[stand.row for stand in self.witnesses.values()],
+        )
+
     def _run(self, recording: Recording) -> Batch:
         feeds = self._feeds(recording)
         # ONNX Runtime first: its messages say what is wrong with unfit inputs
@@ -242,17 +251,16 @@ class RecordingComparison:
     def _is_step(self, name: str, recorded: Arrays) -> bool:
         """Whether a tensor leads to one that was recorded, and nowhere else: `x.MaxPool.stage1` to `x.MaxPool`, for a chip."""
         whole = name.rpartition(".")[0]
-        waiting = [output for output in self._producers[name].outputs if output.name == name]
         if whole not in recorded or whole not in self._producers:
             return False
         beside = self._producers[whole].outputs  # of a recurrent layer: its states
+        waiting = [output for output in self._producers[name].outputs if output.name == name]
         for value in waiting:  # the list grows while it is walked
             readers = value.consumers()
-            if value.name == whole or (value in beside and not readers):
-                continue
-            if value.name in recorded or value.is_graph_output() or not readers:
-                return False
-            waiting += [output for node in readers for output in node.outputs if output not in waiting]
+            if value.name != whole and (readers or value not in beside):
+                if value.name in recorded or value.is_graph_output() or not readers:
+                    return False
+                waiting += {output for node in readers for output in node.outputs}.difference(waiting)
         return True
 
     def _compare(self, name: str, batch: Batch) -> None:
@@ -261,8 +269,7 @@ class RecordingComparison:
         if expected is None or not found:
             return
         is_integer = any(a.dtype in INTEGER_TYPES for a in (expected, *found.values()))
-        if recorded is not None and name in batch.reference:
-            found = {"numpy": batch.reference[name], **found}
+        found = self._with_numpy(name, batch, found, recorded)
         # integers that are constant or unused need not be shown
         is_due = is_integer and bool(batch.witnessed) and name in self._computed
         said = self._said(name, batch, is_due=is_due)
@@ -274,6 +281,12 @@ class RecordingComparison:
             self._compare_floats(name, batch, expected, {**found, **said})
         else:
             self._count(name, batch, expected, said)
+
+    @staticmethod
+    def _with_numpy(name: str, batch: Batch, found: dict[str, Array], recorded: Array | None) -> dict[str, Array]:
+        """The computations of a tensor, with that of numpy where the recorded one is expected."""
+        is_compared = recorded is not None and name in batch.reference
+        return {"numpy": batch.reference[name], **found} if is_compared else found
 
     def _said(self, name: str, batch: Batch, *, is_due: bool, is_plain: bool = False) -> dict[str, Array]:
         """A tensor as each witness shows it, or returns it from a plain run; one that is due and not there is noted."""
@@ -300,8 +313,7 @@ class RecordingComparison:
         for name, recorded in self._recorded_outputs(batch.recording).items():
             expected = batch.reference.get(name) if recorded is None else recorded
             found = {f"{by}{PLAIN}": a[name] for by, a in batch.outputs.items() if name in a}
-            if recorded is not None and name in batch.reference:
-                found = {"numpy": batch.reference[name], **found}
+            found = self._with_numpy(name, batch, found, recorded)
             found |= self._said(name, batch, is_due=True, is_plain=True)
             if expected is not None:
                 self._compare_floats(name, batch, expected, found)
@@ -392,9 +404,18 @@ def _limited(arrays: Arrays) -> dict[str, Array]:
     return {name: positive_part(array) if name.endswith(POSITIVE) else array for name, array in arrays.items()}
 
 
-def _dequantizes(node: ir.Node) -> bool:
-    """Whether a node computes its output from integers in one exact step."""
-    return is_quantizing(node) or (node.domain == "" and node.op_type == "DequantizeLinear")
+def _fastest_session(network: Network, way: Way) -> Session | None:
+    """The file as `linger.Session` runs it, where that is another graph than the file's."""
+    if network.once(fastest) is None:
+        return None
+    level = "all" if "all" in way.levels else way.levels[-1]
+    return Session(network, make_session_options(level, way.options))
+
+
+def _is_dequantized(value: ir.Value) -> bool:
+    """Whether an output is computed from integers in one exact step."""
+    node = value.producer()
+    return node is not None and (is_quantizing(node) or (node.domain, node.op_type) == ("", "DequantizeLinear"))
 
 
 def unequal(want: Array, have: Array) -> NDArray[np.bool_]:
@@ -486,7 +507,7 @@ def verify_file(
     if witnesses and path is not None:  # a model in memory has no fingerprint to compare
         require_same_model(witnesses, lambda: file_sha256(path), str(path))
     comparison = RecordingComparison(network, way, witnesses)
-    kept, fingerprints = _KeptInputs(0 if seeds else kept_bytes), []  # a seed is enough
+    kept = _KeptInputs(0 if seeds else kept_bytes)  # a seed is enough
     flips: dict[str, Flip] | None = {}  # None as soon as one batch differs in another way
     for recording in recordings:
         before = comparison.differing
@@ -494,33 +515,21 @@ def verify_file(
         if comparison.differing != before and flips is not None:
             flips = explainer.added_flips(flips, comparison, batch)
         kept.add(batch.feeds)
-        fingerprints.append({name: fingerprint(array) for name, array in batch.feeds.items()})
     cause = None if comparison.first is None else explainer.explain(network.model, comparison)
-    return Verification(
-        rows=list(comparison.rows.values()),
-        batches=comparison.batches,
-        first=comparison.first,
-        missing=tuple(comparison.missing),
-        output_differences=sum(row.differing for row in comparison.output_rows.values()),
-        float_error=comparison.float_error,
-        levels=way.levels,
-        outputs=list(comparison.output_rows.values()),
-        cause=cause,
-        expected_by=way.recorded_by if comparison.has_recorded else "numpy",
-        flips=() if comparison.missing else tuple((flips or {}).values()),
-        evidence=Evidence(path, kept.inputs, tuple(seeds), fingerprints, dict(way.options), network.files),
-        witnesses=[stand.row for stand in comparison.witnesses.values()],
-    )
+    evidence = Evidence(path, kept.inputs, tuple(seeds), kept.fingerprints, dict(way.options), network.files)
+    return comparison.result(cause, tuple((flips or {}).values()), evidence)
 
 
 class _KeptInputs:
-    """The inputs of every batch, unless they are too many."""
+    """The inputs of every batch, unless they are too many, and their fingerprints in any case."""
 
     def __init__(self, most_bytes: int) -> None:
         self._bytes_left = most_bytes
         self.inputs: list[Arrays] | None = []
+        self.fingerprints: list[dict[str, str]] = []
 
     def add(self, feeds: Arrays) -> None:
+        self.fingerprints.append({name: fingerprint(array) for name, array in feeds.items()})
         self._bytes_left -= sum(array.nbytes for array in feeds.values())
         if self._bytes_left < 0:
             self.inputs = None

@@ -44,12 +44,8 @@ from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.stored import not_finite
 from linger.version import __version__
 
-_HEAD = 3
-"""Numbers at the front of a row: digest of the layout, how the pass ended, length of the message of a failure."""
-
-_LONGEST_TEXT = 1000
-"""Bytes of the message of a failure."""
-
+_HEAD = 3  # numbers at the front of a row: digest of the layout, how the pass ended, length of the message of a failure
+_LONGEST_TEXT = 1000  # bytes of the message of a failure
 _DONE, _STOPPED, _NOT_FINITE = 0.0, 1.0, 2.0
 
 _COLUMNS = 7
@@ -241,8 +237,7 @@ class Exchange:
         return layout
 
 
-_TOLD = "_linger_told"
-"""Attribute of an exception that all processes have been told of."""
+_TOLD = "_linger_told"  # attribute of an exception that all processes have been told of
 
 
 def _is_told(error: BaseException | None) -> bool:
@@ -332,11 +327,7 @@ def _columns(range_: Range) -> list[Any]:
 
 # what all processes say
 def _differ(host: Tensor, error: BaseException | None) -> bool:
-    """Whether layouts differ.
-
-    Raises:
-        GroupError: The pass of a process has failed.
-    """
+    """Whether layouts differ; a `GroupError` where the pass of a process has failed."""
     heads = host[:, :_HEAD].tolist()
     if any(digest == HELLO for digest, _, _ in heads):
         return True  # a failure is told when models are compared
