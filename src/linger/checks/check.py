@@ -316,8 +316,10 @@ def _collected(checked: CheckedModel, light: onnx.ModelProto, chip: Target | Non
     yield from dequant_findings(checked)
     yield from qdq_findings(checked, skip=unfit)
     yield from saturation_findings(checked)
-    skipped = ["whether linger could run every node"] if wrong else []
-    if not wrong:
+    skipped = []
+    if wrong:
+        skipped.append("whether linger could run every node")
+    else:
         yield from setting_findings(light, checked)
     if chip is not None and broken:
         skipped.append(f"the limits of {chip.name}")
@@ -332,8 +334,10 @@ def _unfit(checked: CheckedModel, findings: Collection[Finding]) -> frozenset[st
     """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
     wrong = {f.node for f in findings if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
     broken = {f.tensor for f in findings if f.rule == BROKEN_TENSOR.id} - {""}
-    readers = (place for place in checked.places if broken)
-    return frozenset(wrong.union(str(p) for p in readers if any(v and v.name in broken for v in p.node.inputs)))
+    for place in checked.places if broken else ():
+        if not broken.isdisjoint(value.name or "" for value in filter(None, place.node.inputs)):
+            wrong.add(str(place))
+    return frozenset(wrong)
 
 
 def _ordered(checked: CheckedModel, findings: Iterable[Finding]) -> list[Finding]:

@@ -241,8 +241,8 @@ def _node_findings(
     parameters = {}
     for name, value in zip(op.form(len(place.node.inputs)), place.node.inputs, strict=False):
         tensor = constant_tensor(value)
-        if value is not None and tensor is not None:
-            parameters[name] = _Parameter(value.name or "?", tensor)
+        if tensor is not None:
+            parameters[name] = _Parameter(getattr(value, "name", None) or "?", tensor)
     for name, bias_name in _BIAS_OF.items():
         weight, bias = parameters.get(name), parameters.get(bias_name)
         problems = [*_weight_problems(place, op, name, weight, widths), *_bias_problems(place, bias)]
@@ -399,7 +399,7 @@ def _relation_findings(place: NodePlace, scales: dict[str, float], *, for_target
     output, op = scales.get("scale_o"), _op(place.node)
     if output is None or op is None:
         return
-    operands = [scales[name] for name in FACTORS if name in scales]
+    operands = [scales[name] for name in scales.keys() & FACTORS]
     if op.limit in (math.prod, min) and operands and not for_target and output > op.limit(operands):
         whose = {math.prod: "that of the product", min: "that of an operand"}[op.limit]
         reason = f"scale_o = {output:g} is above {op.limit(operands):g}, {whose}, so the result would be shifted left"

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from operator import attrgetter
 
 import numpy as np
 import onnx
@@ -28,7 +29,8 @@ from linger.graph.core.dialects import LARGEST, NEWER_OPS, SAFE_WEIGHT, is_dequa
 from linger.graph.core.nodes import WARNING, Finding, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import constant_tensor, infer_element_types
 from linger.graph.files.model_io import INLINE_BYTES
-from linger.graph.formats.propagation import Propagation, Use, propagate
+from linger.graph.formats.propagation import propagate
+from linger.graph.formats.tensor_formats import Propagation, Use
 from linger.graph.lowering.bodies import bring_to_normal_form, require_settings
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
@@ -187,7 +189,7 @@ def _dialect_findings(place: NodePlace, op: Op, checked: CheckedModel) -> Iterat
 def _dialect_expectation(op: Op, form: tuple[str, ...], count: int, free: frozenset[str]) -> _Expectation:
     """What an op asks of a node whose `count` inputs are called `form`; it may have the attributes `free`, too."""
     attributes = {a.name: ATTRIBUTE_TYPES[a.kind].name for a in op.attributes}
-    required = tuple(a.name for a in op.attributes if a.is_required)
+    required = tuple(a.name for a in filter(attrgetter("is_required"), op.attributes))
     outputs = (1, len(op.outputs))
     if op.is_variadic:
         scales = tuple(f"scale_x_{i}" for i in range(count))
@@ -377,7 +379,7 @@ def _has_small_data(node: ir.Node) -> bool:
         return False
     waiting = [node.inputs[0]]
     for value in waiting:  # the list grows while it is walked
-        maker = None if value is None else value.producer()
+        maker = _maker(value)
         if _upper_end(maker) > LARGEST:
             if maker is None or not is_moving(maker) or maker.op_type == "Pad":
                 return False
@@ -402,7 +404,7 @@ def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     op_type = "" if node.domain else node.op_type
     if op_type in _OPERANDS:
         data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[op_type])
-        return None if data is None else data.dtype, weight
+        return getattr(data, "dtype", None), weight
     if op_type in _FLOAT and len(node.inputs) > 1:
         before, weights = map(_dequantizer, node.inputs[:2])
         if before is not None and weights is not None and before.inputs[0] is not None:
@@ -410,8 +412,12 @@ def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     return None, None
 
 
+def _maker(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
+
+
 def _dequantizer(value: ir.Value | None) -> ir.Node | None:
-    maker = None if value is None else value.producer()
+    maker = _maker(value)
     return maker if maker is not None and is_qdq(maker, DEQUANTIZE) else None
 
 

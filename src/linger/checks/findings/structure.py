@@ -344,8 +344,8 @@ def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
     for way, graph in checked.graphs():
         yield from _unused_initializers(way, graph)
         counts = Counter(value.name for value in graph.outputs)
-        for name in itertools.compress(counts, (count > 1 for count in counts.values())):
-            reason = f"{way + str(name)!r} is listed as an output {counts[name]} times"
+        for name, more in (counts - Counter(counts.keys())).items():
+            reason = f"{way + str(name)!r} is listed as an output {more + 1} times"
             yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
     for value in itertools.filterfalse(is_used, checked.model.graph.inputs):
         if not value.is_initializer():

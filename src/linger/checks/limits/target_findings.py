@@ -30,7 +30,7 @@ from linger.checks.memory_use import (
     with_scratch,
 )
 from linger.dialect import Op, ops
-from linger.errors import UsageError, listing, printable
+from linger.errors import UsageError, counted, listing, printable
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.check_rules import NO_EXACT_FORM, CheckRule, limit_rule
 from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer
@@ -144,7 +144,7 @@ def _batch_findings(
     several = [(node, count) for node in all_nodes(model) if (count := _samples(node, shapes)) > 1]
     if several:
         (node, count), more = several[0], len(several) - 1
-        where = f", here and in {more} other {'layer' if more == 1 else 'layers'}" if more else ""
+        where = f", here and in {counted(more, 'other layer')}" if more else ""
         reason = f"a batch of {count}{where}; {target.name} computes one sample at a time"
         yield Finding(ERROR, describe(node), reason, _ONE_SAMPLE, BATCH.id)
 

@@ -74,12 +74,14 @@ def check_window(site: Site) -> Iterator[Finding]:
     if _steps_beyond(kernel, strides):
         reason = f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that"
         yield site.error(reason, f"Use a kernel as large as the stride, with zeros: {BY_EXPORT.format(site.chip)}.")
-    if limits.signal_samples is not None and site.op.window_axes == 1:
+    if site.op.window_axes == 1:
         yield from _length_findings(site, limits.signal_samples)
 
 
-def _length_findings(site: Site, most: int) -> Iterator[Finding]:
+def _length_findings(site: Site, most: int | None) -> Iterator[Finding]:
     length = site.sizes(0, -1)
+    if most is None:
+        return
     if length is None:
         yield site.unchecked("the length of its signal")
     elif length[0] > most:

@@ -32,16 +32,17 @@ from linger.graph.core.nodes import (
 from linger.graph.core.rewiring import ValueReplacer, is_used
 from linger.graph.formats.propagation import Formats, OutputPolicy, propagate
 from linger.graph.formats.tensor_formats import Flow, Propagation, Use, home_of
-from linger.graph.qdq.float_islands import Island, float_islands
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
     OTHER_NUMBERS,
     QUANTIZE,
     ByteFusing,
+    Island,
     bounds_of,
     constant,
     data_inputs,
     data_outputs,
+    float_islands,
     is_between_pair,
     is_qdq,
     quantization_of,
@@ -395,14 +396,17 @@ def _is_dialect_pair(first: ir.Node, second: ir.Node, facts: Callable[[], Propag
     """Whether every integer of a width comes back from Dequant and Quant, in the same storage."""
     if not is_dialect(first) or not is_dialect(second) or (first.op_type, second.op_type) != (DEQUANT, QUANT):
         return False
-    q, dequant, quant = first.inputs[0] if first.inputs else None, _settings(first), _settings(second)
+    q, dequant, quant = next(iter(first.inputs), None), _settings(first), _settings(second)
     if q is None or dequant is None or quant is None or dequant["scale_o"] != quant["scale_x"]:
         return False
-    held, bits = facts().fact(q), quant["data_bits"]
-    if q.dtype not in (None, held.element) or held.bits is None:
-        return False  # the file contradicts itself, or the width is not known
-    is_exact = bits <= _WIDEST_EXACT and _SMALLEST_SCALE <= quant["scale_x"] <= _LARGEST_SCALE
-    return is_exact and storage_bits(held.bits) == storage_bits(bits) and held.bits <= bits
+    fact = facts().fact(q)
+    held = None if q.dtype not in (None, fact.element) else fact.bits  # else the file contradicts itself
+    return held is not None and _comes_back(held, quant["data_bits"], quant["scale_x"])
+
+
+def _comes_back(held: int, bits: int, scale: float) -> bool:
+    is_exact = bits <= _WIDEST_EXACT and _SMALLEST_SCALE <= scale <= _LARGEST_SCALE
+    return is_exact and storage_bits(held) == storage_bits(bits) and held <= bits
 
 
 def _settings(node: ir.Node) -> dict[str, Any] | None:
