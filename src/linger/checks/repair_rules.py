@@ -35,7 +35,7 @@ from linger.graph.passes.well_formed import (
     remove_identity,
     sort_nodes,
 )
-from linger.graph.qdq.float_islands import island_findings
+from linger.graph.qdq.qdq_node import island_findings
 
 
 @dataclass(frozen=True)

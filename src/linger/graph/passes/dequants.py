@@ -32,16 +32,17 @@ from linger.graph.core.nodes import (
 from linger.graph.core.rewiring import ValueReplacer, is_used
 from linger.graph.formats.propagation import Formats, OutputPolicy, propagate
 from linger.graph.formats.tensor_formats import Flow, Propagation, Use, home_of
-from linger.graph.qdq.float_islands import Island, float_islands
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
     OTHER_NUMBERS,
     QUANTIZE,
     ByteFusing,
+    Island,
     bounds_of,
     constant,
     data_inputs,
     data_outputs,
+    float_islands,
     is_between_pair,
     is_qdq,
     quantization_of,

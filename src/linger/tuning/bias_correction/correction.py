@@ -37,15 +37,7 @@ from linger.tuning.bias_correction.means import (
     projections,
     quantized_gates,
 )
-from linger.tuning.remedy import (
-    Change,
-    OutputError,
-    Remedy,
-    checked_data,
-    error_db,
-    require_pair,
-    undone_on_error,
-)
+from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
 
 _WHERE = "correct_biases"
 

@@ -219,11 +219,7 @@ _BY_RULE = (
     (_clamp, "input", "relu6"),
     (_clamp, "input min_val max_val", "hardtanh hardtanh_"),
     (_clamp, "input min max", "clamp clamp_ clip clip_"),
-    (
-        _add,
-        "input other",
-        "add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ maximum minimum",
-    ),
+    (_add, "input other", "add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ maximum minimum"),
     (_scaled, "input other", "mul mul_ __mul__ __rmul__ __imul__ div div_ __truediv__ __itruediv__ true_divide"),
     (
         _move,

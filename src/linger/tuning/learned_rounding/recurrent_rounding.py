@@ -27,15 +27,7 @@ from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import integer_bound
 from linger.quantization.layers.recurrent import QuantCell, QuantRecurrent
 from linger.quantization.layers.recurrent_operands import range_suffix
-from linger.tuning.learned_rounding.integer_fit import (
-    Enough,
-    Fit,
-    Grid,
-    Moments,
-    Pair,
-    change_of,
-    fit_integers,
-)
+from linger.tuning.learned_rounding.integer_fit import Enough, Fit, Grid, Moments, Pair, change_of, fit_integers
 from linger.tuning.remedy import Change
 
 Operands = tuple[Tensor, Tensor]
