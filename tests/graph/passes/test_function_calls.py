@@ -3,7 +3,7 @@
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.lowering.inline_functions import require_bounded
+from linger.graph.passes.well_formed import require_bounded
 from tests.support.passes import inline_functions, parsed
 
 TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x) => (float[n] y) { y = f.top(x) }
