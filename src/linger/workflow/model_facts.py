@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -383,29 +383,15 @@ def with_results(run: Run, tuning: TuneResult | None, sensitivity: Sensitivity |
         numbers = matcher.of_name(row.name)
         if numbers and math.isfinite(row.noise_share):
             layers[numbers[0]] = replace(layers[numbers[0]], noise_share=row.noise_share)
-    ranked = tuple(
-        SensitivityFacts(row.name, row.op, row.widths, row.sqnr_db, row.noise_share, row.what)
-        for row in sensitivity.rows
-    )
-    return replace(run, layers=tuple(layers), sensitivity=ranked)
+    rows = sensitivity.rows
+    ranked = (SensitivityFacts(r.name, r.op, r.widths, r.sqnr_db, r.noise_share, r.what) for r in rows)
+    return replace(run, layers=tuple(layers), sensitivity=tuple(ranked))
 
 
 def tuning_facts(result: TuneResult) -> Tuning:
     """What tuning tried, as a report shows it."""
-    steps = tuple(
-        TriedStep(
-            name=step.shown,
-            branch=step.branch,
-            before_db=step.before_db,
-            after_db=step.after_db,
-            before_metric=step.before_metric,
-            after_metric=step.after_metric,
-            seconds=step.seconds,
-            is_kept=step.is_kept,
-            why=step.why,
-        )
-        for step in result.steps
-    )
+    same = [f.name for f in fields(TriedStep) if f.name != "name"]
+    steps = tuple(TriedStep(step.shown, **{name: getattr(step, name) for name in same}) for step in result.steps)
     problems = tuple(f"{p.name} ({p.role}, {p.bits} bits, {p.born_db:.1f} dB): {p.advice}" for p in result.problems)
     return Tuning(result.summary(), steps, (*result.notes, *problems))
 

@@ -37,7 +37,6 @@ States = tuple[Tensor, ...]
 """h of a GRU, h and c of an LSTM, as a caller gave them; empty where it gave none."""
 
 _SEQUENCE_AXES = 3
-_CELL_STATE = "c"
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,6 @@ class _Place:
         """Its row among the states of all layers and directions."""
         return self.number * len(self.layer.suffixes[0]) + self.back
 
-    @property
-    def rows(self) -> int:
-        """All rows."""
-        return len(self.layer.suffixes) * len(self.layer.suffixes[0])
-
     def parameter(self, name: str, module: nn.Module | None = None) -> Tensor | None:
         """A parameter (weight_ih, bias_hh …) of the quantized or of another layer; None where there is none."""
         owner = self.layer if module is None else module
@@ -66,7 +60,7 @@ class _Place:
 
 def improve_recurrent(pair: Pair, layer: QuantRecurrent) -> list[Change]:
     """Give every matrix of a recurrent layer other integers, if the held-out data agree."""
-    sides = [("ih", "hh")] if _CELL_STATE in find_op(layer.op_name).outputs else [("ih",), ("hh",)]
+    sides = [("ih", "hh")] if "c" in find_op(layer.op_name).outputs else [("ih",), ("hh",)]
     places = [_Place(layer, k, back) for k, names in enumerate(layer.suffixes) for back in range(len(names))]
     return [c for place in places for side in sides if (c := _improve(pair, place, side)) is not None]
 
@@ -143,7 +137,7 @@ def _quantized_operands(pair: Pair, place: _Place, batch: Batch) -> list[tuple[O
         if name.rpartition(".")[0] != place.layer.path or op.name != place.layer.op_name:
             return
         counted += 1
-        if (counted - 1) % place.rows != place.row:
+        if (counted - 1) % (len(place.layer.suffixes) * len(place.layer.suffixes[0])) != place.row:
             return
         x, out = (_time_first(t, attributes["batch_first"]) for t in (operands[0].content, result.content))
         start = _start(given[-1], place, out)
@@ -251,10 +245,8 @@ def _grid_of(place: _Place, sides: Sequence[str], scales: Mapping[str, Any]) -> 
             bias = own.detach().double().cpu() if bias is None else bias + own.detach().double().cpu()
     start, step, bound = torch.cat(parts, 1).unsqueeze(0), torch.cat(steps), torch.cat(bounds)
     integers = (start / step + 0.5).floor().clamp(-bound, bound)
-    has_bias = bias is not None
-    return Grid(
-        start, integers, start.new_zeros(start.shape[:2]) if bias is None else bias.unsqueeze(0), step, bound, has_bias
-    )
+    zeros = start.new_zeros(start.shape[:2])
+    return Grid(start, integers, zeros if bias is None else bias.unsqueeze(0), step, bound, bias is not None)
 
 
 def _put(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], found: Fit) -> bool:
