@@ -29,10 +29,6 @@ class Goal:
     unit: str  # `dB`, `%`, or nothing for a user's metric
     measure: Metric  # the figure of a model
 
-    def show(self, value: float) -> str:
-        """A figure with its unit."""
-        return f"{value:.1f} {self.unit}" if self.unit else f"{value:.4g}"
-
     def __str__(self) -> str:
         return f"{self.value:g} {self.unit}".strip()
 

@@ -297,19 +297,9 @@ def _units_of_layer(path: str, layers: Mapping[str, Layer], flow: Flow) -> Itera
         yield _activation(x, path, layers, flow, layer.widths.data)
     if size:
         output = o if layer.is_lookup else ""  # the rows of a table have the width of its weights
-        yield Unit(
-            key=f"{path}.w".lstrip("."),
-            name=path,
-            op=layer.op_name,
-            what=WEIGHTS,
-            bits=layer.widths.parameter,
-            size=size,
-            readers=tuple(flow.readers.get(output, ())),
-            reading_ops=flow.ops_behind(output),
-            macs=flow.macs.get(path, 0),
-            has_weights=True,
-            label=path,
-        )
+        key, bits, macs = f"{path}.w".lstrip("."), layer.widths.parameter, flow.macs.get(path, 0)
+        readers, ops = tuple(flow.readers.get(output, ())), flow.ops_behind(output)
+        yield Unit(key, path, layer.op_name, WEIGHTS, bits, size, readers, ops, macs, has_weights=True, label=path)
     if o in flow.sizes and not layer.is_lookup:
         # an op without weights gives what it takes: its output is as wide as its input
         made = layer.widths.output if size else layer.widths.data
