@@ -297,12 +297,12 @@ def _cut(batch: Batch, size: int) -> list[Batch]:
     return [rows_of_batch(batch, slice(i, i + size)) for i in range(0, count - count % size, size)]
 
 
-def _covered(run: Run, found: Coverage) -> Run:
+def _covered(run: Run, counted: Coverage) -> Run:
     """The reasons why layers stayed float, and what is doubtful about integer ones."""
     layers, matcher = list(run.layers), _LayerMatcher(run.layers)
     float_paths = {layer.path for layer in run.float_layers}
     lost = []
-    for row in found.table():
+    for row in counted.table():
         if row.runs_as != "float":
             for number in matcher.of_op(row.where, row.op) if row.reason else ():
                 layers[number] = _advised(layers[number], row.reason)
@@ -312,7 +312,7 @@ def _covered(run: Run, found: Coverage) -> Run:
         for number, layer in enumerate(layers):
             if (layer.runs_as, layer.path, layer.float_reason) == ("float", row.where, ""):
                 layers[number] = replace(layer, float_reason=row.reason)
-    share = found.integer_share if found.macs else run.integer_share
+    share = counted.integer_share if counted.macs else run.integer_share
     notes = [f"The model computes in floating point, without a layer of its own in the file: {op}." for op in lost]
     return replace(
         run, layers=tuple(layers), integer_share=share, float_ops=tuple(lost), notes=(*run.notes, *dict.fromkeys(notes))
