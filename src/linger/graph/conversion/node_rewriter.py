@@ -115,11 +115,7 @@ def _checked(value: Any, name: str, expected: str, *, is_right: bool) -> Any:
 
 
 def plan_standard(node: ir.Node, op: Op, attributes: Mapping[str, ir.Attr]) -> Plan:
-    """The plan for a node that becomes one of standard ONNX.
-
-    Raises:
-        NoEquivalent: An attribute is missing or of another kind than the op's, or there is no first input.
-    """
+    """The plan for a node that becomes one of standard ONNX; NoEquivalent where it would not be a valid one."""
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")
     _require(op, attributes, {})
@@ -322,12 +318,7 @@ def platform_named(node: ir.Node) -> str:
 
 
 def older_op(node: ir.Node, name: str) -> Op:
-    """The op of the older dialect with the arithmetic of the node's chip.
-
-    Raises:
-        NoEquivalent: The op computes differently on different chips, and this one's arithmetic is not known; or the node
-            rounds in a way that no op of the older dialect does.
-    """
+    """The older op with the arithmetic of the node's chip; NoEquivalent where that, or the node's rounding, is not known."""
     mode = known(node, "quant_mode", QUANT_MODE)
     if mode != QUANT_MODE:
         raise NoEquivalent(
@@ -425,11 +416,7 @@ def plan_as_newer(node: ir.Node, newer: NewerOp, op: Op, more: Mapping[str, Any]
 
 
 def width_of(value: ir.Value | None) -> int:
-    """Return the width of an integer tensor: as its producer states it, else that of its storage, else 8.
-
-    Raises:
-        NoEquivalent: It holds no numbers.
-    """
+    """The width of an integer tensor: as its producer states it, else that of its storage, else 8; NoEquivalent for texts."""
     for _ in range(_FAR):
         maker = None if value is None else value.producer()
         if maker is None:

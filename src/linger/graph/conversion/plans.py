@@ -68,11 +68,7 @@ _WEIGHTS = 4
 
 
 def plan_older(node: ir.Node, rewriter: NodeRewriter) -> Plan:
-    """How to write a node of the newer dialect in the older one.
-
-    Raises:
-        NoEquivalent: It cannot be written there.
-    """
+    """How to write a node of the newer dialect in the older one; NoEquivalent where it cannot be."""
     newer = NEWER_OPS.get(node.op_type)
     if newer is None:
         raise NoEquivalent(f"linger knows no op {node.op_type!r} of the domain linger", _FLOAT_LAYER)
@@ -358,11 +354,7 @@ def _real_state(node: ir.Node, index: int, scale: float, bits: int, rewriter: No
 
 
 def plan_newer(node: ir.Node, rewriter: NodeRewriter) -> Plan:
-    """How to write a node of the older dialect in the newer one.
-
-    Raises:
-        NoEquivalent: It cannot be written there.
-    """
+    """How to write a node of the older dialect in the newer one; NoEquivalent where it cannot be."""
     if not is_known(node.op_type):
         raise NoEquivalent(f"linger has no op {node.op_type!r}", _KEEP)
     op = find_op(node.op_type, platform_named(node))

@@ -41,11 +41,7 @@ _KINDS = {
 
 
 def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
-    """The schema of an op; None where the domain is not one of ONNX's own.
-
-    Raises:
-        UsageError: The domain is ONNX's own, but this opset has no such op.
-    """
+    """The schema of an op; None where the domain is not ONNX's own. Refuses an op that the opset does not have."""
     if opset is None or domain not in _STANDARD_DOMAINS:
         return None
     try:
@@ -109,11 +105,7 @@ def type_variable(op_type: str, index: int, opset: int) -> str | None:
 
 
 def make_attributes(op_type: str, given: Mapping[str, Any], schema: OpSchema | None) -> list[ir.Attr]:
-    """Python values as attributes, of the kinds that the schema asks for.
-
-    Raises:
-        UsageError: Attributes that the op does not have or that have no ONNX form; all of them are named.
-    """
+    """Python values as attributes, of the kinds that the schema asks for; refuses and names all that do not fit."""
     attributes, wrong = [], []
     for name, value in given.items():
         if value is None:
@@ -170,11 +162,7 @@ def number_type(number: Any, index: int, operands: Sequence[Any], schema: OpSche
 
 
 def check_node(node: ir.Node, schema: OpSchema) -> None:
-    """Refuse a node whose inputs, outputs or attributes do not fit the schema.
-
-    Raises:
-        UsageError: Something does not fit; the message lists all problems.
-    """
+    """Refuse a node whose inputs, outputs or attributes do not fit the schema; the message lists all problems."""
     wrong = []
     for verb, side, low, count, high in (
         ("takes", "inputs", schema.min_input, len(node.inputs), schema.max_input),
@@ -356,11 +344,7 @@ def _makes_tensors(op_type: str) -> bool:
 
 
 def infer_outputs(node: ir.Node, schema: OpSchema, opsets: Mapping[str, int]) -> None:
-    """Give the outputs of a node their types and shapes, where they follow from its inputs.
-
-    Raises:
-        UsageError: The op does not take these inputs.
-    """
+    """Give outputs the types and shapes that follow from the inputs; refuses inputs that the op does not take."""
     inputs = [v for v in node.inputs if v is not None]
     if any(v.type is None for v in inputs):
         return

@@ -182,7 +182,7 @@ def _call_flaws(calls: _Calls, allowed: int) -> list[Flaw]:
     """Functions that never end, that call too deep, or that unfold into more calls than are allowed."""
     if endless := find_circle(calls):
         first, *others = endless
-        names = listing(("::".join(key[:2]) for key in (first, *others[::-1]) if key), limit=_SHOWN_NODES)
+        names = listing(("::".join(key[:2]) for key in filter(None, (first, *others[::-1]))), limit=_SHOWN_NODES)
         reason = "functions call each other" if others else "function calls itself"
         return [Flaw(RECURSION, f"the {reason}: {names}")]
     depth: dict[ir.OperatorIdentifier | None, int] = {}
