@@ -20,14 +20,13 @@ from linger.tuning.autotune.result import Step, TuneStep
 from linger.tuning.autotune.search import PLAIN, Judge, NothingToDoError, Score, Search, Trial, is_better
 from linger.tuning.autotune.steps import STEPS, quantized, start_of
 from linger.tuning.autotune.tune import repeatable
-from linger.tuning.equalization.factors import Chains
+from linger.tuning.equalization.equalize import Chains
 from linger.tuning.equalization.rules import RULES
 from linger.tuning.equalization.watching import Clip, watch_channels
 from linger.tuning.equalization.weights import absorb, limited_modules, put, put_limits
 from linger.tuning.held_out import Parts, split, split_data
-from linger.tuning.mixed_precision.flow import watch_flow
 from linger.tuning.mixed_precision.goals import checked_metric, read_goal
-from linger.tuning.mixed_precision.units import ChipWidths, Unit, units_of
+from linger.tuning.mixed_precision.units import ChipWidths, Unit, units_of, watch_flow
 from linger.tuning.remedy import OutputError, error_db
 
 __all__ = [

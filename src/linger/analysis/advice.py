@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -510,14 +510,8 @@ class Advice(Result):
     def lines(self) -> tuple[str, ...]:
         """What to paste, one call per module: a second call for the same module would replace the first."""
         types = {item.module: item.type_name for item in reversed(self.items) if item.line and item.limit is not None}
-        wide = [item for item in self.items if item.needs_width]
-        return (
-            *(limit_line(module, limits, types[module]) for module, limits in self.limits.items()),
-            *(
-                width_line(module, {item.role for item in wide if item.module == module})
-                for module in dict.fromkeys(item.module for item in wide if item.line)
-            ),
-        )
+        lines = [limit_line(module, limits, types[module]) for module, limits in self.limits.items()]
+        return (*lines, *_width_lines([item for item in self.items if item.needs_width]))
 
     @property
     def limits(self) -> dict[str, dict[str, float]]:
@@ -539,6 +533,11 @@ class Advice(Result):
 
     def _image(self) -> str:
         return bars_html([item.name for item in self.items], [item.sqnr_8 for item in self.items], "dB at 8 bits")
+
+
+def _width_lines(items: Sequence[Item]) -> list[str]:
+    modules = dict.fromkeys(item.module for item in items if item.line)
+    return [width_line(module, {item.role for item in items if item.module == module}) for module in modules]
 
 
 def _joint_limit(items: list[Item]) -> float:

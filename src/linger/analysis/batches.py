@@ -10,6 +10,7 @@ import difflib
 import inspect
 import itertools
 import os
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -240,14 +241,15 @@ def read_arguments(
     Raises:
         UsageError: No reading fits.
     """
+    extra = dict(extra or {})
     if isinstance(item, BoundBatch):
-        return tuple(item), {**item.keywords, **(extra or {})}
+        return tuple(item), item.keywords | extra
     if isinstance(item, _NO_BATCH):
         raise UsageError(f"{where}: {type(item).__name__} is no batch. {_ONE_OF}.")
-    item, extra = as_tensors(item, forward, where), dict(extra or {})
+    item = as_tensors(item, forward, where)
     if isinstance(item, Mapping):
         return _by_name(forward, item, extra, where)
-    if not isinstance(item, (tuple, list) if is_item else tuple) or isinstance(item, PackedSequence):
+    if not isinstance(item, (tuple, list)[: 1 + is_item]) or isinstance(item, PackedSequence):
         return (item,), extra
     parts = tuple(cast(Sequence[Any], item))
     for args, kwargs in _readings(forward, parts, item):
@@ -267,34 +269,42 @@ def _readings(forward: Forward, parts: Batch, item: object) -> Iterator[Pass]:
     if isinstance(item, list):
         if forward.needed < len(parts) and can_be_labels(parts):
             yield parts[:-1], {}
-        if any(word in str(p.annotation) for p in forward.parameters[:1] for word in ("list", "List", "Sequence")):
+        if re.search("list|List|Sequence", "".join(str(p.annotation) for p in forward.parameters[:1])):
             yield (item,), {}
-    last = parts[-1] if parts else None
-    if isinstance(last, dict):
-        if len(parts) == 2 and isinstance(parts[0], tuple) and all(isinstance(key, str) for key in last):
-            yield parts[0], last
-        if all(key in forward.names for key in last):
-            yield parts[:-1], last
+    yield from _with_keywords(parts, forward)
     yield parts, {}
+
+
+def _with_keywords(parts: Batch, forward: Forward) -> Iterator[Pass]:
+    last = parts[-1] if parts else None
+    if not isinstance(last, dict):
+        return
+    if len(parts) == 2 and isinstance(parts[0], tuple) and all(isinstance(key, str) for key in last):
+        yield parts[0], last
+    if all(key in forward.names for key in last):
+        yield parts[:-1], last
 
 
 def _by_name(forward: Forward, arguments: Mapping[Any, Any], extra: dict[str, Any], where: str) -> Pass:
     """A dict as arguments by name, without what forward does not take; else as the one argument."""
     plain = {str(key): value for key, value in arguments.items()}
-    if forward.takes((), {**plain, **extra}):
-        return (), {**plain, **extra}
-    known = {key: value for key, value in plain.items() if key in forward.names}
-    free = [name for name in forward.names if name not in known]
-    unknown = [key for key in plain if key not in known]
-    typos = [f"{key} (is it {near[0]}?)" for key in unknown if (near := difflib.get_close_matches(key, free, 1))]
-    if known and not typos and forward.takes((), {**known, **extra}):
-        return (), {**known, **extra}
-    if not known and forward.takes((arguments,), extra):
-        return (arguments,), extra
+    known = {name: plain[name] for name in forward.names if name in plain}
+    typos, unknown = _wrong_names(plain, forward.names)
+    readings: list[Pass] = [((), plain), ((), known) if known else ((arguments,), {})]
+    for args, kwargs in readings[: 1 if known and typos else 2]:
+        if forward.takes(args, {**kwargs, **extra}):
+            return args, {**kwargs, **extra}
     raise UsageError(
-        f"{where}: {forward} does not take {listing(typos or unknown or plain)} by name. Give its arguments by their names: "
+        f"{where}: {forward} does not take {listing(typos or unknown)} by name. Give its arguments by their names: "
         f"{listing(forward.names)}."
     )
+
+
+def _wrong_names(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Names that look like typos, with what they may mean; and all that forward does not take, or all where it knows each."""
+    unknown, free = [key for key in arguments if key not in names], [name for name in names if name not in arguments]
+    near = {key: difflib.get_close_matches(key, free, 1) for key in unknown}
+    return [f"{key} (is it {match[0]}?)" for key, match in near.items() if match], unknown or list(arguments)
 
 
 def can_be_labels(parts: Sequence[Any]) -> bool:
@@ -308,14 +318,14 @@ def _without_labels(
     forward: Forward, parts: Batch, extra: Mapping[str, Any], where: str, *, is_item: bool
 ) -> Batch | None:
     """The most arguments that forward takes, where what stands behind them can be labels."""
-    if not parts or not isinstance(parts[0], Tensor):
+    shorter = (parts[:n] for n in range(len(parts) - 1, 0, -1) if forward.takes(parts[:n], extra))
+    args = next(shorter, (None,))
+    if not isinstance(args[0], Tensor):
         return None
-    count = next((n for n in range(len(parts) - 1, 0, -1) if forward.takes(parts[:n], extra)), None)
-    if count is None:
-        return None
-    args, rest = parts[:count], parts[count:]
-    alike = any(_is_alike(part, parts[0]) for part in rest)
-    if not is_item and (alike or any(len(t) != len(parts[0]) for t in tensors_of(rest) if t.dim())):
+    rest = parts[len(args) :]
+    alike = any(_is_alike(part, args[0]) for part in rest)
+    lengths = {tuple(t.shape[:1]) for t in tensors_of(rest)}
+    if not is_item and (alike or lengths - {(), (len(args[0]),)}):
         return None
     if alike:
         warnings.warn(
@@ -384,26 +394,19 @@ def tensors_of(tree: object) -> Iterator[Tensor]:
 
     Looks into tuples, lists, mappings, dataclasses and packed sequences (whose data counts, not their sizes).
     """
+    parts: Iterable[object] = ()
     if isinstance(tree, Tensor):
-        if not tree.is_meta:
-            yield tree
-        return
-    for part in _parts_of(tree):
+        yield from [] if tree.is_meta else [tree]
+    elif isinstance(tree, PackedSequence):
+        parts = (tree.data,)
+    elif isinstance(tree, Mapping):
+        parts = tree.values()
+    elif isinstance(tree, (tuple, list)):
+        parts = values_of(cast(Batch, tree))
+    elif is_dataclass(tree) and not isinstance(tree, type):
+        parts = (getattr(tree, field.name) for field in fields(tree))
+    for part in parts:
         yield from tensors_of(part)
-
-
-def _parts_of(tree: object) -> Iterable[object]:
-    if isinstance(tree, PackedSequence):
-        return (tree.data,)
-    if isinstance(tree, Mapping):
-        return tree.values()
-    if isinstance(tree, BoundBatch):
-        return values_of(tree)
-    if isinstance(tree, (tuple, list)):
-        return tree
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return (getattr(tree, field.name) for field in fields(tree))
-    return ()
 
 
 def float_tensors(tree: object) -> list[Tensor]:

@@ -196,13 +196,16 @@ def _from_file(path: Path) -> list[Stored]:
         raise UsageError(f"{path}: there is no such file.")
     if path.suffix == ".safetensors":
         return _mapped(path)
-    if path.suffix != ".json":
-        return list(_from_mapping(_state_dict(_load(path))))
-    shards = read_index(path)
+    return _from_shards(path) if path.suffix == ".json" else list(_from_mapping(_state_dict(_load(path))))
+
+
+def _from_shards(index: Path) -> list[Stored]:
+    """The tensors of a checkpoint that is spread over several files, in the order of its index."""
+    shards = read_index(index)
     held = {shard: {s.name: s for s in _from_file(shard)} for shard in dict.fromkeys(shards.values())}
     missing = [name for name, shard in shards.items() if name not in held[shard]]
     if missing:
-        raise UsageError(f"{path}: its files do not hold {listing(missing)}. Copy the checkpoint again.")
+        raise UsageError(f"{index}: its files do not hold {listing(missing)}. Copy the checkpoint again.")
     return [held[shard][name] for name, shard in shards.items()]
 
 
@@ -212,14 +215,7 @@ def read_index(path: Path) -> dict[str, Path]:
     Raises:
         UsageError: No JSON, no index, a file that is missing or lies outside the index's folder.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: this is not JSON ({str(error)[:120]}). Copy the file again.") from error
-    table = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
-        raise UsageError(f"{path}: this JSON is no index of a checkpoint: there is no 'weight_map' of names to files.")
-    folder = path.parent
+    table, folder = _weight_map(path), path.parent
     problems: tuple[tuple[Callable[[Path], bool], str], ...] = (
         # the name as written: a link beside the index may point anywhere, as in the hub's cache
         (lambda name: name.is_absolute() or ".." in name.parts, "refused: {} lies outside its folder."),
@@ -231,6 +227,17 @@ def read_index(path: Path) -> dict[str, Path]:
         if wrong:
             raise UsageError(f"{path}: {problem.format(listing(wrong))}")
     return {tensor: folder / name for tensor, name in table.items()}
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: this is not JSON ({str(error)[:120]}). Copy the file again.") from error
+    table = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise UsageError(f"{path}: this JSON is no index of a checkpoint: there is no 'weight_map' of names to files.")
+    return table
 
 
 def _load(path: Path) -> Mapping[Any, Any]:

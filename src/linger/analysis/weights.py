@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,10 +114,7 @@ def folded_weights(stored: Sequence[Stored]) -> list[Folded]:
     has_order = keys != sorted(keys)  # some formats sort the names
     pairs: list[tuple[str, str]] = []
     misfits: set[tuple[str, str]] = set()
-    for bn in (name.removesuffix(".running_var") for name in table if name.endswith(".running_var")):
-        conv = _partner(bn)
-        if f"{conv}.weight" not in table:
-            continue
+    for conv, bn in _named_pairs(table):
         is_before = not has_order or places[f"{conv}.weight"] < places[f"{bn}.running_var"]
         if is_before and _fits(table, conv, bn):
             pairs.append((conv, bn))
@@ -126,11 +123,14 @@ def folded_weights(stored: Sequence[Stored]) -> list[Folded]:
     return [_folded(table, *pair) for pair in pairs if _spelling(*pair) not in misfits]
 
 
-def _partner(bn: str) -> str:
-    """The name that a batch norm's convolution has by convention."""
-    parent, dot, leaf = bn.rpartition(".")
-    conv = str(int(leaf) - 1) if leaf.isdecimal() else _NORM.sub("conv", leaf, count=1)
-    return f"{parent}{dot}{conv}" if conv != leaf else ""
+def _named_pairs(table: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Batch norms behind the convolutions that belong to them by the usual names."""
+    for name in table:
+        bn = name.removesuffix(".running_var")
+        parent, dot, leaf = bn.rpartition(".")
+        conv = str(int(leaf) - 1) if leaf.isdecimal() else _NORM.sub("conv", leaf, count=1)
+        if bn != name and conv != leaf and f"{parent}{dot}{conv}.weight" in table:
+            yield f"{parent}{dot}{conv}", bn
 
 
 def _spelling(conv: str, bn: str) -> tuple[str, str]:
@@ -145,7 +145,7 @@ def _fits(table: dict[str, Stored], conv: str, bn: str) -> bool:
     is_whole = all(vector.shape == channels and not vector.note for vector in vectors)
     is_kernel = weight.dtype.is_floating_point and len(weight.shape) in _RANKS and weight.shape[:1] == channels
     is_ambiguous = is_kernel and weight.shape[0] == weight.shape[1] and bool(_TRANSPOSED.search(conv))
-    return is_whole and is_kernel and not is_ambiguous and weight.open().size == math.prod(weight.shape) > 0
+    return all((is_whole, is_kernel, not is_ambiguous)) and weight.open().size == math.prod(weight.shape) > 0
 
 
 def _folded(table: dict[str, Stored], conv: str, bn: str) -> Folded:
@@ -166,11 +166,11 @@ def _folded(table: dict[str, Stored], conv: str, bn: str) -> Folded:
         own, reach = _tensor(weight), limit / factor().abs()
         return TensorValues(torch.where(own.abs() > reach, reach * own.sign(), own))
 
-    conv = weight
+    own = weight
     if weight.pair_limit is not None:
         note = f"within the limit of ±{limit:g} of its layer, as that computes with it"
-        conv = replace(weight, open=open_limited, note=note)
-    return Folded(conv, bn, Stored(f"{weight.name} with {bn}", weight.shape, torch.float32, fold))
+        own = replace(weight, open=open_limited, note=note)
+    return Folded(own, bn, Stored(f"{weight.name} with {bn}", weight.shape, torch.float32, fold))
 
 
 def _tensor(stored: Stored) -> Tensor:

@@ -279,11 +279,7 @@ def check(path: NetworkLike, target: str | Target | None = None, *, ignore: Iter
 
 
 def rule_ids(names: Iterable[str]) -> frozenset[str]:
-    """The rules that are meant, by their ids or names.
-
-    Raises:
-        UsageError: Rules that do not exist; all of them are named.
-    """
+    """The rules that are meant, by their ids or names; a UsageError names all that do not exist."""
     by_name = {rule.name: rule.id for rule in RULES.values()}
     names = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in names if name not in by_name and name not in RULES]
@@ -316,8 +312,10 @@ def _collected(checked: CheckedModel, light: onnx.ModelProto, chip: Target | Non
     yield from dequant_findings(checked)
     yield from qdq_findings(checked, skip=unfit)
     yield from saturation_findings(checked)
-    skipped = ["whether linger could run every node"] if wrong else []
-    if not wrong:
+    skipped = []
+    if wrong:
+        skipped.append("whether linger could run every node")
+    else:
         yield from setting_findings(light, checked)
     if chip is not None and broken:
         skipped.append(f"the limits of {chip.name}")
@@ -332,8 +330,10 @@ def _unfit(checked: CheckedModel, findings: Collection[Finding]) -> frozenset[st
     """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
     wrong = {f.node for f in findings if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
     broken = {f.tensor for f in findings if f.rule == BROKEN_TENSOR.id} - {""}
-    readers = (place for place in checked.places if broken)
-    return frozenset(wrong.union(str(p) for p in readers if any(v and v.name in broken for v in p.node.inputs)))
+    for place in checked.places:
+        if not broken.isdisjoint(value.name or "" for value in filter(None, place.node.inputs)):
+            wrong.add(str(place))
+    return frozenset(wrong)
 
 
 def _ordered(checked: CheckedModel, findings: Iterable[Finding]) -> list[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from linger.errors import counted, listing, printable
 from linger.graph.core.check_rules import NO_EXACT_FORM, OPEN_SIZE, limit_rule
 from linger.graph.core.dialects import packed_name
 from linger.graph.core.nodes import ERROR, NOTE, WARNING, Finding, all_nodes, describe
-from linger.graph.lowering.bodies import Shape, Tensors
+from linger.graph.lowering.bodies import Shape, Tensors, shape_of
 from linger.graph.network import (
     Lifetime,
     Lifetimes,
@@ -401,23 +402,34 @@ def memory_findings(use: MemoryUse, target: Target, limits: MemoryLimits) -> Ite
 
 def _peak_findings(use: MemoryUse, target: Target, room: int | None) -> Iterator[Finding]:
     """Tensors that are alive at one time: as many bytes as the chip has are refused already."""
-    peak = use.peak_layer
-    if room is None or peak is None or use.peak_bytes < room:
+    if room is None or use.peak_layer is None or use.peak_bytes < room:
         return
-    inner = [_inner_bytes(use, i) for i in range(len(use.layers))]
-    is_inside = max(inner) >= room
-    peak, live = (inner.index(max(inner)), inner) if is_inside else (peak, [each.live_bytes for each in use.layers])
-    layer, alive = use.layers[peak], [t for t in use.alive_at(peak) if not (is_inside and _is_float_end(t))]
-    least = "at least " if layer.is_lower_bound else ""
-    others = listing([use.layers[i].node for i, size in enumerate(live) if size >= room and i != peak], limit=_SHOWN)
-    reason = (
-        f"{least}{live[peak]} bytes of tensors are alive here ({_largest(alive)}); {target.name} has {room}, "
-        f"and they must take less{f', as at {others}' if others else ''}"
-    )
-    if not is_inside:
-        reason = f"where the packer keeps the float ends, {reason}"
-    severity, remedy = (ERROR, _SMALLER) if is_inside else (WARNING, _WITHOUT_ENDS)
-    yield Finding(severity, layer.node, reason, remedy, MEMORY.id)
+    inner = _inner_bytes(use)
+    if max(inner) >= room:
+        node, reason = _peak(use, inner, room, target.name, is_inside=True)
+        yield Finding(ERROR, node, reason, _SMALLER, MEMORY.id)
+    else:
+        node, reason = _peak(use, [layer.live_bytes for layer in use.layers], room, target.name, is_inside=False)
+        ends = f"where the packer keeps the float ends, {reason}"
+        yield Finding(WARNING, node, ends, _WITHOUT_ENDS, MEMORY.id)
+
+
+def _peak(use: MemoryUse, live: list[int], room: int, chip: str, *, is_inside: bool) -> tuple[str, str]:
+    """The layer with the most bytes alive, and what is alive there; `is_inside`: without float ends."""
+    layer = use.layers[live.index(max(live))]
+    tensors = [t for t in use.alive_at(live.index(max(live))) if not (is_inside and _is_float_end(t))]
+
+    others = [each.node for each, size in zip(use.layers, live, strict=True) if size >= room and each is not layer]
+    alive = f"{'at least ' if layer.is_lower_bound else ''}{max(live)} bytes of tensors are alive here"
+    where = f", as at {listing(others, limit=_SHOWN)}" if others else ""
+    text = f"{alive} ({_largest(tensors)}); {chip} has {room}, and they must take less{where}"
+    return layer.node, text
+
+
+def _largest(tensors: Sequence[Lifetime]) -> str:
+    """The largest tensors with their bytes."""
+    ordered = sorted(tensors, key=lambda tensor: -(tensor.bytes or 0))
+    return listing((f"{printable(t.tensor)} {'?' if t.bytes is None else t.bytes}" for t in ordered), limit=_SHOWN)
 
 
 def _is_float_end(tensor: Lifetime) -> bool:
@@ -425,26 +437,27 @@ def _is_float_end(tensor: Lifetime) -> bool:
     return tensor.is_float and (tensor.is_input or tensor.is_output)
 
 
-def _inner_bytes(use: MemoryUse, layer: int) -> int:
-    """The tensors that are alive while a layer runs, without float ends."""
-    return sum(tensor.bytes or 0 for tensor in use.alive_at(layer) if not _is_float_end(tensor))
+def _inner_bytes(use: MemoryUse) -> list[int]:
+    """The tensors that are alive while each layer runs, without float ends."""
+    alive = map(use.alive_at, range(len(use.layers)))
+    return [sum(tensor.bytes or 0 for tensor in tensors if not _is_float_end(tensor)) for tensors in alive]
 
 
 def _parameter_findings(use: MemoryUse, target: Target, room: int | None) -> Iterator[Finding]:
     """Parameters lie beside the tensors, in two places that layers take in turn, each as large as its largest layer."""
     layers = [layer for layer in use.layers if layer.weight_bytes]
-    turns = [max(part, key=lambda layer: layer.weight_bytes) for part in (layers[::2], layers[1::2]) if part]
+    by_weight = attrgetter("weight_bytes")
+    turns = [max(part, key=by_weight) for part in (layers[::2], layers[1::2]) if part]
     parts = {
         **{f"parameters of {layer.node}": layer.weight_bytes for layer in turns},
-        "tensors": max((_inner_bytes(use, i) for i in range(len(use.layers))), default=0),
+        "tensors": max(_inner_bytes(use), default=0),
         "scratch": max((layer.scratch_bytes for layer in use.layers), default=0),
     }
     size = sum(parts.values())
     if room is not None and turns and size >= room:
         listed = listing((f"{what} {amount}" for what, amount in parts.items()), limit=len(parts))
         has = f"{target.name} has {room} for tensors and the parameters of two layers in turn"
-        worst = max(turns, key=lambda layer: layer.weight_bytes)
-        yield Finding(ERROR, worst.node, f"{size} bytes ({listed}); {has}", _SPLIT, MEMORY.id)
+        yield Finding(ERROR, max(turns, key=by_weight).node, f"{size} bytes ({listed}); {has}", _SPLIT, MEMORY.id)
 
 
 def scratch_of(node: ir.Node, shapes: Mapping[str, Shape], bytes_of: Mapping[str, int]) -> int:
@@ -454,14 +467,13 @@ def scratch_of(node: ir.Node, shapes: Mapping[str, Shape], bytes_of: Mapping[str
     for its state.
     """
     name = packed_name(node)
-    per_number = bytes_of.get(name, 0)
     if name == "LSTMInt":
         hidden = node.attributes.get("hidden_size")
-        return per_number * hidden.value if hidden is not None and isinstance(hidden.value, int) else 0
+        return bytes_of.get(name, 0) * (hidden.value if hidden is not None and isinstance(hidden.value, int) else 0)
     inputs = (*node.inputs, None, None, None)  # a broken node may lack some
     result = node.outputs[0] if node.outputs and inputs[2] is not None else None
     value = result if name == "LinearInt" else inputs[1]
-    return 0 if value is None else per_number * (product_of(shapes.get(value.name or "")) or 0)
+    return bytes_of.get(name, 0) * (product_of(shape_of(value, shapes)) or 0)
 
 
 def with_scratch(use: MemoryUse, model: ir.Model, shapes: Mapping[str, Shape], limits: MemoryLimits) -> MemoryUse:
@@ -482,32 +494,27 @@ def scratch_findings(
 ) -> Iterator[Finding]:
     """Layers whose scratch overlaps other tensors, because no layer of the file makes the packer reserve enough."""
     linear = [node for node in all_nodes(model) if packed_name(node) == "LinearInt"]
-    is_open = any(product_of(shapes.get(output.name or "")) is None for node in linear for output in node.outputs)
+    is_open = any(product_of(shape_of(output, shapes)) is None for node in linear for output in node.outputs)
     for node, size in scratch_shortage(model, shapes, limits).items():
+        if is_open:  # whose scratch may suffice
+            reason = "a size is open, so its scratch could not be checked"
+            yield Finding(NOTE, describe(node), reason, OPEN_SIZE, SCRATCH.id)
+            continue
         own = scratch_of(node, shapes, limits.scratch_reserved)
-        reason = f"the engine writes {size} bytes of scratch, and {target.name}'s packer reserves {own} for it and no more for another layer"
+        reserved = f"{target.name}'s packer reserves {own} for it and no more for another layer"
         export = f"linger.onnx.export(…, target={target.name!r}) puts a layer before it that reserves enough"
         remedy = f"{export}, where it reads 8-bit integers of a fixed size. {NO_EXACT_FORM}"
-        if is_open:  # whose scratch may suffice
-            reason, remedy = "a size is open, so its scratch could not be checked", OPEN_SIZE
-        yield Finding(NOTE if is_open else ERROR, describe(node), reason, remedy, SCRATCH.id)
-
-
-def _largest(alive: Sequence[Lifetime]) -> str:
-    """The largest tensors with their bytes."""
-    ordered = sorted(alive, key=lambda tensor: -(tensor.bytes or 0))
-    return listing((f"{printable(t.tensor)} {'?' if t.bytes is None else t.bytes}" for t in ordered), limit=_SHOWN)
+        reason = f"the engine writes {size} bytes of scratch, and {reserved}"
+        yield Finding(ERROR, describe(node), reason, remedy, SCRATCH.id)
 
 
 def _product_findings(use: MemoryUse, target: Target, room: int | None) -> Iterator[Finding]:
     """Fully connected layers, which the chip does not split."""
-    for layer in use.layers if room is not None else ():
+    for layer in use.layers:
         size = layer.weight_bytes + layer.input_bytes + layer.output_bytes
         if room is not None and layer.op_type == "LinearInt" and size > room:
-            reason = (
-                f"{layer.weight_bytes} bytes of weights, {layer.input_bytes} of input and {layer.output_bytes} of output "
-                f"are {size}; {target.name} has {room}"
-            )
+            sizes = f"{layer.weight_bytes} bytes of weights, {layer.input_bytes} of input and {layer.output_bytes} of output"
+            reason = f"{sizes} are {size}; {target.name} has {room}"
             yield Finding(ERROR, layer.node, reason, _SPLIT, PRODUCT_MEMORY.id)
 
 
@@ -540,11 +547,11 @@ def sharing_nodes(model: ir.Model) -> dict[ir.Node, tuple[str, ir.Node]]:
     Nodes that share all of them are exact: the block that the packer copies is the same for both.
     """
     first: dict[ir.Value, ir.Node] = {}
-    found: dict[ir.Node, tuple[str, ir.Node]] = {}
+    sharing: dict[ir.Node, tuple[str, ir.Node]] = {}
     for node in model.graph:
         own = parameters_of(node)
         for value in own:
             other = first.setdefault(value, node)
             if parameters_of(other) != own:
-                found.setdefault(node, (str(value.name), other))
-    return found
+                sharing.setdefault(node, (str(value.name), other))
+    return sharing

@@ -11,7 +11,8 @@ without use: nodes in order, the first definition used before the second one, an
 
 from __future__ import annotations
 
-from collections import ChainMap
+import itertools
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,17 +54,18 @@ def repair_proto(proto: onnx.ModelProto) -> Changes:
 def _repair(proto: onnx.ModelProto, changes: Changes) -> None:
     _fix_imports(proto, changes)
     scopes = proto_scopes(proto)
-    for graph in (graph for scope in scopes for graph in scope):
+    for graph in itertools.chain.from_iterable(scopes):
         if isinstance(graph, onnx.GraphProto):
             _fix_initializers(graph, changes)
-    wrong = [*_repeated_inputs(proto.graph), *_merge_functions(proto, changes)]
+    repeated = sorted(name for name, count in Counter(value.name for value in proto.graph.input).items() if count > 1)
+    wrong = [f"{listing(repeated)}: several inputs of the model have this name"] if repeated else []
+    wrong += _merge_functions(proto, changes)
     scopes = scopes if len(scopes) == 1 + len(proto.functions) else proto_scopes(proto)
     names = taken_names(scopes)
     wrong += separate_definitions(scopes, names, changes)
     if wrong:
-        raise GraphError(
-            f"the model contradicts itself: {printable('; '.join(wrong))}. Give them different names, or export again."
-        )
+        problems = printable("; ".join(wrong))
+        raise GraphError(f"the model contradicts itself: {problems}. Give them different names, or export again.")
     _hand_on(scopes, names, changes)
 
 
@@ -73,11 +75,11 @@ def proto_scopes(proto: onnx.ModelProto) -> list[list[ProtoGraph]]:
 
 
 def _graphs(start: ProtoGraph) -> list[ProtoGraph]:
-    found = [start]
-    for outer in found:  # the list grows while it is walked
+    graphs = [start]
+    for outer in graphs:  # the list grows while it is walked
         for node in outer.node:
-            found += proto_graphs(node)
-    return found
+            graphs += proto_graphs(node)
+    return graphs
 
 
 def _names(values: Iterable[str | onnx.ValueInfoProto]) -> list[str]:
@@ -92,19 +94,16 @@ def _given_names(graph: ProtoGraph) -> list[str]:
 
 
 def _fix_imports(proto: onnx.ModelProto, changes: Changes) -> None:
-    last = {_ALIASES.get(entry.domain, entry.domain): index for index, entry in enumerate(proto.opset_import)}
-    for index in reversed(range(len(proto.opset_import))):
-        entry = proto.opset_import[index]
-        domain = _ALIASES.get(entry.domain, entry.domain)
+    domains = [_ALIASES.get(entry.domain, entry.domain) for entry in proto.opset_import]
+    last = {domain: index for index, domain in enumerate(domains)}
+    for index, domain in reversed(list(enumerate(domains))):
         if last[domain] != index:
-            kept = proto.opset_import[last[domain]].version
-            what = f"{domain or 'the standard domain'}: version {entry.version} dropped for {kept}"
+            version, other = proto.opset_import[index].version, proto.opset_import[last[domain]].version
+            what = f"{domain or 'the standard domain'}: version {version} dropped for {other}"
             changes.note("opset_import", what)
-    kept_entries = [proto.opset_import[index] for index in sorted(last.values())]
-    if len(kept_entries) < len(proto.opset_import):
-        copies = [onnx.OperatorSetIdProto(domain=e.domain, version=e.version) for e in kept_entries]
-        del proto.opset_import[:]
-        proto.opset_import.extend(copies)
+    for index in reversed(range(len(domains))):
+        if last[domains[index]] != index:
+            del proto.opset_import[index]
     if not proto.opset_import:
         proto.opset_import.add(domain="", version=_UNKNOWN_VERSION)
         changes.note("opset_import", "there was none: an unknown version of the standard domain noted")
@@ -112,37 +111,26 @@ def _fix_imports(proto: onnx.ModelProto, changes: Changes) -> None:
 
 def _fix_initializers(graph: onnx.GraphProto, changes: Changes) -> None:
     last = {tensor.name: index for index, tensor in enumerate(graph.initializer)}
-    doomed = [i for i, tensor in enumerate(graph.initializer) if not tensor.name or last[tensor.name] != i]
-    for index in reversed(doomed):
+    for index in reversed(range(len(graph.initializer))):
         name = graph.initializer[index].name
-        what = (
-            f"one of several initializers {name} dropped for the last one"
-            if name
-            else "initializer without a name dropped"
-        )
-        changes.note(name or graph.name, what)
-        del graph.initializer[index]
-
-
-def _repeated_inputs(graph: onnx.GraphProto) -> list[str]:
-    names = [value.name for value in graph.input]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    return [f"{listing(twice)}: several inputs of the model have this name"] if twice else []
+        if not name or last[name] != index:
+            repeated = f"one of several initializers {name} dropped for the last one"
+            changes.note(name or graph.name, repeated if name else "initializer without a name dropped")
+            del graph.initializer[index]
 
 
 def _merge_functions(proto: onnx.ModelProto, changes: Changes) -> list[str]:
     first: dict[tuple[str, str, str], onnx.FunctionProto] = {}
-    wrong, doomed = [], []
+    wrong, repeated = [], []
     for index, function in enumerate(proto.functions):
-        kept = first.setdefault((function.domain, function.name, function.overload), function)
-        if kept is function:
-            continue
-        if kept.SerializeToString(deterministic=True) != function.SerializeToString(deterministic=True):
-            wrong.append(f"{function.domain}::{function.name}: there are two different functions of this name")
-        doomed.append(index)
-    for index in reversed(doomed if not wrong else []):
-        what = "second copy of the function dropped"
-        changes.note(f"{proto.functions[index].domain}::{proto.functions[index].name}", what)
+        twin = first.setdefault((function.domain, function.name, function.overload), function)
+        if twin is not function:
+            repeated.append(index)
+            if twin.SerializeToString(deterministic=True) != function.SerializeToString(deterministic=True):
+                wrong.append(f"{function.domain}::{function.name}: there are two different functions of this name")
+    for index in reversed(repeated if not wrong else []):
+        name = f"{proto.functions[index].domain}::{proto.functions[index].name}"
+        changes.note(name, "second copy of the function dropped")
         del proto.functions[index]
     return wrong
 
@@ -151,19 +139,14 @@ def _hand_on(scopes: list[list[ProtoGraph]], names: Names, changes: Changes) -> 
     """Add an Identity for every output of an inner graph that comes from a graph around it."""
     holders = [outer for outer, *inside in scopes if inside]
     inner = [graph for outer in holders for node in outer.node for graph in proto_graphs(node)]
-    for graph in (found for start in inner for found in _graphs(start)):
-        for output in _foreign_outputs(graph):
+    for graph in itertools.chain.from_iterable(map(_graphs, inner)):
+        own = {"", *_given_names(graph)}.union(*(node.output for node in graph.node))
+        outputs = graph.output if isinstance(graph, onnx.GraphProto) else ()
+        for output in filter(lambda output: output.name not in own, outputs):
             name = names.choose(output.name)
             graph.node.append(onnx.NodeProto(op_type="Identity", name=name, input=[output.name], output=[name]))
             changes.note(name, f"hands on {output.name}, which comes from around {graph.name or 'the body'}")
             output.name = name
-
-
-def _foreign_outputs(graph: ProtoGraph) -> list[onnx.ValueInfoProto]:
-    """The outputs of an inner graph that it does not make itself."""
-    own = {"", *_given_names(graph)}.union(*(node.output for node in graph.node))
-    declared = graph.output if isinstance(graph, onnx.GraphProto) else ()
-    return [output for output in declared if output.name not in own]
 
 
 def taken_names(scopes: list[list[ProtoGraph]]) -> Names:
@@ -216,9 +199,9 @@ def separate_definitions(scopes: list[list[ProtoGraph]], names: Names, changes: 
 
 def _repeats_names(scope: list[ProtoGraph]) -> bool:
     """Whether two tensors of a scope have the same name; reading it from top to bottom takes ten times as long."""
-    given = [name for graph in scope for name in _given_names(graph)]
-    made = [name for graph in scope for node in graph.node for name in node.output if name]
-    return len(set(given).union(made)) < len(given) + len(made)
+    names = [name for graph in scope for name in _given_names(graph)]
+    names += [name for graph in scope for node in graph.node for name in node.output if name]
+    return len(set(names)) < len(names)
 
 
 class _Reader:
@@ -310,10 +293,8 @@ def _problem(definition: _Definition, *, is_hidden: bool) -> str:
 
 def _rename(chain: list[_Definition], names: Names, changes: Changes) -> None:
     """All but one get another name; that one is an input or output of the model, if one of them is."""
-    kept = next((definition for definition in chain if definition.is_fixed), chain[0])
-    for definition in chain:
-        if definition is kept:
-            continue
+    first = next((definition for definition in chain if definition.is_fixed), chain[0])
+    for definition in [definition for definition in chain if definition is not first]:
         name = names.choose(definition.name)
         for mention in (definition.made, *definition.uses):
             mention.rename(name)

@@ -99,7 +99,7 @@ def _weights_in(source: Source) -> Iterator[_Measured]:
         module = tensor.name.rpartition(".")[0]
         pair = module.removesuffix(".conv")
         # in a traced checkpoint the fused layer is the parent
-        place = pair if is_traced and pair != module and f"{pair}.bn.weight" in names else module
+        place = pair if all((is_traced, pair != module, f"{pair}.bn.weight" in names)) else module
         (role, channels), folded = _role(tensor.shape), pairs.get(tensor.name)
         if folded is None:
             yield _Measured(Subject(tensor.name, place, role), tensor.open, channels)

@@ -81,12 +81,16 @@ class _LimitedBatchNorm(Normalized):
         gamma, beta = self._limited_affine(*(batch_statistics(input) if is_by_batch else running_statistics(bn)))
         has_buffers = not self.training or bn.track_running_stats
         running = (bn.running_mean, bn.running_var) if has_buffers else (None, None)
-        weight = bn.momentum or 0.0  # of this batch in the running statistics
-        if bn.training and bn.track_running_stats and bn.num_batches_tracked is not None:
-            bn.num_batches_tracked.add_(1)
-            weight = 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
-        y = F.batch_norm(input, *running, gamma, beta, is_by_batch, weight, bn.eps)
+        y = F.batch_norm(input, *running, gamma, beta, is_by_batch, self._count_batch(), bn.eps)
         return clamp(y, self.normalize_data)
+
+    def _count_batch(self) -> float:
+        """The weight of this batch in the running statistics; a momentum of None is a plain mean over all batches."""
+        bn = as_batch_norm(self)
+        if not (bn.training and bn.track_running_stats and bn.num_batches_tracked is not None):
+            return bn.momentum or 0.0
+        bn.num_batches_tracked.add_(1)
+        return 1.0 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
 
     def _limited_affine(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """γ and β that keep alpha = γ/σ and offset = β − μ·alpha within their limits; untouched where they are.
@@ -149,12 +153,10 @@ def output_padding(layer: nn.Module, x: Tensor, output_size: Sequence[int] | Non
 class _LimitedLayer(Normalized):
     """The forward of layers that are a function of their input and of limited parameters; the result is limited as well."""
 
-    weight: Tensor
-    bias: Tensor | None
-
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, as a caller may write it
         """Limited output of the layer with limited parameters."""
-        weight, bias = clamp(self.weight, self.normalize_weight), clamp(self.bias, self.normalize_bias)
+        layer = cast(Convolution, self)  # or another one with these parameters
+        weight, bias = clamp(layer.weight, self.normalize_weight), clamp(layer.bias, self.normalize_bias)
         return clamp(self._computed(input, weight, bias), self.normalize_data)
 
     def _computed(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -369,7 +371,7 @@ class ConvBN(Normalized):
         if not self.training and has_statistics:
             return clamp(self._convolve_folded(input, *self.folded(), output_size), self.normalize_data)
         u = self.conv(input) if output_size is None else self.conv(input, output_size)
-        y = self.bn(u)
+        y: Tensor = self.bn(u)
         if self.normalize_weight is not None or self.normalize_bias is not None:
             is_by_batch = self.bn.training or not has_statistics
             weight, bias = self.folded(batch_statistics(u) if is_by_batch else None)

@@ -78,8 +78,8 @@ def trace_layers(
     """
     refuse_quantized(root_model, "trace_layers")
     target: nn.Module = root_model if target_model is None else target_model
-    if target_model is None and args and isinstance(args[0], nn.Module):
-        target, args = args[0], args[1:]
+    if target_model is None and isinstance(first := next(iter(args), None), nn.Module):
+        target, args = first, args[1:]
     paths = {module: name for name, module in root_model.named_modules()}
     if target not in paths:
         raise UsageError(
@@ -89,14 +89,11 @@ def trace_layers(
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
     wiring = wiring_of(target, _example(target, args))
-    pairs = _fusable_pairs(target, wiring) if fuse_bn else []
-    report = _report_fusion(target, wiring, pairs, paths) if fuse_bn else _FusionReport(0)
-    kinds = [kind for kind in (*_CONVOLUTIONS, ConvBN) if ahead_conv_relu]
-    kinds += [nn.Linear] * ahead_linear_relu + [nn.BatchNorm2d] * ahead_bn_relu
-    for layer in (layer for layer in target.modules() if isinstance(layer, tuple(kinds))):
-        results = wiring.results.get(dict(pairs).get(layer, layer), [])
-        if results and all(wiring.feeds_only_relu(r) for r in results):
-            setattr(layer, AHEAD_RELU, True)
+    pairs, report = _fusable_pairs(target, wiring) if fuse_bn else [], _FusionReport(0)
+    if fuse_bn:
+        report = _report_fusion(target, wiring, pairs, paths)
+    ahead: dict[Types, bool] = {(*_CONVOLUTIONS, ConvBN): ahead_conv_relu, (nn.Linear,): ahead_linear_relu}
+    _mark_relu(target, wiring, dict(pairs), ahead | {(nn.BatchNorm2d,): ahead_bn_relu})
     for conv, bn in pairs:
         fuse(root_model, paths[conv], paths[bn], conv, bn)
     freeze_batch_norms(root_model, is_frozen=chosen_switches().freezes_batch_norm)
@@ -117,6 +114,16 @@ def _example(target: nn.Module, args: Batch) -> Batch:
                 raise
             return args  # a tuple of tensors as the one argument
     return forward.bound(*first_pass(target, args, "trace_layers"))
+
+
+def _mark_relu(
+    target: nn.Module, wiring: Wiring, pairs: Mapping[nn.Module, nn.Module], ahead: dict[Types, bool]
+) -> None:
+    for layer in target.modules():
+        results = wiring.results.get(pairs.get(layer, layer), [])
+        is_ahead = any(isinstance(layer, kinds) and is_marked for kinds, is_marked in ahead.items())
+        if is_ahead and results and all(map(wiring.feeds_only_relu, results)):
+            setattr(layer, AHEAD_RELU, True)
 
 
 def fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.Module) -> None:
@@ -237,17 +244,20 @@ def _report_fusion(
 ) -> _FusionReport:
     """What became of every batch norm of a model, found out before anything is replaced."""
     report = _FusionReport(len(pairs))
-    done = {bn for _, bn in pairs} | parts_of_pairs(target)
-    sources_of: dict[int, nn.Module] = {}  # the layer that returned each tensor, by the tensor's id
-    for layer, results in wiring.results.items():
-        if isinstance(layer, (*_PRODUCTS, ConvBN)) or not any(layer.children()):
-            sources_of |= {id(result): layer for result in results}
-    for bn in (m for m in target.modules() if isinstance(m, _BatchNorm) and m not in done):
-        sources = {sources_of.get(id(x)) for x in wiring.inputs.get(bn, ())}
+    done = {*dict(pairs).values(), *parts_of_pairs(target)}
+    makers = {id(t): layer for layer, results in wiring.results.items() for t in results if _is_leaf(layer)}
+    for bn in target.modules():
+        if not isinstance(bn, _BatchNorm) or bn in done:
+            continue
+        sources = {makers.get(id(x)) for x in wiring.inputs.get(bn, ())}
         report.left[paths[bn]] = _reason(bn, sources, wiring)
-        if len(sources) == 1 and isinstance(next(iter(sources)), _PRODUCTS):
+        if isinstance(sources.pop() if len(sources) == 1 else None, _PRODUCTS):
             report.surprising.add(paths[bn])
     return report
+
+
+def _is_leaf(layer: nn.Module) -> bool:
+    return isinstance(layer, (*_PRODUCTS, ConvBN)) or not any(layer.children())
 
 
 def _reason(bn: nn.Module, sources: Collection[nn.Module | None], wiring: Wiring) -> str:

@@ -128,6 +128,11 @@ def window_reciprocal(kernel_shape: Sequence[int]) -> float:
     return math.ldexp(r, -(29 + n))
 
 
+def pair(value: Any) -> tuple[int, int]:
+    """A setting of a window: one number for both axes, or one for each."""
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
 def ceil_pads(
     size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, int, int, int]:

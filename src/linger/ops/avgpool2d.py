@@ -49,19 +49,8 @@ def avgpool2d_int(
 @avgpool2d_int.refuse
 def refuse_ceil_mode(node: NodeFacts) -> str | None:
     """Refuse windows that hang over the edge."""
-    return (
-        "ceil_mode=1 has no agreed divisor. Export with ceil_mode=0 and explicit pads."
-        if node.attributes["ceil_mode"]
-        else None
-    )
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
-
-
-def _overhangs(size: int, kernel: int, stride: int, pad: int) -> bool:
-    return (size + 2 * pad - kernel) % stride != 0
+    reason = "ceil_mode=1 has no agreed divisor. Export with ceil_mode=0 and explicit pads."
+    return reason if node.attributes["ceil_mode"] else None
 
 
 @avgpool2d_int.function("torch.nn.functional.avg_pool2d")
@@ -75,13 +64,14 @@ def from_avg_pool2d(
     divisor_override: int | None = None,
 ) -> Settings:
     """The window of F.avg_pool2d; refuses what the device's fixed divisor cannot express."""
-    kernel, pads = _pair(kernel_size), _pair(padding)
-    strides = kernel if stride is None or stride == [] else _pair(stride)
+    kernel, pads = fixed.pair(kernel_size), fixed.pair(padding)
+    strides = kernel if stride is None or stride == [] else fixed.pair(stride)
     if not count_include_pad and any(pads):
         return Refusal("count_include_pad=False with padding has no fixed divisor; use count_include_pad=True")
     if divisor_override not in (None, kernel[0] * kernel[1]):
         return Refusal("divisor_override differs from the window's area")
-    if ceil_mode and any(map(_overhangs, x.shape[-2:], kernel, strides, pads)):
+    axes = zip(x.shape[-2:], kernel, strides, pads, strict=True)
+    if ceil_mode and any((size + 2 * pad - n) % step for size, n, step, pad in axes):
         return Refusal("ceil_mode windows hang over the edge; choose a size that divides evenly")
     return {"kernel_shape": kernel, "strides": strides, "pads": pads * 2, "ceil_mode": 0}
 
@@ -90,7 +80,7 @@ def from_avg_pool2d(
 def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Settings:
     """Output sizes for which all windows have one size: that of a global pool, or one that divides the image's."""
     sides = tuple(int(n) for n in x.shape[-2:])
-    counts = [side if n is None else int(n) for side, n in zip(sides, _pair(output_size), strict=True)]
+    counts = [side if n is None else int(n) for side, n in zip(sides, fixed.pair(output_size), strict=True)]
     runs = [fixed.adaptive_runs(side, n) for side, n in zip(sides, counts, strict=True)]
     if any(len(run) != 1 for run in runs):
         return Refusal(f"AdaptiveAvgPool2d to {output_size} has uneven windows; choose a size that divides the image's")
@@ -102,17 +92,9 @@ def from_adaptive_avg_pool2d(x: Any, output_size: Any) -> Settings:
 @avgpool2d_int.layer("torch.nn.AvgPool2d")
 def from_avgpool_layer(layer: Any) -> Settings:
     """A layer is a call of the function; its window is bound when the input's size is known."""
-    return {
-        "call": "torch.nn.functional.avg_pool2d",
-        "arguments": (
-            layer.kernel_size,
-            layer.stride,
-            layer.padding,
-            layer.ceil_mode,
-            layer.count_include_pad,
-            layer.divisor_override,
-        ),
-    }
+    window = (layer.kernel_size, layer.stride, layer.padding)
+    arguments = (*window, layer.ceil_mode, layer.count_include_pad, layer.divisor_override)
+    return {"call": "torch.nn.functional.avg_pool2d", "arguments": arguments}
 
 
 @avgpool2d_int.layer("torch.nn.AdaptiveAvgPool2d")
@@ -122,16 +104,9 @@ def from_adaptive_layer(layer: Any) -> Settings:
 
 
 def _sample(name: str, x: Draw, kernel: Ints, *, bits: int = 8, o_shift: int = 0, **geometry: Any) -> Sample:
-    attributes = {
-        "kernel_shape": kernel,
-        "strides": kernel,
-        "pads": (0, 0, 0, 0),
-        "data_bits": bits,
-        "o_bits": bits,
-        "scale_x": 16.0,
-        "scale_o": 16.0 * 2.0**-o_shift,
-    }
-    return Sample(name, (x,), attributes | geometry)
+    window = {"kernel_shape": kernel, "strides": kernel, "pads": (0, 0, 0, 0)} | geometry
+    scales = {"scale_x": 16.0, "scale_o": 16.0 * 2.0**-o_shift}
+    return Sample(name, (x,), {**window, "data_bits": bits, "o_bits": bits, **scales})
 
 
 avgpool2d_int.samples = (

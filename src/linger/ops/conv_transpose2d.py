@@ -97,6 +97,7 @@ def from_conv_transpose(layer: Any) -> Settings:
 _sample = partial(Sample.convolution, output_padding=(0, 0))
 
 _BIAS = {"bits": 32, "low": -9000, "high": 9000}
+_LARGE = (Draw((1, 320, 3, 3), low=120), Draw((320, 2, 3, 3), low=120))
 _UP: dict[str, Any] = {"strides": (2, 2), "pads": (1, 1, 1, 1)}
 
 conv_transpose2d_int.samples = (
@@ -123,14 +124,7 @@ conv_transpose2d_int.samples = (
         Draw((3,), **_BIAS),
         shift=18,
     ),
-    _sample(
-        "accumulator beyond 2^24 in two groups",
-        Draw((1, 320, 3, 3), low=120),
-        Draw((320, 2, 3, 3), low=120),
-        Draw((4,), **_BIAS),
-        shift=18,
-        group=2,
-    ),
+    _sample("accumulator beyond 2^24 in two groups", *_LARGE, Draw((4,), **_BIAS), shift=18, group=2),
     _sample("bias beyond 2^24", Draw((1, 2, 3, 3)), Draw((2, 2, 1, 1)), Draw((2,), 32), shift=22),
     _sample("empty batch", Draw((0, 2, 4, 4)), Draw((2, 3, 3, 3)), None),
     _sample("one element", Draw((1, 1, 1, 1)), Draw((1, 1, 1, 1)), Draw((1,), **_BIAS)),

@@ -73,18 +73,13 @@ def from_reversed(y: object, other: object) -> Settings:
     return {}
 
 
-_sample = Sample.pair
+_sample, _NINES = Sample.pair, Draw((20, 20), low=-9, high=9)
 
 iq_div.samples = (
     _sample("plain", Draw((4, 5, 6)), Draw((4, 5, 6)), (16.0, 16.0, 16.0)),
     _sample("by four", Draw((4, 30)), Draw((), low=4, high=4), (16.0, 1.0, 16.0)),
     _sample("by a negative number", Draw((4, 30)), Draw((), low=-3, high=-3), (16.0, 1.0, 32.0)),
-    _sample(
-        "by few small numbers, zeros and ties",
-        Draw((20, 20), low=-9, high=9),
-        Draw((20, 20), low=-4, high=4),
-        (8.0, 8.0, 1.0),
-    ),
+    _sample("by few small numbers, zeros and ties", _NINES, Draw((20, 20), low=-4, high=4), (8.0, 8.0, 1.0)),
     _sample("broadcast", Draw((2, 3, 4)), Draw((3, 1)), (16.0, 64.0, 8.0)),
     _sample("coarse", Draw((2, 3, 4)), Draw((2, 3, 4)), (64.0, 4.0, 0.5)),
     _sample("saturating", Draw((2, 3, 4)), Draw((2, 3, 4)), (4.0, 64.0, 64.0)),

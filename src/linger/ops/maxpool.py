@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from linger.dialect import Newer, Refusal, Settings, op
+from linger.numeric import fixed
 from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
 
 
@@ -37,10 +38,6 @@ def maxpool(
     )
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
-
-
 @maxpool.function("torch.nn.functional.max_pool2d", "torch.max_pool2d")
 def from_max_pool2d(
     x: object,
@@ -54,29 +51,27 @@ def from_max_pool2d(
     """The window of F.max_pool2d."""
     if return_indices:
         return Refusal("return_indices=True has no integer form")
-    kernel = _pair(kernel_size)
+    kernel = fixed.pair(kernel_size)
     return {
         "kernel_shape": kernel,
-        "strides": kernel if stride is None or stride == [] else _pair(stride),
-        "pads": _pair(padding) * 2,
-        "dilations": _pair(dilation),
+        "strides": kernel if stride is None or stride == [] else fixed.pair(stride),
+        "pads": fixed.pair(padding) * 2,
+        "dilations": fixed.pair(dilation),
         "ceil_mode": int(ceil_mode),
     }
 
 
+def _sample(name: str, x: Draw, kernel: Ints = (2, 2), **window: Any) -> Sample:
+    return Sample(name, (x,), {"kernel_shape": kernel, **window})
+
+
 maxpool.samples = (
-    Sample("2×2", (Draw((2, 3, 6, 6)),), {"kernel_shape": (2, 2), "strides": (2, 2)}),
-    Sample("3×3 padded", (Draw((1, 2, 7, 7)),), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
-    Sample(
-        "all negative at the edge",
-        (Draw((1, 1, 4, 4), low=-128, high=-100),),
-        {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)},
-    ),
-    Sample("ceil mode", (Draw((1, 2, 6, 6)),), {"kernel_shape": (3, 3), "strides": (2, 2), "ceil_mode": 1}),
-    Sample("dilated", (Draw((1, 2, 7, 7)),), {"kernel_shape": (2, 2), "dilations": (2, 2)}),
-    Sample("4 bits", (Draw((1, 2, 4, 4), 4),), {"kernel_shape": (2, 2)}),
-    Sample("16 bits", (Draw((1, 2, 4, 4), 16),), {"kernel_shape": (2, 2)}),
-    Sample("32 bits", (Draw((1, 2, 4, 4), 32),), {"kernel_shape": (2, 2)}),
-    Sample("empty batch", (Draw((0, 2, 4, 4)),), {"kernel_shape": (2, 2)}),
-    Sample("one element", (Draw((1, 1, 1, 1)),), {"kernel_shape": (1, 1)}),
+    _sample("2×2", Draw((2, 3, 6, 6)), strides=(2, 2)),
+    _sample("3×3 padded", Draw((1, 2, 7, 7)), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+    _sample("all negative at the edge", Draw((1, 1, 4, 4), low=-128, high=-100), (3, 3), pads=(1, 1, 1, 1)),
+    _sample("ceil mode", Draw((1, 2, 6, 6)), (3, 3), strides=(2, 2), ceil_mode=1),
+    _sample("dilated", Draw((1, 2, 7, 7)), dilations=(2, 2)),
+    *(_sample(f"{bits} bits", Draw((1, 2, 4, 4), bits)) for bits in (4, 16, 32)),
+    _sample("empty batch", Draw((0, 2, 4, 4))),
+    _sample("one element", Draw((1, 1, 1, 1)), (1, 1)),
 )

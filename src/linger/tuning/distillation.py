@@ -26,7 +26,7 @@ from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.tuning.held_out import split_data
 from linger.tuning.learned_ranges import LearnedRanges
-from linger.tuning.learned_rounding.product_rounding import affine_of
+from linger.tuning.learned_rounding.rounding import affine_of
 from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
 
 _NO_GRADIENT = 1e-15

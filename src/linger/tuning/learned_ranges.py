@@ -25,7 +25,7 @@ from linger.quantization.core.ranges import Saved
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.norm_layers import NormLayer
-from linger.tuning.learned_rounding.product_rounding import folded_weight
+from linger.tuning.learned_rounding.rounding import folded_weight
 
 _REACH = 4.0
 """A scale moves by at most so many powers of two."""

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import filterfalse
+from itertools import chain, filterfalse
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -283,10 +284,10 @@ class FileLayers:
         made = (value for node in self.model.graph for value in node.outputs)
         values = (*required_inputs(self.model), *self.model.graph.initializers.values(), *made)
         stated = {v.name: grid for v in values if v.name and (grid := self._stated(v)) is not None}
-        for node, _ in self.rows:
-            if is_quantizing(node):
-                stated |= dict(_weight_grids(node, stated))
-        biases = [grid for node, _ in self.rows if is_quantizing(node) for grid in _bias_grids(node, stated)]
+        quantizing = [node for node, _ in self.rows if is_quantizing(node)]
+        for node in quantizing:
+            stated |= dict(_weight_grids(node, stated))
+        biases = chain.from_iterable(_bias_grids(node, stated) for node in quantizing)
         return {**stated, **dict(biases), **dict(_qdq_grids(self.model, self.form))}
 
     def _stated(self, value: ir.Value) -> Grid | None:
@@ -336,7 +337,7 @@ class FileLayers:
             return INTEGER
         if node.domain in _STANDARD and node.op_type in _MOVING:
             return MOVES
-        made = next((value for value in node.outputs if value.name), None)
+        made = next(filter(attrgetter("name"), node.outputs), None)
         element = None if made is None else made.dtype or self.facts.get(made, UNKNOWN).element
         return FLOAT if element in (None, *REALS) else INTEGER
 
@@ -421,7 +422,7 @@ def _weight_grids(node: ir.Node, stated: Mapping[str, Grid]) -> Iterator[tuple[s
 
 def _bias_grids(node: ir.Node, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:
     """The bias of a dialect layer has the scale of its products."""
-    names = [value.name or "" if value is not None else "" for value in node.inputs]
+    names = [getattr(value, "name", None) or "" for value in node.inputs]
     tensor = constant_tensor(node.inputs[2]) if len(names) == 3 and names[2] else None
     if tensor is not None and tensor.dtype == ir.DataType.INT32:
         x, w, b = (stated.get(name, Grid(bits=32)) for name in names)

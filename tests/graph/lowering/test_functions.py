@@ -19,21 +19,21 @@ from linger.graph.lowering.bodies import build_function
     ],
 )
 def test_signature_variants_live_in_sub_domains(name, arity, bits, domain):
-    made = build_function(find_op(name), opset=12, arity=arity, element_bits=bits)
-    assert (made.domain, made.function.name) == (domain, name)
-    assert len(made.function.inputs) == arity
+    function, _ = build_function(find_op(name), opset=12, arity=arity, element_bits=bits)
+    assert (function.domain, function.name) == (domain, name)
+    assert len(function.inputs) == arity
 
 
 def test_body_uses_standard_ops_only_and_declares_every_attribute():
-    made = build_function(find_op("Conv2dInt"), opset=12, arity=3, element_bits=8)
-    assert {node.domain for node in made.function.all_nodes()} == {""}
-    assert {"scale_x", "pads", "o_bits", "o_dtype"} <= set(made.function.attributes)
-    assert set(made.derived) == {"o_dtype"}
+    function, derived = build_function(find_op("Conv2dInt"), opset=12, arity=3, element_bits=8)
+    assert {node.domain for node in function.all_nodes()} == {""}
+    assert {"scale_x", "pads", "o_bits", "o_dtype"} <= set(function.attributes)
+    assert set(derived) == {"o_dtype"}
 
 
 def test_pooling_needs_numbers_that_onnx_cannot_compute():
-    made = build_function(find_op("AvgPool2dInt"), opset=12, arity=1, element_bits=8)
-    assert set(made.derived) == {
+    _, derived = build_function(find_op("AvgPool2dInt"), opset=12, arity=1, element_bits=8)
+    assert set(derived) == {
         "window_area",
         "window_area_low",
         "window_reciprocal",

@@ -8,11 +8,11 @@ from tests.support.torch_arithmetic import timeline
 
 pytestmark = pytest.mark.needs_torch
 
-KINDS = (timeline.NumpySteps, timeline.TorchSteps)
+KINDS = (timeline._NumpySteps, timeline._TorchSteps)
 
 
 def made(kind, weight, state):
-    return timeline.NumpySteps(weight, state) if kind is timeline.NumpySteps else timeline.TorchSteps(weight)
+    return timeline._NumpySteps(weight, state) if kind is timeline._NumpySteps else timeline._TorchSteps(weight)
 
 
 def whole(*shape):
@@ -36,7 +36,7 @@ def test_products(directions, limit, monkeypatch):
 def test_weights_of_another_type():
     """On a device the weights are float32 beside sums of float64."""
     state, weight, out = whole(1, 2, 3), whole(1, 3, 4), torch.empty(1, 2, 4, dtype=torch.float64)
-    timeline.TorchSteps(weight).product(state.double(), out)
+    timeline._TorchSteps(weight).product(state.double(), out)
     assert torch.equal(out, torch.bmm(state, weight).double())
 
 
@@ -62,14 +62,16 @@ def test_sums_and_limits(kind):
 
 
 def test_constants_of_a_device_become_nan_together():
-    assert all(number.isnan() for number in timeline.TorchSteps(whole(1, 1, 1)).numbers(torch.tensor(np.nan), 0.0, 1.0))
+    assert all(
+        number.isnan() for number in timeline._TorchSteps(whole(1, 1, 1)).numbers(torch.tensor(np.nan), 0.0, 1.0)
+    )
 
 
 def test_numpy_is_for_small_steps_on_the_cpu():
     weight = whole(1, 64, 256)
-    assert isinstance(timeline.steps_for(whole(1, 8, 64), weight), timeline.NumpySteps)
-    assert isinstance(timeline.steps_for(whole(1, 129, 64), weight), timeline.TorchSteps)
-    assert isinstance(timeline.steps_for(whole(1, 8, 64), weight, is_on_device=True), timeline.TorchSteps)
+    assert isinstance(timeline.steps_for(whole(1, 8, 64), weight), timeline._NumpySteps)
+    assert isinstance(timeline.steps_for(whole(1, 129, 64), weight), timeline._TorchSteps)
+    assert isinstance(timeline.steps_for(whole(1, 8, 64), weight, is_on_device=True), timeline._TorchSteps)
 
 
 def test_steps_share_one_buffer_or_have_their_own():

@@ -73,14 +73,14 @@ def test_steps_by_numpy_are_few(name, monkeypatch):
     calls = Counter()
 
     def counted(key):
-        own = getattr(timeline.NumpySteps, key)
-        is_static = isinstance(vars(timeline.NumpySteps)[key], staticmethod)
+        own = getattr(timeline._NumpySteps, key)
+        is_static = isinstance(vars(timeline._NumpySteps)[key], staticmethod)
 
         def call(*given, **options):
             calls[key] += 1
             return own(*given, **options)
 
-        monkeypatch.setattr(timeline.NumpySteps, key, staticmethod(call) if is_static else call)
+        monkeypatch.setattr(timeline._NumpySteps, key, staticmethod(call) if is_static else call)
 
     for key in (
         "add",

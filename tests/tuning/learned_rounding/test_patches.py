@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.quantization.core.supported import supported_types
-from linger.tuning.learned_rounding.product_rounding import from_rows, input_rows, output_rows, positions, to_rows
+from linger.tuning.learned_rounding.rounding import from_rows, input_rows, output_rows, positions, to_rows
 
 LAYERS = {
     "linear": (nn.Linear(5, 3, bias=False), (2, 4, 5)),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.learned_rounding import product_rounding
+from linger.tuning.learned_rounding import rounding
 from linger.tuning.learned_rounding.integer_fit import Fit, Grid, Moments, nearest_integers
 from tests.support.tuning import split_data
 
@@ -177,7 +177,7 @@ def test_what_hurts_is_undone(net: tuple[nn.Module, nn.Module, list[Tensor]], mo
     def harmful(grid: Grid, *_: Moments) -> Fit:
         return Fit(-grid.integers, grid.bias, torch.ones_like(grid.integers[:, :, 0]).bool(), 1.0, 0.5)
 
-    monkeypatch.setattr(product_rounding, "fit_integers", harmful)
+    monkeypatch.setattr(rounding, "fit_integers", harmful)
     result = linger.round_weights(model, reference, data)
     assert result.changes == ()
     assert result.after_db == result.before_db

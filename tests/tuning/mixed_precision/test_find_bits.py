@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 import linger
 from linger import BitWidths, find_bits
-from linger.tuning.mixed_precision.flow import layers_of
-from linger.tuning.mixed_precision.units import BitModel, Originals
-from linger.tuning.mixed_precision.wide_model import WideModel
+from linger.tuning.mixed_precision.find_bits import WideModel
+from linger.tuning.mixed_precision.units import BitModel, Originals, layers_of
 from tests.support.chip import add_wide_chip
 from tests.support.noisy_layers import net_with_outlier, quantized_copy, vectors
 from tests.support.tuning import OutputError, error_db, units_of, watch_flow

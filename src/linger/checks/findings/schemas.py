@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from operator import attrgetter
 
 import numpy as np
 import onnx
@@ -28,7 +29,8 @@ from linger.graph.core.dialects import LARGEST, NEWER_OPS, SAFE_WEIGHT, is_dequa
 from linger.graph.core.nodes import WARNING, Finding, describe, is_dialect, op_of
 from linger.graph.core.tensor_types import constant_tensor, infer_element_types
 from linger.graph.files.model_io import INLINE_BYTES
-from linger.graph.formats.propagation import Propagation, Use, propagate
+from linger.graph.formats.propagation import propagate
+from linger.graph.formats.tensor_formats import Propagation, Use
 from linger.graph.lowering.bodies import bring_to_normal_form, require_settings
 from linger.graph.qdq.qdq_node import (
     DEQUANTIZE,
@@ -187,7 +189,7 @@ def _dialect_findings(place: NodePlace, op: Op, checked: CheckedModel) -> Iterat
 def _dialect_expectation(op: Op, form: tuple[str, ...], count: int, free: frozenset[str]) -> _Expectation:
     """What an op asks of a node whose `count` inputs are called `form`; it may have the attributes `free`, too."""
     attributes = {a.name: ATTRIBUTE_TYPES[a.kind].name for a in op.attributes}
-    required = tuple(a.name for a in op.attributes if a.is_required)
+    required = tuple(a.name for a in filter(attrgetter("is_required"), op.attributes))
     outputs = (1, len(op.outputs))
     if op.is_variadic:
         scales = tuple(f"scale_x_{i}" for i in range(count))
@@ -234,12 +236,9 @@ _NODE = re.compile(r"name: ?(?P<name>.*?) ?OpType: (?P<type>\S+)", re.IGNORECASE
 
 
 def onnx_verdict(light: onnx.ModelProto, checked: CheckedModel, explained: Collection[str]) -> Iterator[Finding]:
-    """The first complaint of onnx's checker, and of its inference where the file is all standard.
+    """The first complaint of onnx's checker, and of its inference where the file is all standard (`light` may lack its weights).
 
-    Args:
-        light: The model, which may lack its weights (`without_weights`).
-        checked: The same, for the names of its nodes.
-        explained: Nodes that have errors already (as findings name them): a complaint about one of them says nothing new.
+    A complaint about a node that has errors already (`explained`, as findings name them) says nothing new.
     """
     try:
         onnx.checker.check_model(light)
@@ -377,7 +376,7 @@ def _has_small_data(node: ir.Node) -> bool:
         return False
     waiting = [node.inputs[0]]
     for value in waiting:  # the list grows while it is walked
-        maker = None if value is None else value.producer()
+        maker = _maker(value)
         if _upper_end(maker) > LARGEST:
             if maker is None or not is_moving(maker) or maker.op_type == "Pad":
                 return False
@@ -402,7 +401,7 @@ def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     op_type = "" if node.domain else node.op_type
     if op_type in _OPERANDS:
         data, weight = (node.inputs[i] if i < len(node.inputs) else None for i in _OPERANDS[op_type])
-        return None if data is None else data.dtype, weight
+        return getattr(data, "dtype", None), weight
     if op_type in _FLOAT and len(node.inputs) > 1:
         before, weights = map(_dequantizer, node.inputs[:2])
         if before is not None and weights is not None and before.inputs[0] is not None:
@@ -410,8 +409,12 @@ def _bytes(node: ir.Node) -> tuple[ir.DataType | None, ir.Value | None]:
     return None, None
 
 
+def _maker(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
+
+
 def _dequantizer(value: ir.Value | None) -> ir.Node | None:
-    maker = None if value is None else value.producer()
+    maker = _maker(value)
     return maker if maker is not None and is_qdq(maker, DEQUANTIZE) else None
 
 
@@ -447,9 +450,7 @@ _REPAIR = "linger.repair does so."
 def propagation_findings(checked: CheckedModel, light: onnx.ModelProto) -> Iterator[Finding]:
     """Contradictions between producers and consumers, and Dequants that are missing, wrong or in the wrong place.
 
-    Args:
-        checked: The model.
-        light: The same, which may lack its weights (`linger.checks.findings.schemas.without_weights`), to be sorted if need be.
+    `light` is the same model, which may lack its weights (`without_weights`), to be sorted if need be.
     """
     try:
         found, places = propagate(checked.model), _Places(checked)

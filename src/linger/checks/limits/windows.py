@@ -74,12 +74,14 @@ def check_window(site: Site) -> Iterator[Finding]:
     if _steps_beyond(kernel, strides):
         reason = f"a kernel of {_times(kernel)} steps by {_times(strides)}, beyond itself; the packer refuses that"
         yield site.error(reason, f"Use a kernel as large as the stride, with zeros: {BY_EXPORT.format(site.chip)}.")
-    if limits.signal_samples is not None and site.op.window_axes == 1:
+    if site.op.window_axes == 1:
         yield from _length_findings(site, limits.signal_samples)
 
 
-def _length_findings(site: Site, most: int) -> Iterator[Finding]:
+def _length_findings(site: Site, most: int | None) -> Iterator[Finding]:
     length = site.sizes(0, -1)
+    if most is None:
+        return
     if length is None:
         yield site.unchecked("the length of its signal")
     elif length[0] > most:
@@ -250,7 +252,12 @@ def _averaged_findings(site: Site, limits: WindowLimits, *, is_divided: bool) ->
         yield from _divided_findings(site, limits, channels, height * width) if is_divided else ()
     elif most is not None and max(kernel) > most:
         yield site.error(f"a kernel of {_times(kernel)}; nobody has seen {site.chip} take {most + 1}", _SMALLER_POOL)
-    row = limits.width_alignment << min(max(strides[1], 0) >> 1, 32)  # it grows with the stride; no memory is larger
+    yield from _average_room_findings(site, limits, sizes, strides[1])
+
+
+def _average_room_findings(site: Site, limits: WindowLimits, sizes: Numbers, stride: int) -> Iterator[Finding]:
+    channels, height, width = sizes
+    row = limits.width_alignment << min(max(stride, 0) >> 1, 32)  # it grows with the stride; no memory is larger
     whole, rooms = aligned(channels, limits.weight_alignment[0]), [(limits.averaged_bytes, limits.width_alignment, "")]
     if channels != whole:
         rooms += [(limits.uneven_averaged_bytes, row, " where the channels are no multiple of 8")]

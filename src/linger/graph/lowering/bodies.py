@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.dialect import DOMAIN, DOMAIN_VERSION, AttributeKind, Op, is_known, ops
+from linger.dialect import DOMAIN, DOMAIN_VERSION, Op, is_known, ops
 from linger.errors import GraphError, LingerError, UnsupportedError, UsageError, listing
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.conversion.node_rewriter import content_of
@@ -43,6 +44,11 @@ _PLACES = "pads"
 """The input that counts elements, whose width is not that of numbers."""
 
 
+def dialect_nodes(model: ir.Model, *op_types: str) -> list[ir.Node]:
+    """The nodes of the dialect, in the graph and inside it; only those of some types, where types are named."""
+    return [node for node in all_nodes(model) if is_dialect(node) and (not op_types or node.op_type in op_types)]
+
+
 def bring_to_normal_form(model: ir.Model) -> Changes:
     """Adopt nodes of the domain `linger` and integer Relu, MaxPool and Clip of the standard one, sort, type, complete.
 
@@ -50,11 +56,17 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
         UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
     """
     changes = convert_nodes(model, OLDER)[0] if has_nodes_of(model, NEWER) else Changes()
-    _require_known_ops(model)
+    unknown = [n for n in dialect_nodes(model) if not is_known(n.op_type)]
+    if unknown:
+        raise UnsupportedError(
+            f"linger has no op for {listing(sorted({n.op_type for n in unknown}))} "
+            f"(nodes {listing(describe(n) for n in unknown)}). Known ops: {listing(ops(), limit=99)}. "
+            "Update linger, or keep these layers in float."
+        )
     model.graph.sort()
     infer_element_types(model.graph)
     _adopt_standard_integer_ops(model, changes)
-    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+    for node in dialect_nodes(model):
         op = op_of(node)
         node.op_type = op.name  # not one of its aliases
         require_settings(node, op)
@@ -62,26 +74,19 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
     return changes
 
 
-def _require_known_ops(model: ir.Model) -> None:
-    """Refuse a model with dialect nodes that linger has no op for, naming all of them."""
-    known = ops()
-    unknown = [n for n in all_nodes(model) if is_dialect(n) and not is_known(n.op_type)]
-    if unknown:
-        raise UnsupportedError(
-            f"linger has no op for {listing(sorted({n.op_type for n in unknown}))} "
-            f"(nodes {listing(describe(n) for n in unknown)}). Known ops: {listing(known, limit=99)}. "
-            "Update linger, or keep these layers in float."
-        )
-
-
 def require_settings(node: ir.Node, op: Op) -> None:
-    """Refuse a dialect node that has too many or too few inputs, lacks attributes, or cannot be computed exactly.
+    """Refuse a dialect node with other inputs or attributes than its op takes (GraphError), or that cannot be computed exactly.
 
-    Raises:
-        GraphError: Inputs or attributes that do not fit the op.
-        UnsupportedError: Settings that have no agreed meaning, or sums that would not be exact.
+    The latter, settings without an agreed meaning and sums that would not be exact, is an UnsupportedError.
     """
-    _require_form(node, op)
+    count, most = len(node.inputs), len(op.inputs)
+    try:
+        op.form(count)
+    except UsageError as error:
+        raise GraphError(f"{describe(node)}: {error}") from error
+    if not op.is_variadic and not op.forms and count > most:
+        excess = f"it has {count} inputs; the op takes at most {most}. Remove what is too many."
+        raise GraphError(f"{describe(node)}: {excess}")
     wrong = unknown_arithmetic(node)
     if wrong:
         raise UnsupportedError(f"{describe(node)}: {listing(wrong)}. Export the layer again, or set it by hand.")
@@ -107,15 +112,14 @@ def is_narrow_exact(node: ir.Node, op: Op) -> bool:
     if op.is_narrow_exact is None:
         return True
     names = op.form(len(node.inputs))
-    given = {n: v.const_value.numpy() for n, v in zip(names, node.inputs, strict=True) if v and v.const_value}
-    if not set(names[1:]) - op.optional_inputs <= given.keys():
+    contents = {n: v.const_value.numpy() for n, v in zip(names, node.inputs, strict=True) if v and v.const_value}
+    if not set(names[1:]) - op.optional_inputs <= contents.keys():
         return False
     try:
-        return op.is_narrow_exact(given, attributes_of(node, op))
+        return op.is_narrow_exact(contents, attributes_of(node, op))
     except (ValueError, IndexError) as error:
-        raise GraphError(
-            f"{describe(node)}: the shapes of its weights do not fit ({error}). Export it again."
-        ) from error
+        misfit = f"{describe(node)}: the shapes of its weights do not fit ({error}). Export it again."
+        raise GraphError(misfit) from error
 
 
 def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
@@ -123,12 +127,11 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
 
     A file without any dialect node, now or before it was converted, is not a linger file and stays as it is.
     """
-    if not any(is_dialect(node) for node in all_nodes(model)) and not changes:
+    if not changes and not dialect_nodes(model):
         return
     standard = {op.standard_name: op for op in ops().values()}
-    for node in all_nodes(model):
-        is_standard = not node.domain and node.op_type in standard
-        if is_standard and node.inputs and _width(node.inputs[0]) is not None:
+    for node in [n for n in all_nodes(model) if not n.domain and n.op_type in standard and n.inputs]:
+        if _width(node.inputs[0]) is not None:
             _adopt(node, standard[node.op_type])
             changes.note(describe(node), "moved into the dialect")
 
@@ -138,9 +141,8 @@ def _adopt(node: ir.Node, op: Op) -> None:
     others = {name: a.value for name, a in node.attributes.items() if not op.has_attribute(name)}
     strange = {name: value for name, value in others.items() if value != _NEUTRAL.get(name)}
     if strange or len(node.outputs) > 1:
-        raise UnsupportedError(
-            f"{describe(node)}: on integers, {strange or 'a second output'} has no meaning in the dialect. Remove it."
-        )
+        meaning = f"on integers, {strange or 'a second output'} has no meaning in the dialect. Remove it."
+        raise UnsupportedError(f"{describe(node)}: {meaning}")
     for name in others:
         del node.attributes[name]
     node.domain = DOMAIN
@@ -160,8 +162,7 @@ class _NodeFacts:
         return _width(self.inputs.get(name)) or 8
 
     def is_real(self, name: str) -> bool:
-        value = self.inputs.get(name)
-        return value is not None and value.dtype == ir.DataType.FLOAT
+        return getattr(self.inputs.get(name), "dtype", None) == ir.DataType.FLOAT
 
     def content(self, name: str) -> Any:
         return content_of(self.inputs.get(name))
@@ -186,24 +187,10 @@ def _size(value: ir.Value | None, axis: int) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _require_form(node: ir.Node, op: Op) -> None:
-    try:
-        op.form(len(node.inputs))
-    except UsageError as error:
-        raise GraphError(f"{describe(node)}: {error}") from error
-    if not op.is_variadic and not op.forms and len(node.inputs) > len(op.inputs):
-        raise GraphError(
-            f"{describe(node)}: it has {len(node.inputs)} inputs; the op takes at most {len(op.inputs)}. "
-            "Remove what is too many."
-        )
-
-
 def _complete_inputs(model: ir.Model, node: ir.Node, op: Op, changes: Changes) -> None:
     """Add inputs that were left out: a zero bias, the open end of a Clip."""
-    if op.is_variadic or op.forms:
-        return
     present = [*node.inputs, *[None] * (len(op.inputs) - len(node.inputs))]
-    if all(value is not None for value in present):
+    if op.is_variadic or op.forms or None not in present:
         return
     node.resize_inputs(len(op.inputs))
     for index, (name, value) in enumerate(zip(op.inputs, present, strict=True)):
@@ -215,11 +202,12 @@ def _complete_inputs(model: ir.Model, node: ir.Node, op: Op, changes: Changes) -
 def _neutral_input(model: ir.Model, node: ir.Node, op: Op, name: str) -> ir.Value:
     first = node.inputs[0]
     if name == "b":
-        channels = _output_channels(node, op)
-        if channels is None:
-            raise UnsupportedError(
-                f"{describe(node)}: the weight's shape is not known, so no zero bias can be added. Give the node a bias."
-            )
+        sizes = [_size(node.inputs[1], axis) for axis in (0, 1)]
+        if sizes[op.is_transposed] is None:
+            missing = "the weight's shape is not known, so no zero bias can be added. Give the node a bias."
+            raise UnsupportedError(f"{describe(node)}: {missing}")
+        group = node.attributes["group"].as_int() if op.is_transposed else 1
+        channels = op.output_channels([size or 0 for size in sizes], group)
         return _initializer(model, f"linger.zero_bias_{channels}", np.zeros(channels, np.int32))
     if name in ("low", "high") and first is not None and first.dtype in INTEGERS:
         bits = int(first.dtype.itemsize * 8)
@@ -228,19 +216,16 @@ def _neutral_input(model: ir.Model, node: ir.Node, op: Op, name: str) -> ir.Valu
     raise UnsupportedError(f"{describe(node)}: input {name!r} is missing. Connect it.")
 
 
-def _output_channels(node: ir.Node, op: Op) -> int | None:
-    """The channels of the output; None where the shape of the weight is not known."""
-    sizes = [_size(node.inputs[1], axis) for axis in (0, 1)]
-    group = node.attributes["group"].as_int() if op.is_transposed else 1
-    return None if sizes[op.is_transposed] is None else op.output_channels([size or 0 for size in sizes], group)
-
-
 def _initializer(model: ir.Model, name: str, content: NDArray[Any]) -> ir.Value:
     if name not in model.graph.initializers:
-        tensor = ir.tensor(content, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
-        model.graph.register_initializer(value)
+        model.graph.register_initializer(constant_value(name, content))
     return model.graph.initializers[name]
+
+
+def constant_value(name: str, content: NDArray[Any]) -> ir.Value:
+    """A tensor with a content, to be registered as an initializer."""
+    tensor = ir.tensor(content, name=name)
+    return ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
 
 
 @dataclass
@@ -267,23 +252,18 @@ class FormWriter:
         return None if tensor is None else tensor.numpy()
 
     def emit(self, op_type: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
-        """Add one standard node and return its output."""
-        name = self._free(
-            f"{self.node.outputs[0].name}/{op_type}_{len(self.nodes)}"
-        )  # nodes may have no name of their own
-        made = ir.Value(name=name)
+        """Add one standard node and return its output; it is named after that of the node, which may have no name of its own."""
+        name = self._free(f"{self.node.outputs[0].name}/{op_type}_{len(self.nodes)}")
+        output = ir.Value(name=name)
         attrs = [make_attribute(key, value) for key, value in attributes.items()]
-        self.nodes.append(ir.Node("", op_type, inputs, attributes=attrs, outputs=[made], name=name))
-        return made
+        self.nodes.append(ir.Node("", op_type, inputs, attributes=attrs, outputs=[output], name=name))
+        return output
 
     def initializer(self, content: Any, dtype: type[np.generic], role: str) -> ir.Value:
         """A constant of this node's own: runtimes edit the scale and zero point of a Q or DQ node in place."""
         name = self._free(f"{self.node.outputs[0].name}/{role}_{len(self.initializers)}")
-        array = np.asarray(content, dtype)
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
-        self.initializers.append(value)
-        return value
+        self.initializers.append(constant_value(name, np.asarray(content, dtype)))
+        return self.initializers[-1]
 
     def _free(self, name: str) -> str:
         return name if self.names is None else self.names.choose(name)
@@ -320,65 +300,41 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
-    library: dict[tuple[str, str | None, int, int, bool], DialectFunction] = {}
-    for node in [n for n in all_nodes(model) if is_dialect(n) and n.op_identifier() not in model.functions]:
+    library: dict[tuple[str, str | None, int, int, bool], tuple[ir.Function, Mapping[str, Derived]]] = {}
+    for node in [n for n in dialect_nodes(model) if n.op_identifier() not in model.functions]:
         op = op_of(node)
-        arity, element_bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
-        key = (op.name, op.platform, arity, element_bits, is_narrow)
+        arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
+        key = (op.name, op.platform, arity, bits, is_narrow)
         if key not in library:
-            library[key] = build_function(
-                op,
-                opset=opset_of(model),
-                arity=arity,
-                element_bits=element_bits,
-                is_narrow_exact=is_narrow,
-                is_for_shapes=is_for_shapes,
-            )
-        _call(node, op, library[key])
-        changes.note(describe(node), f"runs as {library[key].domain}::{op.name}")
-    for chosen in library.values():
-        model.functions.setdefault(chosen.function.identifier(), chosen.function)
-        model.graph.opset_imports.setdefault(chosen.domain, DOMAIN_VERSION)
-    if library:
+            build = partial(build_function, op, opset=opset_of(model), is_for_shapes=is_for_shapes)
+            library[key] = build(arity=arity, element_bits=bits, is_narrow_exact=is_narrow)
+        function, derived = library[key]
+        _call(node, op, function, derived)
+        changes.note(describe(node), f"runs as {function.domain}::{op.name}")
+    for function, _ in library.values():
+        model.functions.setdefault(function.identifier(), function)
+        model.graph.opset_imports.setdefault(function.domain, DOMAIN_VERSION)
         model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
     return changes
 
 
-def _call(node: ir.Node, op: Op, chosen: DialectFunction) -> None:
+def _call(node: ir.Node, op: Op, function: ir.Function, derived: Mapping[str, Derived]) -> None:
     """Let a node call a function: its domain, and every attribute that the function reads."""
     attributes = attributes_of(node, op)
-    node.domain = chosen.domain
+    node.domain = function.domain
     for name, value in attributes.items():
         if name not in node.attributes:
             node.attributes[name] = make_attribute(name, value)
-    for name, derived in chosen.derived.items():
-        value = derived.compute(*(attributes[source.name] for source in derived.sources))
-        node.attributes[name] = make_attribute(name, value)
-
-
-@dataclass(frozen=True)
-class DialectFunction:
-    """A function and the attributes that must be added to each node that calls it."""
-
-    function: ir.Function
-    derived: Mapping[str, Derived]
-
-    @property
-    def domain(self) -> str:
-        """Domain of the calling nodes."""
-        return self.function.domain
+    for name, each in derived.items():
+        node.attributes[name] = make_attribute(
+            name, each.compute(*(attributes[source.name] for source in each.sources))
+        )
 
 
 def build_function(
-    op: Op,
-    *,
-    opset: int,
-    arity: int,
-    element_bits: int,
-    is_narrow_exact: bool = True,
-    is_for_shapes: bool = False,
-) -> DialectFunction:
-    """Interpret an op's body into a model-local function.
+    op: Op, *, opset: int, arity: int, element_bits: int, is_narrow_exact: bool = True, is_for_shapes: bool = False
+) -> tuple[ir.Function, Mapping[str, Derived]]:
+    """Interpret an op's body into a model-local function; with it, the attributes to be added to each node that calls it.
 
     One function has one signature, so variants (another chip's arithmetic, another number of inputs, wider integers where
     the body cares) live in sub-domains: `thinker.arcs::iqSigmoid`, `thinker.n3::iqCat`, `thinker.i16::Relu`, and
@@ -386,37 +342,49 @@ def build_function(
     """
     kernel = ElementAwareKernel(opset=opset, element_bits=element_bits)
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
-    names, kinds = _signature(op, arity)
-    inputs = {name: ir.Value(name=name) for name in names}
-    references = {name: AttributeRef(name, kind) for name, kind in kinds.items()}
-    arguments = [OnnxValue(_input_type(op, name, element_bits), value) for name, value in inputs.items()]
+    names, references = _signature(op, arity)
+    inputs = [ir.Value(name=name) for name in names]
+    arguments = [OnnxValue(_input_type(op, name, element_bits), x) for name, x in zip(names, inputs, strict=True)]
     results = op.body(kernel, *op.arrange(arguments), **references)
-    outputs = [kernel.materialize(r) for r in (results if len(op.outputs) > 1 else [results])]
-    graph = ir.Graph(list(inputs.values()), outputs, nodes=kernel.nodes, opset_imports={"": opset})
+    outputs = _materialized(kernel, op, results)
+    graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
     for node in reversed(kernel.nodes):  # steps of a body that this form of the op does without
         if not any(value in outputs or value.uses() for value in node.outputs):
             remove_nodes([node])
-    read = references | kernel.derived
-    parameters = [ir.Attr(name, ATTRIBUTE_TYPES[each.kind], None) for name, each in read.items()]
+    parameters = [ir.Attr(n, ATTRIBUTE_TYPES[each.kind], None) for n, each in (references | kernel.derived).items()]
     domain = _domain(op, arity, is_narrow_exact=is_narrow_exact)
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
         domain += f".i{element_bits}"
-    return DialectFunction(ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived)
+    return ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived
 
 
-def _signature(op: Op, arity: int) -> tuple[tuple[str, ...], dict[str, AttributeKind]]:
-    """The inputs and attributes of an op with so many inputs."""
-    kinds = {a.name: a.kind for a in op.attributes}
+def _signature(op: Op, arity: int) -> tuple[tuple[str, ...], dict[str, AttributeRef]]:
+    """The names of the inputs, and the attributes, of an op with so many inputs."""
+    references = {a.name: AttributeRef(a.name, a.kind) for a in op.attributes}
     if not op.is_variadic:
-        return op.form(arity), kinds
-    return tuple(f"x{i}" for i in range(arity)), kinds | {f"scale_x_{i}": "float" for i in range(arity)}
+        return op.form(arity), references
+    scales = [f"scale_x_{i}" for i in range(arity)]
+    return tuple(f"x{i}" for i in range(arity)), references | {n: AttributeRef(n, "float") for n in scales}
+
+
+def _materialized(kernel: OnnxKernel, op: Op, results: Any) -> list[ir.Value]:
+    return [kernel.materialize(result) for result in (results if len(op.outputs) > 1 else [results])]
 
 
 def _domain(op: Op, arity: int, *, is_narrow_exact: bool) -> str:
     """The domain of an op's function: a sub-domain for a chip, for an unusual number of inputs, for float64."""
     usual = _PLAIN_ARITY if op.is_variadic else len(op.forms[0]) if op.forms else arity
     parts = [DOMAIN, op.platform, None if arity == usual else f"n{arity}", None if is_narrow_exact else "f64"]
-    return ".".join(part for part in parts if part is not None)
+    return ".".join(filter(None, parts))
+
+
+def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:
+    """Types inside a function are open; these steer only where the kernel inserts casts."""
+    if name in op.real_inputs:
+        return ir.DataType.FLOAT
+    if name == "lengths":
+        return ir.DataType.INT64
+    return integer_type(32) if name in _BIASES else integer_type(element_bits)
 
 
 class ElementAwareKernel(OnnxKernel):
@@ -437,15 +405,6 @@ class ElementAwareKernel(OnnxKernel):
         self._element_bits = bits
 
 
-def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:
-    """Types inside a function are open; these steer only where the kernel inserts casts."""
-    if name in op.real_inputs:
-        return ir.DataType.FLOAT
-    if name == "lengths":
-        return ir.DataType.INT64
-    return integer_type(32) if name in _BIASES else integer_type(element_bits)
-
-
 def expand_dialect(model: ir.Model, *, is_normal: bool = False) -> Changes:
     """Interpret each dialect node's body in place, with its attributes and weights known.
 
@@ -453,38 +412,39 @@ def expand_dialect(model: ir.Model, *, is_normal: bool = False) -> Changes:
     that dialect nodes produced are kept. A model that is in normal form already is not brought to it again.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
-    for node in [n for n in all_nodes(model) if is_dialect(n)]:
+    for node in dialect_nodes(model):
         expand_node(node, opset_of(model))
         changes.note(describe(node), "expanded into standard nodes")
+    drop_bodies(model)
+    return changes
+
+
+def drop_bodies(model: ir.Model) -> None:
+    """Remove the functions of dialect nodes, and the imports of their domains."""
     for identifier in [i for i in model.functions if is_dialect_domain(i[0])]:
         del model.functions[identifier]
     for domain in [d for d in model.graph.opset_imports if is_dialect_domain(d)]:
         del model.graph.opset_imports[domain]
-    return changes
 
 
 def expand_node(node: ir.Node, opset: int) -> None:
     """Interpret the body of one node in place, in a model in its normal form."""
-    op = op_of(node)
-    output = node.outputs[0]
+    op, output, graph = op_of(node), node.outputs[0], node.graph
+    assert graph is not None  # the node came from a graph
     kernel = OnnxKernel(opset=opset, element_bits=element_bits_of(node), prefix=f"{output.name}/")
-    arguments = [None if value is None else _argument(value) for value in node.inputs]
     kernel.is_narrow_exact = is_narrow_exact(node, op)
-    results = op.body(kernel, *op.arrange(arguments), **attributes_of(node, op))
-    made = [kernel.materialize(r) for r in (results if len(op.outputs) > 1 else [results])]
+    results = op.body(kernel, *op.arrange([_argument(value) for value in node.inputs]), **attributes_of(node, op))
+    values = _materialized(kernel, op, results)[: len(node.outputs)]
     for index, new in enumerate(kernel.nodes):
         new.name = f"{node.name or output.name}/{new.op_type}_{index}"
-    graph = node.graph
-    assert graph is not None  # the node came from a graph
-    for new_value, old in zip(made, node.outputs, strict=False):
-        new_value.shape = old.shape
-    kept = made[: len(node.outputs)]
-    ir.convenience.replace_nodes_and_values(graph, node, [node], kernel.nodes, node.outputs, kept)
+    for value, old in zip(values, node.outputs, strict=False):
+        value.shape = old.shape
+    ir.convenience.replace_nodes_and_values(graph, node, [node], kernel.nodes, node.outputs, values)
 
 
-def _argument(value: ir.Value) -> OnnxValue:
-    known = value.const_value.numpy() if value.const_value is not None else None
-    return OnnxValue(value.dtype or ir.DataType.FLOAT, value, known)
+def _argument(value: ir.Value | None) -> OnnxValue | None:
+    known = None if value is None or value.const_value is None else value.const_value.numpy()
+    return None if value is None else OnnxValue(value.dtype or ir.DataType.FLOAT, value, known)
 
 
 Shape = tuple[int | None, ...]
@@ -512,8 +472,8 @@ def known_tensors(model: ir.Model) -> Tensors:
 
 def state_recurrent_shapes(model: ir.Model) -> None:
     """Give the inputs of recurrent nodes their shapes: with a known batch they become fewer standard nodes."""
-    nodes = [node for node in all_nodes(model) if is_dialect(node) and op_of(node).is_recurrent]
-    unknown = [x for x in (node.inputs[0] for node in nodes) if x is not None and x.shape is None]
+    inputs = [node.inputs[0] for node in dialect_nodes(model) if op_of(node).is_recurrent]
+    unknown = [x for x in inputs if x is not None and x.shape is None]
     shapes = known_tensors(model).shapes if unknown else {}
     for x in unknown:
         if x.name in shapes:
@@ -522,18 +482,20 @@ def state_recurrent_shapes(model: ir.Model) -> None:
 
 def declared_tensors(model: ir.Model) -> Tensors:
     """Shapes and types that a model states itself."""
-    shapes: dict[str, Shape] = {}
-    types: dict[str, ir.DataType] = {}
+    tensors = Tensors({}, {})
     values = [*model.graph.inputs, *model.graph.initializers.values()]
     values += [value for node in all_nodes(model) for value in node.outputs]
     for value in values:
-        if value.name is None:
-            continue
-        if value.shape is not None:
-            shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape)
-        if value.dtype is not None:
-            types[value.name] = value.dtype
-    return Tensors(shapes, types)
+        if value.name is not None and value.shape is not None:
+            tensors.shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape)
+        if value.name is not None and value.dtype is not None:
+            tensors.types[value.name] = value.dtype
+    return tensors
+
+
+def shape_of(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Shape | None:
+    """The shape of a tensor; None where not even the number of axes is known."""
+    return None if value is None else shapes.get(value.name or "")
 
 
 def _inferred(model: ir.Model) -> ir.Model:
@@ -541,37 +503,34 @@ def _inferred(model: ir.Model) -> ir.Model:
     copy = copied(model)
     try:
         bring_to_normal_form(copy)
-        sized = [n for n in all_nodes(copy) if is_dialect(n) and op_of(n).is_sized_by_values]
+        sized = [n for n in dialect_nodes(copy) if op_of(n).is_sized_by_values]
         for node in sized:
             expand_node(node, opset_of(copy))  # in a function, inference does not see the values of an input
         attach_functions(copy, is_for_shapes=True, is_normal=not sized)
         _put_stand_ins(copy)
         proto = ir.to_proto(copy)
         del proto.graph.value_info[:]  # half-known ones would stop the inference
-        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=_has_small_sizes(proto)))
+        # where contents are followed, a vector of n elements is written out as n sizes
+        sizes = [size.dim_value for value in proto.graph.input for size in value.type.tensor_type.shape.dim]
+        has_small_sizes = max(sizes, default=0) <= _LARGEST_SIZE
+        return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=has_small_sizes))
     except (LingerError, onnx.shape_inference.InferenceError, MemoryError, ValueError):  # ValueError: absurd sizes
         return copy
 
 
-def _has_small_sizes(proto: onnx.ModelProto) -> bool:
-    """Whether sizes are small: where contents are followed, a vector of n elements is written out as n sizes."""
-    inputs = (value.type.tensor_type.shape.dim for value in proto.graph.input)
-    return all(size.dim_value <= _LARGEST_SIZE for dims in inputs for size in dims)
-
-
 def _put_stand_ins(model: ir.Model) -> None:
     """Give the readers of some nodes a tensor of the same shape instead: bodies that reshape by computed sizes stop the inference."""
-    for node in [n for n in all_nodes(model) if is_dialect(n)]:
-        op, x, y = op_of(node), node.inputs[0] if node.inputs else None, node.outputs[0]
+    for node in dialect_nodes(model):
+        op, x, y = op_of(node), next(iter(node.inputs), None), node.outputs[0]
         if x is None or y.name is None or y.dtype is None or not (op.keeps_shape or op.is_recurrent):
             continue
         nodes = _of_states(node, x) if op.is_recurrent else []
-        nodes.append(_cast(nodes[-1].outputs[0] if nodes else x, y.dtype))
+        nodes.append(ir.node("Cast", [nodes[-1].outputs[0] if nodes else x], {"to": int(y.dtype)}))
         assert node.graph is not None  # it came from one
         node.graph.insert_before(node, nodes)
-        made = nodes[-1].outputs[0]
-        y.replace_all_uses_with(made, replace_graph_outputs=True)
-        y.name, made.name = f"{y.name}/replaced", y.name
+        stand_in = nodes[-1].outputs[0]
+        y.replace_all_uses_with(stand_in, replace_graph_outputs=True)
+        y.name, stand_in.name = f"{y.name}/replaced", y.name
 
 
 def _of_states(node: ir.Node, x: ir.Value) -> list[ir.Node]:
@@ -580,7 +539,3 @@ def _of_states(node: ir.Node, x: ir.Value) -> list[ir.Node]:
     places = [ir.node("Constant", [], {"value": ir.tensor(np.array(content, np.int64))}) for content in ([0], shape)]
     first = ir.node("Gather", [x, places[0].outputs[0]], {"axis": 2})
     return [*places, first, ir.node("Expand", [first.outputs[0], places[1].outputs[0]])]
-
-
-def _cast(x: ir.Value, dtype: ir.DataType) -> ir.Node:
-    return ir.node("Cast", [x], {"to": int(dtype)})

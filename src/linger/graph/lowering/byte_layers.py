@@ -8,8 +8,9 @@ node reads one, it is made signed again under its own name.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 from linger.graph.core.dialects import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE, SAFE_WEIGHT
 from linger.graph.core.nodes import all_nodes, attributes_of, describe, is_dialect, op_of, opset_of, tensor_names
-from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form
+from linger.graph.core.rewiring import is_used
+from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form, constant_value
 from linger.numeric.fixed import is_power_of_two
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.kernel import OnnxKernel
@@ -35,7 +37,7 @@ _BYTE_BITS, _WORD_BITS = 8, 16
 
 
 @dataclass(frozen=True)
-class Carrier:
+class _Carrier:
     """An unsigned tensor that stands for signed bytes.
 
     Attributes:
@@ -50,7 +52,7 @@ class Carrier:
 
 
 @dataclass
-class ByteWriter(FormWriter):
+class _ByteWriter(FormWriter):
     """Writes one dialect node.
 
     Attributes:
@@ -62,8 +64,8 @@ class ByteWriter(FormWriter):
         is_saturating: Whether the file must be exact where pairs of products saturate in 16 bits.
     """
 
-    carrier_of: Callable[[ir.Value], Carrier | None]
-    carry: Callable[[ir.Value], Carrier | None]
+    carrier_of: Callable[[ir.Value], _Carrier | None]
+    carry: Callable[[ir.Value], _Carrier | None]
     is_free: Callable[[ir.Node], bool]
     has_sure_shapes: bool
     opset: int
@@ -77,38 +79,36 @@ class ByteWriter(FormWriter):
         """What stands for 0, for this node alone."""
         return self.initializer(zero, dtype, "zero_point")
 
-    def finish(self, value: ir.Value, zero: int, *, is_limited: bool = True) -> Carrier:
+    def finish(self, value: ir.Value, zero: int, *, is_limited: bool = True) -> _Carrier:
         """Name the result after the tensor that it stands for."""
         end = POSITIVE if not is_limited else PLAIN if zero == 0 else OFFSET
         value.name = f"{self.node.outputs[0].name}{end}"
         value.type = ir.TensorType(ir.DataType.UINT8)
         value.shape = self.node.outputs[0].shape
-        return Carrier(value, zero, is_limited)
+        return _Carrier(value, zero, is_limited)
 
     @property
     def meets_relu(self) -> bool:
         """Whether all that reads the result is a ReLU, or a Clip that begins at 0, and is written with carriers too."""
         output = self.node.outputs[0]
-        readers = output.consumers()
-        if len(readers) != 1 or output.is_graph_output() or readers[0].graph is not self.node.graph:
+        reader = next(iter(output.consumers()), None)
+        if reader is None or len(output.consumers()) > 1 or output.is_graph_output():
             return False
-        reader = readers[0]
-        if not is_dialect(reader) or reader.inputs[0] is not output or not self.is_free(reader):
-            return False
-        if byte_form(reader) is None:
+        if not is_dialect(reader) or reader.graph is not self.node.graph or reader.inputs[0] is not output:
             return False
         low, high = _limits(reader)
-        return op_of(reader).float_op == "Relu" or (low == 0 and high is not None and high >= 0)
+        is_relu = low == 0 and high is not None and high >= 0
+        return is_relu and self.is_free(reader) and byte_form(reader) is not None
 
 
-Form = Callable[[ByteWriter], "Carrier | ir.Value | None"]
+Form = Callable[[_ByteWriter], "_Carrier | ir.Value | None"]
 """Writes the nodes. The result is a carrier, or a tensor of the node's own type, or None where the op has no such form here."""
 
 
 def _limits(node: ir.Node) -> tuple[int | None, int | None]:
-    """The thresholds of a Clip, where they are known; (None, None) for any other node."""
+    """The thresholds of a Clip, where they are known, or of a ReLU; (None, None) for any other node."""
     if op_of(node).float_op != "Clip":
-        return None, None
+        return (0, LARGEST) if op_of(node).float_op == "Relu" else (None, None)
     known = FormWriter(node, {})
     low, high = (None if end is None or end.size != 1 else int(end.item()) for end in (known.known(1), known.known(2)))
     return low, high
@@ -122,7 +122,7 @@ def _shift(attributes: Mapping[str, Any]) -> int:
 class _Product:
     """How a sum of products becomes a carrier: what is added, by what it is multiplied, what stands for 0."""
 
-    data: Carrier
+    data: _Carrier
     weight: NDArray[Any]
     weight_zero: int
     bias: NDArray[Any]
@@ -130,51 +130,46 @@ class _Product:
     zero_point: int
     is_relu: bool
 
-    def finish(self, w: ByteWriter, value: ir.Value) -> Carrier:
+    def finish(self, w: _ByteWriter, value: ir.Value) -> _Carrier:
         return w.finish(value, 0 if self.is_relu else MIDDLE, is_limited=not self.is_relu)
 
 
-def _plan(w: ByteWriter) -> _Product | None:
+def _plan(w: _ByteWriter) -> _Product | None:
     """How a product is written; None where its weights are not known, its shift is too long or its sum too large."""
-    a, weight, bias, shift = w.attributes, w.known(1), w.known(2), _shift(w.attributes)
+    weight, bias, shift = w.known(1), w.known(2), _shift(w.attributes)
     if weight is None or bias is None or not -_LARGEST_LEFT_SHIFT <= shift <= _LARGEST_SHIFT:
         return None
     is_relu, data = w.meets_relu, w.carry(w.input(0))
     if data is None:
         return None
     has_offset = shift > 0 and not is_relu
-    total = bias.astype(np.int64) + (MIDDLE << shift if has_offset else 0)
-    reach = by_output(np.abs(weight.astype(np.int64)), None).sum(axis=1) * 2 ** (a["data_bits"] - 1)
+    total = bias.astype(np.int64) + has_offset * (MIDDLE << max(shift, 0))
+    magnitudes = np.abs(weight.astype(np.int64))
+    reach = by_output(magnitudes, None).sum(axis=1) * 2 ** (w.attributes["data_bits"] - 1)
     if (reach + np.abs(total)).max(initial=0) >= _INT32_END:
         return None
-    is_signed = (
-        not w.is_saturating or data.zero == 0 or int(np.abs(weight.astype(np.int16)).max(initial=0)) <= SAFE_WEIGHT
-    )
-    zero = 0 if is_signed else MIDDLE
-    stored = weight if is_signed else (weight.astype(np.int16) + MIDDLE).astype(np.uint8)
-    scale = 2.0**-shift * (1.0 + _LIFT if shift > 0 else 1.0)
-    zero_point = 0 if is_relu or has_offset else MIDDLE
-    return _Product(data, stored, zero, total.astype(np.int32), scale, zero_point, is_relu)
+    is_signed = not w.is_saturating or data.zero == 0 or magnitudes.max(initial=0) <= SAFE_WEIGHT
+    weight_zero = 0 if is_signed else MIDDLE
+    stored = (weight.astype(np.int16) + weight_zero).astype(np.int8 if is_signed else np.uint8)
+    zero_point, scale = {True: 0, False: MIDDLE}[is_relu or shift > 0], 2.0**-shift * (1.0 + (shift > 0) * _LIFT)
+    return _Product(data, stored, weight_zero, total.astype(np.int32), scale, zero_point, is_relu)
 
 
-def convolution(w: ByteWriter) -> Carrier | None:
+def convolution(w: _ByteWriter) -> _Carrier | None:
     """QLinearConv over one or two axes."""
     plan = _plan(w)
     if plan is None:
         return None
     dtype = plan.weight.dtype.type
-    weight = [
-        w.initializer(plan.weight, dtype, "weight"),
-        w.initializer(plan.scale, np.float32, "scale"),
-        w.zero_point(plan.weight_zero, dtype),
-    ]
+    weight = [w.initializer(plan.weight, dtype, "weight"), w.initializer(plan.scale, np.float32, "scale")]
+    weight.append(w.zero_point(plan.weight_zero, dtype))
     data = [plan.data.value, w.one(), w.zero_point(plan.data.zero)]
     result = [w.one(), w.zero_point(plan.zero_point), w.initializer(plan.bias, np.int32, "bias")]
     geometry = {name: w.attributes[name] for name in ("dilations", "group", "kernel_shape", "pads", "strides")}
     return plan.finish(w, w.emit("QLinearConv", [*data, *weight, *result], **geometry))
 
 
-def linear(w: ByteWriter) -> Carrier | None:
+def linear(w: _ByteWriter) -> _Carrier | None:
     """MatMulInteger, the bias, one multiplication, QuantizeLinear."""
     plan = _plan(w)
     if plan is None:
@@ -190,19 +185,22 @@ def linear(w: ByteWriter) -> Carrier | None:
     return plan.finish(w, w.emit("QuantizeLinear", [real, w.one(), w.zero_point(plan.zero_point)]))
 
 
-def add(w: ByteWriter) -> Carrier | None:
+def add(w: _ByteWriter) -> _Carrier | None:
     """DequantizeLinear of both, Add, QuantizeLinear."""
-    a = w.attributes
-    ratios = [a["scale_o"] / a["scale_x"], a["scale_o"] / a["scale_y"]]
+    ratios = [w.attributes["scale_o"] / w.attributes[name] for name in ("scale_x", "scale_y")]
     has_rounding, is_relu = min(ratios) < 1, w.meets_relu
     is_exact = max(ratios) == 1 and min(ratios) >= _SMALLEST_RATIO if has_rounding else max(ratios) <= _LARGEST_RATIO
-    if not is_exact or not any(w.carrier_of(w.input(i)) is not None for i in range(2)):
+    if not is_exact or (w.carrier_of(w.input(0)) is None and w.carrier_of(w.input(1)) is None):
         return None
+    operands = [operand for operand in (w.carry(w.input(0)), w.carry(w.input(1))) if operand is not None]
+    return _sum(w, operands, ratios, is_relu=is_relu) if len(operands) == 2 else None
+
+
+def _sum(w: _ByteWriter, operands: Sequence[_Carrier], ratios: Sequence[float], *, is_relu: bool) -> _Carrier:
+    """The sum of two carriers; each is multiplied by its ratio, and lifted where that rounds."""
     zero_point, parts = 0 if is_relu else MIDDLE, []
-    for operand, ratio in zip([w.carry(w.input(i)) for i in range(2)], ratios, strict=True):
-        if operand is None:
-            return None
-        zero, is_lifted = operand.zero, has_rounding and (is_relu or ratio < 1)
+    for operand, ratio in zip(operands, ratios, strict=True):
+        zero, is_lifted = operand.zero, min(ratios) < 1 and (is_relu or ratio < 1)
         if ratio < 1 and not is_relu:
             zero_point -= int(zero * ratio)
             zero = 0
@@ -212,33 +210,30 @@ def add(w: ByteWriter) -> Carrier | None:
     return w.finish(total, 0 if is_relu else MIDDLE, is_limited=not is_relu)
 
 
-def relu(w: ByteWriter) -> Carrier | None:
+def relu(w: _ByteWriter) -> _Carrier | None:
     """Clip of the carrier at what stands for 0; behind a product that has done so already, at 127."""
     return _clipped(w, 0, LARGEST)
 
 
-def clip(w: ByteWriter) -> Carrier | None:
+def clip(w: _ByteWriter) -> _Carrier | None:
     """Clip of the carrier between what stands for the thresholds."""
     low, high = _limits(w.node)
     return None if low is None or high is None else _clipped(w, low, high)
 
 
-def _clipped(w: ByteWriter, low: int, high: int) -> Carrier | None:
+def _clipped(w: _ByteWriter, low: int, high: int) -> _Carrier | None:
     x = w.carrier_of(w.input(0))
     if x is None or high < low or (x.zero == 0 and high < 0):
         return None
-    smallest, largest = (0 if x.zero == 0 else -MIDDLE), (LARGEST if x.is_limited else None)
-    ends: list[ir.Value | None] = [
-        w.initializer(low + x.zero, np.uint8, "limit") if low > smallest else None,
-        w.initializer(high + x.zero, np.uint8, "limit") if high != largest else None,
-    ]
-    while ends and ends[-1] is None:
-        ends.pop()
-    value = w.emit("Clip", [x.value, *ends]) if ends else w.emit("Identity", [x.value])
-    return w.finish(value, x.zero)
+    has_low, has_high = low > -x.zero, high != LARGEST or not x.is_limited
+    ends: list[ir.Value | None] = [w.initializer(low + x.zero, np.uint8, "limit") if has_low else None]
+    if has_high:
+        ends.append(w.initializer(high + x.zero, np.uint8, "limit"))
+    is_idle = not has_low and not has_high
+    return w.finish(w.emit("Identity", [x.value]) if is_idle else w.emit("Clip", [x.value, *ends]), x.zero)
 
 
-def max_pool(w: ByteWriter) -> Carrier | None:
+def max_pool(w: _ByteWriter) -> _Carrier | None:
     """MaxPool of the carrier; not where a window may lie in the padding, whose result is the lowest number of the type."""
     x, a = w.carrier_of(w.input(0)), w.attributes
     has_empty_windows = any(a["pads"]) and (bool(a["ceil_mode"]) or max(a["dilations"]) > 1)
@@ -247,18 +242,17 @@ def max_pool(w: ByteWriter) -> Carrier | None:
     return w.finish(w.emit("MaxPool", [x.value], **a), x.zero)
 
 
-def cat(w: ByteWriter) -> Carrier | None:
+def cat(w: _ByteWriter) -> _Carrier | None:
     """Concat of carriers, where nothing changes its scale."""
-    a, carriers = w.attributes, [w.carrier_of(value) for value in w.node.inputs if value is not None]
-    zeros = {None if x is None else x.zero for x in carriers}
-    is_kept = all(a[f"scale_x_{i}"] == a["scale_o"] for i in range(len(carriers)))
-    if not is_kept or len(zeros) > 1 or None in zeros:
+    a, count = w.attributes, len(w.node.inputs)
+    carriers = [x for x in (w.carrier_of(w.input(i)) for i in range(count)) if x is not None]
+    zeros = {x.zero for x in carriers}
+    if len(carriers) < count or len(zeros) > 1 or any(a[f"scale_x_{i}"] != a["scale_o"] for i in range(count)):
         return None
-    values = [x.value for x in carriers if x is not None]
-    return w.finish(w.emit("Concat", values, axis=a["dim"]), next(z for z in zeros if z is not None))
+    return w.finish(w.emit("Concat", [x.value for x in carriers], axis=a["dim"]), zeros.pop())
 
 
-def average_pool(w: ByteWriter) -> ir.Value | None:
+def average_pool(w: _ByteWriter) -> ir.Value | None:
     """The op's own body on real numbers that DequantizeLinear gives."""
     x = w.carrier_of(w.input(0))
     if x is None:
@@ -270,7 +264,7 @@ def average_pool(w: ByteWriter) -> ir.Value | None:
     return made
 
 
-def dequant(w: ByteWriter) -> ir.Value | None:
+def dequant(w: _ByteWriter) -> ir.Value | None:
     """DequantizeLinear of the carrier."""
     x = w.carrier_of(w.input(0))
     if x is None:
@@ -279,7 +273,7 @@ def dequant(w: ByteWriter) -> ir.Value | None:
     return w.emit("DequantizeLinear", [x.value, step, w.zero_point(x.zero)])
 
 
-def lookup(w: ByteWriter) -> Carrier | ir.Value | None:
+def lookup(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """A table of the op's results for every number of 8 or 16 bits, which the reference computes."""
     op, x = op_of(w.node), w.carrier_of(w.input(0))
     bits = _WORD_BITS if w.input(0).dtype == ir.DataType.INT16 else _BYTE_BITS
@@ -293,14 +287,15 @@ def lookup(w: ByteWriter) -> Carrier | ir.Value | None:
     return w.finish(_entries(w, x.value, (table.astype(np.int16) + zero).astype(np.uint8), 0), zero)
 
 
-def _entries(w: ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> ir.Value:
+def _entries(w: _ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> ir.Value:
     """The entries of a table at x + offset, by GatherElements on a vector: Gather copies every element on its own.
 
     It is Gather where a shape could not be brought back: in models with pools of `ceil_mode`, for which runtimes infer other
     sizes than they compute, and before opset 14, if a size other than the first may be 0.
     """
     entries = w.initializer(table, table.dtype.type, "table")
-    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or _is_never_empty(x.shape))
+    sizes = [0, 0] if x.shape is None else [size if isinstance(size, int) else 0 for size in x.shape]
+    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or all(sizes[1:]))
     flat = w.emit("Reshape", [x, w.initializer([-1], np.int64, "flat")]) if can_reshape else x
     index = w.emit("Cast", [flat], to=int(INT32))
     if offset:
@@ -309,11 +304,6 @@ def _entries(w: ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> ir
         return w.emit("Gather", [entries, index], axis=0)
     keeps_zeros = {"allowzero": 1} if w.opset >= _ZERO_OPSET else {}
     return w.emit("Reshape", [w.emit("GatherElements", [entries, index], axis=0), w.emit("Shape", [x])], **keeps_zeros)
-
-
-def _is_never_empty(shape: ir.Shape | None) -> bool:
-    """Whether every size but the first is known, and is not 0."""
-    return shape is not None and all(isinstance(size, int) and size > 0 for size in list(shape)[1:])
 
 
 FORMS: Mapping[str, Form] = {
@@ -335,23 +325,24 @@ def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
     op = op_of(node)
     attributes = attributes_of(node, op)
     if op.is_pointwise:
-        is_narrow = attributes.get("o_bits", _BYTE_BITS) <= _WORD_BITS
-        return (lookup, attributes) if is_narrow and _types(node.inputs[:1]) <= _NARROW else None
+        types = {getattr(value, "dtype", None) for value in node.inputs[:1]}
+        is_narrow = attributes.get("o_bits", _BYTE_BITS) <= _WORD_BITS and types <= _NARROW
+        return (lookup, attributes) if is_narrow else None
     form = FORMS.get(op.float_op or "")
-    if form is None or op.platform is not None:
-        return None
+    is_written = form is not None and op.platform is None and _is_of_bytes(node, attributes, is_variadic=op.is_variadic)
+    return (form, attributes) if is_written and form is not None else None
+
+
+def _is_of_bytes(node: ir.Node, attributes: Mapping[str, Any], *, is_variadic: bool) -> bool:
+    """Whether a node has 8 bits everywhere, and scales that are powers of two."""
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
-    widths = (attributes[name] for name in ("o_bits", "data_bits", "parameter_bits") if name in attributes)
-    is_byte = attributes.get("o_bits", _BYTE_BITS) == _BYTE_BITS and all(bits <= _BYTE_BITS for bits in widths)
-    has_bytes = _types(node.inputs if op.is_variadic else node.inputs[:2]) == {ir.DataType.INT8}
-    return (form, attributes) if is_byte and has_bytes and all(map(is_power_of_two, scales)) else None
+    widths = [attributes.get(name, _BYTE_BITS) for name in ("o_bits", "data_bits", "parameter_bits")]
+    data = node.inputs if is_variadic else node.inputs[:2]
+    has_bytes = all(value is not None and value.dtype == ir.DataType.INT8 for value in data)
+    return widths[0] == max(widths) == _BYTE_BITS and has_bytes and all(map(is_power_of_two, scales))
 
 
 _NARROW = frozenset({ir.DataType.INT8, ir.DataType.INT16})
-
-
-def _types(values: Iterable[ir.Value | None]) -> set[ir.DataType | None]:
-    return {None if value is None else value.dtype for value in values}
 
 
 OLDEST_OPSET = 12
@@ -389,7 +380,7 @@ class _Layers:
     model: ir.Model
     is_saturating: bool
     written: list[str] = field(default_factory=list)
-    carriers: dict[ir.Value, Carrier] = field(default_factory=dict)
+    carriers: dict[ir.Value, _Carrier] = field(default_factory=dict)
     replaced: list[ir.Node] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -413,13 +404,12 @@ class _Layers:
         return not any(f"{value.name}{end}" in self.names for value in node.outputs for end in ends)
 
     def _write(self, node: ir.Node) -> None:
-        found = byte_form(node)
-        if found is None:
+        form = byte_form(node)
+        if form is None:
             return
-        form, attributes = found
-        writer = ByteWriter(
+        writer = _ByteWriter(
             node,
-            attributes,
+            form[1],
             carrier_of=self.carriers.get,
             carry=self._carry,
             is_free=self._is_free,
@@ -428,38 +418,36 @@ class _Layers:
             is_saturating=self.is_saturating,
             names=self.names,
         )
-        made = form(writer)
-        if made is None:
+        result, output = form[0](writer), node.outputs[0]
+        if result is None:
             return
         writer.put(self.model)
         self.written.append(describe(node))
-        if isinstance(made, Carrier):
-            self.carriers[node.outputs[0]] = made
+        if isinstance(result, _Carrier):
+            self.carriers[output] = result
             self.replaced.append(node)
-            return
-        made.shape, made.type = node.outputs[0].shape, node.outputs[0].type
-        _replace(node, made)
+        else:
+            _stand_in(output, result)
+            self.model.graph.remove(node, safe=True)
 
     def _move(self, node: ir.Node) -> None:
         """Let a node that moves elements move the carriers instead."""
-        count = len(node.inputs) if node.op_type == "Concat" else 1
-        given = [None if value is None else self.carriers.get(value) for value in node.inputs[:count]]
-        carriers = [carrier for carrier in given if carrier is not None]
-        if len(carriers) < len(given) or len({carrier.zero for carrier in carriers}) != 1:
+        count, output = len(node.inputs) if node.op_type == "Concat" else 1, node.outputs[0]
+        carriers = [
+            self.carriers[value] for value in node.inputs[:count] if value is not None and value in self.carriers
+        ]
+        zeros = {carrier.zero for carrier in carriers}
+        if len(carriers) < min(count, len(node.inputs)) or len(zeros) != 1:
             return
+        name, kind = f"{output.name}{OFFSET if zeros != {0} else PLAIN}", ir.TensorType(ir.DataType.UINT8)
+        moved = ir.Value(name=name, type=kind, shape=output.shape)
         inputs = [*(carrier.value for carrier in carriers), *node.inputs[count:]]
-        output, zero = node.outputs[0], carriers[0].zero
-        made = ir.Value(
-            name=f"{output.name}{OFFSET if zero else PLAIN}",
-            type=ir.TensorType(ir.DataType.UINT8),
-            shape=output.shape,
-        )
-        copy = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[made], name=node.name)
+        copy = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[moved], name=node.name)
         self.model.graph.insert_before(node, copy)
-        self.carriers[output] = Carrier(made, zero)
+        self.carriers[output] = _Carrier(moved, zeros.pop())
         self.replaced.append(node)
 
-    def _carry(self, value: ir.Value) -> Carrier | None:
+    def _carry(self, value: ir.Value) -> _Carrier | None:
         """The carrier of a tensor; one that has none is moved by 128, behind the node that makes it.
 
         Cast, not DequantizeLinear, stands before the QuantizeLinear: runtimes merge the other two.
@@ -471,71 +459,59 @@ class _Layers:
             return None
         self.names.claim(name)
         constant = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
-        made = self._moved(value, name) if constant is None else self._moved_constant(constant, name)
-        self.carriers[value] = Carrier(made, MIDDLE)
+        if constant is None:
+            moved = self._moved(value, name)
+        else:
+            moved = constant_value(name, (constant.numpy().astype(np.int16) + MIDDLE).astype(np.uint8))
+            self.model.graph.register_initializer(moved)
+        self.carriers[value] = _Carrier(moved, MIDDLE)
         return self.carriers[value]
 
-    def _moved_constant(self, constant: ir.TensorProtocol, name: str) -> ir.Value:
-        content = (constant.numpy().astype(np.int16) + MIDDLE).astype(np.uint8)
-        tensor = ir.tensor(content, name=name)
-        made = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
-        self.model.graph.register_initializer(made)
-        return made
-
     def _moved(self, value: ir.Value, name: str) -> ir.Value:
-        maker = value.producer()
+        maker, graph = value.producer(), self.model.graph
         real = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, name=self.names.choose(f"{value.name}/real"))
         real.outputs[0].name = real.name
         writer = FormWriter(real, {}, names=self.names)
-        scale, zero = (
-            writer.initializer(1.0, np.float32, "scale"),
-            writer.initializer(MIDDLE, np.uint8, "zero_point"),
-        )
+        scale = writer.initializer(1.0, np.float32, "scale")
+        zero = writer.initializer(MIDDLE, np.uint8, "zero_point")
         moved = ir.node("QuantizeLinear", [real.outputs[0], scale, zero], name=name)
-        made = moved.outputs[0]
-        made.name, made.type, made.shape = name, ir.TensorType(ir.DataType.UINT8), value.shape
+        result = moved.outputs[0]
+        result.name, result.type, result.shape = name, ir.TensorType(ir.DataType.UINT8), value.shape
         for initializer in writer.initializers:
-            self.model.graph.register_initializer(initializer)
+            graph.register_initializer(initializer)
         if maker is None:
-            self.model.graph.insert_before(self.model.graph[0], [real, moved])
+            graph.insert_before(graph[0], [real, moved])
         else:
-            self.model.graph.insert_after(maker, [real, moved])
-        return made
+            graph.insert_after(maker, [real, moved])
+        return result
 
     def _restore(self) -> None:
         """Make signed bytes of what other nodes, sub-graphs and outputs read, and remove what was replaced."""
-        gone = set(self.replaced)
+        replaced = set(self.replaced)
         for node in self.replaced:
             for output in node.outputs:
-                is_read = output.is_graph_output() or any(reader not in gone for reader in output.consumers())
-                if is_read:
+                if output.is_graph_output() or not replaced.issuperset(output.consumers()):
                     self._make_signed(node, output, self.carriers[output])
-        weights = {
-            value for node in self.replaced for value in node.inputs if value is not None and value.is_initializer()
-        }
+        read = set(chain.from_iterable(node.inputs for node in self.replaced))
         for node in reversed(self.replaced):
             self.model.graph.remove(node, safe=True)
-        for value in weights:
-            if not value.uses() and not value.is_graph_output():
-                self.model.graph.initializers.pop(value.name or "", None)
+        for value in filter(None, read):
+            if value.is_initializer() and not is_used(value):
+                self.model.graph.initializers.pop(str(value.name), None)
 
-    def _make_signed(self, node: ir.Node, output: ir.Value, carrier: Carrier) -> None:
+    def _make_signed(self, node: ir.Node, output: ir.Value, carrier: _Carrier) -> None:
         assert carrier.is_limited  # else the one reader, a ReLU, was written too
         writer = FormWriter(node, {}, names=self.names)
         scale = writer.initializer(1.0, np.float32, "signed_scale")
         zero = writer.initializer(carrier.zero, np.uint8, "signed_zero_point")
         real = writer.emit("DequantizeLinear", [carrier.value, scale, zero])
-        made = writer.emit("Cast", [real], to=int(ir.DataType.INT8))
+        signed = writer.emit("Cast", [real], to=int(ir.DataType.INT8))
         writer.put(self.model)
-        made.type, made.shape = output.type, output.shape
-        made.name, output.name = output.name, f"{output.name}/replaced"
-        output.replace_all_uses_with(made, replace_graph_outputs=True)
+        _stand_in(output, signed)
 
 
-def _replace(node: ir.Node, made: ir.Value) -> None:
-    """Let another tensor stand for the result of a node, under its name, and remove the node."""
-    output, graph = node.outputs[0], node.graph
-    assert graph is not None  # the node came from a graph
-    made.name, output.name = output.name, f"{output.name}/replaced"
-    output.replace_all_uses_with(made, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
+def _stand_in(output: ir.Value, new: ir.Value) -> None:
+    """Let another tensor stand for the result of a node, under its name."""
+    new.type, new.shape = output.type, output.shape
+    new.name, output.name = output.name, f"{output.name}/replaced"
+    output.replace_all_uses_with(new, replace_graph_outputs=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -14,7 +14,6 @@ from linger.errors import GraphError
 from linger.graph.core.nodes import (
     Changes,
     Functions,
-    GraphPlace,
     Names,
     all_graphs,
     all_nodes,
@@ -46,32 +45,23 @@ def inline_functions(model: ir.Model, *, dialect: bool = False) -> Changes:
         GraphError: A function calls itself, or the calls would become too many nodes; nothing is changed.
     """
     changes = Changes()
-    wanted = _wanted(model, dialect=dialect)
-    found = [place for place in all_graphs(model) if place.function is None]
-    calls = [node for place in found for node in place.graph if node.op_identifier() in wanted]
-    require_bounded(model.functions, (node.op_identifier() for node in calls))
+    own = {key: function for key, function in model.functions.items() if dialect or not is_dialect_domain(key[0])}
+    functions = dict(filter(lambda item: _means_the_same(item[1], model), own.items()))
+    graphs = [place.graph for place in all_graphs(model) if place.function is None]
+    calls = [node for graph in graphs for node in graph if node.op_identifier() in functions]
+    require_bounded(model.functions, map(ir.Node.op_identifier, calls))
     for call in calls:
         changes.note(describe(call), f"written out: it called {call.domain}::{call.op_type}")
     if calls:
-        _inline(model, found, calls, wanted)
+        _inline(model, graphs, calls, functions)
     return changes
-
-
-def _wanted(model: ir.Model, *, dialect: bool) -> Functions:
-    return {
-        identifier: function
-        for identifier, function in model.functions.items()
-        if (dialect or not is_dialect_domain(function.domain)) and _means_the_same(function, model)
-    }
 
 
 def _means_the_same(function: ir.Function, model: ir.Model) -> bool:
     """Whether every op of a body is the same op under the versions that the model imports."""
     ours = model.graph.opset_imports
     other = {d: v for d, v in function.opset_imports.items() if ours.get(d, v) != v}
-    if not other:
-        return True
-    nodes = [node for node in all_nodes(function) if node.domain in other]
+    nodes = [node for node in all_nodes(function) if node.domain in other] if other else []
     return all(_since(n, ours[n.domain]) == _since(n, other[n.domain]) is not None for n in nodes)
 
 
@@ -82,8 +72,7 @@ def _since(node: ir.Node, version: int) -> int | None:
         return None
 
 
-def _inline(model: ir.Model, places: list[GraphPlace], calls: list[ir.Node], wanted: Functions) -> None:
-    graphs = [place.graph for place in places]
+def _inline(model: ir.Model, graphs: list[ir.Graph], calls: list[ir.Node], functions: Functions) -> None:
     tensors = Names(value.name or "" for graph in graphs for value in defined_in(graph))
     nodes = Names(node.name or "" for graph in graphs for node in graph)
     replacer = ValueReplacer(model)
@@ -92,39 +81,24 @@ def _inline(model: ir.Model, places: list[GraphPlace], calls: list[ir.Node], wan
     while waiting:
         call = waiting.pop()
         used[call.op_identifier()] = None
-        copy = Copy(wanted[call.op_identifier()], call, tensors, nodes)
-        _put(copy, replacer)
-        waiting += copy.calls(wanted)
+        copy = _Copy(functions[call.op_identifier()], call, tensors, nodes)
+        copy.replace_call(replacer)
+        waiting += copy.calls(functions)
     replacer.finish()
     for identifier in used:
         model.graph.opset_imports.update(model.functions[identifier].opset_imports | model.graph.opset_imports)
-    _drop(model, set(used))
+    _drop(model, used)
 
 
-def _put(copy: Copy, replacer: ValueReplacer) -> None:
-    """Replace a call by its nodes."""
-    call, results = copy.call, copy.write()
-    graph = call.graph
-    assert graph is not None  # the call came from a graph
-    graph.insert_before(call, copy.made)
-    for old, new in zip(call.outputs, results, strict=False):
-        replacer.stand_in(old, new)
-    replacer.discard(call)
-
-
-def _drop(model: ir.Model, used: set[ir.OperatorIdentifier]) -> None:
+def _drop(model: ir.Model, used: Mapping[ir.OperatorIdentifier, None]) -> None:
     """Remove the functions that were written out and that no function that stays calls."""
     staying = (all_nodes(function) for key, function in model.functions.items() if key not in used)
-    for identifier in used - called_functions(chain.from_iterable(staying), model.functions):
+    for identifier in used.keys() - called_functions(chain.from_iterable(staying), model.functions):
         del model.functions[identifier]
 
 
 def require_bounded(functions: Functions, calls: Iterable[ir.OperatorIdentifier]) -> None:
-    """Refuse calls that would become more nodes than any model has.
-
-    Raises:
-        GraphError: A function calls itself, or the calls, written out, are too many nodes.
-    """
+    """Refuse calls that would become more nodes than any model has, and functions that call themselves (GraphError)."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
     for identifier in callees_first(functions):
         function = functions[identifier]
@@ -138,14 +112,14 @@ def require_bounded(functions: Functions, calls: Iterable[ir.OperatorIdentifier]
 
 
 @dataclass
-class Copy:
+class _Copy:
     """The body of a function for one call: attributes filled in, tensors and nodes under names that are free."""
 
     function: ir.Function
     call: ir.Node
-    tensors: Names
-    nodes: Names
-    made: list[ir.Node] = field(default_factory=list)
+    tensor_names: Names
+    node_names: Names
+    nodes: list[ir.Node] = field(default_factory=list)
     _values: dict[ir.Value, ir.Value | None] = field(default_factory=dict)
 
     @property
@@ -153,30 +127,37 @@ class Copy:
         first = next((output.name for output in self.call.outputs if output.name), self.call.op_type)
         return self.call.name or first or self.call.op_type
 
-    def write(self) -> list[ir.Value]:
+    def replace_call(self, replacer: ValueReplacer) -> None:
+        """Put the nodes in the place of the call."""
+        graph, results = self.call.graph, self._write()
+        assert graph is not None  # the call came from a graph
+        graph.insert_before(self.call, self.nodes)
+        for old, new in zip(self.call.outputs, results, strict=False):
+            replacer.stand_in(old, new)
+        replacer.discard(self.call)
+
+    def _write(self) -> list[ir.Value]:
         """Make the nodes; returns what stands for the function's outputs, each a tensor of its own."""
         graph = self.function.graph
-        given = [*self.call.inputs, *[None] * len(graph.inputs)]
-        self._values.update(zip(graph.inputs, given, strict=False))
-        self.made = self._copies(graph)
+        self._values.update(zip(graph.inputs, [*self.call.inputs, *[None] * len(graph.inputs)], strict=False))
+        self.nodes = self._copies(graph)
         outputs: list[ir.Value] = []
         for output in graph.outputs:
             value = self._values.get(output)
             if value is None or output.producer() is None or value in outputs:
-                value = self._identity(value)
+                name = self.tensor_names.choose(f"{self._prefix}/passed")
+                node = ir.Node(
+                    "", "Identity", [value], outputs=[ir.Value(name=name)], name=self.node_names.choose(name)
+                )
+                self.nodes.append(node)
+                value = node.outputs[0]
             outputs.append(value)
         return outputs
 
     def calls(self, functions: Functions) -> list[ir.Node]:
         """The nodes that were made and call functions in their turn."""
-        nodes = (node for each in self.made for node in nodes_within(each))
+        nodes = (node for each in self.nodes for node in nodes_within(each))
         return [node for node in nodes if node.op_identifier() in functions]
-
-    def _identity(self, value: ir.Value | None) -> ir.Value:
-        name = self.tensors.choose(f"{self._prefix}/passed")
-        node = ir.Node("", "Identity", [value], outputs=[ir.Value(name=name)], name=self.nodes.choose(name))
-        self.made.append(node)
-        return node.outputs[0]
 
     def _copies(self, graph: ir.Graph) -> list[ir.Node]:
         for node in graph:
@@ -185,25 +166,25 @@ class Copy:
         return [self._node(node) for node in graph]
 
     def _fresh(self, value: ir.Value) -> ir.Value:
-        name = self.tensors.choose(f"{self._prefix}/{value.name}") if value.name else ""
+        name = self.tensor_names.choose(f"{self._prefix}/{value.name}") if value.name else ""
         return ir.Value(name=name, type=value.type, shape=value.shape)
 
     def _node(self, node: ir.Node) -> ir.Node:
         inputs = [None if value is None else self._values.get(value, value) for value in node.inputs]
-        outputs = [made for output in node.outputs if (made := self._values[output]) is not None]
-        attributes = [kept for a in node.attributes.values() if (kept := self._attribute(a)) is not None]
-        name = self.nodes.choose(f"{self._prefix}/{node.name or node.op_type}")
-        return ir.Node(
-            node.domain, node.op_type, inputs, attributes, overload=node.overload, outputs=outputs, name=name
-        )
+        outputs = [value for output in node.outputs if (value := self._values[output]) is not None]
+        attributes = [own for a in node.attributes.values() if (own := self._attribute(a)) is not None]
+        name = self.node_names.choose(f"{self._prefix}/{node.name or node.op_type}")
+        copy = ir.Node(node.domain, node.op_type, inputs, attributes, overload=node.overload, outputs=outputs)
+        copy.name = name
+        return copy
 
     def _attribute(self, attribute: ir.Attr) -> ir.Attr | None:
         if attribute.is_ref():
-            wanted = attribute.ref_attr_name or ""
-            given = self.call.attributes.get(wanted) or self.function.attributes.get(wanted)
-            if given is None or (given.value is None and not given.is_ref()):
+            name = attribute.ref_attr_name or ""
+            value = self.call.attributes.get(name) or self.function.attributes.get(name)
+            if value is None or (value.value is None and not value.is_ref()):
                 return None  # left out by the caller, without a default
-            return ir.Attr(attribute.name, given.type, given.value, ref_attr_name=given.ref_attr_name)
+            return ir.Attr(attribute.name, value.type, value.value, ref_attr_name=value.ref_attr_name)
         if attribute.type == ir.AttributeType.GRAPH:
             return ir.AttrGraph(attribute.name, self._graph(attribute.as_graph()))
         if attribute.type == ir.AttributeType.GRAPHS:
@@ -215,12 +196,11 @@ class Copy:
         self._values.update(zip(graph.inputs, inputs, strict=True))
         initializers = []
         for value in graph.initializers.values():
-            if value not in self._values:
-                self._values[value] = self._fresh(value)
-            made = self._values[value]
-            assert made is not None  # it was just made
-            made.const_value = value.const_value
-            initializers.append(made)
+            known = self._values.get(value)
+            copy = self._fresh(value) if known is None else known
+            self._values[value] = copy
+            copy.const_value = value.const_value
+            initializers.append(copy)
         nodes = self._copies(graph)
-        outputs = [made for output in graph.outputs if (made := self._values.get(output, output)) is not None]
+        outputs = [result for output in graph.outputs if (result := self._values.get(output, output)) is not None]
         return ir.Graph(inputs, outputs, nodes=nodes, initializers=initializers, name=graph.name)

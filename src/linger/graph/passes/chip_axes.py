@@ -6,15 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN
 from linger.graph.conversion.node_rewriter import NodeRewriter, content_of
-from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
+from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, describe, op_of, tensor_names
 from linger.graph.core.rewiring import drop_unused
-from linger.graph.lowering.bodies import Shape, known_tensors
+from linger.graph.lowering.bodies import Shape, dialect_nodes, known_tensors, shape_of
 
 _FEW = 3
 
@@ -26,22 +28,29 @@ def turn_fewer_axes(model: ir.Model) -> Changes:
     where the first one stays in place, where a size is open, or where more than three axes are really exchanged.
     """
     changes, shapes, names = Changes(), known_tensors(model).shapes, tensor_names(model)
-    for node in [n for n in all_nodes(model) if n.op_type == "Transpose" and n.domain == ""]:
-        x, order = node.inputs[0], node.attributes.get("perm")
-        shape = None if x is None else shapes.get(x.name or "")
-        if x is None or order is None or shape is None or len(shape) <= _FEW or None in shape:
-            continue
-        perm, sizes = tuple(order.as_ints()), [n for n in shape if n]
-        if sorted(perm) != list(range(len(sizes))) or len(sizes) != len(shape):  # a 0 in a Reshape means another size
-            continue
-        if perm[0] == 0 and len(sizes) == _FEW + 1:
+    for node in _standard_nodes(model, "Transpose"):
+        x, perm = node.inputs[0], _order(node, shapes)
+        sizes = list(_fixed(x, shapes) or ())  # a 0 in a Reshape means another size
+        if x is None or perm is None or (perm[0] == 0 and len(sizes) == _FEW + 1):
             continue
         merged, turned = merge_axes(sizes, perm)
-        if len(merged) > _FEW:
-            continue
-        changes.note(describe(node), f"exchanges {len(merged)} axes of {merged} instead of {len(sizes)}")
-        _rewrite(node, x, merged, turned, [sizes[axis] for axis in perm], names)
+        if len(merged) <= _FEW:
+            changes.note(describe(node), f"exchanges {len(merged)} axes of {merged} instead of {len(sizes)}")
+            _rewrite(node, x, merged, turned, [sizes[axis] for axis in perm], names)
     return changes
+
+
+def _standard_nodes(model: ir.Model, *op_types: str) -> list[ir.Node]:
+    return [node for node in all_nodes(model) if not node.domain and node.op_type in op_types]
+
+
+def _order(node: ir.Node, shapes: Mapping[str, Shape]) -> Sizes | None:
+    """The order of a Transpose of more than three axes of fixed sizes; None for any other."""
+    order, sizes = node.attributes.get("perm"), _fixed(node.inputs[0], shapes)
+    if order is None or sizes is None or len(sizes) <= _FEW:
+        return None
+    perm = tuple(order.as_ints())
+    return perm if sorted(perm) == list(range(len(sizes))) else None
 
 
 def merge_axes(sizes: list[int], perm: tuple[int, ...]) -> tuple[list[int], list[int]]:
@@ -52,14 +61,10 @@ def merge_axes(sizes: list[int], perm: tuple[int, ...]) -> tuple[list[int], list
     >>> merge_axes([1, 2, 3, 4], (0, 2, 3, 1))
     ([2, 12], [1, 0])
     """
+    real = [axis for axis, size in enumerate(sizes) if size != 1]
     groups: list[list[int]] = []
-    for axis in (axis for axis in perm if sizes[axis] != 1):
-        previous = groups[-1][-1] if groups else None
-        if (
-            previous is not None
-            and all(sizes[between] == 1 for between in range(previous + 1, axis))
-            and axis > previous
-        ):
+    for axis in filter(real.__contains__, perm):
+        if groups and real.index(axis) == real.index(groups[-1][-1]) + 1:
             groups[-1].append(axis)
         else:
             groups.append([axis])
@@ -71,15 +76,14 @@ def _rewrite(node: ir.Node, x: ir.Value, merged: list[int], order: list[int], sh
     """Put Reshape, Transpose and Reshape in the place of a Transpose; its output keeps its name."""
     output, graph = node.outputs[0], node.graph
     assert graph is not None  # it came from one
-    made: list[ir.Node] = []
+    nodes: list[ir.Node] = []
     if order != sorted(order):
-        made = _reshaped(x, merged, names.choose(f"{output.name}.merged"), names)
-        turn = ir.node("Transpose", [made[-1].outputs[0]], {"perm": order}, name=node.name)
-        turn.outputs[0].name = names.choose(f"{output.name}.turned")
-        turn.outputs[0].type = x.type
-        made.append(turn)
-    made += _reshaped(made[-1].outputs[0] if made else x, shape, None, names)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], made, [output], [made[-1].outputs[0]])
+        nodes = _reshaped(x, merged, names.choose(f"{output.name}.merged"), names)
+        turn = ir.node("Transpose", [nodes[-1].outputs[0]], {"perm": order}, name=node.name)
+        turn.outputs[0].name, turn.outputs[0].type = names.choose(f"{output.name}.turned"), x.type
+        nodes.append(turn)
+    nodes += _reshaped(nodes[-1].outputs[0] if nodes else x, shape, None, names)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [output], [nodes[-1].outputs[0]])
 
 
 def _reshaped(x: ir.Value, shape: list[int], name: str | None, names: Names) -> list[ir.Node]:
@@ -99,31 +103,24 @@ def count_axes_from_the_front(model: ir.Model) -> Changes:
 
     Leaves: axes counted from the back only where they are computed or the number of axes is not known.
     """
-    changes = Changes()
-    found = [node for node in all_nodes(model) if not node.domain and node.op_type in ("Squeeze", "Unsqueeze")]
-    backward = {node: axes for node in found if min(axes := _axes_of(node), default=0) < 0}
+    changes, rewriter = Changes(), NodeRewriter(model, None, tensor_names(model))
+    nodes = _standard_nodes(model, "Squeeze", "Unsqueeze")
+    backward = {node: axes for node in nodes if min(axes := _axes_of(node), default=0) < 0}
     shapes = known_tensors(model).shapes if backward else {}
-    rewriter = NodeRewriter(model, None, tensor_names(model))
     for node, axes in backward.items():
-        forward = _forward(node, axes, shapes)
-        if forward is None:
-            continue
-        old = list(node.inputs[1:])
-        rewriter.set_axes(node, forward)
-        drop_unused(old, constants_only=True)
-        changes.note(describe(node), f"its axes {axes} became {forward}, because axes are counted from the front")
+        forward, old = _forward(node, axes, shapes), list(node.inputs[1:])
+        if forward and forward[0] >= 0:  # too small in a broken file, which the checks report
+            rewriter.set_axes(node, forward)
+            drop_unused(old, constants_only=True)
+            changes.note(describe(node), f"its axes {axes} became {forward}, because axes are counted from the front")
     return changes
 
 
-def _forward(node: ir.Node, axes: Sequence[int], shapes: Mapping[str, Shape]) -> list[int] | None:
+def _forward(node: ir.Node, axes: Sequence[int], shapes: Mapping[str, Shape]) -> list[int]:
     """The axes counted from the front: those of Unsqueeze are axes of its output. None where the rank is not known."""
-    x = node.inputs[0]
-    shape = None if x is None else shapes.get(x.name or "")
-    if shape is None:
-        return None
-    rank = len(shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
-    forward = sorted(axis + rank if axis < 0 else axis for axis in axes)
-    return forward if forward[0] >= 0 else None  # too small in a broken file, which the checks report
+    shape = shape_of(node.inputs[0], shapes)
+    rank = 0 if shape is None else len(shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
+    return [] if shape is None else sorted(axis + rank if axis < 0 else axis for axis in axes)
 
 
 def _axes_of(node: ir.Node) -> list[int]:
@@ -131,8 +128,7 @@ def _axes_of(node: ir.Node) -> list[int]:
     attribute = node.attributes.get("axes")
     if attribute is not None:
         return [] if attribute.is_ref() else list(attribute.as_ints())
-    value = node.inputs[1] if len(node.inputs) > 1 else None
-    content = None if value is None or value.is_graph_input() else content_of(value)
+    content = _constant(node.inputs[1] if len(node.inputs) > 1 else None)
     return [] if content is None else [int(axis) for axis in content.reshape(-1)]
 
 
@@ -141,15 +137,13 @@ def slice_parts(model: ir.Model) -> Changes:
 
     Leaves: Splits only where the sizes of their parts are not known.
     """
-    changes, names = Changes(), tensor_names(model)
-    found = [node for node in all_nodes(model) if node.op_type == "Split" and node.domain == ""]
-    shapes = known_tensors(model).shapes if found else {}
-    for node in found:
+    changes, names, splits = Changes(), tensor_names(model), _standard_nodes(model, "Split")
+    shapes = known_tensors(model).shapes if splits else {}
+    for node in splits:
         axis = node.attributes.get_int("axis", 0)
-        parts = [_fixed(output, shapes) for output in node.outputs]
-        sizes = [part[axis] for part in parts if part is not None and -len(part) <= axis < len(part)]
-        if len(sizes) == len(parts):
-            _slice(node, axis % len(parts[0] or ()), sizes, names)
+        parts = [part for output in node.outputs if (part := _fixed(output, shapes)) is not None]
+        if len(parts) == len(node.outputs) and -len(parts[0]) <= axis < len(parts[0]):
+            _slice(node, axis % len(parts[0]), [part[axis] for part in parts], names)
             changes.note(describe(node), f"its {len(parts)} parts became Slices")
     return changes
 
@@ -186,24 +180,18 @@ def give_transposed_biases(model: ir.Model) -> Changes:
 
     Leaves: no bias only where the shape of the weight is not known.
     """
-    changes, names = Changes(), tensor_names(model)
-    rewriter = NodeRewriter(model, None, names)
-    for node in all_nodes(model):
-        if not is_dialect(node) or node.op_type != "ConvTranspose2dInt":
-            continue
+    changes, rewriter = Changes(), NodeRewriter(model, None, tensor_names(model))
+    for node in dialect_nodes(model, "ConvTranspose2dInt"):
         weight, bias = (*node.inputs[1:3], None)[:2]
         size = None if weight is None or weight.shape is None else weight.shape[1]
         if weight is None or bias is not None or not isinstance(size, int):
             continue
-        outputs = size * attributes_of(node, op_of(node))["group"]
+        zeros, name = np.zeros(size * attributes_of(node, op_of(node))["group"], np.int32), str(weight.name)
+        name = name.removesuffix(_WEIGHT) + _BIAS if name.endswith(_WEIGHT) else f"{name}.{_BIAS}"
         node.resize_inputs(3)
-        node.replace_input_with(2, rewriter.constant(node, np.zeros(outputs, np.int32), _bias_name(str(weight.name))))
+        node.replace_input_with(2, rewriter.constant(node, zeros, name))
         changes.note(describe(node), "got a bias of zeros, because a transposed convolution must have one")
     return changes
-
-
-def _bias_name(weight: str) -> str:
-    return weight.removesuffix(_WEIGHT) + _BIAS if weight.endswith(_WEIGHT) else f"{weight}.{_BIAS}"
 
 
 def flatten_products(model: ir.Model, *, most_axes: int = 3) -> Changes:
@@ -212,12 +200,12 @@ def flatten_products(model: ir.Model, *, most_axes: int = 3) -> Changes:
     Requires: no pool is left of which onnx infers a wrong size (`drop_ceil_mode`). Leaves: products of more than `most_axes`
     axes only where a size is open or zero, or where one factor is repeated along leading axes of the other.
     """
-    changes = Changes()
-    names = tensor_names(model)
-    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type in _PRODUCTS]
-    shapes = known_tensors(model).shapes if found else {}
-    for node in found:
-        flat = _flat_of(node, shapes, most_axes)
+    changes, names, products = Changes(), tensor_names(model), dialect_nodes(model, *_PRODUCTS)
+    shapes = known_tensors(model).shapes if products else {}
+    for node in products:
+        x, y = (_fixed(value, shapes) for value in node.inputs[:2])
+        is_long = x is not None and y is not None and max(len(x), len(y)) > most_axes
+        flat = _PRODUCTS[node.op_type](x or (), y or (), most_axes) if is_long else None
         if flat is not None:
             what = f"its {len(flat.result)} axes became {most_axes}, between Reshapes"
             changes.note(describe(node), f"{what}, because a factor must not have more than {most_axes}")
@@ -230,18 +218,16 @@ def flatten_norms(model: ir.Model, *, fewest_axes: int = 3) -> Changes:
 
     Leaves: norms over several axes, or of fewer than `fewest_axes`, only where a size is open.
     """
-    changes = Changes()
-    names = tensor_names(model)
-    found = [node for node in all_nodes(model) if is_dialect(node) and _NORM in op_of(node).chip_limits]
-    shapes = known_tensors(model).shapes if found else {}
-    for node in found:
+    changes, names = Changes(), tensor_names(model)
+    norms = [node for node in dialect_nodes(model) if _NORM in op_of(node).chip_limits]
+    shapes = known_tensors(model).shapes if norms else {}
+    for node in norms:
         x, weight = (_fixed(value, shapes) for value in node.inputs[:2])
-        if x is None or weight is None or (x[-1] == weight[0] and len(x) >= fewest_axes):
-            continue
-        lead = *(1,) * (fewest_axes - _MATRIX_AXES), math.prod(x) // weight[0]
-        _flatten(node, _Flat(((*lead, *weight),), (*lead, *weight), x), names)
-        what = f"its {len(x)} axes became {fewest_axes}, between Reshapes: it normalizes the last one"
-        changes.note(describe(node), what)
+        if x is not None and weight is not None and (x[-1] != weight[0] or len(x) < fewest_axes):
+            lead = *(1,) * (fewest_axes - _MATRIX_AXES), math.prod(x) // weight[0]
+            _flatten(node, _Flat(((*lead, *weight),), (*lead, *weight), x), names)
+            what = f"its {len(x)} axes became {fewest_axes}, between Reshapes: it normalizes the last one"
+            changes.note(describe(node), what)
     return changes
 
 
@@ -250,23 +236,26 @@ def pad_more_axes(model: ir.Model, *, rank: int = 4) -> Changes:
 
     Leaves: borders of fewer axes only where a size is open or the border is computed.
     """
-    changes, names = Changes(), tensor_names(model)
-    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type == "iqPad"]
-    shapes = known_tensors(model).shapes if found else {}
-    for node in found:
-        x, y, border = _fixed(node.inputs[0], shapes), _fixed(node.outputs[0], shapes), node.inputs[1]
-        pads = None if border is None or border.is_graph_input() else content_of(border)
+    changes, names, borders = Changes(), tensor_names(model), dialect_nodes(model, "iqPad")
+    shapes = known_tensors(model).shapes if borders else {}
+    for node in borders:
+        x, y, pads = _fixed(node.inputs[0], shapes), _fixed(node.outputs[0], shapes), _constant(node.inputs[1])
         if x is None or y is None or pads is None or len(x) >= rank or pads.size != 2 * len(x):
             continue
         changes.note(describe(node), f"its {len(x)} axes became {rank}, between Reshapes: a border must have so many")
         _flatten(node, _Flat((_widened(x, rank),), _widened(y, rank), y), names)
         more = [(*ends[:-1], *(0,) * (rank - len(x)), ends[-1]) for ends in pads.reshape(2, -1).tolist()]
-        constant = _whole([*more[0], *more[1]], f"{node.outputs[0].name}.pads", names)
+        constant, old = _whole([*more[0], *more[1]], f"{node.outputs[0].name}.pads", names), node.inputs[1]
         assert node.graph is not None  # it came from one
         node.graph.insert_before(node, constant)
         node.replace_input_with(1, constant.outputs[0])
-        drop_unused([border], constants_only=True)
+        drop_unused([old], constants_only=True)
     return changes
+
+
+def _constant(value: ir.Value | None) -> NDArray[Any] | None:
+    """The content of a tensor that nobody can exchange."""
+    return None if value is None or value.is_graph_input() else content_of(value)
 
 
 def reserve_scratch(model: ir.Model, missing: Mapping[ir.Node, int], *, per_number: int) -> Changes:
@@ -280,7 +269,6 @@ def reserve_scratch(model: ir.Model, missing: Mapping[ir.Node, int], *, per_numb
     """
     changes, names = Changes(), tensor_names(model)
     tensors, needed = known_tensors(model), max(missing.values(), default=0)
-    rewriter = NodeRewriter(model, None, names)
     for node in missing:
         x = node.inputs[0]
         shape = _fixed(x, tensors.shapes)
@@ -289,13 +277,11 @@ def reserve_scratch(model: ir.Model, missing: Mapping[ir.Node, int], *, per_numb
         count = math.prod(shape)
         length = next((n for n in range(_SHORT_ROW, count) if count % n == 0), count)
         longer = length * -(-needed // (per_number * count))
-        _put_identity(node, shape, (1, count // length, length), longer, rewriter, names)
-        changes.note(
-            describe(node),
-            f"a product with the identity stands before it, so that the packer reserves {per_number * count * longer // length} "
-            f"bytes of scratch ({needed} are written); it costs {longer * (length + 4)} bytes of parameters and "
-            f"{count * longer} multiply-accumulates, and changes no number",
-        )
+        _put_identity(node, shape, (1, count // length, length), longer, NodeRewriter(model, None, names), names)
+        reserved = f"so that the packer reserves {per_number * count * longer // length} bytes of scratch ({needed} are written)"
+        cost = f"{longer * (length + 4)} bytes of parameters and {count * longer} multiply-accumulates"
+        what = f"a product with the identity stands before it, {reserved}; it costs {cost}, and changes no number"
+        changes.note(describe(node), what)
         break  # the largest reservation of a file serves all of its layers
     return changes
 
@@ -349,17 +335,8 @@ def _widened(shape: Sizes, rank: int) -> Sizes:
 
 def _fixed(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Sizes | None:
     """The shape of a tensor; None where a size is open, or zero, which a Reshape takes for another."""
-    shape = None if value is None else shapes.get(value.name or "")
-    sizes = [size for size in shape or () if size]
-    return tuple(sizes) if shape is not None and len(sizes) == len(shape) else None
-
-
-def _flat_of(node: ir.Node, shapes: Mapping[str, Shape], most_axes: int) -> _Flat | None:
-    """The shapes for a product of factors of too many axes; None where it stays as it is."""
-    x, y = (_fixed(value, shapes) for value in node.inputs[:2])
-    if x is None or y is None or max(len(x), len(y)) <= most_axes:
-        return None
-    return _PRODUCTS[node.op_type](x, y, most_axes)
+    shape = shape_of(value, shapes)
+    return None if shape is None or not all(shape) else tuple(size or 0 for size in shape)
 
 
 def _flat_linear(x: Sizes, w: Sizes, most_axes: int) -> _Flat | None:

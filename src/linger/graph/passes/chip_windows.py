@@ -7,7 +7,7 @@ Every tensor that had a name before keeps all of its integers: kernels grow by z
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -23,7 +23,7 @@ from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, de
 from linger.graph.core.rewiring import drop_unused, is_used, remove_nodes
 from linger.graph.core.tensor_types import INTEGERS, integer_bits
 from linger.graph.core.window_chains import Windows, equal_chain
-from linger.graph.lowering.bodies import Shape, known_tensors
+from linger.graph.lowering.bodies import Shape, dialect_nodes, known_tensors, shape_of
 from linger.numeric.fixed import MOST_TRANSPOSED_TAPS, limits
 
 CHIP_ATTRIBUTES = ("platform", "quant_mode")
@@ -37,32 +37,28 @@ def replace_idle_clips(model: ir.Model) -> Changes:
     neither 0 nor out of reach; the same integers.
     """
     changes = Changes()
-    for node in [node for node in all_nodes(model) if node.op_type == "Clip"]:
-        x = node.inputs[0] if node.inputs else None
-        bits = None if x is None else integer_bits(x.dtype)
+    for node in [node for node in all_nodes(model) if node.op_type == "Clip" and node.inputs]:
+        x = node.inputs[0]
+        bits = integer_bits(getattr(x, "dtype", None))
         if x is not None and bits is not None:
             _replace_if_idle(node, x, limits(bits), changes)
-    _drop_thresholds(model.graph)
-    return changes
-
-
-def _drop_thresholds(graph: ir.Graph) -> None:
-    """Remove bounds of Clips that nothing uses any more."""
-    for name, value in list(graph.initializers.items()):
+    for name, value in list(model.graph.initializers.items()):  # bounds that nothing uses any more
         if name.rpartition(".")[2].startswith(("min_thresh", "max_thresh")) and not is_used(value):
-            del graph.initializers[name]
+            del model.graph.initializers[name]
+    return changes
 
 
 def _replace_if_idle(node: ir.Node, x: ir.Value, ends: tuple[int, int], changes: Changes) -> None:
     """Make a Clip of integers a Relu, or remove it, where the ends of their type limit them as much as it does."""
-    smallest, largest = ends
-    low, high = _bound(node, 1, smallest), _bound(node, 2, largest)
-    if low is None or high is None or high < largest:
+    low, high = _bound(node, 1, ends[0]), _bound(node, 2, ends[1])
+    if low is None or high is None or high < ends[1]:
         return
     if low == 0:
-        _become_relu(node)
+        node.resize_inputs(1)
+        node.op_type = "Relu"
+        node.domain = DOMAIN if is_dialect(node) else node.domain
         changes.note(describe(node), f"was a Clip from 0 to {high}, which the type itself keeps to")
-    elif low <= smallest and not node.outputs[0].is_graph_output():
+    elif low <= ends[0] and not node.outputs[0].is_graph_output():
         changes.note(describe(node), "removed: it limits nothing")
         node.outputs[0].replace_all_uses_with(x)
         remove_nodes([node])
@@ -77,13 +73,6 @@ def _bound(node: ir.Node, index: int, otherwise: int) -> int | None:
     return None if tensor is None else int(tensor.numpy())
 
 
-def _become_relu(node: ir.Node) -> None:
-    node.resize_inputs(1)
-    node.op_type = "Relu"
-    if is_dialect(node):
-        node.domain = DOMAIN
-
-
 def name_platform(model: ir.Model, platform: str) -> Changes:
     """Write `platform` and `quant_mode` into the dialect nodes that compute the same on every chip.
 
@@ -91,15 +80,12 @@ def name_platform(model: ir.Model, platform: str) -> Changes:
     another chip would change what those compute.
     """
     changes = Changes()
-    known = ops()
-    for node in all_nodes(model):
-        if not is_dialect(node) or node.op_type == DEQUANT or "platform" in node.attributes:
-            continue
-        if node.op_type in known and known[node.op_type].variants:
-            continue
-        for name, value in zip(CHIP_ATTRIBUTES, (platform, QUANT_MODE), strict=True):
-            node.attributes[name] = ir.AttrString(name, value)
-        changes.note(describe(node), f"is for {platform}")
+    own = {DEQUANT, *(name for name, op in ops().items() if op.variants)}
+    for node in dialect_nodes(model):
+        if node.op_type not in own and "platform" not in node.attributes:
+            for name, value in zip(CHIP_ATTRIBUTES, (platform, QUANT_MODE), strict=True):
+                node.attributes[name] = ir.AttrString(name, value)
+            changes.note(describe(node), f"is for {platform}")
     return changes
 
 
@@ -165,7 +151,7 @@ def _times(numbers: Sequence[int]) -> str:
 
 def _spatial(value: ir.Value | None, shapes: Mapping[str, Shape], axes: int) -> list[int | None]:
     """The sizes of the last axes of a tensor, None for open ones."""
-    shape = None if value is None else shapes.get(value.name or "")
+    shape = shape_of(value, shapes)
     return [None] * axes if shape is None or len(shape) != axes + 2 else list(shape[2:])
 
 
@@ -175,48 +161,39 @@ def widen_kernels(model: ir.Model) -> Changes:
     Leaves: kernels smaller than their stride only where the taps are spread or the weight is no initializer.
     """
     changes = Changes()
-    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type in _CONVOLUTIONS]
-    small = [node for node in found if _steps_beyond(node) and _own_weight(node) is not None]
+    small = [node for node in dialect_nodes(model, *_CONVOLUTIONS) if _steps_beyond(node) and _own_weight(node)]
     shapes = _sound_shapes(model) if small else {}
-    weights = [_widened(node, shapes, changes) for node in small]
-    _put(model, weights)
+    _put(model, [_widened(node, shapes, changes) for node in small])
     return changes
 
 
 def _steps_beyond(node: ir.Node) -> bool:
     """Whether the stride is larger than the kernel along an axis whose taps are not spread."""
-    given = attributes_of(node, op_of(node))
-    axes = zip(given["kernel_shape"], given["strides"], given["dilations"], strict=True)
+    settings = attributes_of(node, op_of(node))
+    axes = zip(settings["kernel_shape"], settings["strides"], settings["dilations"], strict=True)
     return any(kernel < stride and dilation == 1 for kernel, stride, dilation in axes)
 
 
 def _widened(node: ir.Node, shapes: Mapping[str, Shape], changes: Changes) -> _NewWeight:
     """Widen the kernel of a node; the weight is to follow."""
-    given, weight = attributes_of(node, op_of(node)), _own_weight(node)
+    settings, weight = attributes_of(node, op_of(node)), _own_weight(node)
     assert weight is not None  # the caller has looked
-    kernel, pads = given["kernel_shape"], given["pads"]
-    axes = len(kernel)
-    sizes = _spatial(node.inputs[0], shapes, axes)
-    zeros = [
-        _zeros(sizes[i], kernel[i], given["strides"][i], pads[i] + pads[i + axes])
-        if given["dilations"][i] == 1
-        else (0, 0)
-        for i in range(axes)
-    ]
+    kernel, strides, pads, dilations = (settings[n] for n in ("kernel_shape", "strides", "pads", "dilations"))
+    padding = [sum(ends) for ends in zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)]
+    sizes = _spatial(node.inputs[0], shapes, len(kernel))
+    zeros = [_zeros(*axis) for axis in zip(sizes, kernel, strides, padding, dilations, strict=True)]
     wider = [size + sum(more) for size, more in zip(kernel, zeros, strict=True)]
     # zeros before the taps move them; as much padding on both sides moves them back and adds no output
     _set(node, kernel_shape=wider, pads=[pad + more for pad, (more, _) in zip(pads, zeros * 2, strict=True)])
-    changes.note(
-        describe(node),
-        f"its kernel of {_times(kernel)} became {_times(wider)} with zeros, because a kernel must not be smaller than its stride",
-    )
+    what = f"its kernel of {_times(kernel)} became {_times(wider)} with zeros"
+    changes.note(describe(node), f"{what}, because a kernel must not be smaller than its stride")
     around = ((0, 0), (0, 0), *zeros)
     return _NewWeight(node, weight, around, partial(np.pad, pad_width=around))
 
 
-def _zeros(size: int | None, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+def _zeros(size: int | None, kernel: int, stride: int, padding: int, dilation: int) -> tuple[int, int]:
     """Zeros before and behind the taps of one axis."""
-    if kernel >= stride:
+    if kernel >= stride or dilation != 1:
         return 0, 0
     if size is not None and (size + padding - stride) // stride == (size + padding - kernel) // stride:
         return 0, stride - kernel
@@ -250,19 +227,15 @@ class _Groups:
 def join_groups(model: ir.Model, *, reaches_kernel: bool, most_groups: int) -> Changes:
     """Make convolutions of fewer groups out of those that a chip refuses: zeros stand between the old groups.
 
-    Args:
-        model: The model.
-        reaches_kernel: A group must have as many inputs as the kernel has rows, where windows reach over the upper or lower edge.
-        most_groups: Groups that a convolution may have.
-
-    Leaves: depthwise convolutions over two axes as they are; other groups only where they keep to these numbers, where the
-    weight is no initializer, or where a transposed convolution would add more products than can be added exactly.
+    A convolution may have `most_groups`; with `reaches_kernel` a group must have as many inputs as the kernel has rows, where
+    windows reach over the upper or lower edge. Leaves: depthwise convolutions over two axes as they are; other groups only where
+    they keep to these numbers, where the weight is no initializer, or where a transposed convolution would add more products
+    than can be added exactly.
     """
     changes, weights = Changes(), []
     objection = partial(_objection, reaches_kernel=reaches_kernel, most_groups=most_groups)
-    op_types = (*_CONVOLUTIONS, _TRANSPOSED)
-    for node in all_nodes(model):
-        groups = _groups_of(node) if is_dialect(node) and node.op_type in op_types else None
+    for node in dialect_nodes(model, *_CONVOLUTIONS, _TRANSPOSED):
+        groups = _groups_of(node)
         reason = None if groups is None else objection(groups, groups.count)
         if groups is None or reason is None:
             continue
@@ -323,26 +296,22 @@ def step_global_pools_by_one(model: ir.Model) -> Changes:
 
     Leaves: other strides only where windows do not span the image or its size is open.
     """
-    changes = Changes()
-    found = [node for node in all_nodes(model) if is_dialect(node) and node.op_type == "AvgPool2dInt"]
-    shapes = _sound_shapes(model) if found else {}
-    for node in found:
-        given = attributes_of(node, op_of(node))
-        is_global = list(given["kernel_shape"]) == _spatial(node.inputs[0], shapes, 2) and not any(given["pads"])
-        if is_global and any(step != 1 for step in given["strides"]):
+    changes, pools = Changes(), dialect_nodes(model, "AvgPool2dInt")
+    shapes = _sound_shapes(model) if pools else {}
+    for node in pools:
+        settings = attributes_of(node, op_of(node))
+        is_global = list(settings["kernel_shape"]) == _spatial(node.inputs[0], shapes, 2) and not any(settings["pads"])
+        if is_global and any(step != 1 for step in settings["strides"]):
             _set(node, strides=[1, 1])
-            changes.note(describe(node), f"its stride of {_times(given['strides'])} became 1: it has one window")
+            changes.note(describe(node), f"its stride of {_times(settings['strides'])} became 1: it has one window")
     return changes
 
 
 def split_max_pools(model: ir.Model, *, largest: int) -> Changes:
-    """Make chains of small max pools out of large ones, where every number sees the same pixels.
+    """Make chains of max pools with kernels of at most `largest` out of large ones, where every number sees the same pixels.
 
-    Args:
-        model: The model.
-        largest: The largest kernel of a pool along an axis.
-
-    Requires: types are known where pools are of standard ONNX. Leaves: larger kernels only where a size is open, taps are spread, windows hang over the end (`ceil_mode`), or no equal chain was found.
+    Requires: types are known where pools are of standard ONNX. Leaves: larger kernels only where a size is open, taps are spread,
+    windows hang over the end (`ceil_mode`), or no equal chain was found.
     """
     changes, names = Changes(), tensor_names(model)
     large = [node for node in _max_pools(model) if max(_numbers(node, "kernel_shape", [0])) > largest]
@@ -361,13 +330,10 @@ def split_max_pools(model: ir.Model, *, largest: int) -> Changes:
 
 def _chain(axes: Sequence[tuple[Windows, int]], largest: int) -> list[tuple[Windows, Windows]] | None:
     """The stages of a chain over two axes that equals a pool; None where there is none."""
-    if len(axes) != 2:
+    chains = [chain for windows, size in axes if (chain := equal_chain(windows, size, largest)) is not None]
+    if len(axes) != 2 or len(chains) != 2:
         return None
-    (tall, height), (wide, width) = axes
-    rows, columns = equal_chain(tall, height, largest), equal_chain(wide, width, largest)
-    if rows is None or columns is None:
-        return None
-    return list(zip_longest(rows, columns, fillvalue=Windows(1)))
+    return list(zip_longest(chains[0], chains[1], fillvalue=Windows(1)))
 
 
 def _put_chain(node: ir.Node, chain: Sequence[tuple[Windows, Windows]], names: Names) -> None:
@@ -375,20 +341,19 @@ def _put_chain(node: ir.Node, chain: Sequence[tuple[Windows, Windows]], names: N
     value, graph, result = node.inputs[0], node.graph, node.outputs[0]
     assert graph is not None  # it came from one
     for number, stage in enumerate(chain[:-1], start=1):
-        made = ir.Node(node.domain, node.op_type, [value], attributes=list(node.attributes.values()))
-        made.name = f"{node.name or result.name}.stage{number}"
-        _set_windows(made, *stage)
-        value = made.outputs[0]
+        pool = ir.Node(node.domain, node.op_type, [value], attributes=list(node.attributes.values()))
+        pool.name = f"{node.name or result.name}.stage{number}"
+        _set_windows(pool, *stage)
+        value = pool.outputs[0]
         value.name = names.choose(f"{result.name}.stage{number}")
         if result.type is not None:  # a file cannot have a shape without a type
             value.type, value.shape = result.type, ir.Shape([None] * 4)
-        graph.insert_before(node, made)
+        graph.insert_before(node, pool)
     node.replace_input_with(0, value)
     _set_windows(node, *chain[-1])
 
 
-def _set_windows(node: ir.Node, rows: Windows, columns: Windows) -> None:
-    both = (rows, columns)
+def _set_windows(node: ir.Node, *both: Windows) -> None:
     pads = [windows.pads[end] for end in (0, 1) for windows in both]
     _set(node, kernel_shape=[w.kernel for w in both], strides=[w.stride for w in both], pads=pads)
 
@@ -411,13 +376,11 @@ def drop_ceil_mode(model: ir.Model) -> Changes:
     return changes
 
 
-def _max_pools(model: ir.Model) -> Iterator[ir.Node]:
+def _max_pools(model: ir.Model) -> list[ir.Node]:
     """Max pools of integers, of the dialect and of standard ONNX."""
-    for node in all_nodes(model):
-        if node.op_type != "MaxPool" or len(node.outputs) != 1 or not node.inputs or node.inputs[0] is None:
-            continue
-        if is_dialect(node) or (not node.domain and node.inputs[0].dtype in INTEGERS):
-            yield node
+    pools = [node for node in all_nodes(model) if node.op_type == "MaxPool" and len(node.outputs) == 1 and node.inputs]
+    types = {node: getattr(node.inputs[0], "dtype", None) for node in pools if node.inputs[0] is not None}
+    return [node for node in types if is_dialect(node) or (not node.domain and types[node] in INTEGERS)]
 
 
 def _is_ceil(node: ir.Node) -> bool:
@@ -426,10 +389,10 @@ def _is_ceil(node: ir.Node) -> bool:
 
 def _numbers(node: ir.Node, name: str, default: list[int]) -> list[int]:
     """An attribute of whole numbers, or of one."""
-    found = node.attributes.get(name)
-    if found is None or found.is_ref():
+    attribute = node.attributes.get(name)
+    if attribute is None or attribute.is_ref():
         return default
-    return [found.as_int()] if found.type == ir.AttributeType.INT else list(found.as_ints())
+    return [attribute.as_int()] if attribute.type == ir.AttributeType.INT else list(attribute.as_ints())
 
 
 def _pool_axes(node: ir.Node, shapes: Mapping[str, Shape]) -> list[tuple[Windows, int]] | None:
@@ -441,8 +404,7 @@ def _pool_axes(node: ir.Node, shapes: Mapping[str, Shape]) -> list[tuple[Windows
         return None
     strides, dilations = (_numbers(node, name, [1] * axes) for name in ("strides", "dilations"))
     pads = _numbers(node, "pads", [0] * 2 * axes)
-    pairs = zip(pads[:axes], pads[axes:], strict=True)
-    windows = map(Windows, kernel, strides, pairs, dilations)
+    windows = map(Windows, kernel, strides, zip(pads[:axes], pads[axes:], strict=True), dilations)
     return list(zip(windows, sizes, strict=True))
 
 
@@ -452,14 +414,9 @@ def _sound_shapes(model: ir.Model) -> Mapping[str, Shape]:
     A last window that starts in the padding at the end is not computed, but onnx's inference counts it.
     """
     shapes = known_tensors(model).shapes
-    for node in all_nodes(model):
-        if _is_ceil(node) and _counts_one_too_many(_pool_axes(node, shapes) or []):
-            return {}
+    for node in filter(_is_ceil, all_nodes(model)):
+        for windows, size in _pool_axes(node, shapes) or ():
+            has_rest = (size + sum(windows.pads) - windows.reach) % windows.stride
+            if has_rest and windows.ceil_count(size) == windows.count(size):
+                return {}
     return shapes
-
-
-def _counts_one_too_many(axes: Sequence[tuple[Windows, int]]) -> bool:
-    return any(
-        (size + sum(windows.pads) - windows.reach) % windows.stride and windows.ceil_count(size) == windows.count(size)
-        for windows, size in axes
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from linger.graph.core.dialects import is_quantizing, packed_name
 from linger.graph.core.nodes import Changes, Names, all_graphs, describe, in_order, inner_graphs, opset_of, tensor_names
 from linger.graph.core.rewiring import Effects, ValueReplacer, remove_nodes
 from linger.graph.core.tensor_types import attributes_key, tensor_key
-from linger.graph.lowering.bodies import known_tensors
+from linger.graph.lowering.bodies import Shape, known_tensors, shape_of
 from linger.graph.passes.well_formed import remove_dead_code
 from linger.graph.qdq.qdq_node import ByteFusing, constant, is_qdq_parameter
 
@@ -53,15 +54,21 @@ def fix_shapes(model: ir.Model) -> Changes:
     where they depend on an open size or on values.
     """
     changes, names = Changes(), tensor_names(model)
-    while any(_may_be_fixed(node) for node in model.graph):
-        found = _computed_shapes(model, _fixed_sizes(model) if _asks_for_sizes(model) else {})
-        for value, content in found.items():
+    while any(map(_may_be_fixed, model.graph)):
+        asks_for_sizes = any(node.op_type in ("Shape", "Size") for node in model.graph)
+        contents = _computed_shapes(model, fixed_sizes(known_tensors(model).shapes) if asks_for_sizes else {})
+        for value, content in contents.items():
             changes.note(str(value.name), f"is always {content.tolist()}, which is now a constant")
             _make_constant(value, content, names)
-        if not (_take_branches(model, changes, names) or found):
+        if not (_take_branches(model, changes, names) or contents):
             break
         remove_dead_code(model)
     return changes
+
+
+def fixed_sizes(shapes: Mapping[str, Shape]) -> dict[str, tuple[int, ...]]:
+    """The sizes of every tensor that has fixed ones, by name."""
+    return {name: tuple(n for n in shape if n is not None) for name, shape in shapes.items() if None not in shape}
 
 
 def _take_branches(model: ir.Model, changes: Changes, names: Names) -> bool:
@@ -95,16 +102,6 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, names: Names) -> N
     remove_nodes([node])
 
 
-def _asks_for_sizes(model: ir.Model) -> bool:
-    return any(node.op_type in ("Shape", "Size") for node in model.graph)
-
-
-def _fixed_sizes(model: ir.Model) -> dict[str, tuple[int, ...]]:
-    """The sizes of every tensor that has fixed ones, by name."""
-    shapes = known_tensors(model).shapes
-    return {name: tuple(n for n in shape if n is not None) for name, shape in shapes.items() if None not in shape}
-
-
 def _may_be_fixed(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _OF_SHAPES
 
@@ -115,25 +112,10 @@ def _computed_shapes(model: ir.Model, shapes: dict[str, tuple[int, ...]]) -> dic
     for node in model.graph:
         if node.op_type == "Reshape" and node.domain == "":
             _follow_reshape(node, known, shapes)
-        if node.op_type == "Constant" or not _may_be_fixed(node):
-            continue
-        content = _evaluated(node, known, shapes, opset_of(model))
-        if content is not None:
-            known[node.outputs[0]] = content
+        if node.op_type != "Constant" and _may_be_fixed(node):
+            content = _evaluated(node, known, shapes, opset_of(model))
+            known |= {} if content is None else {node.outputs[0]: content}
     return {value: content for value, content in known.items() if _is_boundary(value, known)}
-
-
-def _follow_reshape(node: ir.Node, known: Mapping[ir.Value, Array], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Note the size of a result whose input and shape are known, so that a chain of them needs one inference."""
-    x, wanted = (*node.inputs, None, None)[:2]
-    content = None if wanted is None else _content(wanted, known)
-    sizes = None if x is None else shapes.get(x.name or "")
-    if sizes is None or content is None or content.ndim != 1 or 0 in content or (content < 0).sum() > 1:
-        return
-    rest = math.prod(int(n) for n in content if n > 0)
-    whole = math.prod(sizes)
-    if rest and whole % rest == 0:
-        shapes.setdefault(str(node.outputs[0].name), tuple(int(n) if n > 0 else whole // rest for n in content))
 
 
 def _is_boundary(value: ir.Value, known: Mapping[ir.Value, Any]) -> bool:
@@ -141,22 +123,38 @@ def _is_boundary(value: ir.Value, known: Mapping[ir.Value, Any]) -> bool:
     return is_read and not value.is_graph_output() and str(known[value].dtype) in _WHOLE
 
 
+def _follow_reshape(node: ir.Node, known: Mapping[ir.Value, Array], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Note the size of a result whose input and shape are known, so that a chain of them needs one inference."""
+    x, shape = (*node.inputs, None, None)[:2]
+    content, sizes = _content(shape, known), shapes.get(getattr(x, "name", None) or "")
+    if sizes is None or content is None or content.ndim != 1 or 0 in content or (content < 0).sum() > 1:
+        return
+    rest, whole = math.prod(content[content > 0].tolist()), math.prod(sizes)
+    if rest and whole % rest == 0:
+        shapes.setdefault(str(node.outputs[0].name), tuple(np.where(content > 0, content, whole // rest).tolist()))
+
+
 def _evaluated(
     node: ir.Node, known: Mapping[ir.Value, Any], shapes: Mapping[str, tuple[int, ...]], opset: int
 ) -> Array | None:
     """The result of a node whose inputs are constants, or of a Shape or Size of a tensor with fixed sizes; else None."""
     if node.op_type in ("Shape", "Size"):
-        return _looked_up(node, shapes)
-    given = {i: _content(value, known) for i, value in enumerate(node.inputs) if value is not None}
-    contents = {f"i{i}": content for i, content in given.items() if content is not None}
-    if not node.inputs or len(contents) < len(given) or _count_made(node.op_type, contents) > _LARGEST:
+        shape = shape_of(next(iter(node.inputs), None), shapes)
+        return None if shape is None else np.array(_sizes(node, shape), dtype=np.int64)
+    inputs = {f"i{i}": value for i, value in enumerate(node.inputs) if value is not None}
+    contents = {name: content for name, value in inputs.items() if (content := _content(value, known)) is not None}
+    if not inputs or len(contents) < len(inputs) or _count_made(node.op_type, contents) > _LARGEST:
         return None
-    try:
-        with np.errstate(all="raise"):  # a division by zero is no shape
-            result = _run(node, contents, opset)
-    except _CANNOT:
-        return None  # a broken node of somebody's file, which the checks report
-    return result if result.size <= _LARGEST else None
+    result = _run(node, contents, opset)
+    return result if result is not None and result.size <= _LARGEST else None
+
+
+def _sizes(node: ir.Node, shape: Shape) -> Any:
+    """What a Shape or a Size gives for a shape."""
+    if node.op_type == "Size":
+        return math.prod(n or 0 for n in shape)
+    start, end = (node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end"))
+    return shape[start:end]
 
 
 def _count_made(op_type: str, given: Mapping[str, Array]) -> float:
@@ -170,32 +168,26 @@ def _count_made(op_type: str, given: Mapping[str, Array]) -> float:
     return abs(end - start) / abs(step) if step else math.inf
 
 
-def _looked_up(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> Array | None:
-    shape = next((shapes.get(value.name or "") for value in node.inputs[:1] if value is not None), None)
-    if shape is None:
-        return None
-    if node.op_type == "Size":
-        return np.array(math.prod(shape), dtype=np.int64)
-    start, end = (node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end"))
-    return np.array(shape[start:end], dtype=np.int64)
-
-
-def _content(value: ir.Value, known: Mapping[ir.Value, Array]) -> Array | None:
-    if value in known:
-        return known[value]
+def _content(value: ir.Value | None, known: Mapping[ir.Value, Array]) -> Array | None:
+    if value is None or value in known:
+        return None if value is None else known[value]
     tensor = constant(value)
     return tensor.numpy() if tensor is not None and tensor.size <= _LARGEST else None
 
 
-def _run(node: ir.Node, given: Mapping[str, Any], opset: int) -> Array:
-    """Run one node in onnx's reference evaluator."""
-    values = {name: ir.val(name, ir.DataType.from_numpy(array.dtype), array.shape) for name, array in given.items()}
+def _run(node: ir.Node, contents: Mapping[str, Any], opset: int) -> Array | None:
+    """Run one node in onnx's reference evaluator; None for a broken node of somebody's file, which the checks report."""
+    values = {name: ir.val(name, ir.DataType.from_numpy(array.dtype), array.shape) for name, array in contents.items()}
     inputs = [values.get(f"i{i}") for i in range(len(node.inputs))]
     single = ir.Node("", node.op_type, inputs, attributes=list(node.attributes.values()), outputs=[ir.Value(name="o")])
     graph = ir.Graph(list(values.values()), single.outputs, nodes=[single], opset_imports={"": opset}, name="shape")
-    model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION))
-    results: Any = ReferenceEvaluator(model).run(None, dict(given))
-    return np.asarray(results[0])
+    try:
+        with np.errstate(all="raise"):  # a division by zero is no shape
+            model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION))
+            results: Any = ReferenceEvaluator(model).run(None, dict(contents))
+            return np.asarray(results[0])
+    except _CANNOT:
+        return None
 
 
 def _make_constant(value: ir.Value, content: Array, names: Names) -> None:
@@ -224,35 +216,28 @@ def merge_duplicates(model: ir.Model) -> Changes:
     for place in all_graphs(model):
         first: dict[Hashable, ir.Node] = {}
         for node in in_order(place):
-            key = None if fusing.holds([*node.inputs, *node.outputs]) else _key(node, effects)
-            if key is None:
+            attributes = attributes_key(node)
+            if attributes is None or effects.is_random(node) or fusing.holds([*node.inputs, *node.outputs]):
                 continue
-            kept = first.setdefault(key, node)
-            if kept is not node:
-                _merge_nodes(kept, node, replacer, changes)
+            present = tuple(bool(output.name) for output in node.outputs)
+            twin = first.setdefault((node.op_identifier(), tuple(node.inputs), attributes, present), node)
+            if twin is not node:
+                _merge_nodes(twin, node, replacer, changes)
     replacer.finish()
     return changes
 
 
-def _key(node: ir.Node, effects: Effects) -> Hashable | None:
-    attributes = attributes_key(node)
-    if attributes is None or effects.is_random(node):
-        return None
-    present = tuple(bool(output.name) for output in node.outputs)
-    return node.op_identifier(), tuple(node.inputs), attributes, present
-
-
-def _merge_nodes(kept: ir.Node, node: ir.Node, replacer: ValueReplacer, changes: Changes) -> None:
-    pairs = list(zip(node.outputs, kept.outputs, strict=True))
+def _merge_nodes(twin: ir.Node, node: ir.Node, replacer: ValueReplacer, changes: Changes) -> None:
+    pairs = list(zip(node.outputs, twin.outputs, strict=True))
     if all(replacer.is_possible(old, new) for old, new in pairs):
         for old, new in pairs:
             replacer.replace(old, new)
-        changes.note(describe(node), f"merged with {describe(kept)}, which computes the same")
+        changes.note(describe(node), f"merged with {describe(twin)}, which computes the same")
         replacer.discard(node)
         return
     shared = [replacer.share(old, new) for old, new in pairs]
     if any(shared):
-        changes.note(describe(node), f"serves its output alone: {describe(kept)} computes the same for all others")
+        changes.note(describe(node), f"serves its output alone: {describe(twin)} computes the same for all others")
 
 
 def merge_initializers(model: ir.Model) -> Changes:
@@ -261,8 +246,7 @@ def merge_initializers(model: ir.Model) -> Changes:
     Content is read only where type and shape agree. Not merged: tensors in other files (which are not read), inputs with
     a default, and scales and zero points of Q/DQ nodes, of which tools want one for each node.
     """
-    changes = Changes()
-    replacer = ValueReplacer(model)
+    changes, replacer = Changes(), ValueReplacer(model)
     for place in all_graphs(model):
         alike: dict[Hashable, list[ir.Value]] = {}
         for value in place.graph.initializers.values():
@@ -273,22 +257,18 @@ def merge_initializers(model: ir.Model) -> Changes:
                 alike.setdefault((tensor.dtype, tuple(tensor.shape.numpy())), []).append(value)
         for values in alike.values():
             if len(values) > 1:
-                _merge_tensors(values, replacer, changes)
+                _merge_tensors(place.graph, values, replacer, changes)
     return changes
 
 
-def _merge_tensors(values: list[ir.Value], replacer: ValueReplacer, changes: Changes) -> None:
+def _merge_tensors(graph: ir.Graph, values: list[ir.Value], replacer: ValueReplacer, changes: Changes) -> None:
     first: dict[Hashable, ir.Value] = {}
     for value in sorted(values, key=lambda v: not v.is_graph_output()):  # stable: outputs first
         assert value.const_value is not None  # only those were collected
-        kept = first.setdefault(tensor_key(value.const_value), value)
-        if kept is value or value.is_graph_output() or not replacer.replace(value, kept):
-            continue
-        graph, name = value.graph, value.name
-        assert graph is not None  # initializers belong to a graph and have names
-        assert name is not None
-        del graph.initializers[name]
-        changes.note(name, f"initializer merged with {kept.name}, which holds the same")
+        twin, name = first.setdefault(tensor_key(value.const_value), value), str(value.name)
+        if twin is not value and not value.is_graph_output() and replacer.replace(value, twin):
+            del graph.initializers[name]
+            changes.note(name, f"initializer merged with {twin.name}, which holds the same")
 
 
 def own_parameters(model: ir.Model) -> Changes:
@@ -300,22 +280,29 @@ def own_parameters(model: ir.Model) -> Changes:
     changes, names = Changes(), tensor_names(model)
     owners: dict[ir.Value, ir.Node] = {}
     for node in model.graph:
-        own = parameters_of(node)
-        strange = [v for v in own if v.is_graph_output() or any(v not in parameters_of(other) for other, _ in v.uses())]
-        shared = [value for value in own if owners.setdefault(value, node) is not node or value in strange]
+        shared = [v for v in parameters_of(node) if owners.setdefault(v, node) is not node or _is_read_otherwise(v)]
         for value in shared:
-            copy = ir.Value(name=names.choose(str(value.name)), type=value.type, shape=value.shape)
-            assert value.const_value is not None  # it is an initializer
-            copy.const_value = ir.tensor(value.const_value, name=copy.name)
+            copy = _copied(value, names.choose(str(value.name)))
             model.graph.register_initializer(copy)
-            for place in [i for i, one in enumerate(node.inputs) if i and one is value]:
-                node.replace_input_with(place, copy)
+            for index in range(1, len(node.inputs)):
+                if node.inputs[index] is value:
+                    node.replace_input_with(index, copy)
         if shared:
-            what = ", ".join(str(value.name) for value in shared)
+            what = ", ".join(map(attrgetter("name"), shared))
             changes.note(describe(node), f"got a copy of {what}, because nodes must not share parameters")
     if _put_side_by_side(model.graph):
         changes.note("the graph", "lists the parameters of every node one behind the other")
     return changes
+
+
+def _copied(value: ir.Value, name: str) -> ir.Value:
+    assert value.const_value is not None  # it is an initializer
+    return ir.Value(name=name, type=value.type, shape=value.shape, const_value=ir.tensor(value.const_value, name=name))
+
+
+def _is_read_otherwise(value: ir.Value) -> bool:
+    """Whether a parameter is an output, or something else of another node."""
+    return value.is_graph_output() or any(value not in parameters_of(node) for node, _ in value.uses())
 
 
 def parameters_of(node: ir.Node) -> tuple[ir.Value, ...]:
@@ -330,10 +317,10 @@ def parameters_of(node: ir.Node) -> tuple[ir.Value, ...]:
 
 def _put_side_by_side(graph: ir.Graph) -> bool:
     """Move parameters behind the first one of their node; False where all lie so."""
-    behind = {value: own[1:] for node in graph if (own := parameters_of(node)) for value in own[:1]}
-    moved = {value for own in behind.values() for value in own}
+    blocks = {own[0]: own for own in map(parameters_of, graph) if own}
+    moved = {value for own in blocks.values() for value in own[1:]}
     before = list(graph.initializers.values())
-    after = [each for value in before if value not in moved for each in (value, *behind.get(value, ()))]
+    after = [each for value in before if value not in moved for each in blocks.get(value, (value,))]
     if before != after:
         graph.initializers.clear()
         for value in after:
@@ -351,14 +338,10 @@ _USUAL_BYTES = 1 << 24
 
 
 def fold_constants(model: ir.Model, *, largest: int = _USUAL_BYTES) -> Changes:
-    """Replace what the main graph computes from constants and fixed sizes by constants, in place.
+    """Replace what the main graph of a sorted model computes from constants and fixed sizes by constants, in place.
 
-    Leaves: random numbers, Q/DQ nodes, branches, functions and the dialect; tensors of more than `largest` bytes; outputs of
-    the model keep their node.
-
-    Args:
-        model: The model, sorted.
-        largest: The most bytes of a new constant; a file would grow by it.
+    Leaves: random numbers, Q/DQ nodes, branches, functions and the dialect; tensors of more than `largest` bytes, by which a
+    file would grow; outputs of the model keep their node.
 
     Raises:
         GraphError: ONNX Runtime cannot compute a part that depends on constants only.
@@ -373,14 +356,11 @@ def fold_constants(model: ir.Model, *, largest: int = _USUAL_BYTES) -> Changes:
 
 def _fix_sizes(model: ir.Model, changes: Changes) -> bool:
     """Replace sizes that are fixed, where a node asks for them; returns whether there were any."""
-    sizes, contents = known_tensors(model).shapes, dict[ir.Value, NDArray[Any]]()
-    for node in model.graph:
-        value, source = node.outputs[0], next(iter(node.inputs), None)
-        shape = sizes.get(source.name or "") if source is not None else None
-        if node.op_type != "Shape" or node.domain or shape is None or None in shape or not _is_read_outside(value, {}):
-            continue
-        start, end = (node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end"))
-        contents[value] = np.array(shape[start:end], np.int64)
+    shapes, contents = fixed_sizes(known_tensors(model).shapes), dict[ir.Value, Array]()
+    for node in [node for node in model.graph if node.op_type == "Shape" and not node.domain]:
+        shape = shape_of(next(iter(node.inputs), None), shapes)
+        if shape is not None and _is_read_outside(node.outputs[0], {}):
+            contents[node.outputs[0]] = np.array(_sizes(node, shape), np.int64)
     _replace(model, contents, changes)
     return bool(contents)
 
@@ -406,18 +386,23 @@ def _replace(model: ir.Model, contents: Mapping[ir.Value, NDArray[Any]], changes
 
 def _foldable(model: ir.Model, largest: int) -> dict[ir.Node, None]:
     """The nodes that depend on constants only, in order."""
-    sizes, found = known_tensors(model).shapes, dict[ir.Node, None]()
+    sizes, folded = known_tensors(model).shapes, dict[ir.Node, None]()
     for node in model.graph:
-        is_plain = node.domain == "" and node.op_type not in _RANDOM | _QUANTIZING and not inner_graphs(node)
-        if is_plain and all(value is None or _is_constant(value, found) for value in node.inputs):
-            counts = [sizes.get(value.name or "") or () for value in node.outputs]
-            if all(math.prod(size or 1 for size in shape) <= largest for shape in counts):
-                found[node] = None
-    return found
+        if _is_plain(node) and all(_is_constant(value, folded) for value in node.inputs):
+            shapes = [sizes.get(str(value.name), ()) for value in node.outputs]
+            if all(math.prod(size or 1 for size in shape) <= largest for shape in shapes):
+                folded[node] = None
+    return folded
 
 
-def _is_constant(value: ir.Value, found: Mapping[ir.Node, None]) -> bool:
-    return value.producer() in found or (value.is_initializer() and not value.is_graph_input())
+def _is_plain(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type not in _RANDOM | _QUANTIZING and not inner_graphs(node)
+
+
+def _is_constant(value: ir.Value | None, folded: Mapping[ir.Node, None]) -> bool:
+    if value is None or value.producer() in folded:
+        return True
+    return value.is_initializer() and not value.is_graph_input()
 
 
 def _is_read_outside(value: ir.Value, folded: Mapping[ir.Node, None]) -> bool:
@@ -426,19 +411,15 @@ def _is_read_outside(value: ir.Value, folded: Mapping[ir.Node, None]) -> bool:
     return not is_stored and not value.is_graph_output() and any(node not in folded for node in value.consumers())
 
 
-def _computed(model: ir.Model, nodes: Mapping[ir.Node, None], ends: Sequence[ir.Value]) -> dict[ir.Value, NDArray[Any]]:
+def _computed(model: ir.Model, nodes: Mapping[ir.Node, None], ends: Sequence[ir.Value]) -> dict[ir.Value, Array]:
     """The values of some tensors, as ONNX Runtime computes them without rewriting anything."""
     if not ends:
         return {}
     import onnxruntime  # a runtime is started only where something is folded
 
-    read = dict.fromkeys(
-        value for node in nodes for value in node.inputs if value is not None and value.is_initializer()
-    )
-    imports = {"": model.graph.opset_imports[""]}
-    part = ir.GraphView(
-        [], ends, nodes=list(nodes), initializers=list(read), opset_imports=imports, name="constants"
-    ).clone()
+    inputs = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
+    read, imports = [value for value in inputs if value.is_initializer()], {"": model.graph.opset_imports[""]}
+    part = ir.GraphView([], ends, nodes=list(nodes), initializers=read, opset_imports=imports, name="constants").clone()
     for value in part.outputs:
         value.shape = None
     options = onnxruntime.SessionOptions()
@@ -449,7 +430,6 @@ def _computed(model: ir.Model, nodes: Mapping[ir.Node, None], ends: Sequence[ir.
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         results = session.run(None, {})
     except Exception as error:  # ONNX Runtime has no common base of its errors
-        raise GraphError(
-            f"fold_constants: ONNX Runtime cannot compute the constant part: {in_one_line(error)}"
-        ) from error
+        problem = f"ONNX Runtime cannot compute the constant part: {in_one_line(error)}"
+        raise GraphError(f"fold_constants: {problem}") from error
     return dict(zip(ends, results, strict=True))

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 import onnx
 import onnx_ir as ir
@@ -46,14 +47,11 @@ def complete_types(model: ir.Model) -> Changes:
     Raises:
         GraphError: The nodes are not in order.
     """
-    changes = Changes()
-    places = all_graphs(model)
-    is_plain = all(is_in_order(place.graph) for place in places)  # no branch or body reads what a graph around it makes
-    if not (is_plain or all(in_order(place) == list(place.graph) for place in places)):
+    changes, places = Changes(), all_graphs(model)
+    # where no branch or body reads what a graph around it makes, the shorter question suffices
+    if not (all(is_in_order(p.graph) for p in places) or all(in_order(p) == list(p.graph) for p in places)):
         raise GraphError("the nodes are not in order, so their types cannot be told. Run the rule sort_nodes first.")
-    has_bodies = any(place.owner is not None and place.function is None for place in places)
-    has_strangers = any(node.domain and not is_quantizing_domain(node.domain) for node in all_nodes(model))
-    for _ in range(_MOST_ROUNDS if has_bodies or has_strangers else 1):
+    for _ in range(_rounds(model, places)):
         count = len(changes)
         _complete_once(model, changes)
         if len(changes) == count:
@@ -61,14 +59,18 @@ def complete_types(model: ir.Model) -> Changes:
     return changes
 
 
+def _rounds(model: ir.Model, places: Iterable[GraphPlace]) -> int:
+    has_bodies = any(place.owner is not None and place.function is None for place in places)
+    has_strangers = any(node.domain and not is_quantizing_domain(node.domain) for node in all_nodes(model))
+    return _MOST_ROUNDS if has_bodies or has_strangers else 1
+
+
 def _complete_once(model: ir.Model, changes: Changes) -> None:
     """Declare what one run of the inference finds."""
     inferred, declarer = inferred_types(model), _Declarer(model, changes)
     for key, graph in keyed_graphs(model.graph):
-        added = 0
-        for value in (output for node in graph for output in node.outputs if output.name):
-            found = inferred.get((key, value.name or ""))
-            added += found is not None and declarer.declare(value, found)
+        values = [output for node in graph for output in node.outputs if (key, output.name) in inferred]
+        added = sum(declarer.declare(value, inferred[key, str(value.name)]) for value in values if value.name)
         if added:
             changes.note(graph.name or "graph", f"types or shapes added: {added}")
 
@@ -81,88 +83,81 @@ class _Declarer:
         self._facts = cache(lambda: propagate(model))
         self._outputs, self._opset = set(model.graph.outputs), model.graph.opset_imports.get("", OLDEST_OPSET)
 
-    def declare(self, value: ir.Value, inferred: Inferred) -> bool:
+    def declare(self, value: ir.Value, inferred: _Inferred) -> bool:
         """Declare type and shape of a tensor; returns whether something was added, rather than corrected."""
-        found: Inferred | None = inferred
+        known: _Inferred | None = inferred
         is_output = value in self._outputs
         if not inferred.is_sure or _contradicts(value, inferred):
-            found = _as_followed(value, inferred, self._facts())
-        if found is None or not _may_replace(value, found, self._opset, is_output=is_output):
+            known = _as_followed(value, inferred, self._facts())
+        if known is None or not _may_replace(value, known, self._opset, is_output=is_output):
             return False
-        before, is_wrong = type_of(value), _is_wrong(value, found)
-        if not _write(value, found, is_output=is_output):
+        before, is_wrong = type_of(value), _is_wrong(value, known)
+        if not _write(value, known, is_output=is_output):
             return False
         if is_wrong:
             self._changes.note(value.name or "", f"declared as {before}, corrected to {type_of(value)}")
         return not is_wrong
 
 
-def _contradicts(value: ir.Value, found: Inferred) -> bool:
+def _contradicts(value: ir.Value, found: _Inferred) -> bool:
     return value.type is not None and found.type is not None and value.type != found.type
 
 
-def _may_replace(value: ir.Value, found: Inferred, opset: int, *, is_output: bool) -> bool:
-    """Whether an inferred type may replace the declared one."""
+def _may_replace(value: ir.Value, found: _Inferred, opset: int, *, is_output: bool) -> bool:
+    """Whether an inferred type may replace the declared one.
+
+    Not where real numbers are declared for an output that holds integers: then a Dequant is missing, and the declaration is
+    right.
+    """
     if value.type is not None and not found.is_sure:
         return False
-    if value.type not in (None, found.type) and _is_fed_wrongly(value, opset):
+    if value.type not in (None, found.type) and _is_fed_wrongly(value.producer(), opset):
         return False  # nobody knows the result of a node that cannot take its inputs
-    return not (is_output and _lacks_dequant(value, found))
-
-
-def _as_followed(value: ir.Value, found: Inferred, facts: Propagation) -> Inferred | None:
-    """The inferred type, unless the facts of quantized tensors contradict it.
-
-    Both decide types; if one took back what the other wrote, a repair would never settle.
-    """
-    element = facts.element(value)
-    if not found.is_sure:
-        return None if element is None else Inferred(ir.TensorType(element), None, is_sure=False)
-    return None if element is not None and value.dtype == element else found
-
-
-def _lacks_dequant(value: ir.Value, found: Inferred) -> bool:
-    """Whether real numbers are declared and the tensor holds integers: then a Dequant is missing, and the declaration is right."""
     is_integer = found.type is not None and found.type.dtype in INTEGERS
-    return is_integer and value.dtype == ir.DataType.FLOAT
+    return not (is_output and is_integer and value.dtype == ir.DataType.FLOAT)
 
 
-def _is_fed_wrongly(value: ir.Value, opset: int) -> bool:
-    """Whether the node that makes a tensor has an input of a type that standard ONNX does not allow there."""
-    node = value.producer()
+def _is_fed_wrongly(node: ir.Node | None, opset: int) -> bool:
+    """Whether a node has an input of a type that standard ONNX does not allow there."""
     if node is None or node.domain:
         return False
     types = [(i, v.dtype) for i, v in enumerate(node.inputs) if v is not None]
     return any(t is not None and not takes(node.op_type, i, t, opset) for i, t in types)
 
 
-def _is_wrong(value: ir.Value, found: Inferred) -> bool:
+def _as_followed(value: ir.Value, found: _Inferred, facts: Propagation) -> _Inferred | None:
+    """The inferred type, unless the facts of quantized tensors contradict it.
+
+    Both decide types; if one took back what the other wrote, a repair would never settle.
+    """
+    element = facts.element(value)
+    if not found.is_sure:
+        return None if element is None else _Inferred(ir.TensorType(element), None, is_sure=False)
+    return None if element is not None and value.dtype == element else found
+
+
+def _is_wrong(value: ir.Value, found: _Inferred) -> bool:
     """Whether the declared type or shape contradicts the inferred one."""
     if _contradicts(value, found):
         return True
     if value.shape is None or found.shape is None:
         return False
-    if len(value.shape) != len(found.shape):
-        return True
-    return any(
-        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(value.shape, found.shape, strict=True)
-    )
+    pairs = zip(value.shape, found.shape, strict=False)
+    is_other = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+    return len(value.shape) != len(found.shape) or is_other
 
 
-def _write(value: ir.Value, found: Inferred, *, is_output: bool) -> bool:
+def _write(value: ir.Value, found: _Inferred, *, is_output: bool) -> bool:
     """Declare the inferred type and shape; returns whether that changed anything."""
     kind, shape = found.type or value.type, _merged(value.shape, found.shape, is_output=is_output)
-    if kind is None or (kind == value.type and _same(shape, value.shape)):
+    sizes, old = (None if each is None else list(each) for each in (shape, value.shape))
+    if kind is None or (kind == value.type and sizes == old):
         return False  # without a type, a file keeps no shape
     # tensors of equal type share what was inferred, and types are changed in place
     is_plain = isinstance(kind, ir.TensorType)
     value.type = ir.TensorType(kind.dtype, denotation=kind.denotation) if is_plain else copy.deepcopy(kind)
     value.shape = None if shape is None else shape.copy()
     return True
-
-
-def _same(one: ir.Shape | None, other: ir.Shape | None) -> bool:
-    return one == other if one is None or other is None else list(one) == list(other)
 
 
 def _merged(declared: ir.Shape | None, found: ir.Shape | None, *, is_output: bool) -> ir.Shape | None:
@@ -184,43 +179,32 @@ def _size(declared: int | ir.SymbolicDim, found: int | ir.SymbolicDim, *, is_out
 def correct_types(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Correct declared element types that contradict the nodes; of tensors without one, only outputs get a type.
 
-    Inputs of the model and initializers are left as they are declared. Requires: sorted nodes.
-
-    Args:
-        model: The model.
-        facts: What is known of the model as it is now, where that is known already.
+    Inputs of the model and initializers are left as they are declared. Requires: sorted nodes. `facts` are those of the model
+    as it is now, where they are known already.
     """
     changes = Changes()
     facts = Formats(model) if facts is None else facts
-    found, open_ends = facts.found, _outputs_of_functions(facts.flow)
-    for value in _computed(facts.flow):
-        is_open = value.dtype is None and (value in open_ends or not value.is_graph_output())
-        if is_open:
-            continue
-        element = found.element(value)
-        if element is None or element == value.dtype or _is_unscaled_output(value, found):
-            continue
-        was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
-        changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
-        value.type = ir.TensorType(element)
+    for value in _declarable(facts.flow):
+        element = facts.found.element(value)
+        if element is not None and element != value.dtype and not _is_unscaled_output(value, facts.found):
+            was = "it was not declared" if value.dtype is None else f"not {value.dtype.name.lower()}"
+            changes.note(f"tensor {value.name!r}", f"is {element.name.lower()}, {was}")
+            value.type = ir.TensorType(element)
     return changes
+
+
+def _declarable(flow: Flow) -> list[ir.Value]:
+    """The tensors that nodes make, and those that a node hands to its bodies; not those that declare nothing inside a graph."""
+    open_ends = set(chain.from_iterable(function.outputs for function in flow.functions.values()))  # they declare none
+    values = [value for graph in flow.owners for value in graph.inputs]
+    values += [output for node in flow.nodes() for output in node.outputs]
+    return [v for v in values if v.dtype is not None or (v.is_graph_output() and v not in open_ends)]
 
 
 def _is_unscaled_output(value: ir.Value, found: Propagation) -> bool:
     """Whether an output is declared as real and holds integers of an unknown scale: a finding says so, the type stays."""
     is_real_end = value.is_graph_output() and value.dtype == ir.DataType.FLOAT
     return is_real_end and found.element(value) in INTEGERS and not found.fact(value).is_quantized
-
-
-def _outputs_of_functions(flow: Flow) -> set[ir.Value]:
-    """Outputs without a declared type: a function has none."""
-    return {value for function in flow.functions.values() for value in function.outputs}
-
-
-def _computed(flow: Flow) -> list[ir.Value]:
-    """The tensors that nodes make, and those that a node hands to its bodies."""
-    formals = [v for graph in flow.owners for v in graph.inputs]
-    return [*formals, *(o for node in flow.nodes() for o in node.outputs)]
 
 
 _MADE_UP = "unk__"
@@ -236,7 +220,7 @@ GraphKey = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Inferred:
+class _Inferred:
     """Type and shape of one tensor, as far as they follow from the model's inputs.
 
     Attributes:
@@ -261,7 +245,7 @@ def keyed_graphs(graph: ir.Graph) -> Iterator[tuple[GraphKey, ir.Graph]]:
                 waiting += [((*key, (first or "", name)), inner) for name, inner in inside]
 
 
-def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
+def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], _Inferred]:
     """Type and shape of every tensor that a node makes, by graph and name. The nodes must be in order; the model is not changed.
 
     Dialect nodes are followed by their function bodies. Where onnx's inference finds nothing, a tensor has the element type
@@ -278,16 +262,17 @@ def inferred_types(model: ir.Model) -> dict[tuple[GraphKey, str], Inferred]:
             proto = onnx.shape_inference.infer_shapes(proto)
             if _gains_by_contents(proto, graphs):
                 proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    found = _declared(proto, graphs)
-    if _is_incomplete(model, found):
-        _walk(proto, found)
-    return found
+    inferred = _declared(proto, graphs)
+    names = {(k, o.name) for k, graph in keyed_graphs(model.graph) for n in graph for o in n.outputs if o.name}
+    if not names <= inferred.keys():
+        _walk(proto, inferred)
+    return inferred
 
 
-def _declared(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> dict[tuple[GraphKey, str], Inferred]:
+def _declared(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> dict[tuple[GraphKey, str], _Inferred]:
     """Every type and shape that a file declares; tensors of equal type share theirs."""
-    found: dict[tuple[GraphKey, str], Inferred] = {}
-    known: dict[bytes, Inferred] = {}
+    found: dict[tuple[GraphKey, str], _Inferred] = {}
+    known: dict[bytes, _Inferred] = {}
     for key, graph in graphs(proto.graph):
         for info in (*graph.value_info, *graph.output):
             if not _has_elements(info.type):
@@ -308,15 +293,20 @@ def _has_elements(declared: onnx.TypeProto) -> bool:
     return _has_elements(getattr(declared, kind).elem_type)
 
 
-def _read(declared: onnx.TypeProto) -> Inferred:
+def _read(declared: onnx.TypeProto) -> _Inferred:
+    """A type and its shape, without the names of sizes that inference made up.
+
+    A type of undefined elements, which inference writes where it found a shape only, is none.
+    """
     shape = ir.serde.deserialize_type_proto_for_shape(declared)
-    kind = _known(ir.serde.deserialize_type_proto_for_type(declared))
-    return Inferred(kind, None if shape is None else _real(shape))
+    kind = ir.serde.deserialize_type_proto_for_type(declared)
+    sizes = [size if isinstance(size, int) else _named(size) for size in shape or ()]
+    is_known = kind is not None and kind.dtype != ir.DataType.UNDEFINED
+    return _Inferred(kind if is_known else None, None if shape is None else ir.Shape(sizes))
 
 
-def _known(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
-    """A type; None for one of undefined elements, which inference writes where it found a shape only."""
-    return None if kind is not None and kind.dtype == ir.DataType.UNDEFINED else kind
+def _named(size: ir.SymbolicDim) -> str | None:
+    return None if size.value is None or str(size.value).startswith(_MADE_UP) else str(size.value)
 
 
 def _gains_by_contents(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> bool:
@@ -333,7 +323,7 @@ def _gains_by_contents(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> bool:
                 return False
             if value.type.tensor_type.HasField("shape") and all(map(_is_known_size, sizes)):
                 known.add(value.name)
-        has_open = has_open or any(name not in known for node in graph.node for name in node.output)
+        has_open = has_open or any(not known.issuperset(node.output) for node in graph.node)
     return has_open
 
 
@@ -345,16 +335,15 @@ def _with_bodies(model: ir.Model) -> ir.Model | None:
     """A copy whose dialect nodes have function bodies; None without such nodes, or where linger does not know one."""
     if not any(is_quantizing(node) for node in all_nodes(model)):
         return None
-    made = model.clone()
-    for node in all_nodes(made):
-        if _is_known(node.domain, node.op_type) or node.op_identifier() in made.functions:
+    clone = model.clone()
+    for node in all_nodes(clone):
+        if _is_known(node.domain, node.op_type) or node.op_identifier() in clone.functions:
             for output in node.outputs:
                 output.type = output.shape = None
-    try:
-        attach_functions(made, is_for_shapes=True)
-    except LingerError:
-        return None
-    return made
+    with suppress(LingerError):
+        attach_functions(clone, is_for_shapes=True)
+        return clone
+    return None
 
 
 @cache
@@ -365,47 +354,31 @@ def _is_known(domain: str, op_type: str) -> bool:
 def _stubs(places: Iterable[GraphPlace]) -> dict[int, ir.TensorProtocol]:
     """Stand-ins without content for large weights, which decide no shape: so a model of any size can be given to inference."""
     stubs: dict[int, ir.TensorProtocol] = {}
-    for place in places:
-        for value in place.graph.initializers.values():
-            tensor = value.const_value
-            if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes > INLINE_BYTES:
-                shape = ir.Shape(tensor.shape.numpy())
-                stubs[id(tensor)] = ir.ExternalTensor(
-                    "left_out", 0, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or ""
-                )
+    for name, value in (item for place in places for item in place.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes > INLINE_BYTES:
+            shape, size = ir.Shape(tensor.shape.numpy()), tensor.nbytes
+            stubs[id(tensor)] = ir.ExternalTensor("left_out", 0, size, tensor.dtype, shape=shape, name=name)
     return stubs
 
 
 def _forget(proto: onnx.ModelProto, graphs: _ProtoGraphs) -> None:
-    """Drop the declared types of tensors that inference can follow by itself."""
+    """Drop the declared types of tensors that inference can follow by itself: those of known ops, and of calls of functions."""
     functions = {(function.domain, function.name) for function in proto.functions}
     for _, graph in graphs(proto.graph):
-        names = _followed_names(graph, functions)
-        kept = [info for info in graph.value_info if info.name not in names]
+        names: set[str] = set()
+        for node in graph.node:
+            if (node.domain, node.op_type) in functions or _is_known(node.domain, node.op_type):
+                names.update(node.output)
+        others = [info for info in graph.value_info if info.name not in names]
         del graph.value_info[:]
-        graph.value_info.extend(kept)
+        graph.value_info.extend(others)
         for output in graph.output:
             if output.name in names:
                 output.ClearField("type")
 
 
-def _followed_names(graph: onnx.GraphProto, functions: set[tuple[str, str]]) -> set[str]:
-    """The names of the tensors that nodes of known ops, or calls of functions, make."""
-    ops = ((node, (node.domain, node.op_type)) for node in graph.node)
-    return {name for node, op in ops if op in functions or _is_known(*op) for name in node.output}
-
-
-def _is_incomplete(model: ir.Model, found: Mapping[tuple[GraphKey, str], Inferred]) -> bool:
-    return any(
-        (key, output.name) not in found
-        for key, graph in keyed_graphs(model.graph)
-        for node in graph
-        for output in node.outputs
-        if output.name
-    )
-
-
-def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -> None:
+def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], _Inferred]) -> None:
     """Add the element types of tensors of which inference found nothing, where they follow from the ops."""
     typed = ir.from_proto(proto)
     with suppress(LingerError, KeyError):  # as far as it comes
@@ -413,7 +386,7 @@ def _walk(proto: onnx.ModelProto, found: dict[tuple[GraphKey, str], Inferred]) -
     for key, graph in keyed_graphs(typed.graph):
         for value in (output for node in graph for output in node.outputs):
             if value.name and value.type is not None:
-                found.setdefault((key, value.name), Inferred(value.type, None, is_sure=False))
+                found.setdefault((key, value.name), _Inferred(value.type, None, is_sure=False))
 
 
 _ProtoGraphs = Callable[[onnx.GraphProto], Iterable[tuple[GraphKey, onnx.GraphProto]]]
@@ -437,15 +410,3 @@ def _keyed_protos(graph: onnx.GraphProto) -> Iterator[tuple[GraphKey, onnx.Graph
                     waiting.append(((*key, (first, attribute.name)), attribute.g))
                 inner = enumerate(attribute.graphs)
                 waiting += [((*key, (first, f"{attribute.name}[{index}]")), g) for index, g in inner]
-
-
-def _real(shape: ir.Shape) -> ir.Shape:
-    """A shape without the names that inference made up."""
-    return ir.Shape([_real_size(size) for size in shape])
-
-
-def _real_size(size: int | ir.SymbolicDim) -> int | str | None:
-    if isinstance(size, int):
-        return size
-    name = size.value
-    return None if name is None or str(name).startswith(_MADE_UP) else str(name)

@@ -17,7 +17,7 @@ sequence and 0 for those that are fed behind its end, and these are masked as th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,7 @@ import onnx_ir as ir
 from linger.errors import UnsupportedError, UsageError, listing, printable
 from linger.graph.core.nodes import op_of, required_inputs
 from linger.graph.passes.streaming_rules import Latest, Stepper, Unusable
-from linger.graph.passes.streaming_states import State, StateBook, Timed, fixed_sizes, is_constant, prepared
+from linger.graph.passes.streaming_states import State, StateBook, Timed, is_constant, prepared, sizes_of
 from linger.graph.passes.time_axes import Shapes, find_time, is_recurrent
 from linger.graph.passes.well_formed import remove_dead_code, remove_identity
 
@@ -109,90 +109,63 @@ def streamed(
         GraphError: A size of the model is open.
         UnsupportedError: Nodes need the whole sequence; all that were found are named.
     """
-    _require_frames(frames, can_flush=can_flush)
-    made = prepared(model)
-    shapes = fixed_sizes(made)
-    own = _found_pairs(made, shapes) if pairs is None else _checked_pairs(made, shapes, pairs)
-    given = [str(value.name) for value in required_inputs(made) if value.name not in own.values()]
-    axes = {} if frames is None else _time_axes(made, shapes, time, given)
-    returned = _places_without(made, own)
-    stepper = Stepper(StateBook(made), shapes, frames or 1, _length(axes, shapes), _reached(made, set(own.values())))
-    valid = stepper.book.ask_for_validity(stepper.frames) if can_flush else None
+    if frames is None and can_flush:
+        one_step = "a model that is one step already (frames=None) has no frames to flush"
+        raise UsageError(f"can_flush: {one_step}. Leave it out.")
+    if frames is not None and frames < 1:
+        least = "a step has at least one frame; None is for a model that is one step already"
+        raise UsageError(f"frames={frames}: {least}.")
+    step = prepared(model)
+    shapes = sizes_of(step)
+    own = _found_pairs(step, shapes) if pairs is None else _checked_pairs(step, shapes, pairs)
+    given = [str(value.name) for value in required_inputs(step) if value.name not in own.values()]
+    axes = {} if frames is None else _time_axes(step, shapes, time, given)
+    return _streamed(step, shapes, frames or 1, axes, own, given, can_flush=can_flush)
+
+
+def _streamed(
+    model: ir.Model,
+    shapes: Shapes,
+    frames: int,
+    axes: Mapping[str, int],
+    own: Mapping[str, str],
+    inputs: list[str],
+    *,
+    can_flush: bool,
+) -> Streamed:
+    """Make a model that of one step, in place; `own` are the states that it has itself, which are zero at first."""
+    returned = [index for index, value in enumerate(model.graph.outputs) if value.name not in own]
+    types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in model.graph.inputs}
+    stepper = Stepper(StateBook(model), shapes, frames, _length(axes, shapes), _reached(model, set(own.values())))
+    valid = stepper.book.ask_for_validity(frames) if can_flush else None
     _run(stepper, axes)
     outputs = tuple(_finish(stepper, index) for index in returned)
-    remove_identity(made)
-    remove_dead_code(made)
-    states = (*_zero_states(made, shapes, own), *stepper.book.states)
-    return Streamed(made, states, tuple(_input(name, axes, stepper.frames) for name in given), outputs, valid)
-
-
-def _require_frames(frames: int | None, *, can_flush: bool) -> None:
-    if frames is None and can_flush:
-        raise UsageError(
-            "can_flush: a model that is one step already (frames=None) has no frames to flush. Leave it out."
-        )
-    if frames is not None and frames < 1:
-        raise UsageError(
-            f"frames={frames}: a step has at least one frame; None is for a model that is one step already."
-        )
-
-
-def _places_without(model: ir.Model, names: Collection[str]) -> list[int]:
-    """The places of the outputs that have none of these names."""
-    return [index for index, value in enumerate(model.graph.outputs) if value.name not in names]
-
-
-def _input(name: str, axes: Mapping[str, int], frames: int) -> StreamTensor:
-    return StreamTensor(name, axes[name], frames) if name in axes else StreamTensor(name)
-
-
-def _zero_states(model: ir.Model, shapes: Shapes, pairs: Mapping[str, str]) -> list[State]:
-    """The states that the model has itself, which are zero at first."""
-    types = {str(value.name): value.dtype for value in model.graph.inputs}
-    found = []
-    for new, given in pairs.items():
-        element = types[given]
-        assert element is not None  # inputs of a model have types
-        found.append(State(given, new, np.zeros(shapes[given], element.numpy())))
-    return found
+    remove_identity(model)
+    remove_dead_code(model)
+    zeros = [State(state, new, np.zeros(shapes[state], types[state].numpy())) for new, state in own.items()]
+    timed = [StreamTensor(name, axes.get(name), frames if name in axes else 0) for name in inputs]
+    return Streamed(model, (*zeros, *stepper.book.states), tuple(timed), outputs, valid)
 
 
 def _time_axes(model: ir.Model, shapes: Shapes, given: Mapping[str, int] | None, names: list[str]) -> dict[str, int]:
-    """The time axes of the inputs: those that were given, or those that follow from the layers.
-
-    Raises:
-        UsageError: There is none, or an input or axis does not exist.
-    """
-    if given is not None:
-        return _checked_axes(shapes, names, given)
-    found = find_time(model, shapes)
-    axes = {name: found[name] for name in names if name in found}
-    if not axes:
-        raise UsageError(
-            f"no recurrent layer and no Conv1d says which axis of {listing(map(printable, names))} is time. "
-            "Say it, as in time={'x': 1}."
-        )
-    return axes
-
-
-def _checked_axes(shapes: Shapes, names: list[str], given: Mapping[str, int]) -> dict[str, int]:
-    wrong = [f"{name!r}: {axis}" for name, axis in given.items() if not _has_axis(shapes, names, name, axis)]
+    """The time axes of the inputs: those that were given (refused where there are none such), or those that follow from the layers."""
+    if given is None:
+        axes = {name: axis for name, axis in find_time(model, shapes).items() if name in names}
+        if not axes:
+            inputs = listing(map(printable, names))
+            unknown = f"no recurrent layer and no Conv1d says which axis of {inputs} is time"
+            raise UsageError(f"{unknown}. Say it, as in time={{'x': 1}}.")
+        return axes
+    places = {name: range(-len(shapes[name]), len(shapes[name])) for name in names}
+    wrong = [f"{name!r}: {axis}" for name, axis in given.items() if axis not in places.get(name, ())]
     if wrong or not given:
         sizes = listing(f"{printable(name)} {list(shapes[name])}" for name in names)
         raise UsageError(f"time={{{listing(wrong)}}}: expected axes of inputs that are no states: {sizes}.")
     return {name: axis % len(shapes[name]) for name, axis in given.items()}
 
 
-def _has_axis(shapes: Shapes, names: list[str], name: str, axis: int) -> bool:
-    return name in names and -len(shapes[name]) <= axis < len(shapes[name])
-
-
 def _length(axes: Mapping[str, int], shapes: Shapes) -> int:
-    """The frames of the inputs in the whole sequence; 1 where no input has time.
-
-    Raises:
-        UsageError: Inputs have different numbers of frames.
-    """
+    """The frames of the inputs, which have equally many, in the whole sequence; 1 where no input has time."""
     lengths = {name: shapes[name][axis] for name, axis in axes.items()}
     if len(set(lengths.values())) > 1:
         told = listing(f"{printable(name)} {count}" for name, count in lengths.items())
@@ -201,18 +174,11 @@ def _length(axes: Mapping[str, int], shapes: Shapes) -> int:
 
 
 def _checked_pairs(model: ir.Model, shapes: Shapes, pairs: Mapping[str, str]) -> dict[str, str]:
-    """The states that the model is said to have itself, as names of inputs by names of outputs.
-
-    Raises:
-        UsageError: A pair names what does not exist, or tensors of different sizes.
-    """
-    outputs = [str(value.name) for value in model.graph.outputs]
-    inputs = [str(value.name) for value in required_inputs(model)]
-    wrong = [
-        f"{new!r}: {given!r}"
-        for new, given in pairs.items()
-        if new not in outputs or given not in inputs or shapes[new] != shapes[given]
-    ]
+    """The states that the model is said to have itself, as names of inputs by names of outputs, if such tensors exist."""
+    outputs = {str(value.name): shapes[str(value.name)] for value in model.graph.outputs}
+    inputs = {str(value.name): shapes[str(value.name)] for value in required_inputs(model)}
+    known = {(new, given) for new, sizes in outputs.items() for given, size in inputs.items() if sizes == size}
+    wrong = [f"{new!r}: {given!r}" for new, given in pairs.items() if (new, given) not in known]
     if wrong or len(set(pairs.values())) < len(pairs):
         raise UsageError(
             f"pairs={{{listing(wrong)}}}: expected an output and an input of the same sizes each, and every input once. "
@@ -224,52 +190,46 @@ def _checked_pairs(model: ir.Model, shapes: Shapes, pairs: Mapping[str, str]) ->
 def _found_pairs(model: ir.Model, shapes: Shapes) -> dict[str, str]:
     """Inputs that are the first state of recurrent layers, and the outputs that are the last state of the same layers."""
     ends = {str(value.name): _ports_before(value) for value in model.graph.outputs}
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for value in required_inputs(model):
-        ports, given = _ports_behind(value), str(value.name)
-        news = _returning(ports, {new: end for new, end in ends.items() if shapes[new] == shapes[given]})
+        ports, state = _ports_behind(value), str(value.name)
+        news = _returning(ports, {new: end for new, end in ends.items() if shapes[new] == shapes[state]})
         if ports and len(news) == 1:
-            found[news[0]] = given
-    return found
+            pairs[news[0]] = state
+    return pairs
 
 
 def _returning(ports: Ports, ends: Mapping[str, Ports]) -> list[str]:
     """The outputs that return these states; the last frame of a layer's result is its last state, too."""
-    exact = [new for new, end in ends.items() if end == ports]
-    return exact or [
-        new for new, end in ends.items() if {(node, _HIDDEN.get(port, port)) for node, port in end} == ports
-    ]
+    hidden = {new: {(node, _HIDDEN.get(port, port)) for node, port in end} for new, end in ends.items()}
+    return [new for new, end in ends.items() if end == ports] or [new for new in ends if hidden[new] == ports]
 
 
 def _ports_behind(value: ir.Value) -> Ports:
     """The recurrent layers, and which of their states, that a tensor leads to."""
-    found, waiting, seen = set(), [value], {value}
-    while waiting:
-        for node, index in waiting.pop().uses():
+    ports, waiting, known = set(), [value], {value}
+    for current in waiting:  # the list grows while it is walked
+        for node, index in current.uses():
             if is_recurrent(node):
-                found.add((node, op_of(node).form(len(node.inputs))[index]))
-                continue
-            new = [output for output in node.outputs if output not in seen]
-            seen.update(new)
-            waiting += new
-    return found
+                ports.add((node, op_of(node).form(len(node.inputs))[index]))
+            else:
+                waiting += [output for output in node.outputs if output not in known]
+                known.update(node.outputs)
+    return ports
 
 
 def _ports_before(value: ir.Value) -> Ports:
     """The recurrent layers, and which of their states, that a tensor comes from."""
-    found, waiting, seen = set(), [value], {value}
-    while waiting:
-        current = waiting.pop()
+    ports, waiting, known = set(), [value], {value}
+    for current in waiting:  # the list grows while it is walked
         node = current.producer()
-        if node is None:
-            continue
-        if is_recurrent(node):
-            found.add((node, op_of(node).outputs[node.outputs.index(current)]))
-            continue
-        new = [each for each in node.inputs if each is not None and each not in seen]
-        seen.update(new)
-        waiting += new
-    return found
+        if node is not None and is_recurrent(node):
+            ports.add((node, op_of(node).outputs[node.outputs.index(current)]))
+        elif node is not None:
+            inputs = set(filter(None, node.inputs))
+            waiting += inputs - known
+            known |= inputs
+    return ports
 
 
 def _reached(model: ir.Model, names: set[str]) -> set[ir.Value]:
@@ -283,11 +243,7 @@ def _reached(model: ir.Model, names: set[str]) -> set[ir.Value]:
 
 
 def _run(stepper: Stepper, axes: Mapping[str, int]) -> None:
-    """Turn every node into that of one step.
-
-    Raises:
-        UnsupportedError: Nodes need the whole sequence; those behind one that was refused are not looked at.
-    """
+    """Turn every node into that of one step, or refuse all that need the whole sequence; what is behind one is not looked at."""
     model = stepper.book.model
     for value in model.graph.inputs:
         axis = axes.get(str(value.name))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from linger.errors import UnsupportedError, UsageError, printable
 from linger.graph.conversion.node_rewriter import content_of, replace_inputs
-from linger.graph.core.nodes import attributes_of, describe, inner_graphs, inputs_within, is_dialect, op_of
+from linger.graph.core.nodes import attributes_of, describe, inputs_within, is_dialect, op_of
 from linger.graph.core.rewiring import become_identity
 from linger.graph.passes.streaming_states import StateBook, Timed
 from linger.graph.passes.time_axes import WINDOWS, Shapes, carried_axis, find_rule, whole_numbers
@@ -80,30 +80,22 @@ class Stepper:
     kinds: dict[ir.Value, Kind] = field(default_factory=dict)
 
     def take(self, node: ir.Node) -> None:
-        """Make a node the node of one step.
-
-        Raises:
-            UnsupportedError: It needs the whole sequence.
-            UsageError: The step does not have a suitable number of frames.
-        """
+        """Make a node the node of one step; it is refused where it needs the whole sequence, or another number of frames."""
         kinds = [self.kinds[value] for value in inputs_within(node) if value in self.kinds]
-        types = {type(kind) for kind in kinds}
-        _require_usable(node, kinds)
-        if Timed not in types:
-            self._keep(node, Latest() if kinds else None)
-        elif inner_graphs(node) or find_rule(node) is None:
+        types = set(map(type, kinds))
+        for kind in kinds:
+            if isinstance(kind, Unusable):
+                raise UnsupportedError(f"{describe(node)}: {kind.reason}. {_REMEDY}")
+        if Timed not in types:  # it stays as it is
+            self.kinds |= dict.fromkeys(node.outputs, Latest()) if kinds else {}
+            for value in node.outputs:
+                self.resize(value)
+        elif find_rule(node) is None:
             raise self.refusal(node, "it has no streaming form")
         elif Latest in types:
             raise self.refusal(node, "it joins every step with a number that is only known at the end of the sequence")
         else:
             _SPECIAL.get((is_dialect(node), node.op_type), _carry)(self, node)
-
-    def _keep(self, node: ir.Node, kind: Kind | None) -> None:
-        """Leave a node without time as it is."""
-        for value in node.outputs:
-            self.resize(value)
-            if kind is not None:
-                self.kinds[value] = kind
 
     @staticmethod
     def refusal(node: ir.Node, reason: str) -> UnsupportedError:
@@ -111,11 +103,7 @@ class Stepper:
         return UnsupportedError(f"{describe(node)}: {reason}. {_REMEDIES.get(node.op_type, _REMEDY)}")
 
     def data(self, node: ir.Node) -> tuple[ir.Value, Timed]:
-        """The first input of a node, which has time.
-
-        Raises:
-            UnsupportedError: Another input has time.
-        """
+        """The first input of a node, which alone may have time."""
         timed = [i for i, value in enumerate(node.inputs) if value in self.kinds]
         if timed != [0]:
             raise self.refusal(node, "what it is told to do depends on time")
@@ -147,14 +135,12 @@ class Stepper:
     def masked(self, node: ir.Node, value: ir.Value, timed: Timed) -> ir.Value:
         """The tensor with zeros in the place of frames that the whole sequence does not have.
 
-        Raises:
-            UnsupportedError: The caller says where the sequence ends, and this tensor ends elsewhere.
+        Where the caller says how long the sequence is, a tensor that ends elsewhere is refused.
         """
         has_own_end = timed.frames != self.frames or self.shapes[str(value.name)][timed.axis] != self.length
         if self.book.valid is not None and has_own_end:
-            raise self.refusal(
-                node, "it has padding and reads fewer or more frames than the model, so it cannot be flushed"
-            )
+            other_frames = "it has padding and reads fewer or more frames than the model"
+            raise self.refusal(node, f"{other_frames}, so it cannot be flushed")
         return self.book.masked(node, value, timed)
 
     def ends_with_newest(self, value: ir.Value, timed: Timed) -> bool:
@@ -162,22 +148,13 @@ class Stepper:
         whole = self.shapes[str(value.name)][timed.axis]
         return timed.delay == 0 and whole == Fraction(self.length, self.frames) * timed.frames
 
-    def require_newest(self, node: ir.Node, value: ir.Value, timed: Timed) -> None:
-        """Refuse a node that reads the last frame where the stream does not have it.
-
-        Raises:
-            UnsupportedError: The last frame needs padding behind the sequence.
-        """
+    def latest(self, node: ir.Node, value: ir.Value, timed: Timed) -> None:
+        """Note that a node reads the last frame of a tensor; refuse it where that frame needs padding behind the sequence."""
         if not self.ends_with_newest(value, timed):
-            raise self.refusal(
-                node, "it reads the last frame, which a layer before it only has after the end of the sequence"
-            )
-
-
-def _require_usable(node: ir.Node, kinds: Iterable[Kind]) -> None:
-    for kind in kinds:
-        if isinstance(kind, Unusable):
-            raise UnsupportedError(f"{describe(node)}: {kind.reason}. {_REMEDY}")
+            late = "it reads the last frame, which a layer before it only has after the end of the sequence"
+            raise self.refusal(node, late)
+        self.kinds[node.outputs[0]] = Latest()
+        self.resize(node.outputs[0])
 
 
 Operands = dict[int, tuple[ir.Value, Timed]]
@@ -187,7 +164,9 @@ Operands = dict[int, tuple[ir.Value, Timed]]
 def _carry(step: Stepper, node: ir.Node) -> None:
     """A node that treats every frame by itself; operands that come earlier than others wait for them."""
     operands = _operands(step, node)
-    axis = _common_axis(step, node, operands)
+    axis, *others = {carried_axis(node, index, timed.axis, step.shapes) for index, (_, timed) in operands.items()}
+    if axis is None or others:
+        raise step.refusal(node, "it mixes the frames of the sequence")
     _refuse_varying(step, node, axis)
     if len(operands) > 1 or node.op_type not in _KEEP_ZERO:
         operands = {index: step.settled(node, *operand) for index, operand in operands.items()}
@@ -200,32 +179,18 @@ def _carry(step: Stepper, node: ir.Node) -> None:
     step.set(node, Timed(axis, frames.pop(), last))
 
 
-def _common_axis(step: Stepper, node: ir.Node, operands: Operands) -> int:
-    axes = {carried_axis(node, index, timed.axis, step.shapes) for index, (_, timed) in operands.items()}
-    axis = axes.pop()
-    if axis is None or axes:
-        raise step.refusal(node, "it mixes the frames of the sequence")
-    return axis
-
-
-def _operands(step: Stepper, node: ir.Node) -> Operands:
-    found: Operands = {}
-    for index, value in enumerate(node.inputs):
-        kind = None if value is None else step.kinds.get(value)
-        if value is not None and isinstance(kind, Timed):
-            found[index] = value, kind
-    return found
-
-
 def _refuse_varying(step: Stepper, node: ir.Node, axis: int) -> None:
     """Refuse an operand that is the same in every sequence, but has another number for each frame."""
     for index, value in enumerate(node.inputs):
-        if value is None or value in step.kinds or str(value.name) not in step.shapes:
-            continue
-        sizes = step.shapes[str(value.name)]
+        sizes = () if value in step.kinds else step.shapes.get(str(value and value.name), ())
         if any(n > 1 and carried_axis(node, index, i, step.shapes) == axis for i, n in enumerate(sizes)):
-            name = printable(str(value.name))
+            name = printable(str(value and value.name))
             raise step.refusal(node, f"its operand {name} has numbers of its own for each frame of the whole sequence")
+
+
+def _operands(step: Stepper, node: ir.Node) -> Operands:
+    kinds = [(index, value, step.kinds.get(value)) for index, value in enumerate(node.inputs) if value is not None]
+    return {index: (value, kind) for index, value, kind in kinds if isinstance(kind, Timed)}
 
 
 @dataclass(frozen=True)
@@ -265,10 +230,8 @@ def _slide(step: Stepper, node: ir.Node) -> None:
     if timed.frames % window.stride:
         needed = Fraction(timed.frames, step.frames)
         multiple = (needed.denominator * window.stride) // math.gcd(needed.numerator, window.stride)
-        raise UsageError(
-            f"frames={step.frames}: {describe(node)} moves by {window.stride} frames and gets {timed.frames} in one step. "
-            f"Choose a multiple of {multiple}."
-        )
+        moves = f"{describe(node)} moves by {window.stride} frames and gets {timed.frames} in one step"
+        raise UsageError(f"frames={step.frames}: {moves}. Choose a multiple of {multiple}.")
     history, delay = window.placed(timed.delay)
     if (timed.delay > 0 and window.padding) or (step.book.valid is not None and window.padding_behind):
         x = step.masked(node, x, timed)
@@ -278,7 +241,10 @@ def _slide(step: Stepper, node: ir.Node) -> None:
     if read < history + timed.frames:
         joined = step.book.cut(node, joined, timed.axis, (0, read), f"{node.outputs[0].name}.read")
     node.replace_input_with(0, joined)
-    _set_pads(node, place)
+    if "pads" in node.attributes:  # no padding along time
+        pads = list(node.attributes["pads"].as_ints())
+        pads[place] = pads[place + len(pads) // 2] = 0
+        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
     return step.set(node, Timed(timed.axis, count, delay))
 
 
@@ -293,15 +259,6 @@ def _window_of(step: Stepper, node: ir.Node, place: int) -> _Window:
     return _Window((kernel - 1) * dilation + 1, stride, begin, end)
 
 
-def _set_pads(node: ir.Node, place: int) -> None:
-    """Take the padding along one spatial axis away."""
-    attribute = node.attributes.get("pads")
-    if attribute is not None:
-        pads = list(attribute.as_ints())
-        pads[place] = pads[place + len(pads) // 2] = 0
-        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
-
-
 def _recur(step: Stepper, node: ir.Node) -> None:
     """A recurrent layer: it begins with the state that it left behind in the step before."""
     op, settings = op_of(node), attributes_of(node, op_of(node))
@@ -309,7 +266,7 @@ def _recur(step: Stepper, node: ir.Node) -> None:
     if not settings["go_forward"]:
         raise step.refusal(node, "it begins at the end of the sequence (a bidirectional layer, perhaps)")
     given = dict(zip(op.form(len(node.inputs)), node.inputs, strict=True))
-    _require_whole_lengths(step, node, given.get("lengths"), timed)
+    _require_whole_lengths(step, node, given.get("lengths"), step.shapes[str(x.name)][timed.axis])
     batch = step.shapes[str(x.name)][1 - timed.axis]
     zeros = np.zeros((1, batch, settings["hidden_size"]), np.float32)
     initial = {letter: _initial_state(step, node, given.get(letter), zeros) for letter in op.real_inputs}
@@ -337,16 +294,11 @@ def _require_zero_states(step: Stepper, node: ir.Node, initial: dict[str, Any]) 
         raise step.refusal(node, "its state has 32 bits, and its frames come late (a layer before it looks ahead)")
 
 
-def _require_whole_lengths(step: Stepper, node: ir.Node, lengths: ir.Value | None, timed: Timed) -> None:
-    if lengths is None:
-        return
-    content, x = content_of(lengths), node.inputs[0]
-    assert x is not None
-    if content is None or (content != step.shapes[str(x.name)][timed.axis]).any():
-        raise step.refusal(
-            node,
-            "it has the lengths of sequences as an input; a stream ends when no more steps are run, so export without them",
-        )
+def _require_whole_lengths(step: Stepper, node: ir.Node, lengths: ir.Value | None, count: int) -> None:
+    content = content_of(lengths)
+    if lengths is not None and (content is None or (content != count).any()):
+        end = "a stream ends when no more steps are run, so export without them"
+        raise step.refusal(node, f"it has the lengths of sequences as an input; {end}")
 
 
 def _initial_state(step: Stepper, node: ir.Node, given: ir.Value | None, zeros: Any) -> Any:
@@ -357,11 +309,8 @@ def _initial_state(step: Stepper, node: ir.Node, given: ir.Value | None, zeros: 
         return None
     content = content_of(given)
     if content is None:
-        raise step.refusal(
-            node,
-            f"its first state is {printable(str(given.name))}, and the model does not return its last state, or `pairs` does not "
-            "name both",
-        )
+        last = "the model does not return its last state, or `pairs` does not name both"
+        raise step.refusal(node, f"its first state is {printable(str(given.name))}, and {last}")
     return content.astype(np.float32)
 
 
@@ -392,28 +341,25 @@ def _begun(step: Stepper, node: ir.Node, timed: Timed) -> ir.Value:
 def _pad(step: Stepper, node: ir.Node) -> None:
     """Padding: zeros in front make the frames of the stream early, zeros behind come after its end."""
     x, timed = step.data(node)
-    pads = whole_numbers(node, "pads", 1)
-    if pads is None or len(pads) != 2 * len(step.shapes[str(x.name)]) or len(node.inputs) > _PAD_INPUTS:
-        raise step.refusal(node, "how far it pads is not constant, or said for some axes only")
-    begin, other = pads[timed.axis], timed.axis + len(pads) // 2
-    _require_zeros(step, node, (begin, pads[other]))
-    if (timed.delay > 0 and begin > 0) or (step.book.valid is not None and pads[other] > 0):
-        _require_integers(step, node, x)
+    pads = _pads(step, node, len(step.shapes[str(x.name)]))
+    begin, end = pads[timed.axis], pads[timed.axis + len(pads) // 2]
+    if (begin or end) and not _pads_with_zeros(node):
+        raise step.refusal(node, "it pads time with other numbers than zero")
+    if (timed.delay > 0 and begin > 0) or (step.book.valid is not None and end > 0):
+        if x.dtype is None or not x.dtype.is_integer():
+            raise step.refusal(node, "it pads real numbers that come late (a layer before it looks ahead)")
         x = step.masked(node, x, timed)
-    pads[timed.axis] = pads[other] = 0
+    pads[timed.axis] = pads[timed.axis + len(pads) // 2] = 0
     node.replace_input_with(0, x)
     _write_pads(step, node, x, pads)
     step.set(node, Timed(timed.axis, timed.frames, timed.delay - begin))
 
 
-def _require_zeros(step: Stepper, node: ir.Node, padding: tuple[int, int]) -> None:
-    if any(padding) and not _pads_with_zeros(node):
-        raise step.refusal(node, "it pads time with other numbers than zero")
-
-
-def _require_integers(step: Stepper, node: ir.Node, x: ir.Value) -> None:
-    if x.dtype is None or not x.dtype.is_integer():
-        raise step.refusal(node, "it pads real numbers that come late (a layer before it looks ahead)")
+def _pads(step: Stepper, node: ir.Node, rank: int) -> list[int]:
+    pads = whole_numbers(node, "pads", 1)
+    if pads is None or len(pads) != 2 * rank or len(node.inputs) > _PAD_INPUTS:
+        raise step.refusal(node, "how far it pads is not constant, or said for some axes only")
+    return pads
 
 
 def _write_pads(step: Stepper, node: ir.Node, x: ir.Value, pads: list[int]) -> None:
@@ -434,13 +380,17 @@ def _pads_with_zeros(node: ir.Node) -> bool:
 
 
 def _slice(step: Stepper, node: ir.Node) -> None:
-    """Leaving out the first frames makes the stream late; the last frames are left out by running fewer steps."""
+    """Leaving out the first frames makes the stream late; the last frames are left out by running fewer steps.
+
+    A Slice that takes the last frame of the sequence takes the newest one of the step.
+    """
     x, timed = step.data(node)
     size, cuts = step.shapes[str(x.name)][timed.axis], _cuts(step, node)
     start, stop, stride = cuts.pop(timed.axis, (0, size, 1))
     places = range(size)[start:stop:stride]
     if size > 1 and list(places) == [size - 1]:
-        return _take_newest(step, node, {**cuts, timed.axis: (timed.frames - 1, timed.frames, 1)})
+        step.latest(node, x, timed)
+        return _write_slice(step, node, {**cuts, timed.axis: (timed.frames - 1, timed.frames, 1)})
     if stride != 1 or not places:
         raise step.refusal(node, "it takes only some frames of the sequence")
     _write_slice(step, node, cuts)
@@ -465,28 +415,17 @@ def _cuts(step: Stepper, node: ir.Node) -> Cuts:
 
 def _write_slice(step: Stepper, node: ir.Node, cuts: Cuts) -> None:
     """Let a Slice cut these axes; one that cuts none becomes an Identity."""
-    x, _ = step.data(node)
+    x, title = step.data(node)[0], node.outputs[0].name
     if not cuts:
         return become_identity(node, x)
     starts, ends, strides = ([cut[i] for cut in cuts.values()] for i in range(3))
-    columns = {"starts": starts, "ends": ends, "axes": list(cuts)}
+    columns = {"starts": starts, "ends": ends, "axes": list(cuts), "steps": strides}
     if "starts" in node.attributes:
-        for name, numbers in columns.items():
-            node.attributes[name] = ir.AttrInt64s(name, numbers)
+        for name in ("starts", "ends", "axes"):
+            node.attributes[name] = ir.AttrInt64s(name, columns[name])
         return None
-    columns["steps"] = strides
-    title = node.outputs[0].name
-    made = [step.book.constant(np.array(numbers, np.int64), f"{title}.{key}") for key, numbers in columns.items()]
-    return replace_inputs(node, [x, *made])
-
-
-def _take_newest(step: Stepper, node: ir.Node, cuts: Cuts) -> None:
-    """A Slice that takes the last frame of the sequence takes the newest one of the step."""
-    x, timed = step.data(node)
-    step.require_newest(node, x, timed)
-    _write_slice(step, node, cuts)
-    step.kinds[node.outputs[0]] = Latest()
-    step.resize(node.outputs[0])
+    bounds = [step.book.constant(np.array(numbers, np.int64), f"{title}.{key}") for key, numbers in columns.items()]
+    return replace_inputs(node, [x, *bounds])
 
 
 def _select(step: Stepper, node: ir.Node) -> None:
@@ -495,15 +434,12 @@ def _select(step: Stepper, node: ir.Node) -> None:
     axis = node.attributes.get_int("axis", 0) % len(step.shapes[str(x.name)])
     if axis != timed.axis:
         return _carry(step, node)
-    places = content_of(node.inputs[1])
-    size = step.shapes[str(x.name)][axis]
+    places, size = content_of(node.inputs[1]), step.shapes[str(x.name)][axis]
     if places is None or places.size != 1 or int(places.reshape(-1)[0]) % size != size - 1:
         raise step.refusal(node, "it takes certain frames of the sequence")
-    step.require_newest(node, x, timed)
     newest = np.full(places.shape, timed.frames - 1, places.dtype)
-    node.replace_input_with(1, step.book.constant(newest, f"{node.outputs[0].name}.newest"))
-    step.kinds[node.outputs[0]] = Latest()
-    return step.resize(node.outputs[0])
+    step.latest(node, x, timed)
+    return node.replace_input_with(1, step.book.constant(newest, f"{node.outputs[0].name}.newest"))
 
 
 def _reshape(step: Stepper, node: ir.Node) -> None:

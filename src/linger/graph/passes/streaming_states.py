@@ -15,21 +15,22 @@ from onnx.reference import ReferenceEvaluator
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import GraphError, listing, printable
-from linger.graph.core.nodes import (
-    all_nodes,
-    inner_graphs,
-    inputs_within,
-    is_dialect,
-    is_dialect_domain,
-    opset_of,
-    tensor_names,
-)
+from linger.graph.core.nodes import inner_graphs, inputs_within, opset_of, tensor_names
+from linger.graph.core.rewiring import is_used
 from linger.graph.core.tensor_types import constant_tensor
 from linger.graph.files.model_io import copied
 from linger.graph.formats.propagation import propagate
-from linger.graph.lowering.bodies import Shape, bring_to_normal_form, known_tensors
+from linger.graph.lowering.bodies import (
+    Shape,
+    bring_to_normal_form,
+    constant_value,
+    dialect_nodes,
+    drop_bodies,
+    known_tensors,
+    shape_of,
+)
 from linger.graph.lowering.inline_functions import inline_functions
-from linger.graph.passes.constants import fix_shapes
+from linger.graph.passes.constants import fix_shapes, fixed_sizes
 from linger.graph.passes.time_axes import Shapes, is_recurrent
 from linger.graph.passes.well_formed import remove_dead_code
 
@@ -53,45 +54,31 @@ def prepared(model: ir.Model) -> ir.Model:
 
 def _use_plain_domain(model: ir.Model) -> None:
     """Take the bodies of dialect nodes away: a step has other sizes and forms, for which whoever writes a file makes new ones."""
-    for node in [node for node in all_nodes(model) if is_dialect(node)]:
+    for node in dialect_nodes(model):
         node.domain = DOMAIN
-    for key in [key for key in model.functions if is_dialect_domain(key[0])]:
-        del model.functions[key]
-    imports = model.graph.opset_imports
-    for domain in [domain for domain in imports if is_dialect_domain(domain)]:
-        del imports[domain]
-    imports[DOMAIN] = DOMAIN_VERSION
+    drop_bodies(model)
+    model.graph.opset_imports[DOMAIN] = DOMAIN_VERSION
 
 
 def _fold_constants(model: ir.Model) -> None:
     """Replace what standard nodes compute of constants alone: paddings and bounds that an exporter has put together."""
-    nodes = _constant_nodes(model)
-    wanted = [
-        value
-        for node in nodes
-        for value in node.outputs
-        if not value.is_graph_output() and not set(value.consumers()) <= nodes.keys()
-    ]
-    for value, content in zip(wanted, _computed(nodes, wanted, opset_of(model)), strict=True):
-        made = ir.Value(name=f"{value.name}.folded", const_value=ir.tensor(content), shape=ir.Shape(content.shape))
-        made.type = ir.TensorType(ir.DataType.from_numpy(content.dtype))
-        model.graph.register_initializer(made)
-        value.replace_all_uses_with(made)
-
-
-def _constant_nodes(model: ir.Model) -> dict[ir.Node, None]:
-    """The standard nodes that read constants, or each other, alone."""
-    found: dict[ir.Node, None] = {}
+    nodes: dict[ir.Node, None] = {}  # those that read constants, or each other, alone
     for node in model.graph:
-        if not node.domain and node.op_type != "Constant" and _has_constants(node, found):
-            found[node] = None
-    return found
+        if _has_constants(node, nodes):
+            nodes[node] = None
+    inner = [value for node in nodes for value in node.outputs if not value.is_graph_output()]
+    ends = [value for value in inner if not nodes.keys() >= set(value.consumers())]
+    for value, content in zip(ends, _computed(nodes, ends, opset_of(model)), strict=True):
+        folded = constant_value(f"{value.name}.folded", content)
+        model.graph.register_initializer(folded)
+        value.replace_all_uses_with(folded)
 
 
 def _has_constants(node: ir.Node, computed: Mapping[ir.Node, None]) -> bool:
+    if node.domain or node.op_type == "Constant" or inner_graphs(node):
+        return False
     values = inputs_within(node)
-    is_known = all(is_constant(value) or value.producer() in computed for value in values)
-    return bool(values) and is_known and not inner_graphs(node)
+    return bool(values) and all(is_constant(value) or value.producer() in computed for value in values)
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -99,60 +86,48 @@ def is_constant(value: ir.Value) -> bool:
     return not value.is_graph_input() and constant_tensor(value) is not None
 
 
-def _computed(nodes: Iterable[ir.Node], wanted: Sequence[ir.Value], opset: int) -> list[Any]:
+def _computed(nodes: Iterable[ir.Node], ends: Sequence[ir.Value], opset: int) -> list[Any]:
     """The content of tensors that these nodes compute of constants."""
-    if not wanted:
+    if not ends:
         return []
-    given = _contents(nodes)
-    graph = onnx.GraphProto(name="constants", node=[ir.to_proto(node) for node in nodes])
-    graph.input.extend(onnx.ValueInfoProto(name=name) for name in given)
-    graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in wanted)
+    tensors = {str(x.name): constant_tensor(x) for node in nodes for x in filter(None, node.inputs)}
+    contents = {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
+    graph = onnx.GraphProto(name="constants", node=map(ir.to_proto, nodes))
+    graph.input.extend(onnx.ValueInfoProto(name=name) for name in contents)
+    graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in ends)
     proto = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph, opset_import=[onnx.OperatorSetIdProto(version=opset)])
-    results: Any = ReferenceEvaluator(proto).run(None, given)
-    return [np.asarray(result) for result in results]
+    results: Any = ReferenceEvaluator(proto).run(None, contents)
+    return list(map(np.asarray, results))
 
 
-def _contents(nodes: Iterable[ir.Node]) -> dict[str, Any]:
-    """The constants that nodes read, by name."""
-    values = {value for node in nodes for value in node.inputs if value is not None}
-    tensors = {str(value.name): constant_tensor(value) for value in values}
-    return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
-
-
-def fixed_sizes(model: ir.Model) -> Shapes:
-    """The sizes of every tensor that is used.
-
-    Raises:
-        GraphError: Some are open.
-    """
+def sizes_of(model: ir.Model) -> Shapes:
+    """The sizes of every tensor that is used; a GraphError names those that are open."""
     shapes = known_tensors(model).shapes
     if _unknown(model, shapes):
         shapes = _with_states(model, shapes)
     unknown = _unknown(model, shapes)
     if unknown:
-        told = listing(map(printable, unknown))
-        raise GraphError(f"{told}: sizes are open or not known. Export the model with fixed sizes.")
-    return {name: tuple(n or 0 for n in shape) for name, shape in shapes.items() if None not in shape}
+        names = listing(map(printable, unknown))
+        raise GraphError(f"{names}: sizes are open or not known. Export the model with fixed sizes.")
+    return fixed_sizes(shapes)
 
 
 def _unknown(model: ir.Model, shapes: dict[str, Shape]) -> list[str]:
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
-    used = [str(value.name) for value in values if value.name and (value.uses() or value.is_graph_output())]
+    used = [str(value.name) for value in values if value.name and is_used(value)]
     return [name for name in used if None in shapes.get(name, (None,))]
 
 
 def _with_states(model: ir.Model, shapes: dict[str, Shape]) -> dict[str, Shape]:
     """Shapes that are known with those of the last states of recurrent layers, which inference does not see in their bodies."""
     copy = copied(model)
-    for node in [node for node in copy.graph if is_recurrent(node)]:
-        x = node.inputs[0]
-        sizes = () if x is None else shapes.get(str(x.name), ())
+    for node in filter(is_recurrent, list(copy.graph)):
+        sizes = shape_of(node.inputs[0], shapes)
         is_batch_first = node.attributes.get_int("batch_first", 0)
-        for output in node.outputs[1:]:
-            if len(sizes) == 0 or not output.name:
-                continue
+        for output in [output for output in node.outputs[1:] if output.name and sizes]:
             stand_in = ir.Value(name=output.name, type=ir.TensorType(ir.DataType.FLOAT))
-            stand_in.shape = ir.Shape([1, sizes[1 - is_batch_first], node.attributes.get_int("hidden_size", 0)])
+            batch = (sizes or (None, None))[1 - is_batch_first]
+            stand_in.shape = ir.Shape([1, batch, node.attributes.get_int("hidden_size", 0)])
             output.name = f"{output.name}.replaced"
             output.replace_all_uses_with(stand_in, replace_graph_outputs=True)
             copy.graph.inputs.append(stand_in)
@@ -218,12 +193,7 @@ class StateBook:
 
     def constant(self, content: NDArray[Any], name: str) -> ir.Value:
         """A new initializer."""
-        value = ir.Value(
-            name=self._names.choose(name),
-            type=ir.TensorType(ir.DataType.from_numpy(content.dtype)),
-            shape=ir.Shape(content.shape),
-            const_value=ir.tensor(content),
-        )
+        value = constant_value(self._names.choose(name), content)
         self.model.graph.register_initializer(value)
         return value
 
@@ -250,11 +220,8 @@ class StateBook:
 
     def add(self, initial: NDArray[Any], name: str) -> ir.Value:
         """A new state's input; `renew` says what its new content is."""
-        value = ir.Value(
-            name=self._names.choose(f"{name}.state"),
-            type=ir.TensorType(ir.DataType.from_numpy(initial.dtype)),
-            shape=ir.Shape(initial.shape),
-        )
+        kind, shape = ir.TensorType(ir.DataType.from_numpy(initial.dtype)), ir.Shape(initial.shape)
+        value = ir.Value(name=self._names.choose(f"{name}.state"), type=kind, shape=shape)
         self.model.graph.inputs.append(value)
         return value
 
@@ -271,31 +238,25 @@ class StateBook:
         start, end = bounds
         if self._has_bounds_as_inputs:
             numbers = [self.constant(np.array([n], np.int64), f"{name}.bound") for n in (start, end, axis)]
-            made = self.node(before, "Slice", [x, *numbers], name)
+            part = self.node(before, "Slice", [x, *numbers], name)
         else:
-            made = self.node(before, "Slice", [x], name, starts=[start], ends=[end], axes=[axis])
-        made.shape = resized(x, axis, end - start)
-        return made
+            part = self.node(before, "Slice", [x], name, starts=[start], ends=[end], axes=[axis])
+        part.shape = resized(x, axis, end - start)
+        return part
 
     def with_history(self, before: ir.Node | None, x: ir.Value, timed: Timed, count: int) -> ir.Value:
         """A tensor behind its last `count` frames of earlier steps, which are zeros at first."""
-        if count == 0:
-            return x
         key = ("history", x, count)
-        if key not in self._made:
-            self._made[key] = self._remember(before, x, timed, count)
-        return self._made[key]
-
-    def _remember(self, before: ir.Node | None, x: ir.Value, timed: Timed, count: int) -> ir.Value:
-        assert x.dtype is not None  # the normal form has typed every tensor
-        shape = resized(x, timed.axis, count)
-        initial = np.zeros(shape.numpy(), x.dtype.numpy())
-        state = self.add(initial, str(x.name))
-        joined = self.node(before, "Concat", [state, x], f"{x.name}.joined", axis=timed.axis)
-        joined.shape = resized(x, timed.axis, count + timed.frames)
-        bounds = (timed.frames, timed.frames + count)
-        self.renew(state, self.cut(before, joined, timed.axis, bounds, f"{state.name}.next"), initial)
-        return joined
+        if count and key not in self._made:
+            assert x.dtype is not None  # the normal form has typed every tensor
+            initial = np.zeros(resized(x, timed.axis, count).numpy(), x.dtype.numpy())
+            state = self.add(initial, str(x.name))
+            joined = self.node(before, "Concat", [state, x], f"{x.name}.joined", axis=timed.axis)
+            joined.shape = resized(x, timed.axis, count + timed.frames)
+            bounds = (timed.frames, timed.frames + count)
+            self.renew(state, self.cut(before, joined, timed.axis, bounds, f"{state.name}.next"), initial)
+            self._made[key] = joined
+        return self._made[key] if count else x
 
     def delayed(self, before: ir.Node | None, x: ir.Value, timed: Timed, count: int) -> tuple[ir.Value, Timed]:
         """A tensor whose frames come `count` frames later; zeros come first."""
@@ -315,9 +276,18 @@ class StateBook:
         """
         key = ("masked", x)
         if key not in self._made:
-            mask = self.mask(before, timed, x)
-            self._made[key] = self._product(before, x, mask, self._scales.get(x) or 1.0)
+            assert x.dtype is not None  # the normal form has typed every tensor
+            mask, bits = self.mask(before, timed, x), int(x.dtype.itemsize * 8)
+            self._made[key] = self._product(before, x, mask, f"{x.name}.masked", self._scales.get(x) or 1.0, bits)
         return self._made[key]
+
+    def _product(
+        self, before: ir.Node | None, x: ir.Value, mask: ir.Value, name: str, scale: float, bits: int
+    ) -> ir.Value:
+        scales = {"scale_x": scale, "scale_y": 1.0, "scale_o": scale}
+        product = self.node(before, f"{DOMAIN}.iqMul", [x, mask], name, **scales, o_bits=bits)
+        product.shape = x.shape
+        return product
 
     def mask(self, before: ir.Node, timed: Timed, like: ir.Value) -> ir.Value:
         """One for every frame of a tensor that the whole sequence has too, zero for the others; sizes beside time are 1."""
@@ -345,22 +315,12 @@ class StateBook:
         wide.type, wide.shape = ir.TensorType(like.dtype), ir.Shape(sizes)
         return wide
 
-    def _product(self, before: ir.Node, x: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
-        assert x.dtype is not None
-        scales = {"scale_x": scale, "scale_y": 1.0, "scale_o": scale}
-        bits = int(x.dtype.itemsize * 8)
-        made = self.node(before, f"{DOMAIN}.iqMul", [x, mask], f"{x.name}.masked", **scales, o_bits=bits)
-        made.shape = x.shape
-        return made
-
     def cleared(self, before: ir.Node | None, real: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
         """A real state of 16 bits at a scale, or zeros where the mask, which holds one number, is zero."""
         quantized = self.node(before, f"{DOMAIN}.Quant", [real], f"{real.name}.whole", data_bits=16, scale_x=scale)
         quantized.type, quantized.shape = ir.TensorType(ir.DataType.INT16), real.shape
-        scales = {"scale_x": scale, "scale_y": 1.0, "scale_o": scale}
-        kept = self.node(before, f"{DOMAIN}.iqMul", [quantized, mask], f"{real.name}.kept", **scales, o_bits=16)
-        kept.shape = real.shape
-        result = self.node(before, f"{DOMAIN}.Dequant", [kept], f"{real.name}.next", scale_o=scale)
+        product = self._product(before, quantized, mask, f"{real.name}.kept", scale, 16)
+        result = self.node(before, f"{DOMAIN}.Dequant", [product], f"{real.name}.next", scale_o=scale)
         result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), real.shape
         return result
 

@@ -41,24 +41,39 @@ def remove_dead_code(model: ir.Model) -> Changes:
     compute; so do nodes that decide which kernels ONNX Runtime chooses for those whose results they read
     (`dead_code_findings` lists them). Leaves: inputs and outputs of every graph, also initializers that are inputs.
     """
-    changes = Changes()
-    found = all_graphs(model)
-    needed = needed_nodes(model, found)
-    needed = with_makers(needed, _deciding(model, found, needed))
-    alive = [place for place in found if place.owner is None or place.owner in needed]
-    for place in alive:
-        dead = [node for node in place.graph if node not in needed]
+    changes, places = Changes(), all_graphs(model)
+    needed = needed_nodes(model, places)
+    needed = with_makers(needed, _deciding(model, places, needed))
+    alive = [place.graph for place in places if place.owner is None or place.owner in needed]
+    for graph in alive:
+        dead = [node for node in graph if node not in needed]
         for node in dead:
             changes.note(describe(node), "removed: nobody uses its results")
         remove_nodes(dead)
-    _drop_initializers(alive, changes)
-    _drop_functions(model, changes)
+    for graph in alive:
+        _drop_initializers(graph, changes)
+    if model.functions:
+        _drop_functions(model, changes)
     return changes
 
 
-def _deciding(model: ir.Model, found: list[GraphPlace], needed: set[ir.Node]) -> list[ir.Node]:
+def _drop_functions(model: ir.Model, changes: Changes) -> None:
+    called = called_functions(all_nodes(model), model.functions)
+    for identifier in [i for i in model.functions if i not in called]:
+        del model.functions[identifier]
+        changes.note(f"{identifier[0]}::{identifier[1]}", "function removed: nobody calls it")
+
+
+def _drop_initializers(graph: ir.Graph, changes: Changes) -> None:
+    for name, value in tuple(graph.initializers.items()):
+        if not is_used(value) and not value.is_graph_input():
+            del graph.initializers[name]
+            changes.note(name, "initializer removed: nobody uses it")
+
+
+def _deciding(model: ir.Model, places: list[GraphPlace], needed: set[ir.Node]) -> list[ir.Node]:
     """Nodes that nobody needs, but which decide how ONNX Runtime computes others, and the nodes behind them."""
-    dead = dict.fromkeys(node for place in found for node in place.graph if node not in needed)
+    dead = dict.fromkeys(node for place in places for node in place.graph if node not in needed)
     gone: set[ir.Node] = set()
     while dead:
         deciding = _held(dead, needed, ByteFusing(model, gone))
@@ -82,28 +97,10 @@ def _held(dead: Iterable[ir.Node], needed: set[ir.Node], fusing: ByteFusing) -> 
 
 def dead_code_findings(model: ir.Model) -> tuple[Finding, ...]:
     """Nodes that lead nowhere and stay all the same, as notes."""
-    found = all_graphs(model)
-    return tuple(
-        Finding(NOTE, describe(node), f"nobody uses its results, and it stays: {OTHER_NUMBERS}", _BY_HAND)
-        for node in _deciding(model, found, needed_nodes(model, found))
-    )
-
-
-def _drop_initializers(found: list[GraphPlace], changes: Changes) -> None:
-    for place in found:
-        for name, value in tuple(place.graph.initializers.items()):
-            if not is_used(value) and not value.is_graph_input():
-                del place.graph.initializers[name]
-                changes.note(name, "initializer removed: nobody uses it")
-
-
-def _drop_functions(model: ir.Model, changes: Changes) -> None:
-    if not model.functions:
-        return
-    called = called_functions(all_nodes(model), model.functions)
-    for identifier in [i for i in model.functions if i not in called]:
-        del model.functions[identifier]
-        changes.note(f"{identifier[0]}::{identifier[1]}", "function removed: nobody calls it")
+    places = all_graphs(model)
+    deciding = _deciding(model, places, needed_nodes(model, places))
+    reason = f"nobody uses its results, and it stays: {OTHER_NUMBERS}"
+    return tuple(Finding(NOTE, describe(node), reason, _BY_HAND) for node in deciding)
 
 
 def remove_identity(model: ir.Model) -> Changes:
@@ -169,36 +166,30 @@ def name_nodes(model: ir.Model) -> Changes:
         groups.setdefault(place.function, []).append(place)
     for function, group in groups.items():
         namer = _TensorNamer(group, changes)
-        taken, seen = Names(node.name for place in group for node in place.graph if node.name), set[str]()
         for place in group:  # outer graphs first
             namer.name_tensors_of(place)
-        if function is not None and is_quantizing_domain(function.domain):
-            continue
-        for place in group:
-            _name_nodes_of(place, seen, taken, changes)
+        if function is None or not is_quantizing_domain(function.domain):
+            _name_nodes_of(group, changes)
     return changes
 
 
-def _name_nodes_of(place: GraphPlace, seen: set[str], taken: Names, changes: Changes) -> None:
-    """Name the nodes of one graph; `seen` are names of nodes before them."""
-    nameless = []
-    for node in place.graph:
-        name = node.name
-        if not name or name in seen:
-            node.name = taken.choose(_name_by_output(node))
-            if name:
-                changes.note(node.name, f"was called {name}, as another node is")
-            else:
-                nameless.append(node.name)
+def _name_nodes_of(group: list[GraphPlace], changes: Changes) -> None:
+    """Name the nodes of the main graph and the graphs inside it, or of a function."""
+    taken, before = Names(node.name for place in group for node in place.graph if node.name), {"", None}
+    for place in group:
+        nameless = []
+        for node in place.graph:
             name = node.name
-        seen.add(name)
-    if nameless:
-        changes.note(place.name, f"nodes without a name called {listing(nameless, limit=_SHOWN)}")
-
-
-def _name_by_output(node: ir.Node) -> str:
-    first = next((output.name for output in node.outputs if output.name), None)
-    return f"{node.op_type}_{first}" if first else node.op_type
+            if name in before:
+                first = [output.name for output in node.outputs if output.name][:1]
+                node.name = taken.choose("_".join([node.op_type, *first]))
+                if name:
+                    changes.note(node.name, f"was called {name}, as another node is")
+                else:
+                    nameless.append(node.name)
+            before.add(node.name)
+        if nameless:
+            changes.note(place.name, f"nodes without a name called {listing(nameless, limit=_SHOWN)}")
 
 
 class _TensorNamer:
@@ -265,19 +256,36 @@ def fix_versions(model: ir.Model) -> Changes:
         GraphError: The standard opset is missing, and no version fits all ops.
     """
     changes = Changes()
-    found = all_graphs(model)
-    main = [place for place in found if place.function is None]
-    called = {function.domain for function in model.functions.values()}
-    inside = _domains(place for place in found if place.function is not None)
-    _fix_imports(model.graph.opset_imports, "", main, called | inside, model, changes)
-    for function in model.functions.values():
-        own = [place for place in found if place.function is function]
+    groups: dict[ir.Function | None, list[GraphPlace]] = {None: [], **{f: [] for f in model.functions.values()}}
+    for place in all_graphs(model):
+        groups[place.function].append(place)
+    main = groups.pop(None)
+    called = {
+        domain
+        for function, own in groups.items()
+        if function is not None
+        for domain in (function.domain, *_domains(own))
+    }
+    _fix_imports(model.graph.opset_imports, "", main, called, model, changes)
+    for function, own in groups.items():
+        assert function is not None  # the main graph is out
         _fix_imports(function.opset_imports, f"{function.domain}::{function.name}", own, set(), model, changes)
     needed = _needed_ir_version(model, main)
     if (model.ir_version or 0) < needed:
         changes.note("ir_version", f"raised from {model.ir_version} to {needed}")
         model.ir_version = needed
     return changes
+
+
+def _needed_ir_version(model: ir.Model, main: list[GraphPlace]) -> int:
+    opset = model.graph.opset_imports[""]
+    needed = [_IR_VERSIONS[bisect_right(_OPSETS, opset) - 1]]
+    if model.functions:
+        needed.append(_IR_FOR_FUNCTIONS)
+    if any(not value.is_graph_input() for value in model.graph.initializers.values()):
+        needed.append(_IR_FOR_OWN_INITIALIZERS)
+    types = {value.dtype for place in main for value in defined_in(place.graph)}
+    return max(*needed, *(_IR_FOR_TYPES.get(dtype, 0) for dtype in types if dtype is not None), 0)
 
 
 def _fix_imports(
@@ -316,22 +324,6 @@ def _version(domain: str, own: list[GraphPlace], where: str, model: ir.Model) ->
     return _FIRST_VERSION
 
 
-def _needed_ir_version(model: ir.Model, main: list[GraphPlace]) -> int:
-    opset = model.graph.opset_imports[""]
-    needed = [_IR_VERSIONS[bisect_right(_OPSETS, opset) - 1]]
-    if model.functions:
-        needed.append(_IR_FOR_FUNCTIONS)
-    if any(not value.is_graph_input() for value in model.graph.initializers.values()):
-        needed.append(_IR_FOR_OWN_INITIALIZERS)
-    needed += [_IR_FOR_TYPES[dtype] for dtype in _types(main) if dtype in _IR_FOR_TYPES]
-    return max(needed)
-
-
-def _types(main: Iterable[GraphPlace]) -> set[ir.DataType]:
-    """The element types of the tensors of some graphs."""
-    return {value.dtype for place in main for value in defined_in(place.graph) if value.dtype is not None}
-
-
 _LOWEST = {"": 7}
 """Below opset 7, binary ops broadcast by attributes and runtimes refuse the file."""
 
@@ -348,9 +340,10 @@ def lowest_opset(nodes: Iterable[ir.Node], domain: str) -> int:
     forms: dict[_Form, ir.Node] = {}
     for node in nodes:
         forms.setdefault(_form(node), node)
-    versions = range(_LOWEST.get(domain, 1), _newest(domain) + 1)
+    history = (s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
+    newest = max(history, default=1) if domain else int(onnx.defs.onnx_opset_version())
     best: list[ir.Node] = list(forms.values())
-    for version in versions:
+    for version in range(_LOWEST.get(domain, 1), newest + 1):
         wrong = [node for form, node in forms.items() if not _fits(form, domain, version)]
         if not wrong:
             return version
@@ -359,12 +352,6 @@ def lowest_opset(nodes: Iterable[ir.Node], domain: str) -> int:
         f"the model imports no version of the domain {domain!r}, and no version has all of its ops as they are used: "
         f"{listing(describe(node) for node in best)} would not fit. Name the opset that the file was written for."
     )
-
-
-def _newest(domain: str) -> int:
-    if not domain:
-        return int(onnx.defs.onnx_opset_version())
-    return max((s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain), default=1)
 
 
 def _form(node: ir.Node) -> _Form:
@@ -386,20 +373,12 @@ def _fits(form: _Form, domain: str, version: int) -> bool:
     return _attributes_fit(schema, dict(attributes)) and _types_fit(schema, types)
 
 
-def _attributes_fit(schema: OpSchema, given: dict[str, str]) -> bool:
-    known = schema.attributes
-    if any(a.required and name not in given for name, a in known.items()):
-        return False
-    return all(name in known and _kind(known[name]) == kind for name, kind in given.items())
-
-
-def _kind(attribute: OpSchema.Attribute) -> str:
-    return str(attribute.type).rpartition(".")[2]
+def _attributes_fit(schema: OpSchema, stated: dict[str, str]) -> bool:
+    kinds = {name: str(attribute.type).rpartition(".")[2] for name, attribute in schema.attributes.items()}
+    required = {name for name, attribute in schema.attributes.items() if attribute.required}
+    return required <= stated.keys() and stated.items() <= kinds.items()
 
 
 def _types_fit(schema: OpSchema, types: tuple[str, ...]) -> bool:
-    formals = [formal_input(schema, index) for index in range(len(types))]
-    return all(
-        not name or formal is None or f"tensor({name})" in formal.types
-        for name, formal in zip(types, formals, strict=True)
-    )
+    formals = [(name, formal_input(schema, index)) for index, name in enumerate(types) if name]
+    return all(formal is None or f"tensor({name})" in formal.types for name, formal in formals)

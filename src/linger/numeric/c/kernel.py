@@ -43,7 +43,7 @@ from linger.numeric.c.nodes import (
     size_of,
     storage_type,
 )
-from linger.numeric.c.products import Accumulators, CProducts
+from linger.numeric.c.products import CProducts
 from linger.numeric.c.scope import Draft, Scope
 from linger.numeric.c.views import (
     Entries,
@@ -218,11 +218,10 @@ class CKernel(CProducts):
     Args:
         draft: The function being written.
         scope: Where its statements go.
-        accumulators: The functions that write sums; those of `linger.numeric.c.products` if not given.
     """
 
-    def __init__(self, draft: Draft, scope: Scope, accumulators: Accumulators | None = None) -> None:
-        super().__init__(draft, accumulators or Accumulators())
+    def __init__(self, draft: Draft, scope: Scope) -> None:
+        super().__init__(draft)
         self._scope = scope
 
     def table(self, values: Sequence[int]) -> Value:

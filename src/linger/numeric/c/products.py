@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
@@ -36,7 +36,6 @@ from linger.numeric.c.nodes import (
     times,
     walk,
 )
-from linger.numeric.c.scope import Draft
 from linger.numeric.c.views import Accumulate, Fixed, Found, Number, Rungs, Total, Value, View, Window
 from linger.numeric.fixed import ceil_pads
 from linger.numeric.kernel import Ints, Steps, TransposedSteps
@@ -206,31 +205,8 @@ def largest_of_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
     return largest
 
 
-@dataclass(frozen=True)
-class Accumulators:
-    """The functions that write the accumulating primitives; tests plant a fault in one by giving another."""
-
-    sum_line: Accumulate = sum_line
-    largest_of_line: Accumulate = largest_of_line
-    multiply_rows: Accumulate = multiply_rows
-    multiply_matrices: Accumulate = multiply_matrices
-    convolve: Accumulate = convolve
-    convolve_transposed: Accumulate = convolve_transposed
-    sum_window: Accumulate = sum_window
-    largest_of_window: Accumulate = largest_of_window
-
-
 class CProducts(CArithmetic):
-    """Everything that adds up many elements, or looks for the largest of them.
-
-    Args:
-        draft: The function being written.
-        accumulators: The functions that write the sums.
-    """
-
-    def __init__(self, draft: Draft, accumulators: Accumulators) -> None:
-        super().__init__(draft)
-        self._write = accumulators
+    """Everything that adds up many elements, or looks for the largest of them."""
 
     # along one axis
     def sum_along(self, x: Value, axis: int) -> Value:
@@ -244,14 +220,14 @@ class CProducts(CArithmetic):
         reach = sums(node.interval, count)
         result = (count * node.interval[0], count * node.interval[1])
         least = max(result[0], _sum_with_largest(node, axis))
-        rule = Total(self._write.sum_line, (least, result[1]), hull([reach, result]), axis=axis)
+        rule = Total(sum_line, (least, result[1]), hull([reach, result]), axis=axis)
         return self._reduced(number, Node(rule, (node,), _without(node.shape, axis)))
 
     def max_along(self, x: Value, axis: int) -> Value:
         number, node, axis = self._line(x, axis)
         if node.shape[axis] == 0:
             raise self.refuse("the largest of no numbers is asked for")
-        rule = Total(self._write.largest_of_line, node.interval, node.interval, axis=axis, is_largest=True)
+        rule = Total(largest_of_line, node.interval, node.interval, axis=axis, is_largest=True)
         return self._reduced(number, Node(rule, (node,), _without(node.shape, axis)))
 
     def _line(self, x: Value, axis: int) -> tuple[Number, Node, int]:
@@ -295,7 +271,7 @@ class CProducts(CArithmetic):
         offset = [] if b is None else [self._operand(b)]
         rows = _content(right)
         reach = _reach(left.interval, right, rows, right.shape[1], offset)
-        return self._total(self._write.multiply_rows, [left, right, *offset], (*left.shape[:-1], right.shape[0]), reach)
+        return self._total(multiply_rows, [left, right, *offset], (*left.shape[:-1], right.shape[0]), reach)
 
     def matmul(self, x: Value, y: Value) -> Value:
         left, right = self._operand(x), self._operand(y)
@@ -305,9 +281,7 @@ class CProducts(CArithmetic):
         columns = None if known is None else np.swapaxes(known, -1, -2).reshape(-1, right.shape[-2])
         reach = _reach(left.interval, right, columns, right.shape[-2], [])
         leading = broadcast(left.shape[:-2], right.shape[:-2]) if len(left.shape) + len(right.shape) > 4 else ()
-        return self._total(
-            self._write.multiply_matrices, [left, right], (*leading, left.shape[-2], right.shape[-1]), reach
-        )
+        return self._total(multiply_matrices, [left, right], (*leading, left.shape[-2], right.shape[-1]), reach)
 
     def conv1d(self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Value:
         left, right = steps["pads"]
@@ -333,7 +307,7 @@ class CProducts(CArithmetic):
         rows = None if known is None else known.reshape(right.shape[0], -1)
         reach = _reach(left.interval, right, rows, size_of(right.shape[1:]), offset)
         shape = (left.shape[0], right.shape[0], *_windows(left.shape[2:], window)[0 if has_rows else 1 :])
-        return self._total(self._write.convolve, [left, right, *offset], shape, reach, window)
+        return self._total(convolve, [left, right, *offset], shape, reach, window)
 
     def conv_transpose2d(
         self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
@@ -358,14 +332,14 @@ class CProducts(CArithmetic):
             for i in (0, 1)
         ]
         shape = (left.shape[0], group * outside, *sides)
-        return self._total(self._write.convolve_transposed, [left, right, *offset], shape, reach, window)
+        return self._total(convolve_transposed, [left, right, *offset], shape, reach, window)
 
     # windows
     def window_sum(self, x: Value, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> Value:
         node = self._operand(x)
         window = Window(kernel_shape, strides, pads, (1, 1))
         shape = (*node.shape[:2], *_windows(node.shape[2:], window))
-        return self._total(self._write.sum_window, [node], shape, sums(node.interval, size_of(kernel_shape)), window)
+        return self._total(sum_window, [node], shape, sums(node.interval, size_of(kernel_shape)), window)
 
     def max_pool2d(
         self, x: Value, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
@@ -378,7 +352,7 @@ class CProducts(CArithmetic):
         shape = (*node.shape[:2], *_windows(node.shape[2:], window))
         smallest = RANGES[number.ctype or "int32_t"][0]
         reach = hull([node.interval, (smallest, smallest)])
-        made = self._total(self._write.largest_of_window, [node], shape, reach, window)
+        made = self._total(largest_of_window, [node], shape, reach, window)
         return replace(made, ctype=number.ctype)
 
 

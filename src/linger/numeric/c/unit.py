@@ -21,7 +21,6 @@ from linger.errors import UsageError
 from linger.numeric.c import rules
 from linger.numeric.c.kernel import OFFSET_BITS, SLOPE_BITS, CKernel
 from linger.numeric.c.nodes import FLOAT, RANGES, Array, Buffer, Node, Shape, Tables, Target, size_of, walk
-from linger.numeric.c.products import Accumulators
 from linger.numeric.c.scope import PROOF, Draft, Scope
 from linger.numeric.c.tiled_windows import write_tiles
 from linger.numeric.c.views import Fixed, Number, Real, Value
@@ -215,15 +214,12 @@ class Unit:
     """A translation unit: functions with the tables and helpers that they share.
 
     Args:
-        accumulators: Other versions of the sums, see `linger.numeric.c.products`.
         is_tiled: Sums call the functions of `linger_dots.h` and its neighbors, many elements at a time.
         is_static: The functions are seen in their own file only.
     """
 
-    def __init__(
-        self, accumulators: Accumulators | None = None, *, is_tiled: bool = False, is_static: bool = False
-    ) -> None:
-        self._accumulators, self._is_static = accumulators, is_static
+    def __init__(self, *, is_tiled: bool = False, is_static: bool = False) -> None:
+        self._is_static = is_static
         self.tables = Tables()
         """The constant arrays that the functions read."""
         self._tiles = write_tiles if is_tiled else None
@@ -268,7 +264,7 @@ class Unit:
             raise UsageError(f"{name!r}: the file has a function of this name. Choose another one.")
         draft = Draft(title, self.tables, self._tiles)
         scope = Scope(draft, 1)
-        kernel = CKernel(draft, scope, self._accumulators)
+        kernel = CKernel(draft, scope)
         given = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
         results = body(kernel, *map(_value, given), **attributes)
         several = results if isinstance(results, tuple) else (results,)

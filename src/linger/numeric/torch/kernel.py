@@ -76,16 +76,10 @@ def plan_product(
     total = float(per_channel.sum(-1).max())
     if total + offset < FLOAT32_EXACT:
         return SplitPlan(1)
-    parts = _parts_needed(per_channel, min(MAX_PARTS, wide.shape[1]))
-    return SplitPlan(parts, is_bias_apart=parts > 0)
-
-
-def _parts_needed(per_channel: Tensor, most: int) -> int:
-    """Into how many parts the input channels are split, so that float32 holds the sum of each; 0: more than `most`."""
-    for parts in range(1, most + 1):
+    for parts in range(1, min(MAX_PARTS, wide.shape[1]) + 1):
         if max(float(part.sum(-1).max()) for part in per_channel.chunk(parts, dim=-1)) < FLOAT32_EXACT:
-            return parts
-    return 0
+            return SplitPlan(parts, is_bias_apart=True)
+    return SplitPlan(0)
 
 
 def _by_output(weight: Tensor, transposed_groups: int | None) -> Tensor:
@@ -135,9 +129,9 @@ def run_product(
         transposed_groups = group if is_transposed else None
         chunks = _chunks(weight, plan, transposed_groups)
         weights = parts or [_taps(weight, chosen, transposed_groups) for chosen in chunks]
-        inputs = (_inputs(x, chosen, sum(map(len, chunks)), group, axis) for chosen in chunks)
+        inputs = (_picked(x, axis, chosen, sum(map(len, chunks)), group) for chosen in chunks)
         total = reduce(torch.add, (product(*pair, None).double() for pair in zip(inputs, weights, strict=True)))
-    return total if bias is None else total + _along(bias.double(), axis, total.dim())
+    return total if bias is None else total + bias.double().reshape(-1, *[1] * (total.dim() - 1 - axis % total.dim()))
 
 
 def _as_type(t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -164,30 +158,19 @@ def _chunks(weight: Tensor, plan: SplitPlan, transposed_groups: int | None) -> S
     return [range(first, min(first + size, channels)) for first in range(0, channels, size)]
 
 
-def _picked(chosen: range, channels: int, group: int, device: torch.device) -> Tensor:
-    """The places of some of a group's input channels, in every group."""
-    first = torch.arange(chosen.start, chosen.stop, device=device)
-    return torch.cat([first + g * channels for g in range(group)])
-
-
-def _inputs(x: Tensor, chosen: range, channels: int, group: int, axis: int) -> Tensor:
-    """Some input channels, the same of every group, of x."""
+def _picked(t: Tensor, axis: int, chosen: range, channels: int, group: int) -> Tensor:
+    """Some input channels along an axis, the same of every group, which has so many."""
     if group == 1:
-        return x.narrow(axis, chosen.start, len(chosen))
-    return x.index_select(axis, _picked(chosen, channels, group, x.device))
+        return t.narrow(axis, chosen.start, len(chosen))
+    first = torch.arange(chosen.start, chosen.stop, device=t.device)
+    return t.index_select(axis, torch.cat([first + g * channels for g in range(group)]))
 
 
 def _taps(weight: Tensor, chosen: range, transposed_groups: int | None) -> Tensor:
     """The weights of some input channels, the same of every group."""
-    if transposed_groups is None or transposed_groups == 1:
-        return weight.narrow(1 if transposed_groups is None else 0, chosen.start, len(chosen))
-    channels = weight.shape[0] // transposed_groups
-    return weight.index_select(0, _picked(chosen, channels, transposed_groups, weight.device))
-
-
-def _along(bias: Tensor, axis: int, rank: int) -> Tensor:
-    """One number per channel, in the shape that broadcasts along an axis."""
-    return bias.reshape(-1, *([1] * (rank - 1 - axis % rank)))
+    if transposed_groups is None:
+        return weight.narrow(1, chosen.start, len(chosen))
+    return _picked(weight, 0, chosen, weight.shape[0] // transposed_groups, transposed_groups)
 
 
 INTEGER_TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}

@@ -141,7 +141,7 @@ MOST_BLOCKS = 4
 """Products of at most so many blocks of that size are numpy's; torch does larger ones, with its own threads."""
 
 
-class NumpySteps:
+class _NumpySteps:
     """Steps on arrays of numpy. Numbers are not NaN: the caller has looked."""
 
     add: ClassVar[Any] = staticmethod(np.add)
@@ -204,8 +204,8 @@ class NumpySteps:
         table.take(places, None, out, "clip")
 
 
-class TorchSteps:
-    """Steps on tensors; numbers may be NaN, because nobody reads them back from their device."""
+class _TorchSteps:
+    """The same on tensors; numbers may be NaN, because nobody reads them back from their device."""
 
     add: ClassVar[Any] = staticmethod(torch.add)
     multiply: ClassVar[Any] = staticmethod(torch.mul)
@@ -219,7 +219,6 @@ class TorchSteps:
 
     @staticmethod
     def view(tensor: Tensor) -> Array:
-        """The tensor itself."""
         return tensor
 
     @staticmethod
@@ -235,35 +234,31 @@ class TorchSteps:
             out.copy_(torch.bmm(state.to(self._weight.dtype), self._weight))
 
     def add_product(self, total: Tensor, state: Tensor) -> None:
-        """`product`, added to a total."""
         total.baddbmm_(state, self._weight)
 
     @staticmethod
     def multiply_add(addend: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
-        """a·b + addend; `out` is not the addend."""
         torch.addcmul(addend, a, b, out=out)
 
     @staticmethod
     def limit(x: Tensor, low: Any, high: Any) -> None:
-        """Limit numbers in place."""
         x.clamp_(low, high)
 
     @staticmethod
     def look_up(table: Tensor, values: Tensor, places: Tensor, out: Tensor) -> None:
-        """The entries at values, rounded toward zero to `places`; what lies outside of the table takes its ends."""
         places.copy_(values).clamp_(0, len(table) - 1)  # NaN becomes one of them, too
         torch.index_select(table, 0, places.view(-1), out=out.view(-1))
 
 
-Steps = NumpySteps | TorchSteps
+Steps = _NumpySteps | _TorchSteps
 
 
 def steps_for(state: Tensor, weight: Tensor, *, is_on_device: bool = False) -> Steps:
     """The cheaper arithmetic for states [D, B, K] that each step multiplies with a weight [D, K, N]."""
     is_large = state[..., 0].numel() * max(weight.shape[1:]) > LARGEST_STEP
     if is_on_device or is_large or not state.is_cpu:
-        return TorchSteps(weight)
-    return NumpySteps(weight, state)
+        return _TorchSteps(weight)
+    return _NumpySteps(weight, state)
 
 
 def quiet() -> AbstractContextManager[None]:

@@ -38,7 +38,7 @@ from linger.quantization.core.calibration_parts import (
 )
 from linger.quantization.core.methods import Plan, apply_ranges, check_patterns, find_ranges, uncounted
 from linger.quantization.core.observation import CALIBRATION, Calibration, Counter, Histogram, histograms_of
-from linger.quantization.core.quantized import QuantizedBase, quantized_ranges, ranges_of
+from linger.quantization.core.quantized import QuantizedBase, layers_of, quantized_ranges, ranges_of
 from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import Runtime, is_in_group, required_runtime, scope_of
 from linger.quantization.core.stored import Kind
@@ -46,8 +46,7 @@ from linger.quantization.core.stored import Kind
 Counts = list[tuple[Range, Histogram]]
 """What was counted for ranges."""
 
-_MODEL = ""
-"""The label of the only model of a file."""
+_MODEL = ""  # the label of the only model of a file
 
 AnyPath = str | os.PathLike[str]
 
@@ -92,10 +91,11 @@ def calibration(
     >>> with linger.calibration("mse", layers={"0.x": "percentile:99.9"}):
     ...     _ = model(torch.rand(8, 4))
     """
-    is_open = all(given is None for given in (method, inputs, weights, outputs))
+    is_open = all(each is None for each in (method, inputs, weights, outputs))
     method = "max" if method is None else method
-    plan = Plan.read("calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers)
-    plan = replace(plan, is_open=is_open)
+    plan = Plan.read(
+        "calibration", method, inputs=inputs, weights=weights, outputs=outputs, layers=layers, is_open=is_open
+    )
     is_group = is_in_group() and torch.distributed.get_world_size() > 1
     with _block(plan, _Group(plan) if is_group else None) as seen:
         yield
@@ -106,7 +106,7 @@ def calibration(
 @contextmanager
 def local_calibration() -> Iterator[None]:
     """`calibration()` of this process alone, whatever group it belongs to, for functions that only look at their own data."""
-    with _block(replace(Plan.read("calibration", "max"), is_open=True), None) as seen:
+    with _block(Plan.read("calibration", "max", is_open=True), None) as seen:
         yield
     for sentence in seen.findings():
         warnings.warn(sentence, stacklevel=3)
@@ -183,11 +183,7 @@ def _block(plan: Plan, group: _Group | None) -> Iterator[Calibration]:
 
 
 def _counts(seen: Calibration, backup: _Backup) -> Counts:
-    """What was counted in the block, with the ranges before it.
-
-    Raises:
-        UsageError: There is NaN or infinity in it.
-    """
+    """What was counted in the block, with the ranges before it; NaN or infinity in it is a `UsageError`."""
     counted: list[tuple[Range, Counter]] = seen.counted
     histograms = histograms_of([counter for _, counter in counted])
     if wrong := [f"{r.layer.path}.{r.name}" for (r, _), h in zip(counted, histograms, strict=True) if not h.is_finite]:
@@ -235,8 +231,7 @@ def real_copy(model: nn.Module) -> nn.Module:
 
 # ranges as they were, so that a calibration that fails changes nothing
 _OF_LAYER = ("input_range", "beyond", "floor")
-_OF_RANGE = ("histogram", "width", "bound", "method")
-"""What a pass changes beside buffers."""
+_OF_RANGE = ("histogram", "width", "bound", "method")  # what a pass changes beside buffers
 
 
 @dataclass(frozen=True)
@@ -255,6 +250,17 @@ class _Before:
         parameters = [each.learned.parameter for each in layer.learned_ranges]
         return cls(buffers, attributes, ranges, [(p, p.detach().clone()) for p in parameters])
 
+    def restore(self, layer: QuantizedBase) -> None:
+        """Undo what passes have changed."""
+        layer.put_buffers(self.buffers, {})
+        for name in _OF_LAYER:
+            layer.__dict__.pop(name, None)
+        layer.__dict__.update(self.attributes)
+        for each, attributes in self.ranges.items():
+            each.__dict__.update(attributes)
+        for parameter, value in self.learned:
+            parameter.detach().copy_(value)  # in place: an optimizer may hold it
+
 
 @dataclass
 class _Backup:
@@ -267,7 +273,7 @@ class _Backup:
 
     models: list[nn.Module] = field(default_factory=list)
     first_seen: Callable[[nn.Module], None] | None = None
-    _layers: dict[QuantizedBase, _Before] = field(default_factory=dict)
+    _layers: dict[nn.Module, _Before] = field(default_factory=dict)
 
     def keep(self, model: nn.Module) -> None:
         """Copy what a pass of this model may change."""
@@ -276,31 +282,22 @@ class _Backup:
         self.models.append(model)
         if self.first_seen is not None:
             self.first_seen(model)
-        for layer in model.modules():
-            if isinstance(layer, QuantizedBase) and layer not in self._layers:
-                self._layers[layer] = _Before.of(layer)
+        for layer in layers_of(model).values():
+            self._layers.setdefault(layer, _Before.of(layer))
 
     def restore(self) -> None:
         """Undo what passes have changed; layers of functions that they made are removed."""
-        for layer, before in self._layers.items():
-            layer.put_buffers(before.buffers, {})
-            for name in _OF_LAYER:
-                layer.__dict__.pop(name, None)
-            layer.__dict__.update(before.attributes)
-            for each, attributes in before.ranges.items():
-                each.__dict__.update(attributes)
-            for parameter, value in before.learned:
-                parameter.detach().copy_(value)  # in place: an optimizer may hold it
         for model in self.models:
-            for module in list(model.modules()):
-                for name, child in list(module.named_children()):
-                    if isinstance(child, QuantizedBase) and child not in self._layers:
-                        delattr(module, name)
+            for path, layer in layers_of(model).items():
+                if layer in self._layers:
+                    self._layers[layer].restore(layer)
+                else:
+                    parent, _, name = path.rpartition(".")
+                    delattr(model.get_submodule(parent), name)
 
     def ranges_before(self, ranges: list[Range]) -> list[float]:
         """Ranges as they were; 0 where there was none. A device is asked once."""
-        known: dict[Any, Any] = {layer: before.buffers for layer, before in self._layers.items()}
-        before = [known.get(r.layer, {}).get(r.running.key) for r in ranges]
+        before = [self._layers[r.layer].buffers.get(r.running.key) if r.layer in self._layers else None for r in ranges]
         filled = [r.running.buffer.new_zeros(1) if b is None else b for r, b in zip(ranges, before, strict=True)]
         numbers = torch.cat([buffer.to(filled[0].device) for buffer in filled]).tolist() if filled else []
         return [number if math.isfinite(number) and number > ZEROS else 0.0 for number in numbers]
@@ -396,11 +393,7 @@ def _counted_before(model: nn.Module) -> str:
 
 
 def _exchange(own: Parts) -> list[Parts]:
-    """What every process says, by its rank; the group's time limit holds.
-
-    Raises:
-        UsageError: A process has ended, does not come in time, or has another linger.
-    """
+    """What every process says, by its rank; a `UsageError` where one has ended, is late, or has another linger."""
     distributed = torch.distributed
     said: list[Any] = [None] * distributed.get_world_size()
     try:
@@ -536,11 +529,7 @@ def merge_statistics(
 
 
 def _read_all(model: nn.Module, paths: Sequence[AnyPath]) -> list[Parts]:
-    """The content of all files, in an order of their own, so that nothing depends on the caller's.
-
-    Raises:
-        UsageError: There is none, or some cannot be merged: all of them.
-    """
+    """The content of all files, in an order of their own; a `UsageError` names those that cannot be merged."""
     if not paths:
         raise UsageError("merge_statistics: no file was given. Give the files that save_statistics has written.")
     own, wrong = describe(model), []

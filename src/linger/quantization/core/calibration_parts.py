@@ -214,9 +214,7 @@ def _install_range(layer: QuantizedBase, own: Range, merged: PartialRange) -> No
 # which model it is
 _DIGITS = 16
 _SETTINGS = ("geometry", "limited_to", "padding_mode", "batch_first")
-_UNREAD = "num_batches_tracked"
-"""Counts the steps of training; no pass of an evaluation reads it."""
-
+_UNREAD = "num_batches_tracked"  # counts the steps of training; no pass of an evaluation reads it
 _OF_RANGES = ("running", "scale", "threshold", "step", "bits")
 """What a layer keeps of each range: numbers, and parameters that follow them."""
 
@@ -353,11 +351,7 @@ def _checksum(first: bytes, body: bytes) -> bytes:
 
 
 def decode(content: bytes) -> Parts:
-    """Parts from bytes.
-
-    Raises:
-        UnreadableError: The bytes are foreign, damaged or of another format.
-    """
+    """Parts from bytes; an `UnreadableError` where these are foreign, damaged or of another format."""
     first, _, rest = content.partition(b"\n")
     match = _FIRST_LINE.fullmatch(first)
     if match is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,10 @@ PREFIXES = {"tqt": "threshold_", "lsq": "step_"}
 """Method → what the name of the parameter begins with; the name of the range follows."""
 
 _LARGEST = 2.0**100
-_SMALLEST = 2.0**-100
-"""Ranges stay between these two: far from those that count as zero, and within float32."""
-
+_SMALLEST = 2.0**-100  # ranges stay between these two: far from those that count as zero, and within float32
 _USUAL_BITS = 8
 
-_MIDDLE = 0.5
-"""Of the ranges that give one scale, in powers of two: as far from the next scale as from the one before."""
+_MIDDLE = 0.5  # of the ranges that give one scale, in powers of two: as far from the next scale as from the one before
 
 
 class _LearnedRange:
@@ -62,8 +59,7 @@ class _LearnedRange:
     @property
     def parameter(self) -> nn.Parameter:
         """What the optimizer learns."""
-        found: nn.Parameter = getattr(self.range.layer, self.key)
-        return found
+        return cast(nn.Parameter, getattr(self.range.layer, self.key))
 
     def remove(self) -> None:
         """Take the parameter from the layer; the range stays."""
@@ -106,11 +102,7 @@ class _LearnedRange:
 
     # from the parameter to the range
     def follow(self, now: Pass) -> None:
-        """Let the range be what the parameter says.
-
-        Raises:
-            UsageError: The parameter is no number.
-        """
+        """Let the range be what the parameter says; a `UsageError` where that is no number."""
         # calibration looks for a range of its own; a trace must not read, and follows a pass with these values
         if now.calibration is not None or now.is_exporting or torch._C._is_tracing():  # noqa: SLF001 - torch.jit hides it from mypy
             return
@@ -175,7 +167,7 @@ class _LearnedRange:
         **how: Any,
     ) -> Tensor:
         """`learn_grid` of a tensor that was rounded by this range; `how` are fields of its `Grid`."""
-        wanted = scale_for_range(self.range.value(now, self._source), bits)
+        unbounded = scale_for_range(self.range.value(now, self._source), bits)
         per_step: Scale = 1.0
         if self.method == "lsq":
             size, is_negative = self._top / limits(bits)[1], self.parameter.detach() < 0.0
@@ -183,7 +175,7 @@ class _LearnedRange:
         # each process has its part of the batch, but all of the weights
         is_split = now.is_shared and not self.range.is_of_weights
         count = torch.distributed.get_world_size() if is_split else 1
-        grid = Grid(scale, bits, wanted, self.method == "tqt", per_step, processes=count, **how)
+        grid = Grid(scale, bits, unbounded, self.method == "tqt", per_step, processes=count, **how)
         return learn_grid(rounded, self.parameter, real, grid, factor)
 
 

@@ -32,14 +32,9 @@ _Function = TypeVar("_Function", bound=Method)
 
 _registry: dict[str, Method] = {}
 
-_MOST_CLIPPED = 12
-"""The finest scale that `mse` and `kl` try, in steps of two from the scale of the largest magnitude."""
-
-_FINE_BINS = 2048
-"""Equal bins into which `kl` divides each range."""
-
-_ALMOST_NONE = 1e-9
-"""A share of numbers that `kl` takes for one of zero, whose logarithm is not finite."""
+_MOST_CLIPPED = 12  # the finest scale that `mse` and `kl` try, in steps of two from the scale of the largest magnitude
+_FINE_BINS = 2048  # equal bins into which `kl` divides each range
+_ALMOST_NONE = 1e-9  # A share of numbers that `kl` takes for one of zero, whose logarithm is not finite
 
 
 def calibration_method(name: str) -> Callable[[_Function], _Function]:
@@ -91,8 +86,7 @@ class Choice:
     def range_of(self, bins: Bins, bits: int, where: str) -> float:
         """The range that the method finds; never larger than the largest magnitude, which needs no more.
 
-        Raises:
-            UsageError: It returned no number, or a negative one.
+        What is no number from 0 on is a `UsageError`.
         """
         if not len(bins.counts) or bins.largest == 0.0:
             return 0.0
@@ -224,12 +218,12 @@ def _evenly(bins: Bins, reaches: Sequence[float]) -> Iterator[Numbers]:
 
 def _divergence(shares: Numbers, levels: int) -> float:
     """From the distribution with what lies beyond in its last bin to what rounding to so many levels leaves of the rest."""
-    kept, count = shares[:-1], len(shares) - 1
-    target = kept.copy()
+    inside, count = shares[:-1], len(shares) - 1
+    target = inside.copy()
     target[-1] += shares[-1]
     level = np.arange(count) * min(levels, count) // count
     is_used = target > 0.0
-    sums, sizes = np.bincount(level, kept), np.bincount(level, is_used)
+    sums, sizes = np.bincount(level, inside), np.bincount(level, is_used)
     rounded = np.where(is_used, (sums / np.maximum(sizes, 1.0))[level], 0.0)
     if not target.sum() or not rounded.sum():
         return math.inf
@@ -275,17 +269,14 @@ class Plan:
         weights: str | None = None,
         outputs: str | None = None,
         layers: Mapping[str, str] | None = None,
+        is_open: bool = False,
     ) -> Plan:
-        """The plan that a user's arguments ask for.
-
-        Raises:
-            UsageError: A method is unknown.
-        """
+        """The plan that a user's arguments ask for; a method that is unknown is a `UsageError`."""
         own = {Kind.INPUT: inputs, Kind.WEIGHT: weights, Kind.OUTPUT: outputs}
         names = {kind: method if name is None else name for kind, name in own.items()}
         names[Kind.WEIGHT] = None if weights is None and method == MAX else names[Kind.WEIGHT]
         kinds = {kind: None if name is None else Choice(name, where) for kind, name in names.items()}
-        return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()})
+        return cls(where, kinds, {p: Choice(name, where) for p, name in (layers or {}).items()}, is_open)
 
     @property
     def written(self) -> dict[str, str | None]:
@@ -310,12 +301,8 @@ def fits(range_: Range, pattern: str) -> bool:
 
 
 def check_patterns(where: str, patterns: Iterable[str], ranges: Mapping[str, Range]) -> None:
-    """Refuse patterns that fit no layer and no range.
-
-    Raises:
-        UsageError: All of them, each with the nearest path.
-    """
-    unknown = [p for p in patterns if not any(fits(found, p) for found in ranges.values())]
+    """Raise a `UsageError` with all patterns that fit no layer and no range, each with the nearest path."""
+    unknown = [p for p in patterns if not any(fits(range_, p) for range_ in ranges.values())]
     if unknown:
         paths = sorted({key.rpartition(".")[0] for key in ranges})
         near = [difflib.get_close_matches(p, sorted({*ranges, *paths}), 1) for p in unknown]

@@ -19,8 +19,7 @@ from linger.errors import listing
 
 _MANTISSA_BITS = 4
 _DROPPED = 23 - _MANTISSA_BITS
-_HALF = 1 << (8 + _MANTISSA_BITS)
-"""Bins of each sign; the last ones of each hold infinity and NaN."""
+_HALF = 1 << (8 + _MANTISSA_BITS)  # bins of each sign; the last ones of each hold infinity and NaN
 
 PLACES = 2 * _HALF
 """Bins of both signs."""

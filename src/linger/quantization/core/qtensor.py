@@ -78,20 +78,13 @@ def has_place(wrapper: Tensor) -> bool:
         return wrapper.requires_grad
 
 
-def lacks_place(content: Tensor, wrapper: Tensor) -> bool:
+def _lacks_place(content: Tensor, wrapper: Tensor) -> bool:
     """Whether another function returned or wrote the wrapper, so that the graph no longer leads from it to its content."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
         if wrapper.grad_fn is None:
             return False
         is_own = getattr(wrapper.grad_fn, "_forward_cls", None) in (_Wrapped, _Rewrapped)
         return not (is_own and content.requires_grad)
-
-
-def content_behind(wrapper: Tensor, content: Tensor) -> Tensor:
-    """The content, in the graph behind its wrapper."""
-    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-        behind: Tensor = _Unwrapped.apply(wrapper, content)
-    return behind
 
 
 def follow(wrapper: Tensor, content: Tensor) -> None:
@@ -151,16 +144,14 @@ class QTensor(Tensor):
     runtime: Runtime
     is_nonnegative: bool
     own_bits: int
+    # in passes that observe ranges, those that the numbers come from, as long as nothing has used all of them
     origins: tuple[Origin, ...] = ()
-    """In passes that observe ranges, those that the numbers come from, as long as nothing has used all of them."""
-    is_constant: bool = False
-    """Whether it is a parameter or a buffer."""
+    is_constant: bool = False  # whether it is a parameter or a buffer
     _real: Tensor | None
     _make: Callable[[], Tensor] | None
     _writes: list[int]
     _writes_known: int
-    _copied_at: int | None = None
-    """Writes into the memory of a copy that took the content's place in the graph; None where there is none."""
+    _copied_at: int | None = None  # writes into the memory of a copy that took the place of the content in the graph
 
     @staticmethod
     def __new__(cls, content: Tensor, *_: object, **__: object) -> QTensor:
@@ -234,8 +225,9 @@ class QTensor(Tensor):
             )
         if self._make is not None:
             self._compute(self._make)
-        if torch.is_grad_enabled() and self._content.grad_fn is None and lacks_place(self._content, self):
-            self._content = content_behind(self, self._content)
+        if torch.is_grad_enabled() and self._content.grad_fn is None and _lacks_place(self._content, self):
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+                self._content = _Unwrapped.apply(self, self._content)
             self._copied_at = _version(self._content)  # tensors that share the memory before still have that one
         if self.runtime.announcer is not None and self.is_integer:
             return cast(Tensor, self.runtime.announcer.integers(self))
@@ -256,9 +248,9 @@ class QTensor(Tensor):
         self._make = make
         self._writes, self._writes_known = [0, _version(self._content)], 0
         if has_place(self):
-            made = self.moved_content
+            content = self.moved_content
             if not self.is_integer:
-                follow(self, made)
+                follow(self, content)
             self._announce()
         return self
 
@@ -274,11 +266,8 @@ class QTensor(Tensor):
             self.scale = float(self.scale)
         return self.scale
 
-    @property
-    def scale_data(self) -> float | None:
-        """The scale, under its documented name."""
-        scale: float | None = self.scale_on_host
-        return scale
+    scale_data = scale_on_host
+    """The scale, under its documented name."""
 
     @property
     def zero_point(self) -> int:
@@ -321,13 +310,16 @@ class QTensor(Tensor):
     def like(self, content: Tensor) -> QTensor:
         """Other content at the same scale and width."""
         assert self.scale is not None  # callers handle overwritten tensors first
-        made = QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
-        made.own_bits = self.own_bits
+        other, own = (
+            QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative),
+            self._content,
+        )
+        other.own_bits = self.own_bits
         if self.origins:
-            made.origins = self.origins
-        if _share_memory(content, self._content):
-            made._writes, made._writes_known, made._copied_at = self._writes, self._writes_known, self._copied_at
-        return made
+            other.origins = self.origins
+        if content is own or content.untyped_storage()._cdata == own.untyped_storage()._cdata:  # noqa: SLF001 - a storage's identity
+            other._writes, other._writes_known, other._copied_at = self._writes, self._writes_known, self._copied_at
+        return other
 
     def overwrite(self, other: Tensor) -> QTensor:
         """Become `other`, as an in-place op demands; a ReLU that the layer before has done already changes nothing."""
@@ -376,11 +368,11 @@ class QTensor(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Every torch function that receives a QTensor comes here; the model of the first one runs it."""
-        given = dict(kwargs) if kwargs else {}
+        named = dict(kwargs) if kwargs else {}
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             first = args[0] if args else None
-            runtime = first.runtime if isinstance(first, QTensor) else runtime_among((args, given))
-            return runtime.dispatch(runtime, func, args, given)
+            runtime = first.runtime if isinstance(first, QTensor) else runtime_among((args, named))
+            return runtime.dispatch(runtime, func, args, named)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's stub has no func
@@ -436,14 +428,8 @@ def unwrap(tree: Any) -> Any:
 
 
 def _wrapper(cls: type[QTensor], content: Tensor, *, is_traced: bool) -> QTensor:
-    made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
-        cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced
-    )
-    return made
-
-
-def _share_memory(a: Tensor, b: Tensor) -> bool:
-    return a is b or a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001 - a storage's identity
+    make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001 - torch has no public name for it
+    return cast(QTensor, make(cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced))
 
 
 def _version(content: Tensor) -> int:

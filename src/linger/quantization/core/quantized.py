@@ -38,11 +38,8 @@ BITS = "bits"
 
 _POSSIBLE = {4, 8, 16, 32}
 
-_SMALL = 4096
-"""Elements up to which a tensor's whole content is hashed."""
-
-_FLOAT32_BITS = 24
-"""Ranges are kept as float32, which holds 1 − 2^-24 but nothing between that and 1."""
+_SMALL = 4096  # elements up to which a tensor's whole content is hashed
+_FLOAT32_BITS = 24  # ranges are kept as float32, which holds 1 − 2^-24 but nothing between that and 1
 
 
 def integer_bound(limit: float | None, bits: int) -> float | None:
@@ -267,13 +264,13 @@ class Watchman:
     use the memory, too.
     """
 
-    known: list[tuple[Any, ...]] | None = None
-    """Of each tensor, where its numbers are and how often torch has written them."""
+    known: list[tuple[Any, ...]] | None = (
+        None  # of each tensor, where its numbers are and how often torch has written them
+    )
     passes: int = 0
-    is_shared: bool = False
-    """Whether others use the memory of a tensor."""
+    is_shared: bool = False  # whether others use the memory of a tensor
+    # of all tensors, part by part; views are kept, as making them costs more than a look
     _looks: list[_Looks] = field(default_factory=list)
-    """Of all tensors, part by part. Views are kept: making them costs more than a look."""
 
     def has_changed(self, tensors: Sequence[Tensor], *, is_thorough: bool) -> bool:
         """Whether a tensor differs from the last time; remembers the present state."""
@@ -315,13 +312,14 @@ class QuantizedBase(RangeHolder):
     """A module with ranges, by name in `ranges`, and the buffers that hold them.
 
     Buffers that may be absent exist from the beginning, and checkpoints have them only where they say something.
+
+    Attributes:
+        constant_names: Buffers that hold integers which follow from a scale.
+        floor: The coarsest scale of the output: that of the input, of a function which is never coarser; else 0.
     """
 
     constant_names: tuple[str, ...] = ()
-    """Buffers that hold integers which follow from a scale."""
-
     floor: Scale = 0.0
-    """The coarsest scale of the output: that of the input, of a function which is never coarser; else 0."""
 
     def __init__(self, names: tuple[str, ...], device: torch.device | None = None) -> None:
         super().__init__()
@@ -513,8 +511,8 @@ class HasWidths(QuantizedBase):
         return self._widths
 
     @widths.setter
-    def widths(self, wanted: Widths) -> None:
-        self._widths = self.possible_widths(wanted)
+    def widths(self, widths: Widths) -> None:
+        self._widths = self.possible_widths(widths)
         if self.read(BITS)[0]:
             keep_widths(self, self._widths)
 
@@ -525,8 +523,7 @@ class HasWidths(QuantizedBase):
     def follow_widths(self) -> None:
         """Take the widths of the buffer, which other code may have written: an average of models copies all buffers.
 
-        Raises:
-            UsageError: They are a mean of several.
+        A mean of several widths is a `UsageError`.
         """
         stored = self.read(BITS)
         if not stored[0]:

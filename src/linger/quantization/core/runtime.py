@@ -452,11 +452,7 @@ class Runtime:
         return self.recorder is not None or bool(self.observers)
 
     def recall(self, name: str) -> Any:
-        """What the pass before a trace, which must neither see values nor how integers are made, has kept.
-
-        Raises:
-            UsageError: There was no such pass.
-        """
+        """What the pass before a trace has kept, as the trace sees no values; a `UsageError` where there was none."""
         if name not in self.last_pass:
             raise UsageError(RUN_FIRST)
         return self.last_pass[name]
@@ -589,11 +585,7 @@ def runtime_of(model: nn.Module) -> Runtime | None:
 
 
 def required_runtime(model: nn.Module, where: str) -> Runtime:
-    """The runtime of a model that must be quantized.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """The runtime of a model that must be quantized, else a `UsageError` says so."""
     runtime = runtime_of(model)
     if runtime is None:
         raise UsageError(f"{where}: {type(model).__name__} is not quantized. Give the model that linger.init returned.")

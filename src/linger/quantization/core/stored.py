@@ -64,22 +64,21 @@ def not_finite(where: str) -> str:
 
 
 class RangeHolder(nn.Module):
-    """What a range asks of the module that holds its buffers (`linger.quantization.core.quantized.QuantizedBase`)."""
+    """What a range asks of the module that holds its buffers (`linger.quantization.core.quantized.QuantizedBase`).
+
+    Attributes:
+        is_layer: Whether it stands for a layer of the float model.
+        path: Where it stands in the model.
+        holds_ranges: Whether ranges that are known stay as they are in training.
+        input_range: Where the range of its input comes from: "own" observation, "adopted" from a quantized input, "stale" until then.
+        stored: Its buffers by name, those of other code left out.
+    """
 
     is_layer = False
-    """Whether it stands for a layer of the float model."""
-
     path = ""
-    """Where it stands in the model."""
-
     holds_ranges = False
-    """Whether ranges that are known stay as they are in training."""
-
     input_range = ""
-    """Where the range of its input comes from: "own" observation, "adopted" from a quantized input, "stale" until then."""
-
     stored: dict[str, Stored]
-    """Its buffers by name, those of other code left out."""
 
     def read(self, key: str) -> Any:
         """The number in a buffer, or the list of its numbers."""
@@ -186,8 +185,7 @@ class Stored:
     def read(self) -> Any:
         """Its number, or the list of its numbers where it holds several.
 
-        Raises:
-            UsageError: torch.export follows the pass, and none before it has read the buffer.
+        A `UsageError` where torch.export follows the pass, and none before it has read the buffer.
         """
         buffer, known = self.holder._buffers[self.key], self._known  # noqa: SLF001 - as above
         assert buffer is not None
@@ -343,9 +341,7 @@ def _joined(one: Interval, other: Interval | None) -> Interval:
 _KEPT_CALLS = 32
 """Calls of one module that are remembered: as many may lie between a forward pass and its backward pass."""
 
-_KEPT_FUNCTIONS = 2048
-"""The same for functions of all modules together."""
-
+_KEPT_FUNCTIONS = 2048  # the same for functions of all modules together
 _Inputs = list[tuple[tuple[int, ...], Tensor]]
 """Shape and sum of each tensor; equal tensors have equal sums, since both are added in the same order."""
 
@@ -474,11 +470,7 @@ def is_repeating(runtime: Runtime) -> bool:
 
 
 def _first_run(calls: Iterable[_Call], args: tuple[Any, ...], what: str) -> _Call:
-    """The call that had the same inputs, the latest first.
-
-    Raises:
-        UnsupportedError: There was none.
-    """
+    """The latest call that had the same inputs; an `UnsupportedError` where there was none."""
     inputs = _described(args)
     first = next((call for call in reversed(list(calls)) if call.is_for(inputs)), None)
     if first is None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
@@ -383,12 +383,15 @@ def op_tensors(op: Op, operands: Sequence[Tensor | Frozen], result: QTensor) -> 
         pairs["input" if len(inputs) == 1 else f"input{number}"] = _real_and_integers(operand)
     for frozen in data:
         if isinstance(frozen, Frozen):
-            pairs["weights"] = frozen.weight, frozen.weight_integers
-            if frozen.bias is not None and frozen.bias_integers is not None:
-                pairs["bias"] = frozen.bias, frozen.bias_integers
+            pairs |= {"weights": (frozen.weight, frozen.weight_integers), **_bias_of(frozen)}
     pairs["outputs"] = _real_and_integers(result)
     integers = {f"q_{key}": as_array(whole) for key, (_, whole) in pairs.items() if whole is not None}
     return {key: as_array(real) for key, (real, _) in pairs.items()} | integers
+
+
+def _bias_of(frozen: Frozen) -> dict[str, tuple[Tensor, Tensor | None]]:
+    has_bias = frozen.bias is not None and frozen.bias_integers is not None
+    return {"bias": (cast(Tensor, frozen.bias), frozen.bias_integers)} if has_bias else {}
 
 
 def _real_and_integers(operand: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -219,9 +219,9 @@ class _Sums:
             cosine = 1.0 if signal == quantized_power else 0.0
         else:
             cosine = max(-1.0, min(1.0, self.product / math.sqrt(signal) / math.sqrt(quantized_power)))
-        born_db, passed_db = decibels(signal, self.born), decibels(signal, self.passed)
-        numbers = (self.arriving.db, self.output.db, born_db, passed_db, _verdict(signal, self.born, self.passed))
-        return LayerRow(*key, self.op, *numbers, cosine, self.max_lsb, self.is_function)
+        levels = (self.arriving.db, self.output.db, decibels(signal, self.born), decibels(signal, self.passed))
+        verdict = _verdict(signal, self.born, self.passed)
+        return LayerRow(*key, self.op, *levels, verdict, cosine, self.max_lsb, self.is_function)
 
 
 def _used(layer: nn.Module | None) -> tuple[float, float]:

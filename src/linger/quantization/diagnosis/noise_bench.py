@@ -271,10 +271,7 @@ class _FunctionWatch:
         frame = self._runtime.frame
         assert frame is not None  # ops are computed inside a module
         is_layer = isinstance(frame.module, QuantizedBase)
-        # others move numbers, or pick some at a scale that is no coarser
-        is_exact = op.picks and all(o.scale <= result.scale for o in operands if isinstance(o, QTensor))
-        rounds = op.name not in _NO_FUNCTIONS and (op.has_attribute("scale_o") or op.output_scale is not None)
-        if is_exact or not rounds or (is_layer and any(True for _ in frame.module.parameters())):
+        if not _rounds(op, operands, result) or (is_layer and next(frame.module.parameters(), None) is not None):
             return
         key = frame.path if is_layer else range_of_function(op, frame) or name
         known = self._functions.get(key)
@@ -295,6 +292,13 @@ class _FunctionWatch:
             facts.name: replace(facts, macs=sum(macs.get(call, 0) for call in facts.calls))
             for facts in self._functions.values()
         }
+
+
+def _rounds(op: Op, operands: Operands, result: QTensor) -> bool:
+    """Whether an op rounds what it computes; others move numbers, or pick some at a scale that is no coarser."""
+    if op.picks and all(o.scale <= result.scale for o in operands if isinstance(o, QTensor)):
+        return False
+    return op.name not in _NO_FUNCTIONS and (op.has_attribute("scale_o") or op.output_scale is not None)
 
 
 def _layers_of(model: nn.Module) -> dict[str, Layer]:
@@ -421,6 +425,17 @@ def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable
         measurements = Measurements(fingerprint, place)
         measurements.save()  # a folder that does not exist is better found now than after the first layer
         return measurements
+    saved = _read_saved(place, fingerprint)
+    kinds = {kind: dict(getattr(saved, kind)) for kind in _KINDS}
+    together = {trial.wide: trial.as_trial() for trial in saved.together}
+    measurements = Measurements(fingerprint, place, **kinds, together=together)
+    strange = measurements.layers - frozenset(names)
+    if strange:
+        raise UsageError(f"{place}: {_DAMAGED} (unknown layers {listing(sorted(strange))}). {_ELSEWHERE}")
+    return measurements
+
+
+def _read_saved(place: Path, fingerprint: str) -> _Saved:
     if not place.is_file():
         raise UsageError(f"{place}: measurements are read again, and this is no file. Give the name of a file.")
     try:
@@ -433,14 +448,7 @@ def open_measurements(path: str | Path | None, fingerprint: str, names: Iterable
         raise UsageError(
             f"{place}: this file belongs to another model, other inputs, other bits or another version of linger. {_ELSEWHERE}"
         )
-    saved = read(_Saved, content, f"{place}: {_DAMAGED}", _ELSEWHERE)
-    kinds = {kind: dict(getattr(saved, kind)) for kind in _KINDS}
-    together = {trial.wide: trial.as_trial() for trial in saved.together}
-    measurements = Measurements(fingerprint, place, **kinds, together=together)
-    strange = measurements.layers - frozenset(names)
-    if strange:
-        raise UsageError(f"{place}: {_DAMAGED} (unknown layers {listing(sorted(strange))}). {_ELSEWHERE}")
-    return measurements
+    return read(_Saved, content, f"{place}: {_DAMAGED}", _ELSEWHERE)
 
 
 def _pair(powers: SignalNoise) -> list[str]:

@@ -218,13 +218,18 @@ def _head_masks(given: dict[str, Any], batch: Size, heads: int, length: Size, so
         return first if isinstance(first, Refusal) else second
     if second.summand is not None or (first.summand is not None and mask.dim() == 3):
         return Refusal("such a mask with other values than 0 and −∞ has no integer form; use booleans")
-    scores, keys = first.blocked, second.blocked  # masked one by one, and those of masked keys
+    sizes = (batch, heads, length, source)
+    return _Masking(_blocked(first.blocked, second.blocked, sizes), first.summand)
+
+
+def _blocked(scores: Tensor | None, keys: Tensor | None, sizes: tuple[Size, ...]) -> Tensor | None:
+    """Scores that are masked one by one, and those of masked keys."""
     if scores is not None and scores.dim() == 3:
-        scores = scores.reshape(batch, heads, length, source)
-    if keys is not None:
-        keys = keys.reshape(batch, 1, 1, source)
-        scores = keys if scores is None else scores | keys
-    return _Masking(scores, first.summand)
+        scores = scores.reshape(*sizes)
+    if keys is None:
+        return scores
+    keys = keys.reshape(sizes[0], 1, 1, sizes[-1])
+    return keys if scores is None else scores | keys
 
 
 def _mean_over_heads(weights: QTensor, heads: int, call: Call) -> QTensor:

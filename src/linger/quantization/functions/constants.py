@@ -123,11 +123,7 @@ def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) ->
     if now.is_traced:
         content, scale = _recalled(name, runtime)
         return QTensor(_expanded(content, value), scale, CONSTANT_BITS, runtime)
-    base = value if torch.is_grad_enabled() else value.detach()
-    for axis, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
-        if stride == 0 and size > 1:  # repetitions of expand(), which a file must neither hold nor fix in number
-            base = base.narrow(axis, 0, 1)
-    base = -base if is_negated else base
+    base = _unexpanded(value, is_negated=is_negated)
     stays_there = frame.module.training or now.calibration is not None
     largest = largest_magnitude(base) if stays_there else max_abs(base)
     if not isinstance(largest, Tensor) and not math.isfinite(largest):
@@ -154,7 +150,7 @@ def quantize_floats(
     frame, reals = runtime.frame, {p: unwrap(given[p]) for p, operand in enumerate(operands) if operand is None}
     wrong = [given[place] for place, value in reals.items() if not is_parameter(value)]
     if wrong:
-        kind = wrong[0].dtype if isinstance(wrong[0], Tensor) else type(wrong[0]).__name__
+        kind = getattr(wrong[0], "dtype", type(wrong[0]).__name__)
         return Refusal(f"an operand is of type {kind}; only float tensors are quantized by themselves")
     if frame is None or _stays_float(frame, runtime):
         return Refusal("this layer stays float, as init was asked")
@@ -163,7 +159,7 @@ def quantize_floats(
     reason = _why_float(op, reals, operands, frame, {result_key, *keys.values()}, runtime)
     if reason:
         return Refusal(reason)
-    quantized = [reals[p] if o is None else o for p, o in enumerate(operands)]
+    quantized = list(operands)
     for place, real in reals.items():
         quantized[place] = _quantized(real, keys[place], op.name, runtime)
     layer = functional_layer(frame, result_key, runtime.path, reals[min(reals)].device, runtime)
@@ -195,7 +191,7 @@ def _why_float(
     keys: Collection[str],
     runtime: Runtime,
 ) -> str:
-    """Why float tensors that meet integers stay float; empty if they do not. Those on a device are not read."""
+    """Why float tensors that meet integers stay float; empty if they do not."""
     now = runtime.now
     if now.is_traced or not (frame.module.training or now.calibration is not None):
         known = frame.module._modules  # noqa: SLF001 - as functional_layer
@@ -203,12 +199,12 @@ def _why_float(
         return "" if is_known else "a float operand has no range; calibrate the model, and it is quantized"
     if runtime.keeps_float_operands and now.calibration is None:
         return "a checkpoint of an older linger has no range for its float operand; calibrate the model"
-    return _what_is_lost(op, [real for real in reals.values() if real.is_cpu], operands)
+    return _what_is_lost(op, reals.values(), operands)
 
 
-def _what_is_lost(op: Op, reals: Sequence[Tensor], operands: Sequence[QTensor | None]) -> str:
-    """Why float tensors cannot be quantized beside these operands; empty if they can."""
-    ends = list(map(max_abs, reals))
+def _what_is_lost(op: Op, reals: Collection[Tensor], operands: Sequence[QTensor | None]) -> str:
+    """Why float tensors cannot be quantized beside these operands; empty if they can. Those on a device are not read."""
+    ends = [max_abs(real) for real in reals if real.is_cpu]
     if not all(map(math.isfinite, ends)):
         return "a float operand holds NaN or infinity"
     end = max(ends, default=0.0)
@@ -227,6 +223,15 @@ def _recalled(name: str, runtime: Runtime) -> tuple[Tensor, Scale]:
 
 def _memory(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata)  # noqa: SLF001 - a storage's identity
+
+
+def _unexpanded(t: Tensor, *, is_negated: bool) -> Tensor:
+    """The tensor, or minus it, without the repetitions of expand(), which a file must neither hold nor fix in number."""
+    for axis, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            t = t.narrow(axis, 0, 1)
+    t = t.detach() if not torch.is_grad_enabled() else t
+    return -t if is_negated else t
 
 
 def _expanded(values: Tensor, like: Tensor) -> Tensor:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from functools import cache, lru_cache, partial, reduce
 from typing import Any, TypeVar, cast
 
@@ -53,7 +53,7 @@ from linger.quantization.functions.products import (
     read_product,
 )
 from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly
-from linger.quantization.functions.rewrites import NUMPY_SPELLINGS, REWRITES, Handler, shuffle_channels
+from linger.quantization.functions.rewrites import REWRITES, Handler, shuffle_channels
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -67,7 +67,7 @@ _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "device", "is_cuda", "is_cpu", "
 _GRADIENT_QUERIES = frozenset({"requires_grad_", "register_hook", "retain_grad"})
 _GRADIENT_ATTRIBUTES = frozenset({"requires_grad", "grad", "grad_fn", "is_leaf"})
 _CONTENT_QUERIES = _SHAPE_QUERIES | _GRADIENT_QUERIES
-_CONTENT_ATTRIBUTES = _SHAPE_ATTRIBUTES | _GRADIENT_ATTRIBUTES
+_OF_CONTENT = _CONTENT_QUERIES | _SHAPE_ATTRIBUTES | _GRADIENT_ATTRIBUTES
 """A question about the shape needs no Dequant, and the gradient is that of the content itself."""
 
 _ARRAYS = frozenset({"numpy", "__array__"})
@@ -331,16 +331,13 @@ def _as_integers(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwar
 def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | Refusal:
     """The op of a function on the arguments of a call, whose first one it may write over."""
     op, binding = bindings()[func]
-    # by their documented names, without `out`
-    spelled = {NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items() if name != "out"}
-    settings = binding(*args, **spelled)
+    named = rewrites.spelled(kwargs)
+    settings = binding(*args, **named)
     if isinstance(settings, Refusal):
         return settings
     if op.normalizes:
-        affine, x = affine_of(binding, args, spelled), args[0] if args else spelled["x"]
-        reason = why_float(x, settings, affine)
-        return Refusal(reason) if reason else call_norm(op, x, settings, affine)
-    arguments = _operands(op, binding, args, spelled)
+        return _run_norm(op, binding, args, named, settings)
+    arguments = _operands(op, binding, args, named)
     parameter = arguments.pop() if op.inputs[-1] == "w" and is_parameter(arguments[-1]) else None
     x = _target(func, args, kwargs)
     if "out" in kwargs or (x is None and _is_in_place(func, args, kwargs)):
@@ -396,6 +393,12 @@ def _target(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | None:
     """The tensor that a function in place writes over."""
     x = args[0] if args else None
     return x if isinstance(x, QTensor) and _is_in_place(func, args, kwargs) else None
+
+
+def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Mapping[str, Any]) -> QTensor | Refusal:
+    affine, x = affine_of(binding, args, kwargs), args[0] if args else kwargs["x"]
+    reason = why_float(x, settings, affine)
+    return Refusal(reason) if reason else call_norm(op, x, settings, affine)
 
 
 def _refuse_growth(x: QTensor, shape: torch.Size, name: str) -> None:
@@ -463,17 +466,10 @@ def _in_float(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs,
 def _on_real_values(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs, reason: str) -> object:
     name = getattr(func, "__name__", str(func))
     _refuse_hidden_writes(runtime, name, args[0] if args else None, kwargs.get("out"))
-    x, out = _target(func, args, kwargs), kwargs.get("out")
-    if x is not None:
-        copy = x.dequantize().clone()
-        func(copy, *unwrap(args[1:]), **unwrap(kwargs))
-        x.overwrite(copy)
+    written = _overwritten(func, args, kwargs)
+    if written is not None:
         runtime.note_float(name, reason)
-        return x
-    if isinstance(out, QTensor):
-        out.overwrite(func(*unwrap(args), **unwrap({k: v for k, v in kwargs.items() if k != "out"})))
-        runtime.note_float(name, reason)
-        return out
+        return written
     real_args, real_kwargs = unwrap(args), unwrap(kwargs)
     result = func(*real_args, **real_kwargs)
     if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
@@ -483,6 +479,18 @@ def _on_real_values(runtime: Runtime, func: TorchFunction, args: Args, kwargs: K
     return result
 
 
+def _overwritten(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | None:
+    """The first argument, or `out`, as an ordinary tensor with the result of a float function; None if it writes neither."""
+    x, out = _target(func, args, kwargs), kwargs.get("out")
+    if x is not None:
+        copy = x.dequantize().clone()
+        func(copy, *unwrap(args[1:]), **unwrap(kwargs))
+        return x.overwrite(copy)
+    if not isinstance(out, QTensor):
+        return None
+    return out.overwrite(func(*unwrap(args), **unwrap({k: v for k, v in kwargs.items() if k != "out"})))
+
+
 def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> object:
     """Answer a question about a tensor from its real values, without giving away memory whose writes are not counted."""
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")  # `shape` for the getter of Tensor.shape
@@ -490,7 +498,7 @@ def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> objec
         if name == "__set__":
             raise _cannot_write(runtime_among(args), "assigning to .data")
         return args[0].dequantize().detach()  # .data itself hides later writes from torch
-    if name in _CONTENT_QUERIES or attribute in _CONTENT_ATTRIBUTES:  # the numbers themselves are no answer
+    if not _OF_CONTENT.isdisjoint((name, attribute)):  # the numbers themselves are no answer
         asked: Args = tree_map(lambda a: a.moved_content if isinstance(a, QTensor) else a, args)
     else:
         asked = unwrap(args)
@@ -498,7 +506,7 @@ def _answer(func: TorchFunction, name: str, args: Args, kwargs: Kwargs) -> objec
     if name in _ARRAYS:
         answer = answer.copy()
         answer.flags.writeable = runtime_among(args).frame is None  # inside a model, a write is meant for the tensor
-    if attribute != "requires_grad" and name != "requires_grad_":
+    if "requires_grad" not in (attribute, name.removesuffix("_")):
         return answer
     x = args[0]
     if name not in ("requires_grad_", "__set__"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -127,9 +128,10 @@ def _run(
     call, layer = begin_function(op, runtime, operands[0].stored.device, layer)
     operands = _in_format(call, operands, layer)
     # a reduction along an axis does not need the room that a mask made
-    bits = output_bits(op, layer, runtime, max([o.bits if op.last_axis is None else o.own_bits for o in operands]))
+    width = attrgetter("bits" if op.last_axis is None else "own_bits")
+    bits = output_bits(op, layer, runtime, max(map(width, operands)))
     if parameter is not None:
-        stays_there = layer.training or call.now.calibration is not None
+        stays_there = any((layer.training, call.now.calibration is not None))
         operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=stays_there)]
     fast = None if call.is_written else functional_fast_path(op)
     output = _observe_output(call, operands, settings, layer, bits, fast, real)
@@ -164,7 +166,7 @@ def _run_fast(
         macs = products_of(call.op.name, [values.shape, operands[0].content.shape]) or 0
     call.note(reason=loss_of(layer), macs=macs)
     result = QTensor(values, output.scale, output.bits, call.runtime)
-    if call.runtime.recorder is not None or call.runtime.observers:
+    if call.runtime.is_recorded:
         call.record(result, operands, attributes)
     return result
 
@@ -207,12 +209,14 @@ def _observe_output(
     if call.is_learning:
         # without a fast path the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
-        values = torch.cat([o.content.detach().reshape(-1) for o in operands]) if real is None else real
-        if real is not None and op.input_end is not None and op.last_axis is None:
-            # as far as the device's result can reach: that of GELU and SiLU is no larger than their input, which has an end
-            values = real.clamp(-op.input_end, op.input_end)
+        values = torch.cat([o.content.detach().reshape(-1) for o in operands]) if real is None else _reached(op, real)
         seen = layer.ranges["o"].observe(values, call.name, call.now)
     return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real)
+
+
+def _reached(op: Op, real: Tensor) -> Tensor:
+    """A result as far as the device's can reach: that of GELU and SiLU is no larger than their input, which has an end."""
+    return real if op.input_end is None or op.last_axis is not None else real.clamp(-op.input_end, op.input_end)
 
 
 def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase, bits: int) -> Scale:

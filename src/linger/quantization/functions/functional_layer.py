@@ -85,11 +85,7 @@ class FunctionalLayer(QuantizedBase):
 
     def __init__(self, key: str = "", device: torch.device | None = None) -> None:
         op = _ops_by_state_name().get(key.rpartition("_")[0])
-        names: tuple[str, ...] = ("o",) if op is None or op.input_bits is None else ("x", "o")
-        if key.startswith(INPUT_KEY):
-            names = ("x",)
-        elif op is not None and "w" in op.inputs and key.startswith("function_"):
-            names = ("x", "w", "o")
+        names = _range_names(key, op)
         super().__init__(names, device)
         if "w" in names:
             add_widths(self)
@@ -189,6 +185,14 @@ class FunctionalLayer(QuantizedBase):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
+def _range_names(key: str, op: Op | None) -> tuple[str, ...]:
+    if key.startswith(INPUT_KEY):
+        return ("x",)
+    if op is not None and "w" in op.inputs and key.startswith("function_"):
+        return ("x", "w", "o")
+    return ("o",) if op is None or op.input_bits is None else ("x", "o")
+
+
 @cache
 def _ops_by_state_name() -> dict[str, Op]:
     return {op.state_name: op for op in ops().values() if op.state_name is not None}
@@ -281,26 +285,32 @@ def judge_input(call: OpCall, x: QTensor, layer: FunctionalLayer) -> None:
     tensor of 8 bits. On another device than the CPU even its scale would have to be read, so training there decides nothing.
     Calibration and training also decide whether the largest number of each row is to be subtracted first.
     """
-    now, output, calibration = call.now, layer.ranges["o"], call.now.calibration
+    calibration = call.now.calibration
     is_training = layer.training and calibration is None
-    # not in a trace; a float reference loses nothing, and what a schedule has frozen is decided
-    if now.is_traced or output.holds(now) or (now.is_real and not output.observes(now)):
+    if not _may_look(call, x, layer, is_training=is_training):
         return
-    if is_training and isinstance(x.scale, Tensor):
-        return
-    beyond, target = _beyond(call, x, layer, is_training=is_training), call.runtime.target
-    # a chip without the op is simulated as it is
-    can_subtract = call.op.last_axis is not None and (target is None or find_target(target).takes(SUBTRACTION))
-    if is_training or (calibration is not None and beyond is not None):
-        layer.subtract_max(is_wanted=can_subtract and beyond is not None)
+    beyond = _beyond(call, x, layer, is_training=is_training)
+    can_subtract = call.op.last_axis is not None and _has_subtraction(call.runtime)
     if beyond is None:
+        if is_training:
+            layer.subtract_max(is_wanted=False)
         return
+    if is_training or calibration is not None:
+        layer.subtract_max(is_wanted=can_subtract)
     is_news, layer.beyond = layer.beyond is None, beyond.joined(layer.beyond)
     sentence = f"{call.name}: {layer.beyond}. {_remedy(call.op, layer, call.runtime, can_subtract=can_subtract)}"
     if calibration is not None:
         calibration.say(call.name, sentence)
     elif is_news:
         warnings.warn(sentence, stacklevel=2)
+
+
+def _may_look(call: OpCall, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> bool:
+    """Not in a trace; a float reference loses nothing, and what a schedule has frozen is decided."""
+    now, output = call.now, layer.ranges["o"]
+    if now.is_traced or output.holds(now) or (now.is_real and not output.observes(now)):
+        return False
+    return not (is_training and isinstance(x.scale, Tensor))
 
 
 def _beyond(call: OpCall, x: QTensor, layer: FunctionalLayer, *, is_training: bool) -> Beyond | None:
@@ -342,6 +352,11 @@ def _look(op: Op, x: QTensor) -> Beyond | None:
     lowest, low, high, low_of_cut = torch.stack([values.amin(), tops.amin(), tops.amax(), of_cut.amin()]).tolist()
     is_too_low = is_by_rows and not is_masked and low_of_cut < _VISIBLE - end
     return Beyond(low if is_masked else lowest, high, end) if high > end or is_too_low else None
+
+
+def _has_subtraction(runtime: Runtime) -> bool:
+    """Whether the subtraction may be computed: a chip without the op is simulated as it is."""
+    return runtime.target is None or find_target(runtime.target).takes(SUBTRACTION)
 
 
 def _remedy(op: Op, layer: FunctionalLayer, runtime: Runtime, *, can_subtract: bool) -> str:

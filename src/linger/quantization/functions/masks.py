@@ -257,7 +257,8 @@ def _chosen(x: object, y: object, mask: Tensor, runtime: Runtime) -> QTensor | R
     quantized = quantize_floats(find_op("iqWhere"), (x, y), (left, right), runtime)
     if isinstance(quantized, Refusal):
         return quantized
-    return _choose(*quantized[0], mask, runtime, quantized[1])
+    (left, right), layer = quantized
+    return _choose(left, right, mask, runtime, layer)
 
 
 def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime, own: FunctionalLayer | None = None) -> QTensor:

@@ -65,9 +65,7 @@ def run_norm(
     """
     op, range_ = call.op, layer.ranges["o"]
     scale_x = q.scale if range_.observes(call.now) else q.scale_on_host
-    count = 1 if call.now.is_exporting else _line_length(q, frozen.weight_integers.numel(), settings)
-    if not is_exact(count, q.bits):
-        raise UsageError(f"{call.name}: {_not_exact(count, q.bits)}.")
+    _refuse_long_lines(q, frozen, settings, call)
     real, at_most = _real_result(call, q, frozen, settings), cast(Any, op.limit)([scale_x, frozen.scale_w])
     if real is not None and call.now.is_real:
         call.note()
@@ -86,9 +84,9 @@ def run_norm(
         kernel = TorchKernel(device=q.content.device)
         exact = op.body(kernel, q.content * q.scale, *integers, **op.complete(attributes)) / scale_o
     values = to_carrier(exact, bits)
-    if real is not None and real.requires_grad:
-        values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
     if real is not None:
+        if real.requires_grad:
+            values = values + to_carrier(real - real.detach(), bits)  # the difference is exactly zero
         values = range_.learn(values, real, scale_o, bits, call.now)
     result = QTensor(values, scale_o, bits, call.runtime)
     if call.is_learning:
@@ -159,6 +157,12 @@ def freeze(weight: Tensor, bias: Tensor, where: str, *, stays_there: bool) -> Fr
 def _line_length(q: QTensor, count: int, settings: Mapping[str, Any]) -> int:
     groups = settings.get("groups")
     return count if groups is None else math.prod(q.content.shape[1:]) // groups
+
+
+def _refuse_long_lines(q: QTensor, frozen: Frozen, settings: Mapping[str, Any], call: OpCall) -> None:
+    count = 1 if call.now.is_exporting else _line_length(q, frozen.weight_integers.numel(), settings)
+    if not is_exact(count, q.bits):
+        raise UsageError(f"{call.name}: {_not_exact(count, q.bits)}.")
 
 
 def _not_exact(count: int, bits: int) -> str:

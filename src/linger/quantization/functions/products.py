@@ -147,15 +147,12 @@ def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
 
 def compute_product(product: Product, runtime: Runtime) -> QTensor:
     """The product as integers: observed, simulated exactly or emitted, as the pass demands."""
-    frame, policy = runtime.frame, runtime.products
-    assert frame is not None  # checked by read_product
-    assert policy is not None
     call, layer = begin_function(product.op, runtime, product.weight.device)
-    widths = policy.widths_in(frame.module)
+    widths = cast(Any, runtime.products).widths_in(cast(Frame, runtime.frame).module)  # both checked by read_product
     q = _input(product.x, layer, widths.data, call)
     now, range_w = call.now, layer.ranges["w"]
     scale_x: Scale = q.scale if range_w.observes(now) else q.scale_on_host
-    weight = product.weight if product.weight.dtype == torch.float32 else product.weight.float()
+    weight = product.weight.float()
     how = (product.bias, scale_x, widths.parameter, call.name, now)
     round_weight = partial(range_w.round_weight, weight, None, *how, memory=layer.memory if layer.training else None)
     if now.is_real or call.is_learning:
@@ -167,9 +164,8 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
         y, taps = accumulate(product.op, product.geometry, q.content, weight, bias), product.weight.shape[1:].numel()
         return layer.ranges["o"].round_product(call, q, y, scale_w, widths.output, taps=taps)
 
-    tensors = (q.content, product.weight, product.bias)
-    is_differentiable = torch.is_grad_enabled() and not now.is_traced
-    has_gradient = is_differentiable and any(t is not None and t.requires_grad for t in tensors)
+    learned = [getattr(t, "requires_grad", False) for t in (q.content, product.weight, product.bias)]
+    has_gradient = torch.is_grad_enabled() and not now.is_traced and any(learned)
 
     def freeze() -> Frozen:
         integers, scale_w = round_weight()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -203,11 +203,16 @@ def _steps(x: QTensor, how: Interpolation) -> list[tuple[Size, float | None]] | 
         return None
     if how.size is not None:
         return [(new, None) for new in numbers]
-    # products of other factors with sizes are not exact
-    if any(isinstance(f, Tensor) or max(_ratio(f)) > _LARGEST_RATIO for f in numbers):
+    if not all(map(_is_exact, numbers)):
         return None
     news = [_quotient(side * _ratio(f)[0], _ratio(f)[1]) for side, f in zip(old, numbers, strict=True)]
-    return [(new, None if how.recompute_scale_factor else float(f)) for new, f in zip(news, numbers, strict=True)]
+    used = [None] * len(old) if how.recompute_scale_factor else map(float, numbers)
+    return list(zip(news, used, strict=True))
+
+
+def _is_exact(factor: Size) -> bool:
+    """Whether a factor is a number whose products with sizes are exact."""
+    return not isinstance(factor, Tensor) and max(_ratio(factor)) <= _LARGEST_RATIO
 
 
 def _ratio(factor: float) -> tuple[int, int]:
@@ -241,7 +246,8 @@ def _linear(content: Tensor, axis: int, new: Size, factor: float | None, *, alig
     rest = torch.minimum(top - first * bottom, bottom)
     weight = _quotient(rest * (2 * _ONE) + bottom, 2 * bottom)
     second = torch.minimum(first + 1, last)
-    return ((pixel[:, None] == first) * (_ONE - weight) + (pixel[:, None] == second) * weight).to(torch.int16)
+    is_first, is_second = pixel[:, None] == first, pixel[:, None] == second
+    return cast(Tensor, is_first * (_ONE - weight) + is_second * weight).to(torch.int16)
 
 
 def _whole(size: Size, like: Tensor) -> Tensor:

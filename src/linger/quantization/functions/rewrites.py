@@ -24,7 +24,7 @@ from linger.quantization.core.runtime import TorchFunction
 from linger.quantization.functions.constants import is_state
 from linger.quantization.functions.resizing import Interpolation, Sizes, pair
 
-NUMPY_SPELLINGS = {"axis": "dim", "keepdims": "keepdim"}
+_NUMPY_SPELLINGS = {"axis": "dim", "keepdims": "keepdim"}
 """Names that torch's own functions take besides their documented ones."""
 
 Call = tuple[TorchFunction, tuple[Any, ...]]
@@ -99,24 +99,32 @@ def _reduced(func: TorchFunction, x: Tensor, dim: Dims, *settings: object, is_ke
 
     None if it is of that form already, or if its axes are wrong: torch says what is wrong with them.
     """
-    rank = x.dim()
+    axes = _axes(dim, x.dim())
+    if axes is None:
+        return None
+    if len(axes) > 1:
+        return _reduced_together(func, x, axes, *settings, is_kept=is_kept)
+    if is_kept and dim == axes[0]:
+        return None
+    reduced: list[Call] = [(func, (x, axes[0], *settings, True))]
+    return reduced if is_kept else [*reduced, (torch.squeeze, (None, axes[0]))]
+
+
+def _axes(dim: Dims, rank: int) -> list[int] | None:
+    """The axes that a reduction names, in ascending order; None where one is missing or named twice."""
     dims = [dim] if isinstance(dim, int) else list(dim or range(rank))
     axes = sorted({d % rank for d in dims}) if rank else []
-    if not axes or len(axes) != len(dims) or not all(-rank <= d < rank for d in dims):
-        return None
-    last, calls = axes[0], cast("list[Call]", [])
-    if len(axes) > 1:  # moved to the end and joined
-        order = [*(axis for axis in range(rank) if axis not in axes), *axes]
-        last = rank - len(axes)
-        calls = [(torch.permute, (x, tuple(order)))] if order != list(range(rank)) else []
-        calls.append((torch.flatten, (None if calls else x, last)))
-    elif is_kept and dim == last:
-        return None
-    calls.append((func, (None if calls else x, last, *settings, True)))
-    if len(axes) == 1 and is_kept:
-        return calls
+    is_right = len(axes) == len(dims) and all(-rank <= d < rank for d in dims)
+    return axes if axes and is_right else None
+
+
+def _reduced_together(func: TorchFunction, x: Tensor, axes: list[int], *settings: object, is_kept: bool) -> list[Call]:
+    """Several axes moved to the end and joined."""
+    last, order = x.dim() - len(axes), [*(axis for axis in range(x.dim()) if axis not in axes), *axes]
+    moved: list[Call] = [(torch.permute, (x, tuple(order)))] if order != sorted(order) else []
+    joined: Call = (torch.flatten, (None if moved else x, last))
     back: list[Call] = [(torch.unsqueeze, (None, axis)) for axis in axes] if is_kept else []
-    return [*calls, (torch.squeeze, (None, last)), *back]
+    return [*moved, joined, (func, (None, last, *settings, True)), (torch.squeeze, (None, last)), *back]
 
 
 # functions that only move numbers
@@ -312,9 +320,12 @@ def rewritten(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     None if it stands for itself.
     """
     rewrite = REWRITES.get(func)
-    if rewrite is None or "out" in kwargs:
-        return None
-    return rewrite(*args, **{NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items()})
+    return None if rewrite is None or "out" in kwargs else rewrite(*args, **spelled(kwargs))
+
+
+def spelled(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by their documented names, without `out`."""
+    return {_NUMPY_SPELLINGS.get(name, name): value for name, value in kwargs.items() if name != "out"}
 
 
 # stacks and other spellings of matrix products
@@ -381,11 +392,14 @@ def _sum_and_product(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[st
     given = dict(zip(names, args, strict=False)) | kwargs
     if set(given) - {*names, "beta", "alpha"} or len(args) > 3:
         return NotImplemented
-    if given.get("beta", 1) != 1 or given.get("alpha", 1) != 1:
+    if (given.get("beta", 1), given.get("alpha", 1)) != (1, 1):
         return Refusal("beta and alpha have no integer form; multiply first")
     summand, x, y = (given[name] for name in names)
-    is_layer = isinstance(x, QTensor) and y.dim() == 2 and is_state(y, x.runtime) and is_state(summand, x.runtime)
-    if is_layer and summand.dim() == 1:
+    if (
+        isinstance(x, QTensor)
+        and (y.dim(), summand.dim()) == (2, 1)
+        and all(is_state(t, x.runtime) for t in (y, summand))
+    ):
         return call(F.linear, x, y.t(), summand)
     return call(torch.add, call(torch.matmul, x, y), summand)
 

@@ -491,11 +491,7 @@ class QuantLayer(HasWidths):
     def freeze(self, scale_x: float, now: Pass | None = None) -> Frozen:
         """The parameters as integers for this input scale, kept until a parameter changes."""
         now, range_ = now or self.runtime.now, self.ranges["w"]
-        chosen = range_.chosen_value(now)
-        settings = (self._widths, None if chosen is None else float(chosen))
-        if settings != self._frozen_for:  # frozen for other widths or another range
-            self._thaw()
-            self._frozen_for = settings
+        self._follow_settings(range_.chosen_value(now))
         if now.is_exporting:
             if scale_x not in self._frozen:
                 raise UsageError(RUN_FIRST)
@@ -509,6 +505,13 @@ class QuantLayer(HasWidths):
             with kept():
                 self._frozen[scale_x] = self._make_frozen(scale_x, now)
         return self._frozen[scale_x]
+
+    def _follow_settings(self, chosen: Scale | None) -> None:
+        """Drop what was frozen for other widths or another range."""
+        settings = (self._widths, None if chosen is None else float(chosen))
+        if settings != self._frozen_for:
+            self._thaw()
+            self._frozen_for = settings
 
     def _thaw(self) -> None:
         """Drop the integers: they are made from other parameters or settings."""
@@ -563,16 +566,16 @@ class QuantLayer(HasWidths):
     def _load_bias(self, state_dict: dict[str, Any], prefix: str) -> None:
         """A layer without a bias gets the one of a checkpoint in which it was corrected, and none from any other."""
         stored, has_weight = state_dict.get(f"{prefix}bias"), f"{prefix}weight" in state_dict
-        if self.bn is not None:
-            assert self.bias is not None  # take_batch_norm made it
-            if has_weight and stored is not None and not any(key.startswith(f"{prefix}bn.") for key in state_dict):
-                # a checkpoint whose batch norm is already folded into the weights
-                self.bn = None
-                self.bias.requires_grad_()
-            else:
-                state_dict.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
-        elif self.can_shift and not self._had_bias:
-            if stored is None:
-                self.bias = None if has_weight else self.bias
-            elif self.bias is None:
-                self._make_bias(stored.to(self.ranges["o"].running.buffer.device, torch.float32))
+        has_bn = any(key.startswith(f"{prefix}bn.") for key in state_dict)
+        if self.bn is not None and all((has_weight, stored is not None, not has_bn)):
+            # a checkpoint whose batch norm is already folded into the weights
+            self.bn = None
+            cast(nn.Parameter, self.bias).requires_grad_()  # take_batch_norm made it
+        elif self.bn is not None:
+            state_dict.setdefault(f"{prefix}bias", torch.zeros_like(cast(Tensor, self.bias)))
+        elif not self.can_shift or self._had_bias:
+            return
+        elif stored is None:
+            self.bias = None if has_weight else self.bias
+        elif self.bias is None:
+            self._make_bias(stored.to(self.ranges["o"].running.buffer.device, torch.float32))

@@ -132,25 +132,20 @@ class QuantRecurrent(HasWidths):
         self, x: Tensor, lengths: Tensor | None, hx: States | None, *, is_batch_first: bool
     ) -> tuple[QTensor, States]:
         """All layers: the last one's output, and the states as torch returns them."""
-        initial, count = hx if hx is None or isinstance(hx, tuple) else (hx,), len(self.suffixes[0])
+        initial, count = (hx,) if isinstance(hx, Tensor) else hx, len(self.suffixes[0])
         if not self.runtime.now.is_traced:  # the pass before an export has checked them
-            check_shapes(
-                self.path,
-                tuple(x.shape),
-                None if initial is None else [tuple(s.shape) for s in initial],
-                sizes=(self.input_size, self.num_layers * count, self.hidden_size),
-                is_batch_first=is_batch_first,
-                state_names=self._op.outputs[1:],
-            )
+            sizes = (self.input_size, self.num_layers * count, self.hidden_size)
+            names = self._op.outputs[1:]
+            check_shapes(self.path, x, initial, sizes=sizes, is_batch_first=is_batch_first, state_names=names)
         results: list[_LayerResult] = []
         for layer in range(self.num_layers):
+            if results and self.training and self.dropout:
+                x = drop(F.dropout, results[-1].out, (self.dropout, True), {})
             sequences, states = Sequences(self._quantized(x, layer), lengths, is_batch_first), initial
             if initial is not None and self.num_layers > 1:
                 states = tuple(s[layer * count : (layer + 1) * count] for s in initial)
             results.append(self._run_layer(layer, sequences, states))
             x = results[-1].out
-            if self.training and self.dropout and layer + 1 < self.num_layers:
-                x = drop(F.dropout, results[-1].out, (self.dropout, True), {})
         return results[-1].out, self._joined_states(results)
 
     def _quantized(self, x: Tensor, layer: int) -> QTensor:
@@ -171,11 +166,10 @@ class QuantRecurrent(HasWidths):
     def _joined_states(results: Sequence[_LayerResult]) -> States:
         """h as integers where all layers have one scale, with the real values that a file has already; else real. c is real."""
         cells = [result.c for result in results if result.c is not None]
-        reals = [result.real_h for result in results if result.real_h is not None]
         if have_one_scale([result.out for result in results]):
             integers = results[0].out.like(_joined([result.h for result in results]))
-            if reals:
-                integers.preset_real(_joined(reals))
+            if results[0].real_h is not None:
+                integers.preset_real(_joined([cast(Tensor, result.real_h) for result in results]))
             h: Tensor = integers
         else:
             h = torch.cat([result.out.like(result.h).dequantize() for result in results])
@@ -257,7 +251,7 @@ class QuantRecurrent(HasWidths):
         q, (data_bits, parameter_bits, bits) = sequences.x, astuple(self.widths)
         formats = Formats(q.scale, scale_h, rounded.scale_iw, rounded.scale_hw, data_bits, parameter_bits, bits)
         starts = self._starts(states, scale_h)
-        x = q.content.transpose(0, 1) if sequences.is_batch_first else q.content
+        x = sequences.turned(q.content)
         # NaN has no place in the table of a gate; what is on a device is not looked at and becomes NaN there
         if any(t is not None and t.is_cpu and math.isnan(float(t.detach().sum())) for t in (x, *starts)):
             raise UsageError(
@@ -274,8 +268,7 @@ class QuantRecurrent(HasWidths):
             output.widen(reach, f"{self.path}.{self.op_name}", now)
         if output.observes(now):
             self._follow_output(layer, now)
-        content = result.out.transpose(0, 1) if sequences.is_batch_first else result.out
-        out = QTensor(content, scale_h, bits, self.runtime)
+        out = QTensor(sequences.turned(result.out), scale_h, bits, self.runtime)
         return _LayerResult(out, result.h, None, getattr(result, "c", None))
 
     def _starts(self, states: tuple[Tensor, ...] | None, scale_h: Scale) -> tuple[Tensor | None, ...]:
@@ -298,8 +291,10 @@ class QuantRecurrent(HasWidths):
         if layer is None:
             return
         now = Pass.here() if now is None else now
-        # each range and its scale, copied where they stay on a device
-        output, data = ((r.value(now), r.value(now, r.stored_scale)) for r in (self._range(k, layer) for k in "oi"))
+        ranges = (self._range("o", layer), self._range("i", layer))
+        output, data = (
+            (r.value(now), r.value(now, r.stored_scale)) for r in ranges
+        )  # copied where they stay on a device
         gates = limits(16)[1] / _GATE_SCALE, _GATE_SCALE  # always in Q11, with 16 bits
         wider = self.widths.data - self.widths.output
         for back in range(len(self.suffixes[layer])):
@@ -353,10 +348,12 @@ class QuantRecurrent(HasWidths):
         stays_there = self.training or now.calibration is not None
         rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=stays_there)
         for back, part in enumerate(parts):
-            for kind, name in enumerate(("iw", "hw")):
-                range_, scale = self._range(name, layer, back), (rounded.scale_iw, rounded.scale_hw)[kind][back]
-                range_.learn(rounded.weights[kind], part[kind], scale, bits, now, part=back)  # in place
-                range_.set(rounded.largest[back][kind], scale)
+            of_input = ("iw", rounded.weights.w_ih, part.w_ih, rounded.scale_iw[back], rounded.largest[back][0])
+            of_state = ("hw", rounded.weights.w_hh, part.w_hh, rounded.scale_hw[back], rounded.largest[back][1])
+            for name, weight, real, scale, largest in (of_input, of_state):
+                range_ = self._range(name, layer, back)
+                range_.learn(weight, real, scale, bits, now, part=back)  # in place
+                range_.set(largest, scale)
                 range_.width = bits
         return rounded
 
@@ -445,7 +442,7 @@ class QuantRecurrent(HasWidths):
             content = self.runtime.begin(find_op("iqCat"), self.path).emit([p.content for p in parts], joining(parts))
             out = QTensor(content, scale, bits, self.runtime)
         h = torch.stack([at_end(p.content, sequences, back) for back, p in enumerate(parts)])
-        reals = [_joined([output[i] for output in outputs]) for i in range(1, len(outputs[0]))]
+        reals = list(map(_joined, zip(*outputs, strict=True)))[1:]
         return _LayerResult(out, h, reals[0], reals[1] if len(reals) > 1 else None)
 
     def _emit_direction(

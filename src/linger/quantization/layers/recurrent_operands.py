@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from operator import attrgetter
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -39,11 +40,15 @@ class Sequences:
     lengths: Tensor | None
     is_batch_first: bool
 
+    def turned(self, tensor: Tensor) -> Tensor:
+        """A tensor of the caller's order with time first, or one with time first in the caller's order."""
+        return tensor.transpose(0, 1) if self.is_batch_first else tensor
+
 
 def check_shapes(
     where: str,
-    x: tuple[int, ...],
-    states: Sequence[tuple[int, ...]] | None,
+    x: Tensor,
+    states: Sequence[Tensor] | None,
     *,
     sizes: tuple[int, int, int],
     is_batch_first: bool,
@@ -56,14 +61,14 @@ def check_shapes(
     """
     width, rows, hidden = sizes
     batch_axis, order = (0, "batch, time") if is_batch_first else (1, "time, batch")
-    if len(x) != _SEQUENCE_AXES or x[-1] != width:
-        wrong = [f"the input has shape {list(x)}; expected [{order}, {width}]"]
+    if x.dim() != _SEQUENCE_AXES or x.shape[-1] != width:
+        wrong = [f"the input has shape {list(x.shape)}; expected [{order}, {width}]"]
     elif states is not None and len(states) != len(state_names):
         wrong = [f"{len(states)} states are given; expected {' and '.join(state_names)}"]
     else:
-        expected = [rows, x[batch_axis], hidden]
-        pairs = zip(state_names, map(list, states or ()), strict=False)
-        wrong = [f"the state {n} has shape {found}; expected {expected}" for n, found in pairs if found != expected]
+        expected = [rows, x.shape[batch_axis], hidden]
+        shapes = zip(state_names, map(attrgetter("shape"), states or ()), strict=False)
+        wrong = [f"the state {n} has shape {list(s)}; expected {expected}" for n, s in shapes if list(s) != expected]
     if wrong:
         raise UsageError(f"{where}: {'; '.join(wrong)}. Give the shapes that the float layer takes.")
 
@@ -106,7 +111,7 @@ def full_lengths(sequences: Sequences) -> Tensor:
 
 def at_end(out: Tensor, sequences: Sequences, back: int) -> Tensor:
     """The state after the last step [batch, hidden], from the output sequence."""
-    time_first = out.transpose(0, 1) if sequences.is_batch_first else out
+    time_first = sequences.turned(out)
     if back:
         return time_first[0]
     if sequences.lengths is None:
@@ -127,8 +132,7 @@ def run_real(
     op: Op, sequences: Sequences, states: Sequence[Tensor] | None, directions: Sequence[Weights]
 ) -> tuple[Tensor, ...]:
     """One layer in real numbers: output sequence, zero beyond each length, and the last states."""
-    x = sequences.x.content.float()
-    x = x.transpose(0, 1) if sequences.is_batch_first else x
+    x = sequences.turned(sequences.x.content.float())
     timeline = Timeline.of(x, sequences.lengths)
     w_ih, w_hh = (torch.stack([getattr(d, name) for d in directions]) for name in ("w_ih", "w_hh"))
     parts = timeline.by_direction(x, len(directions)) @ w_ih.transpose(1, 2).unsqueeze(1)
@@ -140,8 +144,7 @@ def run_real(
     for part in parts.unbind(1):
         steps.append(_real_step(part, torch.baddbmm(offset, steps[-1][0], w_hh.transpose(1, 2)), *steps[-1]))
     kinds = [torch.stack(kind) for kind in zip(*steps[1:], strict=True)]
-    out = timeline.outputs(kinds[0])
-    return out.transpose(0, 1) if sequences.is_batch_first else out, *map(timeline.final, kinds)
+    return sequences.turned(timeline.outputs(kinds[0])), *map(timeline.final, kinds)
 
 
 def _real_step(part: Tensor, sums: Tensor, h: Tensor, c: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -229,7 +232,7 @@ class _Rounding:
             return None
         low, high = limits(self.bits)
         whole = (_at_least_float32(weight) * self.scales[direction]).add_(0.5).floor_()
-        return (whole >= low) & (whole <= high)
+        return cast(Tensor, (whole >= low) & (whole <= high))
 
 
 def _at_least_float32(weight: Tensor) -> Tensor:

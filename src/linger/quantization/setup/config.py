@@ -63,8 +63,7 @@ _SIGNS = "*?["
 _INSIDE = ".*"
 
 _LAYERS = (QuantLayer, QuantRecurrent)
-_WIDTHS = (8, 16, 32, 4)
-"""The usual one first."""
+_WIDTHS = (8, 16, 32, 4)  # the usual one first
 
 
 def save_config(model: nn.Module, path: str | Path) -> None:
@@ -197,8 +196,8 @@ def _function_config(layer: FunctionalLayer, ranges: list[Range]) -> FunctionCon
 def _scales(layer: QuantizedBase, ranges: list[Range]) -> dict[str, float]:
     """The scales of a layer's ranges; of weights only those that were chosen, as the others follow from the weights."""
     own = [r for r in ranges if r.layer is layer and r.scale]
-    kept = [r for r in own if r.kind is not Kind.WEIGHT or r.chosen_range() is not None]
-    return {r.name: scale_for(r.largest, _used_bits(r)) for r in kept}
+    chosen = [r for r in own if r.kind is not Kind.WEIGHT or r.chosen_range() is not None]
+    return {r.name: scale_for(r.largest, _used_bits(r)) for r in chosen}
 
 
 def _used_bits(one: Range) -> int:
@@ -256,11 +255,11 @@ def _unknown(place: str, names: Iterable[str], known: Collection[str]) -> Iterat
 
 
 def _misfits_of_layer(path: str, layer: LayerConfig, module: nn.Module) -> Iterator[str]:
-    inner, found = layer_of(module), op_for(layer_of(module))
-    if found is None:
+    inner, form = layer_of(module), op_for(layer_of(module))
+    if form is None:
         yield f"{path}: {type(module).__name__} has no integer form"
         return
-    op, _ = found
+    op, _ = form
     if layer.op and op.name != layer.op:
         yield f"{path}: {type(module).__name__} becomes {op.name}, and the file has {layer.op}"
     if choice_for(module).is_disabled:
@@ -316,8 +315,7 @@ def _stays_float(path: str, config: Config) -> bool:
     return path in named or any(f"{path}.".startswith(f"{top}.") for top in config.stays_float)
 
 
-_UNTIL_THE_NEXT_PASS = 1.0
-"""The scale of an input that has that of the layer before, until a pass has shown it."""
+_UNTIL_THE_NEXT_PASS = 1.0  # the scale of an input that has that of the layer before, until a pass has shown it
 
 
 def prepared(model: nn.Module, said: Config, source: str) -> Config:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import yaml
 
@@ -33,9 +33,7 @@ SCALES = ("running", "tqt", "lsq")
 CALIBRATED = ("inputs", "weights", "outputs")
 """The kinds of ranges that a method of calibration may be chosen for."""
 
-_SHOWN = 40
-"""Complaints in one message; the others are counted."""
-
+_SHOWN = 40  # complaints in one message; the others are counted
 _HEADER = """\
 # How {model} is quantized: read by linger.init(model, config_file=…), written by linger.save_config.
 # A scale 2^n stores a number x as the integer round(x·2^n). Ranges are named as in checkpoints: x (or i) is a layer's input,
@@ -245,11 +243,7 @@ def joined(problems: Collection[str]) -> str:
 
 # writing
 def write_config(config: Config, model: str, path: str | Path) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
+    """Write a file whole or not at all; a `UsageError` where it cannot be written."""
     write_atomically(Path(path), as_text(config, model).encode())
 
 
@@ -305,8 +299,7 @@ def _plain(value: Any) -> Any:
 
 # files of linger 3.x
 DEFAULT_PLATFORM = "venusA"
-_WITHOUT_TARGET = ("mars", "jupiter")
-"""Chips that linger 3.x knows and linger does not."""
+_WITHOUT_TARGET = ("mars", "jupiter")  # chips that linger 3.x knows and linger does not
 _METHODS = {"abs_max": "max", "top_10": "topk:10", "w_like": "mse"}
 """Calibrators of linger 3.x and the methods nearest to them."""
 _SCALES = {"MOM": "running", "TQT": "tqt"}
@@ -432,8 +425,7 @@ def _newer_problems(content: Mapping[Any, Any]) -> list[str]:
 def newer_config(content: Mapping[str, Any], where: str, *, platform: str | None = DEFAULT_PLATFORM) -> Config:
     """The meaning of settings in the words of linger 3.x; `platform` is the chip where they name none.
 
-    Raises:
-        UsageError: Something has no meaning here; every such place is named.
+    A `UsageError` names every place that has no meaning here.
     """
     if problems := _newer_problems(content):
         raise UsageError(f"{where}: {joined(problems)}. Nothing was changed.")
@@ -495,16 +487,11 @@ def _methods(quant_info: Mapping[str, Any], *, is_learned: bool) -> dict[str, st
 
 
 # reading
-_MOST_ENTRIES = 10_000_000
-"""Larger than any model's file."""
+_MOST_ENTRIES = 10_000_000  # larger than any model's file
 
 
 def read_config(path: str | Path) -> Config:
-    """Read a file, linger's own or one of linger 3.x.
-
-    Raises:
-        UsageError: It cannot be read, is no YAML, or holds what means nothing here; every such place is named.
-    """
+    """Read a file, linger's own or one of linger 3.x; a `UsageError` names every place that means nothing here."""
     if not isinstance(path, (str, Path)):
         raise UsageError(
             f"config_file: the path of a file is expected, not {path!r}. Types that stay float are given as disable_module=[…]."
@@ -546,8 +533,7 @@ class _OnceOnly(yaml.SafeLoader):
         twice = [key for i, key in enumerate(keys) if key in keys[:i]]
         if twice:
             raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} stands twice", node.start_mark)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        return cast(dict[Any, Any], super().construct_mapping(node, deep))
 
 
 def _refuse_bomb(content: object) -> None:

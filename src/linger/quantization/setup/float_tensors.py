@@ -55,8 +55,7 @@ _COMPUTES_NOTHING = MOVES | {*packing.FUNCTIONS, F.pad, torch.as_strided, Tensor
 
 _QUANTIZES_INPUTS = frozenset({F.linear, F.multi_head_attention_forward})
 
-_BY_OTHERS = (REWRITES, COMPOSITIONS, ADAPTIVE)
-"""Functions that become integer ops by way of other functions."""
+_BY_OTHERS = (REWRITES, COMPOSITIONS, ADAPTIVE)  # functions that become integer ops by way of other functions
 
 
 class _ModelMode(TorchFunctionMode):

@@ -21,9 +21,7 @@ from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.norm_layers import NormLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 
-_STATISTICS = "mom"
-"""The method that has no parameters: running statistics."""
-
+_STATISTICS = "mom"  # the method that has no parameters: running statistics
 _KEY = attrgetter("key")
 
 
@@ -92,9 +90,6 @@ def refuse_other_methods(model: nn.Module, state_dict: Mapping[str, Any], prefix
     """Hook before a model loads a checkpoint: refuse one whose ranges were learned by another method than the model's.
 
     They would get new parameters, which an optimizer that holds the old ones does not know.
-
-    Raises:
-        UsageError: There are such ranges; the model is as it was.
     """
     del rest  # of torch's signature
     different: list[str] = []

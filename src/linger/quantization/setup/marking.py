@@ -159,11 +159,7 @@ def types_by_name() -> Types:
 def checked_exceptions(
     where: str, disable_module: object, disable_submodel: object
 ) -> tuple[tuple[type[nn.Module], ...], tuple[str, ...]]:
-    """The types and the dotted names that a user leaves out, one or several of each.
-
-    Raises:
-        UsageError: Something else was given; all of it is told.
-    """
+    """The types and the dotted names that a user leaves out, one or several of each; anything else is a `UsageError`."""
     types, names = _several(disable_module), _several(disable_submodel)
     problems = []
     if any(not (isinstance(t, type) and issubclass(t, nn.Module)) for t in types):
@@ -175,10 +171,10 @@ def checked_exceptions(
     return types, names
 
 
-def _several(given: object) -> tuple[Any, ...]:
-    if given is None:
+def _several(items: object) -> tuple[Any, ...]:
+    if items is None:
         return ()
-    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, type)) else (given,)
+    return tuple(items) if isinstance(items, Iterable) and not isinstance(items, (str, type)) else (items,)
 
 
 def checked_types(types: Iterable[type[nn.Module]] | type[nn.Module] | None) -> Types:
@@ -236,8 +232,7 @@ def quant_function(
 def choose_widths(model: nn.Module, bits: object, where: str, types: Sequence[type[nn.Module]] | None = None) -> None:
     """Mark layers and functions with the widths that a user gave; what is marked already stays.
 
-    Raises:
-        UsageError: There are no such widths, or they are mixed, which takes measurements.
+    Widths that do not exist, or are mixed, which takes measurements, are a `UsageError`.
     """
     widths = read_bits(bits, where)
     if widths.is_mixed:

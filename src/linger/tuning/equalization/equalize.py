@@ -6,13 +6,14 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.tracing import trace_layers
@@ -21,11 +22,301 @@ from linger.progress import progress
 from linger.quantization.core.calibrate import local_calibration
 from linger.quantization.setup.initialize import init
 from linger.targets import find_target
-from linger.tuning.equalization.factors import Chains
 from linger.tuning.equalization.rules import RULES
-from linger.tuning.equalization.watching import Array, Clip, watch_channels
-from linger.tuning.equalization.weights import ByChannel, absorb, limited_modules, put, put_limits, state_of
+from linger.tuning.equalization.watching import PINNED, Array, Clip, Layer, Numbers, Watch, watch_channels
+from linger.tuning.equalization.weights import (
+    ByChannel,
+    absorb,
+    find_offsets,
+    limited_modules,
+    magnitudes,
+    put,
+    put_limits,
+    state_of,
+)
 from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_float
+
+_LARGEST = 10.0
+"""No factor is beyond 2^±10: more than the 8 bits that there are, and far from the ends of float32."""
+
+_ROUNDS = 30
+_SETTLED = 0.01
+_STEPS = 120
+_TINY = 1e-30
+_HEADROOM = 0.5
+"""Bits that other data may be larger than those that were seen: an activation beyond its range saturates."""
+_SWEEPS = 2
+_SHIFTS = np.arange(8) / 8
+_FULL = -np.log2(127 / 128)
+"""A range of 127/128 of a power of two fills 8 bits."""
+
+
+@dataclass
+class _Side:
+    """A layer, its magnitudes and the free channels of its rows and columns; those that are pinned come last."""
+
+    layer: Layer
+    matrix: Array
+    energy: Array
+    taps: int
+    rows: Numbers
+    columns: Numbers
+
+    @property
+    def groups(self) -> int:
+        """Parts of the channels that have nothing to do with each other; a batch norm is a product of each alone."""
+        return len(self.columns) if self.layer.norm is not None else self.layer.form.groups
+
+    def ranges(self, factors: Array) -> tuple[Array, Array]:
+        """The largest magnitude of each row and of each column under factors."""
+        rows, groups = factors[self.rows], self.groups
+        bottoms = factors[self.columns].reshape(groups, -1).repeat(len(rows) // groups, 0)
+        scaled = self.matrix * rows[:, None] / bottoms
+        return scaled.max(1), scaled.reshape(groups, -1, scaled.shape[1]).max(1).reshape(-1)
+
+    def counts(self, weights: Array) -> Array:
+        """By how much the noise of the layer's outputs counts; that of pinned ones in parts of their own power."""
+        power = max(self.layer.output_power * len(self.rows), _TINY)
+        counts: Array = np.where(self.rows < len(weights) - 1, weights[self.rows], 1.0 / power)
+        return counts
+
+
+class _Noise:
+    """The noise that one layer's weights and output add, as a function of all exponents and a zero for the pinned."""
+
+    def __init__(self, side: _Side, weights: Array, largest: Array) -> None:
+        self._counts = torch.from_numpy(side.counts(weights))
+        assert side.layer.input_power is not None
+        self._inputs = torch.from_numpy(side.layer.input_power * side.taps)
+        self._logs = torch.from_numpy(np.log2(np.maximum(side.matrix, _TINY)))
+        self._seen = torch.from_numpy(np.log2(np.maximum(largest[side.rows], _TINY)))
+        self._rows, self._columns = torch.from_numpy(side.rows), torch.from_numpy(side.columns)
+        self._groups = side.groups
+
+    def __call__(self, exponents: Tensor, *, is_on_grid: bool = False) -> Tensor:
+        top, bottom = exponents[self._rows], exponents[self._columns].reshape(self._groups, -1)
+        repeats = len(self._rows) // self._groups
+        step = (self._logs + top[:, None] - bottom.repeat_interleave(repeats, 0)).amax()
+        tensor_step = (self._seen + top).amax()
+        if is_on_grid:
+            step, tensor_step = torch.ceil(step + _FULL), torch.ceil(tensor_step + _HEADROOM)
+        signal = (self._inputs.reshape(self._groups, -1) * torch.exp2(2 * bottom)).sum(1).repeat_interleave(repeats)
+        noise = torch.exp2(2 * step) * signal + torch.exp2(2 * tensor_step)
+        return (self._counts * torch.exp2(-2 * top) * noise).sum()
+
+    def on_grid(self, exponents: Array) -> float:
+        """The noise where steps are powers of two."""
+        return float(self(torch.from_numpy(np.append(exponents, 0.0)), is_on_grid=True))
+
+    def touches(self, own: Numbers) -> bool:
+        """Whether the noise depends on these channels."""
+        return bool(np.isin(self._rows.numpy(), own).any() or np.isin(self._columns.numpy(), own).any())
+
+
+class Chains:
+    """The free channels of a watched model, the weights that make and read them, and factors for them.
+
+    Every tensor has one scale, so a channel that is small beside the largest of its tensor is rounded coarsely. A factor that
+    lifts a channel in the weights that make it, and in the tensor itself, lowers it in the weights that read it: a channel has
+    three magnitudes to balance.
+
+    Attributes:
+        count: How many channels may have a factor.
+        limits: The limit of each; infinity where there is none.
+        largest: The largest magnitude that each was seen with; its limit, if there is one, because limits share a scale.
+        groups: For each, the number of its group: channels that lie in one tensor.
+    """
+
+    def __init__(self, watch: Watch, model: nn.Module, limited: Iterable[Clip]) -> None:
+        self._channels = channels = watch.channels
+        self.layers = list(watch.layers.values())
+        numbers = set(chain.from_iterable((*layer.rows.tolist(), *layer.columns.tolist()) for layer in self.layers))
+        self._roots = {number: channels.find(number) for number in numbers}
+        free = sorted(set(self._roots.values()) - {PINNED})
+        self._index = {root: i for i, root in enumerate(free)} | {PINNED: len(free)}
+        self.count = len(free)
+        self.limits = self._limits(limited)
+        seen, state = channels.largest(), state_of(model)
+        observed = np.array([seen.get(root, 0.0) for root in free])
+        self.largest = np.where(np.isfinite(self.limits), self.limits, observed)
+        readers = {
+            id(layer.reader) for layer in self.layers
+        }  # a batch norm counts as a part of the products that it reads
+        own = [layer for layer in self.layers if layer.norm is None or id(layer) not in readers]
+        self._sides = [self._side(layer, state) for layer in own]
+        self.groups = self._grouped()
+
+    def _places(self, numbers: Iterable[int]) -> Numbers:
+        return np.array([self._index[self._roots[int(n)]] for n in numbers], dtype=np.int64)
+
+    def _side(self, layer: Layer, state: Mapping[str, Tensor]) -> _Side:
+        matrix, energy = magnitudes(layer, state)
+        rows = layer.rows if layer.reader is None else layer.reader.rows
+        taps = 1 if layer.weight is None else state[layer.weight][0, 0].numel()
+        return _Side(layer, matrix, energy, taps, self._places(rows), self._places(layer.columns))
+
+    def _limits(self, limited: Iterable[Clip]) -> Array:
+        limits = np.full(self.count + 1, np.inf)
+        for clip in limited:
+            places = self._places(clip.numbers)
+            limits[places] = np.minimum(limits[places], clip.limit)
+        return limits[: self.count]
+
+    def _grouped(self) -> Numbers:
+        """Channels that are rows of one layer are of one group."""
+        group = np.arange(self.count + 1)
+        for _ in range(len(self._sides)):
+            before = group.copy()
+            for side in self._sides:
+                for places in (side.rows, side.columns):
+                    own = places[places < self.count]
+                    if len(own):
+                        group[own] = group[own].min()
+            if (group == before).all():
+                break
+        return group[: self.count]
+
+    def members(self) -> dict[str, Numbers]:
+        """The channels of each group, by the name of the first layer that makes them."""
+        members: dict[str, Numbers] = {}
+        for group in dict.fromkeys(self.groups.tolist()):
+            own = np.flatnonzero(self.groups == group)
+            makers = [side.layer.name for side in self._sides if np.isin(side.rows, own).any()]
+            members[makers[0] if makers else f"channel {group}"] = own
+        return members
+
+    def spread(self, exponents: Array, own: Numbers) -> float:
+        """The mean number of bits by which channels are below the largest of their tensor, in all that holds them."""
+        bits: list[Array] = []
+        factors = np.exp2(np.append(exponents, 0.0))
+        for side in self._sides:
+            for ranges, places in zip(side.ranges(factors), (side.rows, side.columns), strict=True):
+                is_own = np.isin(places, own) & (ranges > 0)
+                bits.append(np.log2(ranges.max() / ranges[is_own]) if is_own.any() else np.array([]))
+        seen = (self.largest * factors[:-1])[own]
+        bits.append(np.log2(seen.max() / seen[seen > 0]) if (seen > 0).any() else np.array([]))
+        joined = np.concatenate(bits)
+        return float(joined.mean()) if len(joined) else 0.0
+
+    def balanced(self, share: float) -> Array:
+        """Exponents that make every channel as large where it is read as where it is made.
+
+        Args:
+            share: How much the weights that make a channel count, beside the tensor itself: 1 for weights alone.
+        """
+        exponents = np.zeros(self.count)
+        for _ in range(_ROUNDS):
+            made, read = self._relative(np.exp2(np.append(exponents, 0.0)))
+            seen = self.largest * np.exp2(exponents)
+            is_used = np.isfinite(made) & np.isfinite(read) & (seen > 0)
+            tops = np.zeros(self.count)
+            np.maximum.at(tops, self.groups, seen)
+            tops = tops[self.groups]
+            below = np.log2(np.maximum(seen, _TINY) / np.maximum(tops, _TINY))
+            source = share * np.where(is_used, made, 0.0) + (1 - share) * below
+            step = np.where(is_used, (np.where(is_used, read, 0.0) - source) / 2, 0.0)
+            exponents = np.clip(exponents + step - _group_mean(step, self.groups), -_LARGEST, _LARGEST)
+            if np.abs(step - _group_mean(step, self.groups)).max(initial=0.0) < _SETTLED:
+                break
+        return exponents
+
+    def _relative(self, factors: Array) -> tuple[Array, Array]:
+        """How far each channel is below the largest of the weights that make it, and that read it, in bits."""
+        made, read = np.full(self.count + 1, -np.inf), np.full(self.count + 1, -np.inf)
+        for side in self._sides:
+            rows, columns = side.ranges(factors)
+            with np.errstate(divide="ignore"):
+                np.maximum.at(made, side.rows, np.log2(rows / max(rows.max(initial=0.0), _TINY)))
+                np.maximum.at(read, side.columns, np.log2(columns / max(columns.max(initial=0.0), _TINY)))
+        return made[:-1], read[:-1]
+
+    def least_noise(self, start: Array) -> Array:
+        """Exponents that make the expected noise at the outputs of all layers small.
+
+        The noise of rounding to steps of Δ is Δ²/12. Weights with a step Δw add Δw²·Σ taps·E[x²] to each output, and the
+        tensor's own rounding Δ². What reaches the outputs is that noise times the squared weights of all layers after it,
+        counted in parts of the outputs' power. The steps follow from the largest magnitudes. In the logarithms of the factors this is
+        a sum of maxima of exponentials, so it is convex, and a plain descent finds the least.
+        """
+        exponents, terms = torch.tensor(start, requires_grad=True), self._noise_terms()
+        if not terms:
+            return start
+        optimizer = torch.optim.Adam([exponents], lr=0.1)
+        best, least = start, float("inf")
+        with torch.enable_grad():
+            for step in range(_STEPS):
+                optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / _STEPS)
+                factors = torch.cat([exponents, exponents.new_zeros(1)])
+                noise = torch.stack([term(factors) for term in terms]).sum()
+                if float(noise.detach()) < least:
+                    best, least = exponents.detach().numpy().copy(), float(noise.detach())
+                optimizer.zero_grad()
+                noise.backward()
+                optimizer.step()
+        return np.clip(best, -_LARGEST, _LARGEST)
+
+    def _noise_terms(self) -> list[_Noise]:
+        # by how much the noise of each channel counts at the outputs: through the squared weights of all that follows
+        weights = np.zeros(self.count + 1)
+        for side in reversed(self._sides):
+            energy = side.energy * side.counts(weights)[:, None]
+            np.add.at(weights, side.columns, energy.reshape(side.groups, -1, energy.shape[1]).sum(1).reshape(-1))
+        largest = np.append(self.largest, 0.0)
+        return [_Noise(side, weights, largest) for side in self._sides if side.layer.input_power is not None]
+
+    # onto the grid
+    def bounded(self, exponents: Array) -> Array:
+        """Exponents that limits allow: below 1, and no limit above what its tensor holds.
+
+        The limits of a tensor have one scale, too. A channel that never comes near its limit must not make it the largest.
+        """
+        made = exponents.copy()
+        for own in self.members().values():
+            limited = own[np.isfinite(self.limits[own])]
+            if len(limited):
+                range_ = max((self.largest[own] * np.exp2(made[own])).max(), _TINY)
+                made[limited] = np.minimum(made[limited], np.log2(range_ / self.limits[limited]))
+                made[own] -= made[limited].max()
+        return made
+
+    def fitted(self, exponents: Array) -> Array:
+        """Exponents shifted group by group to where the noise is least, steps being powers of two.
+
+        A range just above a power of two wastes a bit. Where there are limits, factors stay below 1 and are not shifted.
+        """
+        made = self.bounded(exponents)
+        terms = self._noise_terms()
+        free = [own for own in self.members().values() if not np.isfinite(self.limits[own]).any()]
+        for own in free * _SWEEPS:
+            touched = [term for term in terms if term.touches(own)]
+            noises = [sum(term.on_grid(_shifted(made, own, shift)) for term in touched) for shift in _SHIFTS]
+            made[own] += _SHIFTS[int(np.argmin(noises))]
+        return made
+
+    def offsets(self) -> dict[int, float]:
+        """What channels may give away, by their numbers."""
+        by_root = find_offsets(self.layers, self._channels)
+        return {number: by_root[root] for number, root in self._roots.items() if root in by_root}
+
+    def factors(self, exponents: Array) -> dict[int, float]:
+        """Factors by the numbers of channels."""
+        values = np.append(np.exp2(exponents), 1.0)
+        return {number: float(values[self._index[root]]) for number, root in self._roots.items()}
+
+
+def _group_mean(values: Array, groups: Numbers) -> Array:
+    sums, counts = np.zeros(len(groups) + 1), np.zeros(len(groups) + 1)
+    np.add.at(sums, groups, values)
+    np.add.at(counts, groups, 1.0)
+    means: Array = (sums / np.maximum(counts, 1.0))[groups]
+    return means
+
+
+def _shifted(exponents: Array, own: Numbers, shift: float) -> Array:
+    made = exponents.copy()
+    made[own] += shift
+    return made
+
 
 _LIMIT_OP = "iqMin"
 """What limits single channels on a device."""

@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""round_weights, learned rounding: integer weights by what they do to a layer's output, not by the nearest integer."""
+"""round_weights, learned rounding: integer weights by what they do to a layer's output, not by the nearest integer.
+
+A convolution's inputs are rows of sums here (im2col), its weights are as the device has them: a batch norm is folded in, and they
+lie on a grid; the way back into the layer goes through the batch norm.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from linger.analysis.batches import evaluating
+from linger.analysis.batches import Batch, evaluating
+from linger.analysis.trace import Trace
+from linger.constraint.conv_bn import ConvBN, fold, per_weight
+from linger.constraint.limits import clamp
 from linger.dialect import Op
 from linger.errors import UsageError
+from linger.numeric.fixed import limits
 from linger.progress import progress
-from linger.quantization.core.quantized import QuantizedBase
+from linger.quantization.core.quantized import Frozen, QuantizedBase, integer_bound
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.tuning.held_out import split_data
-from linger.tuning.learned_rounding.integer_fit import Pair
-from linger.tuning.learned_rounding.product_rounding import improve_product, is_product
+from linger.tuning.learned_rounding.integer_fit import Enough, Fit, Grid, Moments, Pair, change_of, fit_integers
 from linger.tuning.learned_rounding.recurrent_rounding import improve_recurrent
 from linger.tuning.remedy import (
     Change,
@@ -27,8 +39,242 @@ from linger.tuning.remedy import (
     checked_data,
     error_db,
     require_pair,
+    state_of,
     undone_on_error,
 )
+
+_MATRIX_AXES = _IMAGE_AXES = 2
+_SIGNAL_AXES = 3
+_NEGLIGIBLE = 1e-8
+"""A batch norm's factor below which a weight has no effect."""
+
+
+def is_product(op: Op) -> bool:
+    """Whether an op is a convolution or a product of matrices."""
+    return bool(op.window_axes) or op.weight_axes == _MATRIX_AXES
+
+
+def positions(op: Op, y: Tensor) -> tuple[int, ...]:
+    """The shape of an output without its channels."""
+    shape = list(y.shape)
+    del shape[-1 - op.window_axes]
+    return tuple(shape)
+
+
+def output_rows(op: Op, y: Tensor, picks: Tensor) -> Tensor:
+    """The channels of an output at some positions (numbers within `positions`), [picks, channels]."""
+    return y.movedim(-1 - op.window_axes, -1)[torch.unravel_index(picks.to(y.device), positions(op, y))]
+
+
+def input_rows(op: Op, x: Tensor, geometry: Mapping[str, Any], picks: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inputs of an output's sums at some positions of its `shape` (without channels), [picks, groups, taps].
+
+    Taps are in the order of `to_rows`.
+    """
+    axes, picks = op.window_axes, picks.to(x.device)
+    if not axes:
+        return x.reshape(-1, 1, x.shape[-1])[picks]
+    strides, dilations, kernel = (_image(geometry[n], 1) for n in ("strides", "dilations", "kernel_shape"))
+    begin, end = _image(geometry["pads"][:axes], 0), _image(geometry["pads"][axes:], 0)
+    if x.dim() == axes + 1:
+        x, shape = x.unsqueeze(0), (1, *shape)
+    if axes < _IMAGE_AXES:
+        x, shape = x.unsqueeze(-2), (shape[0], 1, shape[1])
+    if op.is_transposed:
+        # a plain convolution, with a turned kernel, of the image with zeros between its pixels
+        height, width = ((n - 1) * s + 1 for n, s in zip(x.shape[2:], strides, strict=True))
+        wide = x.new_zeros(*x.shape[:2], height, width)
+        wide[..., :: strides[0], :: strides[1]] = x
+        reach = [d * (n - 1) for d, n in zip(dilations, kernel, strict=True)]
+        more = _image(geometry["output_padding"], 0)
+        begin = [r - b for r, b in zip(reach, begin, strict=True)]
+        end = [r - e + m for r, e, m in zip(reach, end, more, strict=True)]
+        x, strides = wide, [1, 1]
+    x = F.pad(x, (begin[1], end[1], begin[0], end[0]))
+    batch, row, column = torch.unravel_index(picks, tuple(shape))
+    rows = row[:, None] * strides[0] + torch.arange(kernel[0], device=x.device) * dilations[0]
+    columns = column[:, None] * strides[1] + torch.arange(kernel[1], device=x.device) * dilations[1]
+    windows = x.movedim(1, -1)[batch[:, None, None], rows[:, :, None], columns[:, None, :]]
+    return windows.movedim(-1, 1).reshape(len(picks), geometry["group"], -1)
+
+
+def _image(numbers: Sequence[int], missing: int) -> list[int]:
+    return [*[missing] * (_IMAGE_AXES - len(numbers)), *numbers]
+
+
+def to_rows(weight: Tensor, groups: int, *, is_transposed: bool) -> Tensor:
+    """A weight as one matrix per group, [groups, channels, taps]."""
+    if not is_transposed:
+        return weight.reshape(groups, weight.shape[0] // groups, -1)
+    turned = weight.flip(tuple(range(2, weight.dim())))
+    parts = turned.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
+    return parts.reshape(groups, weight.shape[1], -1)
+
+
+def from_rows(rows: Tensor, like: Tensor, *, is_transposed: bool) -> Tensor:
+    """The weight of the shape of `like` that has these matrices."""
+    if not is_transposed:
+        return rows.reshape(like.shape)
+    parts = rows.reshape(len(rows), like.shape[1], -1, *like.shape[2:]).transpose(1, 2)
+    return parts.reshape(like.shape).flip(tuple(range(2, like.dim())))
+
+
+def affine_of(layer: QuantLayer) -> tuple[Tensor, Tensor]:
+    """Factor and offset per channel of a layer's batch norm, on a product without bias."""
+    assert layer.bn is not None
+    assert layer.bias is not None  # take_batch_norm made it
+    factor, offset = fold(torch.ones_like(layer.bias)[:, None], torch.zeros_like(layer.bias), layer.bn)
+    return factor.squeeze(1), offset
+
+
+def folded_weight(layer: QuantLayer) -> Tensor:
+    """A layer's weight with its batch norm folded in, not rounded."""
+    weight = layer.weight.detach()
+    if layer.bn is None:
+        return weight
+    return weight * per_weight(affine_of(layer)[0].detach(), weight, layer.transposed_groups)
+
+
+def grid_of(layer: QuantLayer, frozen: Frozen, groups: int) -> Grid:
+    """The folded weights of a layer as rows, and the grid that they are rounded to."""
+    weight = folded_weight(layer)
+    is_transposed = layer.transposed_groups is not None
+    integers = frozen.weight_integers.reshape(weight.shape)
+    rows, now = (to_rows(t, groups, is_transposed=is_transposed).double().cpu() for t in (weight, integers))
+    largest, limit = limits(layer.widths.parameter)[1], integer_bound(layer.limited_to.weight, layer.widths.parameter)
+    bound = largest if limit is None else min(largest, int(limit * frozen.scale_w))
+    bias = rows.new_zeros(rows.shape[:2]) if frozen.bias is None else frozen.bias.double().cpu().reshape(groups, -1)
+    ones = torch.ones(rows.shape[2], dtype=torch.float64)
+    return Grid(rows, now, bias, ones / frozen.scale_w, ones * bound)
+
+
+def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, fit: Fit) -> bool:
+    """Write new integers and biases into a layer; where it would not round to these integers, it stays as it was."""
+    device, scale, before, chosen = (
+        layer.weight.device,
+        frozen.scale_w,
+        state_of(layer),
+        layer.ranges["w"].chosen_range(),
+    )
+    is_new, bias = fit.is_new.flatten().to(device), fit.bias.flatten().to(device)
+    factor, offset = torch.ones_like(bias), torch.zeros_like(bias)
+    if layer.bn is not None:
+        factor, offset = (t.double() for t in affine_of(layer))
+        is_new = is_new & (factor.abs() > _NEGLIGIBLE)
+        factor = factor.masked_fill(~is_new, 1.0)
+    integers = from_rows(fit.integers.to(device), layer.weight, is_transposed=layer.transposed_groups is not None)
+    is_new_weight = per_weight(is_new, integers, layer.transposed_groups)
+    integers = torch.where(is_new_weight, integers, frozen.weight_integers.reshape(integers.shape))
+    weight = integers / scale / per_weight(factor, integers, layer.transposed_groups)
+    layer.weight.copy_(torch.where(is_new_weight, weight.to(layer.weight), layer.weight))
+    limited = clamp(bias, layer.limited_to.bias)
+    assert limited is not None  # as the bias
+    bias = (limited - offset) / factor
+    if layer.bias is None:
+        layer.shift_output(torch.where(is_new, bias, 0.0))  # it gets a bias
+    else:
+        layer.bias.copy_(torch.where(is_new, bias.to(layer.bias), layer.bias))
+    layer.ranges["w"].choose_range(limits(layer.widths.parameter)[1] / scale)
+    again = layer.freeze(scale_x)
+    is_kept = again.scale_w == scale and bool((again.weight_integers.reshape(integers.shape) == integers).all())
+    if not is_kept:
+        layer.load_state_dict(before)
+        layer.ranges["w"].choose_range(chosen)
+    return is_kept
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One product of a quantized pass: its op, its parameters and the scale of its input, and that input at some positions."""
+
+    op: Op
+    frozen: Frozen
+    scale_x: float
+    rows: Tensor
+    picks: Tensor
+    shape: tuple[int, ...]
+
+
+def improve_product(pair: Pair, layer: QuantLayer, count: int) -> list[Change]:
+    """Give a layer that is called `count` times in a pass other integers, if the held-out data agree."""
+    learned, held = (_moments(pair, layer, batches, count) for batches in (pair.learned, pair.held))
+    if learned is None or held is None:
+        return []
+    (fitting, call), (judging, _) = learned, held
+    grid = grid_of(layer, call.frozen, call.rows.shape[1])
+    fit = fit_integers(grid, fitting, judging)
+    if not bool(fit.is_new.any()) or not put_integers(layer, call.frozen, call.scale_x, fit):
+        return []
+    return [change_of(layer.path, grid, fit, judging)]
+
+
+def _moments(pair: Pair, layer: QuantLayer, batches: Sequence[Batch], count: int) -> tuple[Moments, _Call] | None:
+    """Second moments of a layer's inputs and of the float layer's outputs; None if the two differ in shape."""
+    total: Moments | None = None
+    call: _Call | None = None
+    for batch, size, generator in pair.draws(batches):
+        calls = _inputs(pair, layer, batch, count, size, generator)
+        outputs = _outputs(pair, layer, batch, len(calls))
+        if [c.shape for c in calls] != [positions(c.op, y) for c, y in zip(calls, outputs, strict=False)]:
+            return None
+        for call, y in zip(calls, outputs, strict=True):
+            groups = call.rows.shape[1]
+            outputs_at = output_rows(call.op, y, call.picks).float().cpu().reshape(len(call.picks), groups, -1)
+            total = total or Moments(groups, outputs_at.shape[2], call.rows.shape[2])
+            total.add(call.rows, outputs_at)
+    return None if total is None or call is None else (total, call)
+
+
+def _inputs(
+    pair: Pair, layer: QuantLayer, batch: Batch, count: int, size: int, generator: torch.Generator
+) -> list[_Call]:
+    """What a layer multiplies in one pass."""
+    calls: list[_Call] = []
+
+    def note(name: str, op: Op, operands: Any, attributes: Mapping[str, Any], result: Any) -> None:
+        if name.rpartition(".")[0] != layer.path or not is_product(op):
+            return
+        shape = positions(op, result.content)
+        picks = torch.randperm(int(torch.Size(shape).numel()), generator=generator)[:size]
+        rows = input_rows(op, operands[0].content, attributes, picks, shape)
+        calls.append(_Call(op, operands[1], attributes["scale_x"], rows.float().cpu(), picks, shape))
+        if len(calls) == count:
+            raise Enough
+
+    pair.observe(note, batch)
+    return calls
+
+
+def _outputs(pair: Pair, layer: QuantLayer, batch: Batch, count: int) -> list[Tensor]:
+    """What the float layer gives in one pass, as the quantized one would: its batch norm included."""
+    outputs: list[Tensor] = []
+    products: list[Tensor] = []
+    module = pair.reference.get_submodule(layer.path)
+    has_norm = layer.bn is not None and not isinstance(module, ConvBN)
+    # a transposed signal is an image of one row
+    is_row = layer.transposed_groups is not None and layer.weight.dim() == _SIGNAL_AXES
+
+    def add(output: Tensor) -> None:
+        outputs.append(output.unsqueeze(-2) if is_row else output)
+        if len(outputs) == count:
+            raise Enough
+
+    def note(_module: nn.Module, _args: object, _kwargs: object, output: Tensor) -> None:
+        if has_norm:
+            products.append(output)
+        else:
+            add(output)
+
+    def note_norm(_module: nn.Module, args: tuple[Tensor, ...], _kwargs: object, output: Tensor) -> None:
+        if any(args[0] is product for product in products):
+            add(output)
+
+    with Trace(pair.reference) as trace, suppress(Enough):
+        trace.after([module], note)
+        trace.after((m for m in pair.reference.modules() if has_norm and isinstance(m, _BatchNorm)), note_norm)
+        trace.run(batch)
+    return outputs
+
 
 _MOST_TAPS = 4608
 """A layer whose sums are longer is left alone: its table of second moments would take more than 170 MB."""

@@ -44,12 +44,8 @@ from linger.quantization.core.runtime import Runtime
 from linger.quantization.core.stored import not_finite
 from linger.version import __version__
 
-_HEAD = 3
-"""Numbers at the front of a row: digest of the layout, how the pass ended, length of the message of a failure."""
-
-_LONGEST_TEXT = 1000
-"""Bytes of the message of a failure."""
-
+_HEAD = 3  # numbers at the front of a row: digest of the layout, how the pass ended, length of the message of a failure
+_LONGEST_TEXT = 1000  # bytes of the message of a failure
 _DONE, _STOPPED, _NOT_FINITE = 0.0, 1.0, 2.0
 
 _COLUMNS = 7
@@ -241,8 +237,7 @@ class Exchange:
         return layout
 
 
-_TOLD = "_linger_told"
-"""Attribute of an exception that all processes have been told of."""
+_TOLD = "_linger_told"  # attribute of an exception that all processes have been told of
 
 
 def _is_told(error: BaseException | None) -> bool:
@@ -332,11 +327,7 @@ def _columns(range_: Range) -> list[Any]:
 
 # what all processes say
 def _differ(host: Tensor, error: BaseException | None) -> bool:
-    """Whether layouts differ.
-
-    Raises:
-        GroupError: The pass of a process has failed.
-    """
+    """Whether layouts differ; a `GroupError` where the pass of a process has failed."""
     heads = host[:, :_HEAD].tolist()
     if any(digest == HELLO for digest, _, _ in heads):
         return True  # a failure is told when models are compared
@@ -369,15 +360,15 @@ def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
     coarsest = scales.amin(0)
     before = list(zip(runnings[own].tolist(), scales[own].tolist(), strict=True))
     together = list(zip(runnings.amax(0).tolist(), coarsest.tolist(), strict=True))
-    found = columns.amax(0).reshape(-1, _COLUMNS).tolist()
-    is_seen = [high != -math.inf for _, high, *_ in found]
+    largest = columns.amax(0).reshape(-1, _COLUMNS).tolist()
+    is_seen = [high != -math.inf for _, high, *_ in largest]
     for place, range_ in enumerate(layout.ranges):  # what follows from others, first
         if not is_seen[place] and before[place] != together[place]:
             running, scale = together[place]
             range_.set(running, 0.0 if scale == math.inf else scale)
     for place, range_ in enumerate(layout.ranges):
         if is_seen[place]:
-            _learn_range(range_, together[place][0], found[place])
+            _learn_range(range_, together[place][0], largest[place])
     decided = iter(decisions.amax(0).tolist())
     for layer in layout.deciding:
         layer.flags = tuple(bool(next(decided)) for _ in layer.flags)

@@ -36,11 +36,7 @@ def sharded_parts(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def refuse_sharded(model: object, what: str, remedy: str = GATHER) -> None:
-    """Refuse a sharded model; what is no module is not sharded.
-
-    Raises:
-        UsageError: It is sharded.
-    """
+    """Raise a `UsageError` where a model is sharded; what is no module is not."""
     if not isinstance(model, nn.Module):
         return
     parts = [path or type(model).__name__ for path in sharded_parts(model)]

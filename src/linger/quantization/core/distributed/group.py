@@ -18,8 +18,7 @@ from torch import Tensor
 from linger.errors import UsageError, listing
 from linger.quantization.core.stored import NotFiniteError
 
-_SHORTEST = 4096
-"""Numbers of a row at first. A failure and its message fit in."""
+_SHORTEST = 4096  # numbers of a row at first. A failure and its message fit in.
 
 HELLO = -1.0
 """In the place of a digest: the process wants to compare models."""
@@ -55,16 +54,11 @@ class Group:
 
     @classmethod
     def of_all(cls) -> Group:
-        """That of the default group as it is now.
-
-        Raises:
-            GroupError: A process does not answer.
-        """
+        """That of the default group as it is now; a `GroupError` where a process does not answer."""
         world = torch.distributed.group.WORLD
-        found = _GROUPS.get(world)
-        if found is None:
-            found = _GROUPS[world] = cls()
-        return found
+        if world not in _GROUPS:
+            _GROUPS[world] = cls()
+        return _GROUPS[world]
 
     @staticmethod
     def device_for(own: torch.device) -> torch.device:
@@ -144,11 +138,7 @@ def failure_of(error: BaseException) -> tuple[str, bool]:
 
 
 def refuse_failures(failures: Mapping[int, tuple[str, bool]], own: BaseException | None) -> None:
-    """Raise one sentence where the pass of a process has failed; an exception of this process goes on by itself.
-
-    Raises:
-        GroupError: One has.
-    """
+    """Raise one `GroupError` where passes of processes have failed; an exception of this process goes on by itself."""
     if not failures:
         return
     of_numbers = [f"Process {n}: {text}" for n, (text, is_not_finite) in failures.items() if is_not_finite]
@@ -177,11 +167,7 @@ def agree(group: Group, layers: Mapping[str, str], own: BaseException | None, de
 
 
 def _shared_functions(models: Sequence[Mapping[str, str]]) -> set[str]:
-    """The functions of models that have the same layers.
-
-    Raises:
-        GroupError: They do not.
-    """
+    """The functions of models that have the same layers; a `GroupError` where they do not."""
     kinds_at = {path: [model.get(path, "missing") for model in models] for path in sorted(set().union(*models))}
     functions = {path for path, kinds in kinds_at.items() if _is_function(kinds)}
     others = [(path, kinds) for path, kinds in kinds_at.items() if path not in functions]
