@@ -11,7 +11,7 @@ from linger.c.exported_folder import Cut
 from linger.c.network import brought_to_order, computing, has_c, value_names
 from linger.errors import UnsupportedError, printable
 from linger.graph.core.nodes import describe, is_dialect, required_inputs
-from linger.graph.editing.extraction import extract
+from linger.graph.editing.models import extract
 from linger.graph.lowering.bodies import known_tensors
 from linger.graph.network import Network, NetworkLike, multiplications_of
 from linger.runtime.reference import Reference

@@ -101,22 +101,12 @@ class Network:
 
     @property
     def listed(self) -> ir.Model:
-        """The content as a graph, which may have flaws that a check lists; other flaws are refused.
-
-        Raises:
-            UsageError: There is no such file.
-            GraphError: As for `load`.
-        """
+        """The content as a graph, which may have flaws that a check lists; other flaws are refused, as by `load`."""
         return self._read(LISTED).model
 
     @property
     def model(self) -> ir.Model:
-        """The content as a graph without any flaw.
-
-        Raises:
-            UsageError: There is no such file.
-            GraphError: As for `load`.
-        """
+        """The content as a graph without any flaw; refused as by `load`."""
         content = self._read(())
         if not self._is_sound:
             refuse(content.flaws, content.where)
@@ -131,11 +121,7 @@ class Network:
 
     @property
     def proto(self) -> onnx.ModelProto:
-        """The content as the file has it, which onnx_ir would change in part; of a model in memory, what would be written.
-
-        Raises:
-            SerdeError: The model in memory cannot be written.
-        """
+        """The content as the file has it, which onnx_ir would change in part; of a model in memory, what would be written."""
         content = self._read(LISTED)
         return ir.to_proto(content.model) if content.proto is None else content.proto
 
@@ -146,22 +132,14 @@ class Network:
         return {} if self.path is None else self._files
 
     def require_unchanged(self) -> None:
-        """Refuse a file that is no longer what was loaded.
-
-        Raises:
-            UsageError: The file, or one with its data, has changed.
-        """
+        """Refuse a file that is no longer what was loaded, or whose data is not."""
         changed = [str(file) for file, before in self.files.items() if not is_unchanged(file, before)]
         if changed:
             raise UsageError(f"{', '.join(changed)}: the file has changed since it was loaded. Load it again.")
 
     @cached_property
     def normal(self) -> ir.Model:
-        """The model in normal form: sorted, typed, in the older dialect, integer standard ops adopted.
-
-        Raises:
-            UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
-        """
+        """The model in normal form: sorted, typed, in the older dialect, integer standard ops adopted; others are refused."""
         made = self.own()
         bring_to_normal_form(made)
         return made
@@ -173,11 +151,7 @@ class Network:
 
     @cached_property
     def formats(self) -> Propagation:
-        """Element type, scale and width of every tensor.
-
-        Raises:
-            GraphError: The nodes are not in the order of computation.
-        """
+        """Element type, scale and width of every tensor; the nodes must be in topological order."""
         return propagate(self.model)
 
 

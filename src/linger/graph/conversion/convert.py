@@ -86,11 +86,7 @@ def convert_dialect(
 
 
 def convert_nodes(model: ir.Model, to: str, *, partial: bool = False) -> tuple[Changes, tuple[Finding, ...]]:
-    """Convert in place; a model that is refused stays unchanged.
-
-    Raises:
-        UnsupportedError: Nodes have no equivalent and `partial` is not set; all of them are named.
-    """
+    """Convert in place; a model with nodes that have no equivalent is refused, unless `partial`, and stays unchanged."""
     source = NEWER if to == OLDER else OLDER
     plans, findings = _plan_nodes(model, source, to)
     obstacles = [finding for finding in findings if finding.severity == ERROR]

@@ -48,11 +48,7 @@ def op_of(node: ir.Node) -> Op:
 
 
 def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
-    """The op's attributes as Python values, defaults filled in; attributes the schema does not know are left out.
-
-    Raises:
-        GraphError: A required attribute is missing, one is of another kind than the op's, or a scale is no scale.
-    """
+    """The op's attributes as Python values with defaults, unknown ones left out; refuses what is missing or of a wrong kind."""
     kinds = _kinds(op)
     problems: list[str | None] = []
     values: dict[str, Any] = {}
@@ -230,11 +226,7 @@ def is_in_order(graph: ir.Graph) -> bool:
 
 
 def in_order(place: GraphPlace) -> list[ir.Node]:
-    """Return the nodes of one graph, each after those it needs, otherwise in their order. The graph stays as it is.
-
-    Raises:
-        GraphError: Nodes depend on each other in a circle; those of one circle are named.
-    """
+    """The nodes of one graph in topological order, otherwise in their own, which the graph keeps; refuses a circle."""
     nodes = list(place.graph)
     position = {node: index for index, node in enumerate(nodes)}
     needs = [{position[maker] for maker in makers(inputs_within(node)) if maker in position} for node in nodes]
@@ -288,11 +280,7 @@ def find_circle(needs: Mapping[_Thing, Iterable[_Thing]]) -> list[_Thing]:
 
 
 def callees_first(functions: Functions) -> list[ir.OperatorIdentifier]:
-    """The functions of a model, each after those that it calls.
-
-    Raises:
-        GraphError: A function calls itself, by way of others or directly; those of one circle are named.
-    """
+    """The functions of a model, each after those that it calls; refuses one that calls itself, and names the circle."""
     needs = {identifier: dict.fromkeys(callees(function, functions)) for identifier, function in functions.items()}
     if circle := find_circle(needs)[::-1]:
         names = [f"{domain}::{name}" for domain, name, _ in [circle[-1], *circle]]

@@ -41,11 +41,7 @@ _KINDS = {
 
 
 def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
-    """The schema of an op; None where the domain is not one of ONNX's own.
-
-    Raises:
-        UsageError: The domain is ONNX's own, but this opset has no such op.
-    """
+    """The schema of an op; None where the domain is not ONNX's own. Refuses an op that the opset does not have."""
     if opset is None or domain not in _STANDARD_DOMAINS:
         return None
     try:
@@ -109,11 +105,7 @@ def type_variable(op_type: str, index: int, opset: int) -> str | None:
 
 
 def make_attributes(op_type: str, given: Mapping[str, Any], schema: OpSchema | None) -> list[ir.Attr]:
-    """Python values as attributes, of the kinds that the schema asks for.
-
-    Raises:
-        UsageError: Attributes that the op does not have or that have no ONNX form; all of them are named.
-    """
+    """Python values as attributes, of the kinds that the schema asks for; refuses and names all that do not fit."""
     attributes, wrong = [], []
     for name, value in given.items():
         if value is None:
@@ -170,11 +162,7 @@ def number_type(number: Any, index: int, operands: Sequence[Any], schema: OpSche
 
 
 def check_node(node: ir.Node, schema: OpSchema) -> None:
-    """Refuse a node whose inputs, outputs or attributes do not fit the schema.
-
-    Raises:
-        UsageError: Something does not fit; the message lists all problems.
-    """
+    """Refuse a node whose inputs, outputs or attributes do not fit the schema; the message lists all problems."""
     wrong = []
     for verb, side, low, count, high in (
         ("takes", "inputs", schema.min_input, len(node.inputs), schema.max_input),
@@ -228,15 +216,9 @@ def integer_bits(element: ir.DataType | None) -> int | None:
 
 
 def output_types(node: ir.Node, given: Sequence[ir.DataType | None], opset: int) -> list[ir.DataType | None]:
-    """The element types of a node's outputs; None where they do not follow from its op, attributes and inputs.
+    """The element types of a node's outputs, from its op, attributes and the types given to it; None where they do not follow.
 
-    Args:
-        node: A node of the older dialect or of standard ONNX.
-        given: The element types of its inputs.
-        opset: The version of standard ONNX.
-
-    Raises:
-        LingerError: An unknown op of the dialect, or one whose attributes have no meaning.
+    The node is of the older dialect or of standard ONNX; refused is an unknown op of the dialect, or one without a meaning.
     """
     if is_dialect(node):
         return [_dialect_type(node, given), *[ir.DataType.FLOAT] * (len(node.outputs) - 1)]
@@ -307,10 +289,7 @@ _TYPED_BY_ATTRIBUTE = {"Cast": cast_type, "Constant": constant_type, "ConstantOf
 def infer_element_types(graph: ir.Graph, *, guess: bool = True, opset: int | None = None) -> None:
     """Give every tensor of a sorted graph, and of the graphs inside it, its element type where it can be known.
 
-    Args:
-        graph: The graph.
-        guess: Whether an unknown op is assumed to return the type of its input.
-        opset: The version of standard ONNX; None for the one that the graph imports.
+    With `guess`, an unknown op is assumed to return the type of its input. `opset` is None for the one that the graph imports.
     """
     opset = graph.opset_imports.get("", OLDEST_OPSET) if opset is None else opset
     for node in graph:
@@ -356,11 +335,7 @@ def _makes_tensors(op_type: str) -> bool:
 
 
 def infer_outputs(node: ir.Node, schema: OpSchema, opsets: Mapping[str, int]) -> None:
-    """Give the outputs of a node their types and shapes, where they follow from its inputs.
-
-    Raises:
-        UsageError: The op does not take these inputs.
-    """
+    """Give outputs the types and shapes that follow from the inputs; refuses inputs that the op does not take."""
     inputs = [v for v in node.inputs if v is not None]
     if any(v.type is None for v in inputs):
         return

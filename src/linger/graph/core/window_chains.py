@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import reduce
+from itertools import accumulate, product
+from operator import mul
 
 from linger.numeric.fixed import ceil_pads
 
@@ -50,7 +52,7 @@ class Windows:
 
 
 def equal_chain(whole: Windows, size: int, largest: int) -> tuple[Windows, ...] | None:
-    """The shortest chain that makes of so many pixels the same numbers of which each sees the same pixels.
+    """The shortest chain of small windows in which every result sees the same pixels as that of the one large window.
 
     No kernel is larger than `largest` or smaller than its stride, and no padding larger than half of its kernel: frameworks
     ask for that. Padding is even where that of the whole is. Strides are powers of two if they can be.
@@ -64,24 +66,14 @@ def equal_chain(whole: Windows, size: int, largest: int) -> tuple[Windows, ...] 
     if whole.dilation != 1 or whole.count(size) < 1:
         return None
     pixels = [1 << index for index in range(size)]
-    wanted = whole.seen(pixels)
-    chains = _chains(whole, largest, is_free=len(wanted) == 1)
-    return next((chain for chain in chains if _seen(chain, pixels) == wanted), None)
-
-
-def _seen(chain: Sequence[Windows], pixels: list[int]) -> list[int]:
-    for stage in chain:
-        pixels = stage.seen(pixels)
-    return pixels
-
-
-def _chains(whole: Windows, largest: int, *, is_free: bool) -> Iterator[tuple[Windows, ...]]:
-    """Chains that may be equal, the best first; the stride of the whole counts unless it is free."""
+    expected = whole.seen(pixels)
     every = range(largest, 0, -1)  # large strides first: they leave less to do
-    for strides in ([n for n in every if n & (n - 1) == 0], every):
-        for length in range(1, _MOST_STAGES + 1):
-            for stages in _sized(whole, length, largest, strides, is_free=is_free):
-                yield from _padded(whole, stages)
+    for strides, length in product(([n for n in every if n & (n - 1) == 0], every), range(1, _MOST_STAGES + 1)):
+        for stages in _sized(whole, length, largest, strides, is_free=len(expected) == 1):
+            for chain in _padded(whole, stages):
+                if reduce(lambda seen, stage: stage.seen(seen), chain, pixels) == expected:
+                    return chain
+    return None
 
 
 def _sized(
@@ -112,18 +104,10 @@ def _padded(whole: Windows, stages: tuple[Windows, ...]) -> Iterator[tuple[Windo
     """The stages with padding that starts the windows where those of the whole start."""
     halves = [range(stage.kernel // 2 + 1) for stage in stages]
     is_even = whole.pads[0] == whole.pads[1]
+    steps = list(accumulate((stage.stride for stage in stages[:-1]), mul, initial=1))
     for begins in product(*halves):
-        if _start(stages, begins) != whole.pads[0]:
+        if sum(map(mul, begins, steps)) != whole.pads[0]:  # where the first window of the chain starts before the axis
             continue
         for ends in [begins] if is_even else product(*halves):
             pads = zip(begins, ends, strict=True)
             yield tuple(Windows(s.kernel, s.stride, pair) for s, pair in zip(stages, pads, strict=True))
-
-
-def _start(stages: Sequence[Windows], begins: Sequence[int]) -> int:
-    """Pixels before the axis at which the first window of a chain starts."""
-    total, step = 0, 1
-    for stage, begin in zip(stages, begins, strict=True):
-        total += begin * step
-        step *= stage.stride
-    return total

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from linger.errors import GraphError, UsageError, listing
 from linger.graph.core.nodes import Changes, Names, defined_in, describe, inner_graphs, inputs_within, nodes_within
 from linger.graph.core.rewiring import can_be_output, drop_unused, is_used, redirect, remove_nodes, replace_outputs
-from linger.graph.editing.build import Build, GraphBuilder, results_of
+from linger.graph.editing.models import Build, GraphBuilder, results_of
 from linger.graph.editing.search import Match, NodeLike, Scopes, TensorLike, matches
 
 
@@ -361,16 +361,10 @@ def _obstacle(node: ir.Node) -> str | None:
 
 
 def hand_over(edit: _Edit, old: ir.Value, new: ir.Value, builder: GraphBuilder | None = None) -> ir.Value:
-    """Replace every use of `old`, which is removed, by `new`; outputs of a graph keep their name.
+    """Replace every use of `old`, which is removed, by `new` of the same graph or one around it; outputs keep their name.
 
-    Args:
-        edit: The transaction.
-        old: The tensor that is no longer made.
-        new: The tensor to use, of the same graph or of one around it.
-        builder: The builder that made `new`, where it is new: it gets the name of `old` unless the caller chose another.
-
-    Returns:
-        The tensor that now stands where `old` stood: `new`, or an Identity of it where an output needs its own tensor.
+    A tensor that a builder just made gets the name of `old` unless the caller chose another. Returned is the tensor that now
+    stands where `old` stood: `new`, or an Identity of it where an output needs its own tensor.
     """
     if builder is not None and new.dtype in (None, old.dtype):
         new.type, new.shape = old.type or new.type, _merged(old.shape, new.shape)
@@ -378,21 +372,17 @@ def hand_over(edit: _Edit, old: ir.Value, new: ir.Value, builder: GraphBuilder |
     redirect(old.uses(), new)
     graph = old.graph
     if graph is not None and old.is_graph_output():
-        new = new if can_be_output(new, graph) else _identity(edit, old, new, graph)
+        if not can_be_output(new, graph):
+            identity = edit.builder(graph, f"{old.name}/")
+            after = new.producer() if new.graph is graph else None
+            new = identity.op("Identity", new)
+            edit.place(identity, graph, after=after)
         _give_type(new, old)
         replace_outputs(old, new)
         new.name = old.name
     elif builder is not None and builder.has_chosen_name(new) and can_be_output(new, graph):
         new.name = old.name
     return new
-
-
-def _identity(edit: _Edit, old: ir.Value, new: ir.Value, graph: ir.Graph) -> ir.Value:
-    """An Identity of a tensor, to be the output that `old` was."""
-    builder = edit.builder(graph, f"{old.name}/")
-    made: ir.Value = builder.op("Identity", new)
-    edit.place(builder, graph, after=new.producer() if new.graph is graph else None)
-    return made
 
 
 def _merged(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None:
@@ -402,17 +392,16 @@ def _merged(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None:
     return ir.Shape([n if isinstance(n, int) else o for o, n in zip(old, new, strict=True)])
 
 
-def _contradict(one: ir.Shape, other: ir.Shape) -> bool:
-    return len(one) != len(other) or any(
-        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True)
-    )
+def _contradict(one: ir.Shape | None, other: ir.Shape | None) -> bool:
+    if one is None or other is None or len(one) != len(other):
+        return one is not None and other is not None
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True))
 
 
 def forget_downstream(edit: _Edit, old: ir.Value, new: ir.Value, users: Iterable[ir.Node]) -> None:
     """Where a tensor of another type or shape comes in, drop the types noted further on; outputs keep what is declared."""
     types_differ = None not in (old.dtype, new.dtype) and old.dtype != new.dtype
-    shapes_differ = old.shape is not None and new.shape is not None and _contradict(old.shape, new.shape)
-    if not types_differ and not shapes_differ:
+    if not types_differ and not _contradict(old.shape, new.shape):
         return
     for output in chain.from_iterable(node.outputs for node in _downstream(edit.scopes, users)):
         if not (output.is_graph_output() and output.graph is edit.model.graph):

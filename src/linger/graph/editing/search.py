@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,44 +73,32 @@ class Scopes:
         """The scopes of a model as it is now."""
         return cls({place.graph: place.owner for place in graphs_in(model.graph)})
 
-    def values(self) -> Iterable[ir.Value]:
+    def values(self) -> list[ir.Value]:
         """Every tensor that has a name."""
-        for graph in self.owners:
-            yield from (value for value in defined_in(graph) if value.name)
+        return [value for graph in self.owners for value in defined_in(graph) if value.name]
 
-    def nodes(self) -> Iterable[ir.Node]:
+    def nodes(self) -> list[ir.Node]:
         """Every node."""
-        for graph in self.owners:
-            yield from graph
+        return list(chain.from_iterable(self.owners))
 
     def sees(self, graph: ir.Graph, value: ir.Value) -> bool:
         """Whether a node of a graph may use a value: one of its own, or one of a graph around it."""
-        around: ir.Graph | None = graph
-        while around is not None:
-            if value.graph is around:
-                return True
-            owner = self.owners[around]
-            around = None if owner is None else owner.graph
-        return False
+        owner = self.owners[graph]
+        if value.graph is graph or owner is None:
+            return value.graph is graph
+        assert isinstance(owner.graph, ir.Graph)  # it was reached through its graph
+        return self.sees(owner.graph, value)
 
     def tensor(self, tensor: TensorLike) -> ir.Value:
         """The tensor that is given itself or by name; as `tensors`."""
         return self.tensors([tensor])[0]
 
     def tensors(self, tensors: Iterable[TensorLike]) -> list[ir.Value]:
-        """The tensors that are given themselves or by name.
-
-        Raises:
-            UsageError: Tensors that do not exist or whose name is used in several sub-graphs; all of them are named.
-        """
+        """The tensors that are given themselves or by name; refuses, and names, those that are missing or not unique."""
         return _look_up(tensors, self.values(), "tensor")
 
     def some_nodes(self, nodes: NodeLike | Iterable[NodeLike]) -> list[ir.Node]:
-        """The nodes that are given themselves or by name, without repetitions.
-
-        Raises:
-            UsageError: Nodes that are not in the model or whose name is not unique; all of them are named.
-        """
+        """The nodes that are given themselves or by name, each once; refuses, and names, those missing or not unique."""
         given = [nodes] if isinstance(nodes, (str, ir.Node)) else nodes
         return list(dict.fromkeys(_look_up(given, self.nodes(), "node")))
 

@@ -45,10 +45,7 @@ Exchange = Mapping[int, ir.TensorProtocol]
 
 
 def load(
-    source: ModelLike,
-    *,
-    prepare: Callable[[onnx.ModelProto], bool] | None = None,
-    allowed: Collection[str] = (),
+    source: ModelLike, *, prepare: Callable[[onnx.ModelProto], bool] | None = None, allowed: Collection[str] = ()
 ) -> ir.Model:
     """An ONNX model from a path, bytes, a ModelProto or an onnx_ir model (which is returned as it is).
 
@@ -89,10 +86,7 @@ class Content:
 
 
 def read_model(
-    source: ModelLike,
-    *,
-    prepare: Callable[[onnx.ModelProto], bool] | None = None,
-    allowed: Collection[str] = (),
+    source: ModelLike, *, prepare: Callable[[onnx.ModelProto], bool] | None = None, allowed: Collection[str] = ()
 ) -> Content:
     """What `load` does, with everything that was found on the way."""
     if isinstance(source, ir.Model):
@@ -156,12 +150,7 @@ def own_types(model: ir.Model) -> None:
 
 
 def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """The content of a model file as it is; weights in other files are not touched.
-
-    Raises:
-        UsageError: There is no such file.
-        GraphError: The content is not a complete ONNX model, or cannot be shown.
-    """
+    """The content of a model file as it is, without weights in other files; refuses what is no ONNX model."""
     where = str(path)
     proto = _complete(_parse(_content(path), where), where)
     refuse((flaw for flaw in proto_flaws(proto) if flaw.category in UNREADABLE), where)
@@ -321,11 +310,7 @@ def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
 
 
 def resolve_external_data(model: ir.Model, folder: Path | None, where: str) -> None:
-    """Tell every external tensor the folder its file lies in (None: the model was not given as a file, so there is none).
-
-    Raises:
-        GraphError: Data without a folder, locations outside of it, files that are missing or too short; all are named.
-    """
+    """Tell external tensors the folder of their files (None: there is none); refuse, and name, all that cannot be used."""
     if folder is not None:
         for tensor in external_tensors(model):
             tensor.base_dir = folder
@@ -412,11 +397,7 @@ def plan_data_file(model: ir.Model, target: Path) -> dict[int, ir.ExternalTensor
 
 
 def in_memory(model: ir.Model) -> dict[int, ir.TensorProtocol]:
-    """A tensor in memory (mapped, where possible) for every external one.
-
-    Raises:
-        GraphError: Data files that are gone or have changed; all of them are named.
-    """
+    """A tensor in memory (mapped, where possible) for every external one; refuses, and names, data that is gone."""
     wrong = _problems(model, file_problem)
     if wrong:
         raise GraphError(f"external data cannot be read ({wrong}). Bring the files back, or load the model again.")

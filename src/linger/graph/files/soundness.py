@@ -182,7 +182,7 @@ def _call_flaws(calls: _Calls, allowed: int) -> list[Flaw]:
     """Functions that never end, that call too deep, or that unfold into more calls than are allowed."""
     if endless := find_circle(calls):
         first, *others = endless
-        names = listing(("::".join(key[:2]) for key in (first, *others[::-1]) if key), limit=_SHOWN_NODES)
+        names = listing(("::".join(key[:2]) for key in filter(None, (first, *others[::-1]))), limit=_SHOWN_NODES)
         reason = "functions call each other" if others else "function calls itself"
         return [Flaw(RECURSION, f"the {reason}: {names}")]
     depth: dict[ir.OperatorIdentifier | None, int] = {}
@@ -279,12 +279,9 @@ def _versions(op_type: str) -> list[OpSchema]:
 
 
 def require_bounded(model: ir.Model) -> None:
-    """Refuse to run a model in which a constant asks for a tensor of more than `MOST_ELEMENTS` elements.
+    """Refuse to run a model in which constants ask for tensors of more than `MOST_ELEMENTS` elements; all are named.
 
     What a model makes of its inputs, step by step, is not followed: running a model is running a program.
-
-    Raises:
-        GraphError: Some nodes make more; all of them are named, with the number of elements.
     """
     large = [f"{describe(node)} makes {size} elements" for node, size in _sizes(model) if size > MOST_ELEMENTS]
     if large:

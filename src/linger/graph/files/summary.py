@@ -51,7 +51,7 @@ class TensorSummary:
 
 
 @dataclass(frozen=True)
-class AttributeSummary:
+class _AttributeSummary:
     """An attribute: its kind and a short text; graphs are kept whole."""
 
     name: str
@@ -69,7 +69,7 @@ class NodeSummary:
     domain: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attributes: tuple[AttributeSummary, ...]
+    attributes: tuple[_AttributeSummary, ...]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _limited_graph(graph: GraphSummary, depth: float, items: int | None) -> Grap
     if depth <= 0:
         return replace(graph, inputs=(), outputs=(), initializers=(), nodes=(), value_infos=())
 
-    def limited_attribute(attribute: AttributeSummary) -> AttributeSummary:
+    def limited_attribute(attribute: _AttributeSummary) -> _AttributeSummary:
         return replace(attribute, graphs=tuple(_limited_graph(g, depth - 1, items) for g in attribute.graphs))
 
     nodes = [replace(n, attributes=tuple(map(limited_attribute, n.attributes))) for n in graph.nodes[:items]]
@@ -151,12 +151,7 @@ def _limited_graph(graph: GraphSummary, depth: float, items: int | None) -> Grap
 
 
 def summarize(path: str | os.PathLike[str]) -> ModelSummary:
-    """Look into a file. Data files are named with their sizes (None: missing), but not opened.
-
-    Raises:
-        UsageError: There is no such file.
-        GraphError: The content is not a complete ONNX model.
-    """
+    """Look into a file, as `read_proto` does. Data files are named with their sizes (None: missing), but not opened."""
     path = Path(path)
     proto = read_proto(path)
     graph, functions = _graph(proto.graph), tuple(map(_function, proto.functions))
@@ -270,12 +265,12 @@ def _node(proto: onnx.NodeProto) -> NodeSummary:
     return NodeSummary(proto.name, proto.op_type, proto.domain, tuple(proto.input), tuple(proto.output), attributes)
 
 
-def _attribute(proto: onnx.AttributeProto) -> AttributeSummary:
+def _attribute(proto: onnx.AttributeProto) -> _AttributeSummary:
     kind = _KIND.Name(proto.type).lower() if proto.type in _KIND.values() else f"kind {proto.type}"
     graphs = tuple(_graph(g) for g in ([proto.g] if proto.type == _KIND.GRAPH else proto.graphs))
     if proto.ref_attr_name:
-        return AttributeSummary(proto.name, kind, f"the function's {proto.ref_attr_name}")
-    return AttributeSummary(proto.name, kind, _TEXTS[proto.type](proto) if proto.type in _TEXTS else "?", graphs)
+        return _AttributeSummary(proto.name, kind, f"the function's {proto.ref_attr_name}")
+    return _AttributeSummary(proto.name, kind, _TEXTS[proto.type](proto) if proto.type in _TEXTS else "?", graphs)
 
 
 def _tensor_text(proto: onnx.TensorProto) -> str:

@@ -295,7 +295,7 @@ _Reading = tuple[ir.Value, str, float | None]
 
 
 @dataclass
-class RequiredIntegers:
+class _RequiredIntegers:
     """The tensors that must hold integers because of what reads them further on.
 
     Attributes:
@@ -335,9 +335,9 @@ class RequiredIntegers:
         return is_new
 
 
-def required_integers(flow: Flow) -> RequiredIntegers:
+def required_integers(flow: Flow) -> _RequiredIntegers:
     """Walk back from every input that must hold integers, through all that only moves numbers."""
-    required = RequiredIntegers()
+    required = _RequiredIntegers()
     opset = flow.model.graph.opset_imports.get("", OLDEST_OPSET)
     waiting = [reading for node in flow.nodes() for reading in _readings(flow, node, opset)]
     visited: set[tuple[ir.Value, str]] = set()
@@ -514,7 +514,7 @@ class FormatBook:
     """
 
     flow: Flow
-    required: RequiredIntegers
+    required: _RequiredIntegers
     result: Propagation = field(default_factory=Propagation)
     real_formals: set[ir.Value] = field(default_factory=set)
     is_settled: bool = True

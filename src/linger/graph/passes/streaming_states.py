@@ -15,12 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import GraphError, listing, printable
-from linger.graph.core.nodes import (
-    inner_graphs,
-    inputs_within,
-    opset_of,
-    tensor_names,
-)
+from linger.graph.core.nodes import inner_graphs, inputs_within, opset_of, tensor_names
 from linger.graph.core.rewiring import is_used
 from linger.graph.core.tensor_types import constant_tensor
 from linger.graph.files.model_io import copied
@@ -106,11 +101,7 @@ def _computed(nodes: Iterable[ir.Node], ends: Sequence[ir.Value], opset: int) ->
 
 
 def sizes_of(model: ir.Model) -> Shapes:
-    """The sizes of every tensor that is used.
-
-    Raises:
-        GraphError: Some are open.
-    """
+    """The sizes of every tensor that is used; a GraphError names those that are open."""
     shapes = known_tensors(model).shapes
     if _unknown(model, shapes):
         shapes = _with_states(model, shapes)
