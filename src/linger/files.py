@@ -89,12 +89,8 @@ def write_together(files: Mapping[Path, Writer | bytes]) -> None:
 def places_beside(target: Path, name: Callable[[Path], str]) -> tuple[Path, Path]:
     """Where a file and a second one beside it, to which it refers by name, are written.
 
-    Args:
-        target: The file.
-        name: The name of the second file, given the path at which the first one really lies.
-
-    Raises:
-        UsageError: The two would not lie in the folder in which they are looked for: a link into another folder, a pipe.
+    `name` names the second one, given the path at which the first one really lies. Both must lie in the folder in which they
+    are looked for: a link into another folder, and a pipe, are refused.
     """
     with _told(target):
         place = _place(target)
@@ -113,28 +109,16 @@ def places_beside(target: Path, name: Callable[[Path], str]) -> tuple[Path, Path
 
 
 def write_folder(target: Path, fill: Callable[[Path], object], *, is_own: Callable[[Path], bool] | None = None) -> None:
-    """Write a folder so that it is there whole or not at all.
+    """Write a folder, or what a link leads to, so that it is there whole or not at all.
 
-    Args:
-        target: The folder, or a link to it; what is around it must exist.
-        fill: Writes the content into the folder that it is given.
-        is_own: Whether a folder in the way may be replaced; None: none may, unless it is empty.
-
-    Raises:
-        UsageError: A folder is in the way, or the folder cannot be written.
+    `fill` writes the content into the folder that it is given. `is_own` says whether a folder in the way may be replaced; None:
+    none may, unless it is empty.
     """
     write_folders({target: (fill, is_own)})
 
 
 def write_folders(folders: Mapping[Path, tuple[Callable[[Path], object], Callable[[Path], bool] | None]]) -> None:
-    """Write several folders that belong together; when one of them fails, all of them are as before.
-
-    Args:
-        folders: For each folder what `write_folder` takes as `fill` and `is_own`.
-
-    Raises:
-        UsageError: A folder is in the way, or one cannot be written.
-    """
+    """Write several folders, each as `write_folder` does; when one of them fails, all of them are as before."""
     for target, (_, is_own) in folders.items():
         require_free_folder(target, is_own)
     staged: dict[Path, tuple[Path, Path, Path]] = {}

@@ -124,14 +124,14 @@ def SetPlatFormQuant(platform_quant: PlatFormQuant | str = PlatFormQuant.luna_qu
     )
 
 
-class Setter(Protocol):
+class _Setter(Protocol):
     """A documented setter: turns a switch on or off."""
 
     def __call__(self, enable: bool) -> None:
         """Choose for the models that are initialized next."""
 
 
-def _setter(name: str, switch: str, what: str) -> Setter:
+def _setter(name: str, switch: str, what: str) -> _Setter:
     def setter(enable: bool) -> None:
         choose(**{switch: enable})
 

@@ -148,24 +148,11 @@ def examples(text: str) -> list[str]:
 EXIT_CODE = 130
 """128 and the number of the signal, as shells count."""
 
-_WRITERS = "linger.files"
 _LOAD_SECONDS, _MOST_LOADS = 0.05, 200
 """How long until the end of such an import is looked for again, and how often."""
 
 _DROPPED_SECONDS = 1.0
 """After which an error that did not end the command counts as dropped; long enough to remove unfinished files."""
-
-
-class _Written(logging.Handler):
-    """Collects the names of the files that `linger.files` has moved into place."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.names: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the name."""
-        self.names.append(record.getMessage())
 
 
 class Interruption:
@@ -178,13 +165,13 @@ class Interruption:
 
     def __init__(self) -> None:
         self.came = False
-        self._written = _Written()
+        self._written: list[str] = []
         self._loads_left = _MOST_LOADS
         self._reminder: threading.Timer | None = None
 
     def sentence(self) -> str:
         """What the user is told."""
-        names = [name for name in self._written.names if Path(name).exists()]  # not those of a folder that was given up
+        names = [name for name in self._written if Path(name).exists()]  # not those of a folder that was given up
         if not names:
             return "interrupted; nothing was written."
         return f"interrupted; written before that: {listing(map(printable, dict.fromkeys(names)))}."
@@ -200,11 +187,11 @@ class Interruption:
         if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
             yield
             return
-        log = logging.getLogger(_WRITERS)
+        log = logging.getLogger("linger.files")
         level, hook = log.level, sys.unraisablehook
         signal.signal(signal.SIGINT, self._note)
         sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, KeyboardInterrupt) else hook(lost)
-        log.addHandler(self._written)
+        log.addFilter(self._keep)
         log.setLevel(logging.DEBUG)
         try:
             yield
@@ -212,8 +199,13 @@ class Interruption:
             signal.signal(signal.SIGINT, signal.SIG_IGN if self.came else before)
             self._forget()
             log.setLevel(level)
-            log.removeHandler(self._written)
+            log.removeFilter(self._keep)
             sys.unraisablehook = hook
+
+    def _keep(self, record: logging.LogRecord) -> bool:
+        """Keep the name of a file that `linger.files` has moved into place."""
+        self._written.append(record.getMessage())
+        return True
 
     def _note(self, _number: int, frame: FrameType | None) -> None:
         self.came = True
@@ -247,23 +239,10 @@ def _is_loading(frame: FrameType | None) -> bool:
     return False
 
 
-COMMANDS = (
-    *(
-        "analyse",
-        "c",
-        "check",
-        "compare",
-        "convert",
-        "demo",
-        "doctor",
-        "inspect",
-        "memory",
-        "ops",
-        "quantize",
-        "repair",
-    ),
-    *("report", "run", "schema", "targets", "vectors", "verify", "view"),
+_NAMES = (
+    "analyse c check compare convert demo doctor inspect memory ops quantize repair report run schema targets vectors"
 )
+COMMANDS = (*_NAMES.split(), "verify", "view")
 ALIASES = {"fix": "repair"}
 """Inherited names of commands, which the help does not list."""
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,7 @@ def quantize(
         linger quantize my_net.py:make_net --data my_net.py:data --target venus --c my_net_c
         linger quantize --config my_net-quantized/net.yaml --out again
     """
-    from linger.workflow.quantized import QuantizeSettings
+    from linger.workflow.quantized import QuantizeSettings, require_free
 
     def tell(line: str) -> None:
         if not quiet and not as_json:
@@ -149,10 +149,18 @@ def quantize(
     images = partial(_images, shape, size, scale, mean, std, is_grey=grey, limit=limit)
     sounds = partial(_sounds, shape, rate, length, limit)
     sources = [source for source in (data, test_data) if source is not None]
-    about_data: list[Callable[[], object]] = []
-    if config is None:
-        about_data = [images, sounds, partial(_require_fitting, given, sources)]
-    _refuse_early(settings, model, sources, files, out, metric, about_data)
+    about_data: list[Callable[[], object]] = [images, sounds, partial(_require_fitting, given, sources)]
+    # refuse, all at once, what can be seen to be wrong without torch, whose import takes seconds
+    checks: list[Callable[[], object]] = [
+        *settings.checks(has_metric=metric is not None),
+        *([] if model is None else [partial(options.require_code, model)]),
+        *([] if metric is None else [partial(options.require_code, metric, "metric", options.METRIC)]),
+        *(partial(options.require_data, source) for source in sources),
+        *(about_data if config is None else []),
+        *(partial(options.require_file, file) for file in files if file is not None),
+        *([] if out is None else [partial(require_free, out, settings)]),
+    ]
+    refuse_together(checks)
     tell(f"load {model or config}")  # the imports take seconds
     if config is not None:
         made = _repeated(model, config, out, settings, context, tell)
@@ -174,28 +182,6 @@ def quantize(
     _show(made, as_json=as_json)
     if not made.ok:
         raise typer.Exit(1)
-
-
-def _refuse_early(
-    settings: QuantizeSettings,
-    model: str | None,
-    sources: list[str],
-    files: list[Path | None],
-    out: Path | None,
-    metric: str | None,
-    about_data: Iterable[Callable[[], object]],
-) -> None:
-    """Refuse, all at once, what can be seen to be wrong without torch, whose import takes seconds."""
-    from linger.workflow.quantized import require_free
-
-    checks = settings.checks(has_metric=metric is not None)
-    checks += [] if model is None else [partial(options.require_code, model)]
-    checks += [] if metric is None else [partial(options.require_code, metric, "metric", options.METRIC)]
-    checks += [partial(options.require_data, source) for source in sources]
-    checks += about_data
-    checks += [partial(options.require_file, file) for file in files if file is not None]
-    checks += [] if out is None else [partial(require_free, out, settings)]
-    refuse_together(checks)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -291,10 +277,9 @@ def _show(made: Quantized, *, as_json: bool) -> None:
     from linger.reporting.facts import METRIC_DATA, UNSEEN
     from linger.reporting.verdict import figure_text
 
-    columns = [(figure.before, figure.plain, figure.after) for figure in made.quality]
     cells = [
-        (figure.name, *("" if value is None else figure_text(figure, value) for value in values))
-        for figure, values in zip(made.quality, columns, strict=True)
+        (q.name, *("" if value is None else figure_text(q, value) for value in (q.before, q.plain, q.after)))
+        for q in made.quality
     ]
     say_table(made.name, ("", "float", "plain", "tuned"), [*cells, *_cost_rows(made)])
     if made.quality:

@@ -209,17 +209,10 @@ def _judge(name: str, want: Array, have: Array, limits: tuple[float, float]) -> 
     if only_one_nan.any():
         notes.append(f"{np.count_nonzero(only_one_nan)} values are NaN on one side only")
     relative = np.where(np.isnan(relative), np.inf, relative)
-    return OutputComparison(
-        name=name,
-        dtype=str(want.dtype),
-        shapes=(want.shape,),
-        max_abs=float(error.max(initial=0.0)),
-        max_rel=float(relative.max(initial=0.0)),
-        atol=atol,
-        rtol=rtol,
-        is_within=bool(is_within.all()) and want.dtype == have.dtype,
-        note="; ".join(notes),
-    )
+    errors = (float(error.max(initial=0.0)), float(relative.max(initial=0.0)))
+    is_ok = bool(is_within.all()) and want.dtype == have.dtype
+    kind, note = str(want.dtype), "; ".join(notes)
+    return OutputComparison(name, kind, (want.shape,), *errors, atol, rtol, is_within=is_ok, note=note)
 
 
 def _joined(first: OutputComparison, second: OutputComparison) -> OutputComparison:

@@ -133,22 +133,18 @@ Positive = Annotated[float, Is(lambda value: 0 < value < math.inf, "a positive n
 Count = Annotated[int, Is(lambda value: value >= 0, "a number of things")]
 
 
-class FieldError(UsageError):
+class _FieldError(UsageError):
     """Fields of a record do not fit each other; every argument is a sentence that begins with a field's name."""
 
 
 def refuse_fields(complaints: Mapping[str, bool]) -> None:
     """Refuse a record whose fields do not fit each other; called in its `__post_init__`.
 
-    Args:
-        complaints: Sentences that begin with a field's name, each with whether it is so.
-
-    Raises:
-        FieldError: Some are; `read` tells each with the path of its field.
+    Complaints are sentences that begin with a field's name, each with whether it is so; `read` tells the path of the field.
     """
     wrong = [sentence for sentence, is_so in complaints.items() if is_so]
     if wrong:
-        raise FieldError(*wrong)
+        raise _FieldError(*wrong)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -249,7 +245,7 @@ def _sentences(kind: Any, entry: ErrorDetails, place: str) -> Iterator[str]:
         yield f"{path} is missing"
     elif fault == "value_error":
         said = context["error"]
-        inside = isinstance(said, FieldError)
+        inside = isinstance(said, _FieldError)
         yield from (_path(_path(place, keys), [text]) if inside else f"{path}: {text}" for text in map(str, said.args))
     else:
         expected = context.get("expected") or _EXPECTED.get(fault, entry["msg"]).format(**context)

@@ -12,11 +12,11 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from html import escape
 from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 from linger.files import write_atomically
 
@@ -38,12 +38,6 @@ _CELL = f"padding:2px 10px;border-bottom:{_LINE};color:inherit;background:transp
 _WIDTH = 640.0
 
 
-class Row(Protocol):
-    """Any dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-
 @dataclass(frozen=True)
 class Column:
     """One field of a row: its heading, and the format that it is shown in. Numbers are aligned right."""
@@ -58,15 +52,15 @@ class Column:
         return NOTHING if value is None else self.form.format(value)
 
 
-def to_json(facts: Mapping[str, Any], rows: Iterable[Row], path: str | Path | None) -> str:
+def to_json(facts: Mapping[str, Any], rows: Iterable[Any], path: str | Path | None) -> str:
     """Facts and rows (dataclasses) as JSON text, also written to a path; infinity, which JSON has not, is the text "inf"."""
     content = {**facts, "rows": list(rows)}
     return written(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", path)
 
 
-def to_csv(row_type: type[Row], rows: Iterable[Row], path: str | Path | None) -> str:
+def to_csv(row_type: type[Any], rows: Iterable[Any], path: str | Path | None) -> str:
     """Rows as CSV text with every field, also written to `path` if one is given. What is None is left empty."""
-    return dicts_to_csv(list(row_type.__dataclass_fields__), (asdict(row) for row in rows), path)
+    return dicts_to_csv([field.name for field in fields(row_type)], (asdict(row) for row in rows), path)
 
 
 def dicts_to_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: str | Path | None) -> str:
@@ -283,13 +277,13 @@ class Summed(Shown):
 class Result(Shown):
     """A result as text, JSON and CSV, too."""
 
-    _row_type: type[Row]
+    _row_type: type[Any]
     _fact_names: Sequence[str] = ()
     """Attributes that JSON has beside the rows; empty: every field but the rows."""
 
     def _facts(self) -> dict[str, Any]:
-        own = self.__dataclass_fields__  # type: ignore[attr-defined]  # a dataclass
-        names = self._fact_names or [name for name in own if name != self._rows_name]
+        own = fields(self)  # type: ignore[arg-type]  # a dataclass
+        names = self._fact_names or [field.name for field in own if field.name != self._rows_name]
         return picked(self, *names)
 
     def to_json(self, path: str | Path | None = None) -> str:

@@ -88,17 +88,9 @@ def draw_layers(names: Sequence[str], decibels: Sequence[float], path: Path, *, 
 def draw_differences(
     names: Sequence[str], largest: Sequence[float], path: Path, *, title: str, are_real: Sequence[bool]
 ) -> None:
-    """The largest difference of each tensor, a bar per tensor in the order given, the first that differs marked.
+    """Draw the largest difference of each tensor in LSB as a bar, in the order given, the first that differs marked.
 
-    Args:
-        names: The tensors.
-        largest: Their largest differences in LSB; infinite where shapes differ.
-        path: The image.
-        title: Above it.
-        are_real: Which differences are real numbers instead, because no scale is known; these bars are grey.
-
-    Raises:
-        UsageError: Nothing to draw, matplotlib is missing, or the file is neither .png nor .svg.
+    It is infinite where shapes differ. Where no scale is known (`are_real`) it is a real number, and the bar is grey.
     """
     refuse_if(not names, f"{path}: there is no tensor to draw.")
     figure = _figure(path, min(max(6.0, 0.16 * len(names) + 2), _WIDEST), 4.5)

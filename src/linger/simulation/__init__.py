@@ -315,7 +315,14 @@ def _unneeded_results(model: nn.Module, call: ExampleCall, recording: Recording,
 
 def _is_unneeded(model: nn.Module, call: ExampleCall, names: Collection[str]) -> bool:
     expected = _outputs_with(model, call, (), torch.neg)
-    return all(_are_equal(_outputs_with(model, call, names, other), expected) for other in _REPLACEMENTS)
+    for other in _REPLACEMENTS:
+        outputs = _outputs_with(model, call, names, other)
+        if outputs is None or expected is None or len(outputs) != len(expected):
+            return False
+        pairs = zip(outputs, expected, strict=True)
+        if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs):
+            return False
+    return True
 
 
 def _outputs_with(
@@ -334,12 +341,6 @@ def _outputs_with(
                 return [_as_array(t) for t in tensors_in(run_once(model, call))]
         except LingerError:  # also raised if the tensor of a view was replaced: then it is used
             return None
-
-
-def _are_equal(one: Sequence[NDArray[Any]] | None, other: Sequence[NDArray[Any]] | None) -> bool:
-    if one is None or other is None or len(one) != len(other):
-        return False
-    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(one, other, strict=True))
 
 
 class _Observed:

@@ -133,16 +133,15 @@ def _all_targets() -> dict[str, Target]:
     """Every chip in this folder, the default one first."""
     # our own files are right, as tests show, and every command reads them: what checks them is not loaded for that
     contents = [_values(path) for path in sorted(_FOLDER.glob("*.toml")) if path != _SHARED]
-    found = [Target(**_with_sets(content)) for content in contents]
+    sets: list[dict[str, Any]] = [
+        {k: frozenset(v) if isinstance(v, list) else v for k, v in content.items()} for content in contents
+    ]
+    chips = [Target(**content) for content in sets]
     refuse_if(
-        sum(target.is_default for target in found) != 1,
+        sum(target.is_default for target in chips) != 1,
         f"{_FOLDER}: one chip must be the default, no more and no less. Set is_default in one file.",
     )
-    return {target.name: target for target in sorted(found, key=lambda target: not target.is_default)}
-
-
-def _with_sets(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: frozenset(value) if isinstance(value, list) else value for key, value in content.items()}
+    return {target.name: target for target in sorted(chips, key=lambda target: not target.is_default)}
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType(_all_targets())

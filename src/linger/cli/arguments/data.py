@@ -301,9 +301,6 @@ def read_sounds(folder: Path, files: list[Path], options: SoundOptions) -> Sampl
     """Windows [windows, length], or [windows, 1, length], of all files in the order of their names; a file is a group.
 
     Windows lie side by side; what is left at the end of a file is dropped, and a file that is too short filled with zeros.
-
-    Raises:
-        UsageError: Files that cannot be read or have another rate, all of them; windows that do not fit into memory.
     """
     sounds = _headers(folder, files, options)
     size = options.length or max(sound.frames for sound in sounds)

@@ -81,12 +81,9 @@ def _shown(name: str) -> str:
 
 
 def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
-    """The model that `text` names: `package.module:name` or `file.py:name`.
+    """Load the model that `text` names (`package.module:name` or `file.py:name`) with the weights of a checkpoint.
 
     By naming code the user allows linger to run it; no other command runs code from a file.
-
-    Raises:
-        UsageError: There is no such thing, it is no model, or the checkpoint does not fit it.
     """
     require_code(text)
     model = load_named(text)

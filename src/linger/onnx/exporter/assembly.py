@@ -95,21 +95,8 @@ def _is_sized_by(node: ir.Node, by_value: set[ir.Value]) -> bool:
     return any(node.inputs[i] in by_value for i in _SIZES_FROM.get(node.op_type, ()) if i < len(node.inputs))
 
 
-_MOVING = frozenset(
-    (
-        "Identity",
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Slice",
-        "Gather",
-        "Expand",
-        "Tile",
-        "Split",
-    )
-)
+_MOVING = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather"})
+_MOVING |= {"Expand", "Tile", "Split"}
 """Ops that may stand between an input and its Quant: they move integers as they move real numbers."""
 
 
@@ -214,13 +201,6 @@ def suit(model: ir.Model, target: Target) -> Changes:
     What a chip computes otherwise and no change of form can mend (ReLU6, subtraction) is decided by `linger.init(target=)`, so
     that the simulation follows.
     """
-    changes = Changes()
-    for each in _passes(target):
-        changes.entries += each(model).entries
-    return changes
-
-
-def _passes(target: Target) -> list[_Pass]:
     windows = target.table("windows", WindowLimits)
     products = target.table("products", ProductLimits)
     packing = target.table("packing", PackingLimits)
@@ -244,7 +224,10 @@ def _passes(target: Target) -> list[_Pass]:
     passes.append(own_parameters)  # behind every pass that makes or shares some
     if not target.is_default:
         passes.append(partial(chip_windows.name_platform, platform=target.name))
-    return passes
+    changes = Changes()
+    for each in passes:
+        changes.entries += each(model).entries
+    return changes
 
 
 def _reserve(model: ir.Model, *, target: Target) -> Changes:
@@ -329,7 +312,11 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
 
 def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
     if options.form == "qdq":
-        model = _with_qdq(model, options)
+        attach_functions(model)  # shapes are inferred through the bodies, and a Gemm needs to know its rank
+        model = ir.from_proto(_finished(model, options))
+        summary = to_qdq(model, is_symmetric=options.qdq_symmetric).summary()
+        if summary:  # what is not exact in every runtime
+            logger.warning("export, form 'qdq': %s", summary)
     if options.form == "standard" and options.integer_kernels:
         write_byte_layers(model)
     if options.form in ("standard", "qdq"):
@@ -346,16 +333,6 @@ def _in_form(model: ir.Model, options: ExportOptions) -> onnx.ModelProto:
     attach_functions(model)
     finished = _finished(model, options)
     return finished if bare is None else _bare(ir.from_proto(bare), finished, options)
-
-
-def _with_qdq(model: ir.Model, options: ExportOptions) -> ir.Model:
-    """Write QuantizeLinear/DequantizeLinear pairs where that is possible; log what is not exact in every runtime."""
-    attach_functions(model)  # shapes are inferred through the bodies, and a Gemm needs to know its rank
-    shaped = ir.from_proto(_finished(model, options))
-    summary = to_qdq(shaped, is_symmetric=options.qdq_symmetric).summary()
-    if summary:
-        logger.warning("export, form 'qdq': %s", summary)
-    return shaped
 
 
 def _name(model: ir.Model, options: ExportOptions) -> None:
@@ -495,21 +472,17 @@ def _run(proto: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray
     options.log_severity_level = 3
     try:
         session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        feeds = {i.name: _as_wanted(i.type, x) for i, x in zip(session.get_inputs(), inputs, strict=False)}
+        feeds = {}
+        for i, x in zip(session.get_inputs(), inputs, strict=False):
+            feeds[i.name] = x
+            bits = {"tensor(int8)": 8, "tensor(int16)": 16, "tensor(int32)": 32}.get(i.type)
+            if bits is not None and x.dtype.kind == "f":  # any integers serve for a comparison (`is_input_quant`)
+                low, high = limits(min(bits, _COMPARED_BITS))
+                feeds[i.name] = np.clip(np.rint(x * high), low, high).astype(f"int{bits}")
         result: list[NDArray[Any]] = session.run(None, feeds)
     except ORT_ERRORS as error:
         raise GraphError(f"export: the simplified file does not run ({error}). Export with simplify=False.") from error
     return result
-
-
-def _as_wanted(kind: str, x: NDArray[Any]) -> NDArray[Any]:
-    """An example in the type of an input; any integers serve for a comparison of two files (`is_input_quant`)."""
-    bits = {"tensor(int8)": 8, "tensor(int16)": 16, "tensor(int32)": 32}.get(kind)
-    if bits is None or x.dtype.kind != "f":
-        return x
-    low, high = limits(min(bits, _COMPARED_BITS))
-    integers: NDArray[Any] = np.clip(np.rint(x * high), low, high).astype(f"int{bits}")
-    return integers
 
 
 def require_suitable(proto: onnx.ModelProto, target: str) -> None:

@@ -23,9 +23,7 @@ from torch._ops import OpOverload
 from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 
 CHANGED_MEANING = {
-    "Softmax": 13,
-    "LogSoftmax": 13,
-    "Hardmax": 13,
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), 13),
     "RoiAlign": 16,
     "Split": 18,
     "GridSample": 20,
@@ -262,10 +260,7 @@ class ArgumentMap:
     ) -> list[ir.Attr]:
         """The node's attributes: numbers, strings or lists of them; an argument that is None gives none.
 
-        Args:
-            signature: How the op was called.
-            given: Every argument by name.
-            read: Turns an argument into a Python value; raises UnsupportedError if it is not constant.
+        `read` turns an argument into a Python value, and raises an UnsupportedError if it is not constant.
         """
         attributes = []
         for name, source in self.attribute_sources(signature).items():

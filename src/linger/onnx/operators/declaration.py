@@ -100,16 +100,10 @@ class Declaration:
         read: Callable[[Any], Any],
         is_value: Callable[[Any], bool],
     ) -> _NodeCall:
-        """The node for one call of the torch op.
+        """The node for one call of the torch op; an UnsupportedError if the call cannot be written as this op.
 
-        Args:
-            signature: How the op was called.
-            given: Every argument by name; None for what is missing.
-            read: Turns an argument into a Python value.
-            is_value: Tells a value of the graph from a constant.
-
-        Raises:
-            UnsupportedError: The call cannot be written as this op.
+        `given` has every argument by name, None for what is missing. `read` turns an argument into a Python value, and
+        `is_value` tells a value of the graph from a constant.
         """
         signature = signature.resolve(given, is_value)
         names = self.arguments.input_names(signature)

@@ -21,33 +21,15 @@ from linger.reporting.verdict import Verdict, memory_needed, verdict_of
 
 # one script in this order: each file may use the names of those before it
 SCRIPTS = (
-    "elements.js",
-    "figures.js",
-    "state.js",
-    "overview.js",
-    "layout.js",
-    "graph.js",
-    "layers.js",
-    "histogram.js",
-    "panel.js",
-    "memory.js",
-    "evidence.js",
-    "start.js",
+    *("elements.js", "figures.js", "state.js", "overview.js", "layout.js", "graph.js"),
+    *("layers.js", "histogram.js", "panel.js", "memory.js", "evidence.js", "start.js"),
 )
 _ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render_page(runs: Sequence[Run], title: str | None = None) -> str:
-    """The page that shows runs; several are shown side by side.
-
-    Args:
-        runs: At least one.
-        title: The title of the page; the names of the runs where it is left out.
-
-    Raises:
-        UsageError: There is no run.
-    """
+    """The page that shows one run, or several side by side, under a title, or under the names of the runs."""
     refuse_if(not runs, "A report needs at least one run; none was given. Give an ONNX file or a run's data.")
     script = "".join(_read(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
