@@ -279,11 +279,7 @@ def check(path: NetworkLike, target: str | Target | None = None, *, ignore: Iter
 
 
 def rule_ids(names: Iterable[str]) -> frozenset[str]:
-    """The rules that are meant, by their ids or names.
-
-    Raises:
-        UsageError: Rules that do not exist; all of them are named.
-    """
+    """The rules that are meant, by their ids or names; a UsageError names all that do not exist."""
     by_name = {rule.name: rule.id for rule in RULES.values()}
     names = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in names if name not in by_name and name not in RULES]
@@ -334,7 +330,7 @@ def _unfit(checked: CheckedModel, findings: Collection[Finding]) -> frozenset[st
     """Nodes, as findings name them, whose attributes, operands or constants cannot be read as those of their op."""
     wrong = {f.node for f in findings if f.severity == ERROR and f.rule not in _ONLY_NUMBERS}
     broken = {f.tensor for f in findings if f.rule == BROKEN_TENSOR.id} - {""}
-    for place in checked.places if broken else ():
+    for place in checked.places:
         if not broken.isdisjoint(value.name or "" for value in filter(None, place.node.inputs)):
             wrong.add(str(place))
     return frozenset(wrong)

@@ -418,13 +418,18 @@ def _peak(use: MemoryUse, live: list[int], room: int, chip: str, *, is_inside: b
     """The layer with the most bytes alive, and what is alive there; `is_inside`: without float ends."""
     layer = use.layers[live.index(max(live))]
     tensors = [t for t in use.alive_at(live.index(max(live))) if not (is_inside and _is_float_end(t))]
-    tensors.sort(key=lambda tensor: -(tensor.bytes or 0))
-    sizes = [f"{printable(t.tensor)} {'?' if t.bytes is None else t.bytes}" for t in tensors]
+
     others = [each.node for each, size in zip(use.layers, live, strict=True) if size >= room and each is not layer]
     alive = f"{'at least ' if layer.is_lower_bound else ''}{max(live)} bytes of tensors are alive here"
     where = f", as at {listing(others, limit=_SHOWN)}" if others else ""
-    text = f"{alive} ({listing(sizes, limit=_SHOWN)}); {chip} has {room}, and they must take less{where}"
+    text = f"{alive} ({_largest(tensors)}); {chip} has {room}, and they must take less{where}"
     return layer.node, text
+
+
+def _largest(tensors: Sequence[Lifetime]) -> str:
+    """The largest tensors with their bytes."""
+    ordered = sorted(tensors, key=lambda tensor: -(tensor.bytes or 0))
+    return listing((f"{printable(t.tensor)} {'?' if t.bytes is None else t.bytes}" for t in ordered), limit=_SHOWN)
 
 
 def _is_float_end(tensor: Lifetime) -> bool:

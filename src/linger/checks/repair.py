@@ -196,9 +196,7 @@ def uncollected() -> Iterator[None]:
 def load_broken(source: ModelLike) -> tuple[ir.Model, list[RuleChange]]:
     """A model that may be changed, and the repairs that had to be made before it could be read as a graph without loss.
 
-    Raises:
-        UsageError: There is no such file.
-        GraphError: The content is no model, or contradicts itself in a way that cannot be repaired.
+    There may be no such file (UsageError), or its content is no model, or cannot be repaired (GraphError).
     """
     if isinstance(source, ir.Model):
         return load_own(source), []
@@ -238,9 +236,12 @@ def apply_rules(
     findings = list(run.facts.found.findings)
     if any(change.rule == "complete_types" for change in changes):  # newer types need a newer version of the format
         changes += run.apply(rule for rule in chosen if rule.apply is fix_versions)
-    for rule in chosen:  # what they see and leave as it is
-        findings += rule.find(model) if rule.find is not None else ()
-    return changes, findings
+    return changes, [*findings, *_findings(chosen, model)]
+
+
+def _findings(rules: Iterable[RepairRule], model: ir.Model) -> list[Finding]:
+    """What the rules see and leave as it is."""
+    return [finding for rule in rules if rule.find is not None for finding in rule.find(model)]
 
 
 def _may_find_more(chosen: Iterable[RepairRule], model: ir.Model, changes: Iterable[RuleChange]) -> bool:

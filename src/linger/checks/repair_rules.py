@@ -135,14 +135,14 @@ def choose_rules(
         return tuple(rule for rule in known.values() if rule.is_default or (rule.is_for_chips and is_for_chip))
     if not isinstance(names, Iterable):
         raise UsageError(f"rules: {names!r} is no list of names. Known rules: {listing(known, limit=99)}.")
-    names = [names] if isinstance(names, str) else list(names)
-    unknown = [_unknown(name, known) for name in dict.fromkeys(names) if name not in known]
+    names = dict.fromkeys([names] if isinstance(names, str) else names)
+    unknown = " ".join(_hint(name, known) for name in names if name not in known)
     if unknown:
-        raise UsageError(f"{' '.join(unknown)} Known rules: {listing(known, limit=99)}.")
-    return tuple(rule for name, rule in known.items() if name in names)
+        raise UsageError(f"{unknown} Known rules: {listing(known, limit=99)}.")
+    return tuple(filter(lambda rule: rule.name in names, known.values()))
 
 
-def _unknown(name: object, known: Mapping[str, RepairRule]) -> str:
+def _hint(name: object, known: Mapping[str, RepairRule]) -> str:
     near = get_close_matches(name, known, n=2) if isinstance(name, str) else []
     hint = f" (is {' or '.join(near)} meant?)" if near else ""
     return f"{name!r}: there is no such rule{hint}."

@@ -195,7 +195,6 @@ def _read(tensor: ir.TensorProtocol, start: int, stop: int) -> NDArray[Any]:
 
 _BIAS_OF = {"w": "b", "w_ih": "b_ih", "w_hh": "b_hh"}
 _WIDTHS = ("data_bits", "parameter_bits", "o_bits")
-_PER_AXIS = ("kernel_shape", "strides", "dilations")
 _NARROWEST, _WIDEST = 2, 32
 
 
@@ -210,12 +209,7 @@ class _Parameter:
 
 
 def number_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
-    """What is wrong with the constants of each dialect node.
-
-    Args:
-        checked: The model.
-        skip: Nodes, as findings name them, whose attributes or operands are wrong: nothing more can be said of them.
-    """
+    """What is wrong with the constants of each dialect node; `skip` are nodes whose attributes or operands are wrong."""
     sums = cache(_sums)  # of a weight that several nodes share
     for place in checked.places:
         if is_dialect(place.node) and is_known(place.node.op_type) and str(place) not in skip:
@@ -310,10 +304,9 @@ def _bias_problems(place: NodePlace, bias: _Parameter | None) -> Iterator[Findin
 
 def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Parameter | None) -> Iterator[Finding]:
     """Why the shapes of weight and bias, and the attributes of a convolution, do not fit."""
-    attributes, shape, group = place.node.attributes, weight.shape, _int(place.node, "group", 1) or 1
-    lengths = {name: len(attributes[name].as_ints()) for name in _PER_AXIS if op.window_axes}
-    short = [name for name, count in lengths.items() if count != lengths["kernel_shape"]]
-    window = list(attributes["kernel_shape"].as_ints()) if op.window_axes else list(shape[2:])
+    shape, group = weight.shape, _int(place.node, "group", 1) or 1
+    window = list(place.node.attributes["kernel_shape"].as_ints()) if op.window_axes else list(shape[2:])
+    short = _short_attributes(place.node, len(window)) if op.window_axes else []
     if op.weight_axes not in (None, len(shape)):
         yield _shape_finding(place, weight, f"{op.weight_axes} axes")
     elif short:
@@ -321,10 +314,14 @@ def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Paramet
         yield place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
     elif window != list(shape[2:]):
         yield _shape_finding(place, weight, f"the window {window} of kernel_shape")
-    elif op.window_axes and shape[0] % group:
+    elif math.prod(shape[:1]) % group:
         yield _shape_finding(place, weight, f"a first axis that its {group} groups divide")
     elif bias is not None and op.weight_axes is not None:
         yield from _bias_shape_problems(place, bias, op.output_channels(shape, group))
+
+
+def _short_attributes(node: ir.Node, axes: int) -> list[str]:
+    return [name for name in ("strides", "dilations") if len(node.attributes[name].as_ints()) != axes]
 
 
 def _bias_shape_problems(place: NodePlace, bias: _Parameter, channels: int) -> Iterator[Finding]:
@@ -368,12 +365,7 @@ _CALIBRATE = "Calibrate or train the model with linger and export it again."
 
 
 def scale_findings(checked: CheckedModel, *, for_target: bool = False) -> Iterator[Finding]:
-    """What is wrong with the scales of each node by itself.
-
-    Args:
-        checked: The model.
-        for_target: A chip is asked too; it judges shifts and scales below 1 by its own rules.
-    """
+    """What is wrong with the scales of each node by itself; `for_target`: a chip judges shifts and scales below 1 by its own rules."""
     for place in checked.places:
         if is_quantizing(place.node):
             scales = scales_of(place.node)
@@ -436,12 +428,7 @@ def _op(node: ir.Node) -> Op | None:
 
 
 def input_range_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterator[Finding]:
-    """Nodes whose input, by its scale and width, goes beyond what the device's format of it holds.
-
-    Args:
-        checked: The model.
-        skip: Nodes, as findings name them, that cannot be read as those of their op.
-    """
+    """Nodes whose input, by its scale and width, goes beyond what the device's format of it holds, those of `skip` left out."""
     for place in checked.places:
         op = None if str(place) in skip else _op(place.node)
         if op is None or op.input_end is None or not place.node.inputs:

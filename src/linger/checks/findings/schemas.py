@@ -236,12 +236,9 @@ _NODE = re.compile(r"name: ?(?P<name>.*?) ?OpType: (?P<type>\S+)", re.IGNORECASE
 
 
 def onnx_verdict(light: onnx.ModelProto, checked: CheckedModel, explained: Collection[str]) -> Iterator[Finding]:
-    """The first complaint of onnx's checker, and of its inference where the file is all standard.
+    """The first complaint of onnx's checker, and of its inference where the file is all standard (`light` may lack its weights).
 
-    Args:
-        light: The model, which may lack its weights (`without_weights`).
-        checked: The same, for the names of its nodes.
-        explained: Nodes that have errors already (as findings name them): a complaint about one of them says nothing new.
+    A complaint about a node that has errors already (`explained`, as findings name them) says nothing new.
     """
     try:
         onnx.checker.check_model(light)
@@ -453,9 +450,7 @@ _REPAIR = "linger.repair does so."
 def propagation_findings(checked: CheckedModel, light: onnx.ModelProto) -> Iterator[Finding]:
     """Contradictions between producers and consumers, and Dequants that are missing, wrong or in the wrong place.
 
-    Args:
-        checked: The model.
-        light: The same, which may lack its weights (`linger.checks.findings.schemas.without_weights`), to be sorted if need be.
+    `light` is the same model, which may lack its weights (`without_weights`), to be sorted if need be.
     """
     try:
         found, places = propagate(checked.model), _Places(checked)

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 import onnx_ir as ir
 
@@ -118,8 +119,8 @@ def model_finding(
 
 def name_findings(checked: CheckedModel) -> Iterator[Finding]:
     """Names of nodes, which must be unique (in a file for packers the name, else the path), and, there, of tensors."""
-    named = [place for place in checked.places if place.node.name]
-    keys = [place.node.name if checked.has_dialect else place.path for place in named]
+    named = list(filter(attrgetter("node.name"), checked.places))
+    keys = list(map(attrgetter("node.name" if checked.has_dialect else "path"), named))
     counts, remedy = Counter(keys), "Give each a name of its own; linger.repair does."
     severity = None if checked.has_dialect else NOTE  # only packers take a name for the node
     repeated = {place: counts[key] for place, key in zip(named, keys, strict=True) if counts[key] > 1}

@@ -257,7 +257,7 @@ def check_sum(site: Site) -> Iterator[Finding]:
 
 @limit(932, "factor", "Factors have equal shapes, or are a scalar Constant.")
 def check_factor(site: Site) -> Iterator[Finding]:
-    """A tensor of the same shape, one number per channel ([C, 1, 1], leading axes of size 1 aside, of images), or a scalar Constant."""
+    """A tensor of the same shape, one number per channel, or a scalar in a Constant node."""
     content, x, y = site.constant(1), site.shape(0), site.shape(1)
     allowed = site.limits(OperandLimits).factor_shapes
     if content is not None and content.size == 1:
@@ -266,18 +266,16 @@ def check_factor(site: Site) -> Iterator[Finding]:
         return
     elif x is None or y is None:
         yield site.unchecked("how its operands are broadcast")
-    elif _broadcast_axes(site) != 0 and not (allowed == "channel" and len(x) == 4 and _trimmed(y) == (x[1], 1, 1)):
+    elif _broadcast_axes(site) != 0 and not (allowed == "channel" and _is_per_channel(x, y)):
         also = ", or by one number per channel" if allowed == "channel" else ""
-        shapes = " and ".join(f"[{', '.join('?' if n is None else str(n) for n in shape)}]" for shape in (x, y))
+        shapes = f"{list(x)} and {list(y)}".replace("None", "?")
         reason = f"operands of the shapes {shapes}; the chip multiplies equal shapes{also}"
         yield site.error(reason, "Repeat the smaller operand with torch.cat, until both have one shape.")
 
 
-def _trimmed(shape: Shape) -> Shape:
-    """A shape without leading axes of size 1, as long as it has more than three axes."""
-    while len(shape) > 3 and shape[0] == 1:
-        shape = shape[1:]
-    return shape
+def _is_per_channel(x: Shape, y: Shape) -> bool:
+    """Whether y is [C, 1, 1], leading axes of size 1 aside, for images x."""
+    return len(x) == 4 and len(y) >= 3 and y[-3:] == (x[1], 1, 1) and all(n == 1 for n in y[:-3])
 
 
 @limit(933, "divisor", "Divisors are 8-bit powers of two.")

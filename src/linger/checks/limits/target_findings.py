@@ -33,7 +33,7 @@ from linger.dialect import Op, ops
 from linger.errors import UsageError, counted, listing, printable
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.check_rules import NO_EXACT_FORM, CheckRule, limit_rule
-from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer
+from linger.graph.core.dialects import NEWER, NEWER_OPS, OLDER, has_nodes_of, is_newer, is_quantizing
 from linger.graph.core.nodes import (
     ERROR,
     NOTE,
@@ -82,14 +82,18 @@ def _model_findings(model: ir.Model, target: Target, model_bytes: int) -> Iterat
 
 def _name_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
     """The chip that the file is for, by the names in its nodes, and the dialect that they are of."""
-    nodes = [node for node in all_nodes(model) if is_dialect(node) or is_newer(node)]
+    nodes = [node for node in all_nodes(model) if is_quantizing(node)]
     has_newer = any(map(is_newer, nodes))
     yield from _platform_findings(nodes, target)
     nameless = [describe(n) for n in nodes if platform_of(n) == target.name and "quant_mode" not in n.attributes]
     if nameless and not has_newer and not target.is_default:
         reason = f"{target.name}'s packer asks for quant_mode, which {len(nameless)} nodes lack: {listing(nameless)}"
         yield Finding(ERROR, "", reason, QUANTIZE_FOR.format(target.name), PLATFORM.id)
-    if has_newer and not target.reads_newer:
+    yield from _dialect_findings(target) if has_newer else ()
+
+
+def _dialect_findings(target: Target) -> Iterator[Finding]:
+    if not target.reads_newer:
         refused = "was not tried with" if target.refuses_untried else "refuses"
         reason = f"{target.name}'s packer {refused} files of the domain {NEWER!r}"
         remedy = f"linger.convert_dialect(model, to={OLDER!r}) writes the older one."
@@ -355,11 +359,7 @@ def _findings_of_the_whole(
 
 
 def tables_of(target: Target) -> dict[type, object]:
-    """The tables of a chip's file, each by the type that it became.
-
-    Raises:
-        UsageError: Values that no limit reads, that are missing, or of another type; all of them are named.
-    """
+    """The tables of a chip's file, each by the type that it became; a UsageError names all values that are wrong or missing."""
     problems = [f"there is no table [{name}]" for name in target.limits if name not in TABLES]
     tables: dict[type, object] = {}
     for name, kind in TABLES.items():

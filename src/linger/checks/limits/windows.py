@@ -252,7 +252,12 @@ def _averaged_findings(site: Site, limits: WindowLimits, *, is_divided: bool) ->
         yield from _divided_findings(site, limits, channels, height * width) if is_divided else ()
     elif most is not None and max(kernel) > most:
         yield site.error(f"a kernel of {_times(kernel)}; nobody has seen {site.chip} take {most + 1}", _SMALLER_POOL)
-    row = limits.width_alignment << min(max(strides[1], 0) >> 1, 32)  # it grows with the stride; no memory is larger
+    yield from _average_room_findings(site, limits, sizes, strides[1])
+
+
+def _average_room_findings(site: Site, limits: WindowLimits, sizes: Numbers, stride: int) -> Iterator[Finding]:
+    channels, height, width = sizes
+    row = limits.width_alignment << min(max(stride, 0) >> 1, 32)  # it grows with the stride; no memory is larger
     whole, rooms = aligned(channels, limits.weight_alignment[0]), [(limits.averaged_bytes, limits.width_alignment, "")]
     if channels != whole:
         rooms += [(limits.uneven_averaged_bytes, row, " where the channels are no multiple of 8")]

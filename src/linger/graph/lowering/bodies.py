@@ -75,11 +75,9 @@ def bring_to_normal_form(model: ir.Model) -> Changes:
 
 
 def require_settings(node: ir.Node, op: Op) -> None:
-    """Refuse a dialect node that has too many or too few inputs, lacks attributes, or cannot be computed exactly.
+    """Refuse a dialect node with other inputs or attributes than its op takes (GraphError), or that cannot be computed exactly.
 
-    Raises:
-        GraphError: Inputs or attributes that do not fit the op.
-        UnsupportedError: Settings that have no agreed meaning, or sums that would not be exact.
+    The latter, settings without an agreed meaning and sums that would not be exact, is an UnsupportedError.
     """
     count, most = len(node.inputs), len(op.inputs)
     try:
@@ -348,7 +346,7 @@ def build_function(
     inputs = [ir.Value(name=name) for name in names]
     arguments = [OnnxValue(_input_type(op, name, element_bits), x) for name, x in zip(names, inputs, strict=True)]
     results = op.body(kernel, *op.arrange(arguments), **references)
-    outputs = [kernel.materialize(r) for r in (results if len(op.outputs) > 1 else [results])]
+    outputs = _materialized(kernel, op, results)
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
     for node in reversed(kernel.nodes):  # steps of a body that this form of the op does without
         if not any(value in outputs or value.uses() for value in node.outputs):
@@ -367,6 +365,10 @@ def _signature(op: Op, arity: int) -> tuple[tuple[str, ...], dict[str, Attribute
         return op.form(arity), references
     scales = [f"scale_x_{i}" for i in range(arity)]
     return tuple(f"x{i}" for i in range(arity)), references | {n: AttributeRef(n, "float") for n in scales}
+
+
+def _materialized(kernel: OnnxKernel, op: Op, results: Any) -> list[ir.Value]:
+    return [kernel.materialize(result) for result in (results if len(op.outputs) > 1 else [results])]
 
 
 def _domain(op: Op, arity: int, *, is_narrow_exact: bool) -> str:
@@ -432,7 +434,7 @@ def expand_node(node: ir.Node, opset: int) -> None:
     kernel = OnnxKernel(opset=opset, element_bits=element_bits_of(node), prefix=f"{output.name}/")
     kernel.is_narrow_exact = is_narrow_exact(node, op)
     results = op.body(kernel, *op.arrange([_argument(value) for value in node.inputs]), **attributes_of(node, op))
-    values = [kernel.materialize(r) for r in (results if len(op.outputs) > 1 else [results])][: len(node.outputs)]
+    values = _materialized(kernel, op, results)[: len(node.outputs)]
     for index, new in enumerate(kernel.nodes):
         new.name = f"{node.name or output.name}/{new.op_type}_{index}"
     for value, old in zip(values, node.outputs, strict=False):

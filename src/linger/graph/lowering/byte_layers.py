@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -142,17 +143,16 @@ def _plan(w: _ByteWriter) -> _Product | None:
     if data is None:
         return None
     has_offset = shift > 0 and not is_relu
-    total = bias.astype(np.int64) + (MIDDLE << shift if has_offset else 0)
+    total = bias.astype(np.int64) + has_offset * (MIDDLE << max(shift, 0))
     magnitudes = np.abs(weight.astype(np.int64))
     reach = by_output(magnitudes, None).sum(axis=1) * 2 ** (w.attributes["data_bits"] - 1)
     if (reach + np.abs(total)).max(initial=0) >= _INT32_END:
         return None
-    if not w.is_saturating or data.zero == 0 or magnitudes.max(initial=0) <= SAFE_WEIGHT:
-        stored, zero = weight, 0
-    else:
-        stored, zero = (weight.astype(np.int16) + MIDDLE).astype(np.uint8), MIDDLE
-    scale = 2.0**-shift * (1.0 + _LIFT if shift > 0 else 1.0)
-    return _Product(data, stored, zero, total.astype(np.int32), scale, 0 if is_relu or has_offset else MIDDLE, is_relu)
+    is_signed = not w.is_saturating or data.zero == 0 or magnitudes.max(initial=0) <= SAFE_WEIGHT
+    weight_zero = 0 if is_signed else MIDDLE
+    stored = (weight.astype(np.int16) + weight_zero).astype(np.int8 if is_signed else np.uint8)
+    zero_point, scale = {True: 0, False: MIDDLE}[is_relu or shift > 0], 2.0**-shift * (1.0 + (shift > 0) * _LIFT)
+    return _Product(data, stored, weight_zero, total.astype(np.int32), scale, zero_point, is_relu)
 
 
 def convolution(w: _ByteWriter) -> _Carrier | None:
@@ -492,12 +492,12 @@ class _Layers:
             for output in node.outputs:
                 if output.is_graph_output() or not replaced.issuperset(output.consumers()):
                     self._make_signed(node, output, self.carriers[output])
-        read = {value for node in self.replaced for value in node.inputs}
+        read = set(chain.from_iterable(node.inputs for node in self.replaced))
         for node in reversed(self.replaced):
             self.model.graph.remove(node, safe=True)
         for value in filter(None, read):
             if value.is_initializer() and not is_used(value):
-                self.model.graph.initializers.pop(value.name or "", None)
+                self.model.graph.initializers.pop(str(value.name), None)
 
     def _make_signed(self, node: ir.Node, output: ir.Value, carrier: _Carrier) -> None:
         assert carrier.is_limited  # else the one reader, a ReLU, was written too

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -87,18 +87,18 @@ def _inline(model: ir.Model, graphs: list[ir.Graph], calls: list[ir.Node], funct
     replacer.finish()
     for identifier in used:
         model.graph.opset_imports.update(model.functions[identifier].opset_imports | model.graph.opset_imports)
-    # functions that were written out go, if no function that stays calls them
+    _drop(model, used)
+
+
+def _drop(model: ir.Model, used: Mapping[ir.OperatorIdentifier, None]) -> None:
+    """Remove the functions that were written out and that no function that stays calls."""
     staying = (all_nodes(function) for key, function in model.functions.items() if key not in used)
     for identifier in used.keys() - called_functions(chain.from_iterable(staying), model.functions):
         del model.functions[identifier]
 
 
 def require_bounded(functions: Functions, calls: Iterable[ir.OperatorIdentifier]) -> None:
-    """Refuse calls that would become more nodes than any model has.
-
-    Raises:
-        GraphError: A function calls itself, or the calls, written out, are too many nodes.
-    """
+    """Refuse calls that would become more nodes than any model has, and functions that call themselves (GraphError)."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
     for identifier in callees_first(functions):
         function = functions[identifier]

@@ -451,12 +451,17 @@ def _obstacle(node: ir.Node, op: Op, attributes: dict[str, Any]) -> str | None:
     if odd is not None:
         return f"scale {odd} is no power of two"
     width = _BYTE_BITS if op.output_bits is None else storage_bits(attributes[op.output_bits])
-    integers = {ir.DataType.INT8} if op.has_integer_output else {ir.DataType.INT8, ir.DataType.INT32}
-    types = {ir.DataType.FLOAT} if op.real_inputs else integers
     # of a product, the third input is the int32 bias; of a Clip, both are of the first one's type
-    data = node.inputs if op.is_variadic else node.inputs[:2]
-    is_fitting = all(value is not None and value.dtype in types for value in data)
-    return None if width <= _BYTE_BITS and is_fitting else "QuantizeLinear knows only 8-bit integers before opset 21"
+    types = {getattr(value, "dtype", None) for value in node.inputs[: None if op.is_variadic else 2]}
+    is_fitting = width <= _BYTE_BITS and types <= _input_types(op)
+    return None if is_fitting else "QuantizeLinear knows only 8-bit integers before opset 21"
+
+
+def _input_types(op: Op) -> set[ir.DataType]:
+    """The types of data that a QDQ form takes; DequantizeLinear also takes int32."""
+    if op.real_inputs:
+        return {ir.DataType.FLOAT}
+    return {ir.DataType.INT8} if op.has_integer_output else {ir.DataType.INT8, ir.DataType.INT32}
 
 
 def _replace(model: ir.Model, writer: QdqWriter, result: ir.Value) -> None:

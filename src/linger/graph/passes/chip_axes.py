@@ -108,15 +108,19 @@ def count_axes_from_the_front(model: ir.Model) -> Changes:
     backward = {node: axes for node in nodes if min(axes := _axes_of(node), default=0) < 0}
     shapes = known_tensors(model).shapes if backward else {}
     for node, axes in backward.items():
-        shape, old = shape_of(node.inputs[0], shapes), list(node.inputs[1:])
-        # those of Unsqueeze are axes of its output
-        rank = None if shape is None else len(shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
-        forward = [] if rank is None else sorted(axis + rank if axis < 0 else axis for axis in axes)
+        forward, old = _forward(node, axes, shapes), list(node.inputs[1:])
         if forward and forward[0] >= 0:  # too small in a broken file, which the checks report
             rewriter.set_axes(node, forward)
             drop_unused(old, constants_only=True)
             changes.note(describe(node), f"its axes {axes} became {forward}, because axes are counted from the front")
     return changes
+
+
+def _forward(node: ir.Node, axes: Sequence[int], shapes: Mapping[str, Shape]) -> list[int]:
+    """The axes counted from the front: those of Unsqueeze are axes of its output. None where the rank is not known."""
+    shape = shape_of(node.inputs[0], shapes)
+    rank = 0 if shape is None else len(shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
+    return [] if shape is None else sorted(axis + rank if axis < 0 else axis for axis in axes)
 
 
 def _axes_of(node: ir.Node) -> list[int]:

@@ -227,13 +227,10 @@ class _Groups:
 def join_groups(model: ir.Model, *, reaches_kernel: bool, most_groups: int) -> Changes:
     """Make convolutions of fewer groups out of those that a chip refuses: zeros stand between the old groups.
 
-    Args:
-        model: The model.
-        reaches_kernel: A group must have as many inputs as the kernel has rows, where windows reach over the upper or lower edge.
-        most_groups: Groups that a convolution may have.
-
-    Leaves: depthwise convolutions over two axes as they are; other groups only where they keep to these numbers, where the
-    weight is no initializer, or where a transposed convolution would add more products than can be added exactly.
+    A convolution may have `most_groups`; with `reaches_kernel` a group must have as many inputs as the kernel has rows, where
+    windows reach over the upper or lower edge. Leaves: depthwise convolutions over two axes as they are; other groups only where
+    they keep to these numbers, where the weight is no initializer, or where a transposed convolution would add more products
+    than can be added exactly.
     """
     changes, weights = Changes(), []
     objection = partial(_objection, reaches_kernel=reaches_kernel, most_groups=most_groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -144,12 +145,8 @@ def _evaluated(
     contents = {name: content for name, value in inputs.items() if (content := _content(value, known)) is not None}
     if not inputs or len(contents) < len(inputs) or _count_made(node.op_type, contents) > _LARGEST:
         return None
-    try:
-        with np.errstate(all="raise"):  # a division by zero is no shape
-            result = _run(node, contents, opset)
-    except _CANNOT:
-        return None  # a broken node of somebody's file, which the checks report
-    return result if result.size <= _LARGEST else None
+    result = _run(node, contents, opset)
+    return result if result is not None and result.size <= _LARGEST else None
 
 
 def _sizes(node: ir.Node, shape: Shape) -> Any:
@@ -178,15 +175,19 @@ def _content(value: ir.Value | None, known: Mapping[ir.Value, Array]) -> Array |
     return tensor.numpy() if tensor is not None and tensor.size <= _LARGEST else None
 
 
-def _run(node: ir.Node, given: Mapping[str, Any], opset: int) -> Array:
-    """Run one node in onnx's reference evaluator."""
-    values = {name: ir.val(name, ir.DataType.from_numpy(array.dtype), array.shape) for name, array in given.items()}
+def _run(node: ir.Node, contents: Mapping[str, Any], opset: int) -> Array | None:
+    """Run one node in onnx's reference evaluator; None for a broken node of somebody's file, which the checks report."""
+    values = {name: ir.val(name, ir.DataType.from_numpy(array.dtype), array.shape) for name, array in contents.items()}
     inputs = [values.get(f"i{i}") for i in range(len(node.inputs))]
     single = ir.Node("", node.op_type, inputs, attributes=list(node.attributes.values()), outputs=[ir.Value(name="o")])
     graph = ir.Graph(list(values.values()), single.outputs, nodes=[single], opset_imports={"": opset}, name="shape")
-    model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION))
-    results: Any = ReferenceEvaluator(model).run(None, dict(given))
-    return np.asarray(results[0])
+    try:
+        with np.errstate(all="raise"):  # a division by zero is no shape
+            model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION))
+            results: Any = ReferenceEvaluator(model).run(None, dict(contents))
+            return np.asarray(results[0])
+    except _CANNOT:
+        return None
 
 
 def _make_constant(value: ir.Value, content: Array, names: Names) -> None:
@@ -281,19 +282,22 @@ def own_parameters(model: ir.Model) -> Changes:
     for node in model.graph:
         shared = [v for v in parameters_of(node) if owners.setdefault(v, node) is not node or _is_read_otherwise(v)]
         for value in shared:
-            copy = ir.Value(name=names.choose(str(value.name)), type=value.type, shape=value.shape)
-            assert value.const_value is not None  # it is an initializer
-            copy.const_value = ir.tensor(value.const_value, name=copy.name)
+            copy = _copied(value, names.choose(str(value.name)))
             model.graph.register_initializer(copy)
             for index in range(1, len(node.inputs)):
                 if node.inputs[index] is value:
                     node.replace_input_with(index, copy)
         if shared:
-            what = ", ".join(str(value.name) for value in shared)
+            what = ", ".join(map(attrgetter("name"), shared))
             changes.note(describe(node), f"got a copy of {what}, because nodes must not share parameters")
     if _put_side_by_side(model.graph):
         changes.note("the graph", "lists the parameters of every node one behind the other")
     return changes
+
+
+def _copied(value: ir.Value, name: str) -> ir.Value:
+    assert value.const_value is not None  # it is an initializer
+    return ir.Value(name=name, type=value.type, shape=value.shape, const_value=ir.tensor(value.const_value, name=name))
 
 
 def _is_read_otherwise(value: ir.Value) -> bool:
@@ -334,14 +338,10 @@ _USUAL_BYTES = 1 << 24
 
 
 def fold_constants(model: ir.Model, *, largest: int = _USUAL_BYTES) -> Changes:
-    """Replace what the main graph computes from constants and fixed sizes by constants, in place.
+    """Replace what the main graph of a sorted model computes from constants and fixed sizes by constants, in place.
 
-    Leaves: random numbers, Q/DQ nodes, branches, functions and the dialect; tensors of more than `largest` bytes; outputs of
-    the model keep their node.
-
-    Args:
-        model: The model, sorted.
-        largest: The most bytes of a new constant; a file would grow by it.
+    Leaves: random numbers, Q/DQ nodes, branches, functions and the dialect; tensors of more than `largest` bytes, by which a
+    file would grow; outputs of the model keep their node.
 
     Raises:
         GraphError: ONNX Runtime cannot compute a part that depends on constants only.

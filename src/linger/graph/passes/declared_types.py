@@ -179,11 +179,8 @@ def _size(declared: int | ir.SymbolicDim, found: int | ir.SymbolicDim, *, is_out
 def correct_types(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Correct declared element types that contradict the nodes; of tensors without one, only outputs get a type.
 
-    Inputs of the model and initializers are left as they are declared. Requires: sorted nodes.
-
-    Args:
-        model: The model.
-        facts: What is known of the model as it is now, where that is known already.
+    Inputs of the model and initializers are left as they are declared. Requires: sorted nodes. `facts` are those of the model
+    as it is now, where they are known already.
     """
     changes = Changes()
     facts = Formats(model) if facts is None else facts

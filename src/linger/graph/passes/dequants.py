@@ -57,10 +57,7 @@ def rescale_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Set `scale_o` of every Dequant to the scale of its tensor, where that is known from another node.
 
     Requires: sorted nodes. Leaves: Dequants with another scale only of tensors whose scale is not known, or is contradicted.
-
-    Args:
-        model: The model.
-        facts: What is known of the model as it is now, where that is known already.
+    `facts` are those of the model as it is now, where they are known already.
     """
     changes = Changes()
     for node, scale in (facts or Formats(model)).found.wrong_scales:
@@ -77,11 +74,7 @@ def remove_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     """Let ops that take integers have them; drop Dequants of real numbers, second ones of a tensor, and unused ones.
 
     Requires: sorted nodes. Leaves: every op that takes integers reading them, one Dequant per tensor, scale and graph. Ops
-    that need real numbers may read integers afterwards: `insert_dequant` follows.
-
-    Args:
-        model: The model.
-        facts: As for `rescale_dequant`.
+    that need real numbers may read integers afterwards: `insert_dequant` follows. `facts`: as for `rescale_dequant`.
     """
     changes = Changes()
     facts = Formats(model) if facts is None else facts
@@ -101,10 +94,14 @@ def remove_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
     _merge(flow, changes)
     if changes:
         flow.sort()  # the Dequant that stays may stand behind what now reads it
+    _drop_unused(flow, changes)
+    return changes
+
+
+def _drop_unused(flow: Flow, changes: Changes) -> None:
     for node in [n for n in flow.nodes() if is_dequant(n) and not any(map(is_used, n.outputs))]:
         changes.note(describe(node), "removed: nothing uses it")
         _remove(node)
-    return changes
 
 
 def _bypass(use: Use, found: Propagation, changes: Changes) -> None:
@@ -217,15 +214,9 @@ def _place_early(node: ir.Node, graph: ir.Graph) -> None:
 def insert_dequant(model: ir.Model, outputs: OutputPolicy = "declared", facts: Formats | None = None) -> Changes:
     """Insert one Dequant per quantized tensor, shared by all that need its real numbers.
 
-    A tensor that is an output of the model and shall be real hands its name on to the Dequant's result and is then called
-    `<name>_quant`.
-
-    Requires: sorted nodes. Leaves: no op that needs real numbers reading integers, where the scale is known.
-
-    Args:
-        model: The model.
-        outputs: As for `propagate`.
-        facts: As for `rescale_dequant`; they were found with these outputs.
+    A tensor that is an output of the model and shall be real (`outputs`: as for `propagate`) hands its name on to the Dequant's
+    result and is then called `<name>_quant`. Requires: sorted nodes. Leaves: no op that needs real numbers reading integers,
+    where the scale is known. `facts`: as for `rescale_dequant`; they were found with these outputs.
     """
     changes = Changes()
     facts = Formats(model, outputs) if facts is None else facts
@@ -433,15 +424,20 @@ def fill_float_islands(model: ir.Model) -> Changes:
         return changes
     names, replacer = tensor_names(model), ValueReplacer(model)
     for island, element in islands:
-        graph, integers = island.nodes[0].graph, [source.inputs[0] for source in island.sources]
-        if graph is None or any(q is None or not replacer.is_visible(q, graph) for q in integers):
-            continue  # a name of the integers means another tensor where the floats are used now
+        if not _can_be_written(island, replacer):
+            continue
         _fill(island, element, names, replacer)
         for node in island.nodes:
             what = f"runs on {element.name.lower()} now, without DequantizeLinear and QuantizeLinear"
             changes.note(describe(node), what)
     replacer.finish()
     return changes
+
+
+def _can_be_written(island: Island, replacer: ValueReplacer) -> bool:
+    """Whether the names of the integers mean the same tensors where the floats are used now."""
+    graph, integers = island.nodes[0].graph, [source.inputs[0] for source in island.sources]
+    return graph is not None and all(q is not None and replacer.is_visible(q, graph) for q in integers)
 
 
 def _fill(island: Island, element: ir.DataType, names: Names, replacer: ValueReplacer) -> None:

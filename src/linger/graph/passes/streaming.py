@@ -148,14 +148,9 @@ def _streamed(
 
 
 def _time_axes(model: ir.Model, shapes: Shapes, given: Mapping[str, int] | None, names: list[str]) -> dict[str, int]:
-    """The time axes of the inputs: those that were given, or those that follow from the layers.
-
-    Raises:
-        UsageError: There is none, or an input or axis does not exist.
-    """
+    """The time axes of the inputs: those that were given (refused where there are none such), or those that follow from the layers."""
     if given is None:
-        followed = find_time(model, shapes)
-        axes = {name: followed[name] for name in names if name in followed}
+        axes = {name: axis for name, axis in find_time(model, shapes).items() if name in names}
         if not axes:
             inputs = listing(map(printable, names))
             unknown = f"no recurrent layer and no Conv1d says which axis of {inputs} is time"
@@ -170,11 +165,7 @@ def _time_axes(model: ir.Model, shapes: Shapes, given: Mapping[str, int] | None,
 
 
 def _length(axes: Mapping[str, int], shapes: Shapes) -> int:
-    """The frames of the inputs in the whole sequence; 1 where no input has time.
-
-    Raises:
-        UsageError: Inputs have different numbers of frames.
-    """
+    """The frames of the inputs, which have equally many, in the whole sequence; 1 where no input has time."""
     lengths = {name: shapes[name][axis] for name, axis in axes.items()}
     if len(set(lengths.values())) > 1:
         told = listing(f"{printable(name)} {count}" for name, count in lengths.items())
@@ -183,11 +174,7 @@ def _length(axes: Mapping[str, int], shapes: Shapes) -> int:
 
 
 def _checked_pairs(model: ir.Model, shapes: Shapes, pairs: Mapping[str, str]) -> dict[str, str]:
-    """The states that the model is said to have itself, as names of inputs by names of outputs.
-
-    Raises:
-        UsageError: A pair names what does not exist, or tensors of different sizes.
-    """
+    """The states that the model is said to have itself, as names of inputs by names of outputs, if such tensors exist."""
     outputs = {str(value.name): shapes[str(value.name)] for value in model.graph.outputs}
     inputs = {str(value.name): shapes[str(value.name)] for value in required_inputs(model)}
     known = {(new, given) for new, sizes in outputs.items() for given, size in inputs.items() if sizes == size}
@@ -201,21 +188,21 @@ def _checked_pairs(model: ir.Model, shapes: Shapes, pairs: Mapping[str, str]) ->
 
 
 def _found_pairs(model: ir.Model, shapes: Shapes) -> dict[str, str]:
-    """Inputs that are the first state of recurrent layers, and the outputs that are the last state of the same layers.
-
-    The last frame of a layer's result is its last state, too.
-    """
+    """Inputs that are the first state of recurrent layers, and the outputs that are the last state of the same layers."""
     ends = {str(value.name): _ports_before(value) for value in model.graph.outputs}
-    hidden = {name: {(node, _HIDDEN.get(port, port)) for node, port in ports} for name, ports in ends.items()}
     pairs: dict[str, str] = {}
     for value in required_inputs(model):
-        ports, sizes = _ports_behind(value), shapes[str(value.name)]
-        exact, similar = (
-            [n for n, end in each.items() if end == ports and shapes[n] == sizes] for each in (ends, hidden)
-        )
-        if ports and len(exact or similar) == 1:
-            pairs[(exact or similar)[0]] = str(value.name)
+        ports, state = _ports_behind(value), str(value.name)
+        news = _returning(ports, {new: end for new, end in ends.items() if shapes[new] == shapes[state]})
+        if ports and len(news) == 1:
+            pairs[news[0]] = state
     return pairs
+
+
+def _returning(ports: Ports, ends: Mapping[str, Ports]) -> list[str]:
+    """The outputs that return these states; the last frame of a layer's result is its last state, too."""
+    hidden = {new: {(node, _HIDDEN.get(port, port)) for node, port in end} for new, end in ends.items()}
+    return [new for new, end in ends.items() if end == ports] or [new for new in ends if hidden[new] == ports]
 
 
 def _ports_behind(value: ir.Value) -> Ports:
@@ -256,11 +243,7 @@ def _reached(model: ir.Model, names: set[str]) -> set[ir.Value]:
 
 
 def _run(stepper: Stepper, axes: Mapping[str, int]) -> None:
-    """Turn every node into that of one step.
-
-    Raises:
-        UnsupportedError: Nodes need the whole sequence; those behind one that was refused are not looked at.
-    """
+    """Turn every node into that of one step, or refuse all that need the whole sequence; what is behind one is not looked at."""
     model = stepper.book.model
     for value in model.graph.inputs:
         axis = axes.get(str(value.name))

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from linger.errors import UnsupportedError, UsageError, printable
 from linger.graph.conversion.node_rewriter import content_of, replace_inputs
-from linger.graph.core.nodes import attributes_of, describe, inner_graphs, inputs_within, is_dialect, op_of
+from linger.graph.core.nodes import attributes_of, describe, inputs_within, is_dialect, op_of
 from linger.graph.core.rewiring import become_identity
 from linger.graph.passes.streaming_states import StateBook, Timed
 from linger.graph.passes.time_axes import WINDOWS, Shapes, carried_axis, find_rule, whole_numbers
@@ -80,14 +80,9 @@ class Stepper:
     kinds: dict[ir.Value, Kind] = field(default_factory=dict)
 
     def take(self, node: ir.Node) -> None:
-        """Make a node the node of one step.
-
-        Raises:
-            UnsupportedError: It needs the whole sequence.
-            UsageError: The step does not have a suitable number of frames.
-        """
+        """Make a node the node of one step; it is refused where it needs the whole sequence, or another number of frames."""
         kinds = [self.kinds[value] for value in inputs_within(node) if value in self.kinds]
-        types = {type(kind) for kind in kinds}
+        types = set(map(type, kinds))
         for kind in kinds:
             if isinstance(kind, Unusable):
                 raise UnsupportedError(f"{describe(node)}: {kind.reason}. {_REMEDY}")
@@ -95,7 +90,7 @@ class Stepper:
             self.kinds |= dict.fromkeys(node.outputs, Latest()) if kinds else {}
             for value in node.outputs:
                 self.resize(value)
-        elif inner_graphs(node) or find_rule(node) is None:
+        elif find_rule(node) is None:
             raise self.refusal(node, "it has no streaming form")
         elif Latest in types:
             raise self.refusal(node, "it joins every step with a number that is only known at the end of the sequence")
@@ -108,11 +103,7 @@ class Stepper:
         return UnsupportedError(f"{describe(node)}: {reason}. {_REMEDIES.get(node.op_type, _REMEDY)}")
 
     def data(self, node: ir.Node) -> tuple[ir.Value, Timed]:
-        """The first input of a node, which has time.
-
-        Raises:
-            UnsupportedError: Another input has time.
-        """
+        """The first input of a node, which alone may have time."""
         timed = [i for i, value in enumerate(node.inputs) if value in self.kinds]
         if timed != [0]:
             raise self.refusal(node, "what it is told to do depends on time")
@@ -144,8 +135,7 @@ class Stepper:
     def masked(self, node: ir.Node, value: ir.Value, timed: Timed) -> ir.Value:
         """The tensor with zeros in the place of frames that the whole sequence does not have.
 
-        Raises:
-            UnsupportedError: The caller says where the sequence ends, and this tensor ends elsewhere.
+        Where the caller says how long the sequence is, a tensor that ends elsewhere is refused.
         """
         has_own_end = timed.frames != self.frames or self.shapes[str(value.name)][timed.axis] != self.length
         if self.book.valid is not None and has_own_end:
@@ -159,11 +149,7 @@ class Stepper:
         return timed.delay == 0 and whole == Fraction(self.length, self.frames) * timed.frames
 
     def latest(self, node: ir.Node, value: ir.Value, timed: Timed) -> None:
-        """Note that a node reads the last frame of a tensor, and refuse it where the stream does not have that frame.
-
-        Raises:
-            UnsupportedError: The last frame needs padding behind the sequence.
-        """
+        """Note that a node reads the last frame of a tensor; refuse it where that frame needs padding behind the sequence."""
         if not self.ends_with_newest(value, timed):
             late = "it reads the last frame, which a layer before it only has after the end of the sequence"
             raise self.refusal(node, late)
@@ -355,9 +341,7 @@ def _begun(step: Stepper, node: ir.Node, timed: Timed) -> ir.Value:
 def _pad(step: Stepper, node: ir.Node) -> None:
     """Padding: zeros in front make the frames of the stream early, zeros behind come after its end."""
     x, timed = step.data(node)
-    pads = whole_numbers(node, "pads", 1)
-    if pads is None or len(pads) != 2 * len(step.shapes[str(x.name)]) or len(node.inputs) > _PAD_INPUTS:
-        raise step.refusal(node, "how far it pads is not constant, or said for some axes only")
+    pads = _pads(step, node, len(step.shapes[str(x.name)]))
     begin, end = pads[timed.axis], pads[timed.axis + len(pads) // 2]
     if (begin or end) and not _pads_with_zeros(node):
         raise step.refusal(node, "it pads time with other numbers than zero")
@@ -369,6 +353,13 @@ def _pad(step: Stepper, node: ir.Node) -> None:
     node.replace_input_with(0, x)
     _write_pads(step, node, x, pads)
     step.set(node, Timed(timed.axis, timed.frames, timed.delay - begin))
+
+
+def _pads(step: Stepper, node: ir.Node, rank: int) -> list[int]:
+    pads = whole_numbers(node, "pads", 1)
+    if pads is None or len(pads) != 2 * rank or len(node.inputs) > _PAD_INPUTS:
+        raise step.refusal(node, "how far it pads is not constant, or said for some axes only")
+    return pads
 
 
 def _write_pads(step: Stepper, node: ir.Node, x: ir.Value, pads: list[int]) -> None:

@@ -101,11 +101,7 @@ def _computed(nodes: Iterable[ir.Node], ends: Sequence[ir.Value], opset: int) ->
 
 
 def sizes_of(model: ir.Model) -> Shapes:
-    """The sizes of every tensor that is used.
-
-    Raises:
-        GraphError: Some are open.
-    """
+    """The sizes of every tensor that is used; a GraphError names those that are open."""
     shapes = known_tensors(model).shapes
     if _unknown(model, shapes):
         shapes = _with_states(model, shapes)

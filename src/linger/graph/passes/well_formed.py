@@ -52,11 +52,16 @@ def remove_dead_code(model: ir.Model) -> Changes:
         remove_nodes(dead)
     for graph in alive:
         _drop_initializers(graph, changes)
-    called = called_functions(all_nodes(model), model.functions) if model.functions else set()
+    if model.functions:
+        _drop_functions(model, changes)
+    return changes
+
+
+def _drop_functions(model: ir.Model, changes: Changes) -> None:
+    called = called_functions(all_nodes(model), model.functions)
     for identifier in [i for i in model.functions if i not in called]:
         del model.functions[identifier]
         changes.note(f"{identifier[0]}::{identifier[1]}", "function removed: nobody calls it")
-    return changes
 
 
 def _drop_initializers(graph: ir.Graph, changes: Changes) -> None:
@@ -170,23 +175,21 @@ def name_nodes(model: ir.Model) -> Changes:
 
 def _name_nodes_of(group: list[GraphPlace], changes: Changes) -> None:
     """Name the nodes of the main graph and the graphs inside it, or of a function."""
-    taken, before = Names(node.name for place in group for node in place.graph if node.name), set[str]()
+    taken, before = Names(node.name for place in group for node in place.graph if node.name), {"", None}
     for place in group:
         nameless = []
         for node in place.graph:
-            name = node.name or ""
-            if not name or name in before:
-                node.name = taken.choose("_".join(filter(None, (node.op_type, _first_name(node)))))
-                nameless += [] if name else [node.name]
+            name = node.name
+            if name in before:
+                first = [output.name for output in node.outputs if output.name][:1]
+                node.name = taken.choose("_".join([node.op_type, *first]))
                 if name:
                     changes.note(node.name, f"was called {name}, as another node is")
-            before.add(node.name or "")
+                else:
+                    nameless.append(node.name)
+            before.add(node.name)
         if nameless:
             changes.note(place.name, f"nodes without a name called {listing(nameless, limit=_SHOWN)}")
-
-
-def _first_name(node: ir.Node) -> str | None:
-    return next((output.name for output in node.outputs if output.name), None)
 
 
 class _TensorNamer:

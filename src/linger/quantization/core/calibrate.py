@@ -38,7 +38,7 @@ from linger.quantization.core.calibration_parts import (
 )
 from linger.quantization.core.methods import Plan, apply_ranges, check_patterns, find_ranges, uncounted
 from linger.quantization.core.observation import CALIBRATION, Calibration, Counter, Histogram, histograms_of
-from linger.quantization.core.quantized import QuantizedBase, quantized_ranges, ranges_of
+from linger.quantization.core.quantized import QuantizedBase, layers_of, quantized_ranges, ranges_of
 from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import Runtime, is_in_group, required_runtime, scope_of
 from linger.quantization.core.stored import Kind
@@ -250,6 +250,17 @@ class _Before:
         parameters = [each.learned.parameter for each in layer.learned_ranges]
         return cls(buffers, attributes, ranges, [(p, p.detach().clone()) for p in parameters])
 
+    def restore(self, layer: QuantizedBase) -> None:
+        """Undo what passes have changed."""
+        layer.put_buffers(self.buffers, {})
+        for name in _OF_LAYER:
+            layer.__dict__.pop(name, None)
+        layer.__dict__.update(self.attributes)
+        for each, attributes in self.ranges.items():
+            each.__dict__.update(attributes)
+        for parameter, value in self.learned:
+            parameter.detach().copy_(value)  # in place: an optimizer may hold it
+
 
 @dataclass
 class _Backup:
@@ -262,7 +273,7 @@ class _Backup:
 
     models: list[nn.Module] = field(default_factory=list)
     first_seen: Callable[[nn.Module], None] | None = None
-    _layers: dict[QuantizedBase, _Before] = field(default_factory=dict)
+    _layers: dict[nn.Module, _Before] = field(default_factory=dict)
 
     def keep(self, model: nn.Module) -> None:
         """Copy what a pass of this model may change."""
@@ -271,31 +282,22 @@ class _Backup:
         self.models.append(model)
         if self.first_seen is not None:
             self.first_seen(model)
-        for layer in model.modules():
-            if isinstance(layer, QuantizedBase) and layer not in self._layers:
-                self._layers[layer] = _Before.of(layer)
+        for layer in layers_of(model).values():
+            self._layers.setdefault(layer, _Before.of(layer))
 
     def restore(self) -> None:
         """Undo what passes have changed; layers of functions that they made are removed."""
-        for layer, before in self._layers.items():
-            layer.put_buffers(before.buffers, {})
-            for name in _OF_LAYER:
-                layer.__dict__.pop(name, None)
-            layer.__dict__.update(before.attributes)
-            for each, attributes in before.ranges.items():
-                each.__dict__.update(attributes)
-            for parameter, value in before.learned:
-                parameter.detach().copy_(value)  # in place: an optimizer may hold it
         for model in self.models:
-            for module in list(model.modules()):
-                for name, child in list(module.named_children()):
-                    if isinstance(child, QuantizedBase) and child not in self._layers:
-                        delattr(module, name)
+            for path, layer in layers_of(model).items():
+                if layer in self._layers:
+                    self._layers[layer].restore(layer)
+                else:
+                    parent, _, name = path.rpartition(".")
+                    delattr(model.get_submodule(parent), name)
 
     def ranges_before(self, ranges: list[Range]) -> list[float]:
         """Ranges as they were; 0 where there was none. A device is asked once."""
-        known: dict[Any, Any] = {layer: before.buffers for layer, before in self._layers.items()}
-        before = [known.get(r.layer, {}).get(r.running.key) for r in ranges]
+        before = [self._layers[r.layer].buffers.get(r.running.key) if r.layer in self._layers else None for r in ranges]
         filled = [r.running.buffer.new_zeros(1) if b is None else b for r, b in zip(ranges, before, strict=True)]
         numbers = torch.cat([buffer.to(filled[0].device) for buffer in filled]).tolist() if filled else []
         return [number if math.isfinite(number) and number > ZEROS else 0.0 for number in numbers]

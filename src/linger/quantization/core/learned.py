@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +59,7 @@ class _LearnedRange:
     @property
     def parameter(self) -> nn.Parameter:
         """What the optimizer learns."""
-        found: nn.Parameter = getattr(self.range.layer, self.key)
-        return found
+        return cast(nn.Parameter, getattr(self.range.layer, self.key))
 
     def remove(self) -> None:
         """Take the parameter from the layer; the range stays."""
@@ -168,7 +167,7 @@ class _LearnedRange:
         **how: Any,
     ) -> Tensor:
         """`learn_grid` of a tensor that was rounded by this range; `how` are fields of its `Grid`."""
-        wanted = scale_for_range(self.range.value(now, self._source), bits)
+        unbounded = scale_for_range(self.range.value(now, self._source), bits)
         per_step: Scale = 1.0
         if self.method == "lsq":
             size, is_negative = self._top / limits(bits)[1], self.parameter.detach() < 0.0
@@ -176,7 +175,7 @@ class _LearnedRange:
         # each process has its part of the batch, but all of the weights
         is_split = now.is_shared and not self.range.is_of_weights
         count = torch.distributed.get_world_size() if is_split else 1
-        grid = Grid(scale, bits, wanted, self.method == "tqt", per_step, processes=count, **how)
+        grid = Grid(scale, bits, unbounded, self.method == "tqt", per_step, processes=count, **how)
         return learn_grid(rounded, self.parameter, real, grid, factor)
 
 

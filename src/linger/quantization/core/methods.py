@@ -218,12 +218,12 @@ def _evenly(bins: Bins, reaches: Sequence[float]) -> Iterator[Numbers]:
 
 def _divergence(shares: Numbers, levels: int) -> float:
     """From the distribution with what lies beyond in its last bin to what rounding to so many levels leaves of the rest."""
-    kept, count = shares[:-1], len(shares) - 1
-    target = kept.copy()
+    inside, count = shares[:-1], len(shares) - 1
+    target = inside.copy()
     target[-1] += shares[-1]
     level = np.arange(count) * min(levels, count) // count
     is_used = target > 0.0
-    sums, sizes = np.bincount(level, kept), np.bincount(level, is_used)
+    sums, sizes = np.bincount(level, inside), np.bincount(level, is_used)
     rounded = np.where(is_used, (sums / np.maximum(sizes, 1.0))[level], 0.0)
     if not target.sum() or not rounded.sum():
         return math.inf
@@ -302,7 +302,7 @@ def fits(range_: Range, pattern: str) -> bool:
 
 def check_patterns(where: str, patterns: Iterable[str], ranges: Mapping[str, Range]) -> None:
     """Raise a `UsageError` with all patterns that fit no layer and no range, each with the nearest path."""
-    unknown = [p for p in patterns if not any(fits(found, p) for found in ranges.values())]
+    unknown = [p for p in patterns if not any(fits(range_, p) for range_ in ranges.values())]
     if unknown:
         paths = sorted({key.rpartition(".")[0] for key in ranges})
         near = [difflib.get_close_matches(p, sorted({*ranges, *paths}), 1) for p in unknown]

@@ -248,9 +248,9 @@ class QTensor(Tensor):
         self._make = make
         self._writes, self._writes_known = [0, _version(self._content)], 0
         if has_place(self):
-            made = self.moved_content
+            content = self.moved_content
             if not self.is_integer:
-                follow(self, made)
+                follow(self, content)
             self._announce()
         return self
 
@@ -310,13 +310,16 @@ class QTensor(Tensor):
     def like(self, content: Tensor) -> QTensor:
         """Other content at the same scale and width."""
         assert self.scale is not None  # callers handle overwritten tensors first
-        made = QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative)
-        made.own_bits = self.own_bits
+        other, own = (
+            QTensor(content, self.scale, self.bits, self.runtime, is_nonnegative=self.is_nonnegative),
+            self._content,
+        )
+        other.own_bits = self.own_bits
         if self.origins:
-            made.origins = self.origins
-        if _share_memory(content, self._content):
-            made._writes, made._writes_known, made._copied_at = self._writes, self._writes_known, self._copied_at
-        return made
+            other.origins = self.origins
+        if content is own or content.untyped_storage()._cdata == own.untyped_storage()._cdata:  # noqa: SLF001 - a storage's identity
+            other._writes, other._writes_known, other._copied_at = self._writes, self._writes_known, self._copied_at
+        return other
 
     def overwrite(self, other: Tensor) -> QTensor:
         """Become `other`, as an in-place op demands; a ReLU that the layer before has done already changes nothing."""
@@ -365,11 +368,11 @@ class QTensor(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Every torch function that receives a QTensor comes here; the model of the first one runs it."""
-        given = dict(kwargs) if kwargs else {}
+        named = dict(kwargs) if kwargs else {}
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             first = args[0] if args else None
-            runtime = first.runtime if isinstance(first, QTensor) else runtime_among((args, given))
-            return runtime.dispatch(runtime, func, args, given)
+            runtime = first.runtime if isinstance(first, QTensor) else runtime_among((args, named))
+            return runtime.dispatch(runtime, func, args, named)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's stub has no func
@@ -425,14 +428,8 @@ def unwrap(tree: Any) -> Any:
 
 
 def _wrapper(cls: type[QTensor], content: Tensor, *, is_traced: bool) -> QTensor:
-    made: QTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch has no public name for it
-        cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced
-    )
-    return made
-
-
-def _share_memory(a: Tensor, b: Tensor) -> bool:
-    return a is b or a.untyped_storage()._cdata == b.untyped_storage()._cdata  # noqa: SLF001 - a storage's identity
+    make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001 - torch has no public name for it
+    return cast(QTensor, make(cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced))
 
 
 def _version(content: Tensor) -> int:

@@ -511,8 +511,8 @@ class HasWidths(QuantizedBase):
         return self._widths
 
     @widths.setter
-    def widths(self, wanted: Widths) -> None:
-        self._widths = self.possible_widths(wanted)
+    def widths(self, widths: Widths) -> None:
+        self._widths = self.possible_widths(widths)
         if self.read(BITS)[0]:
             keep_widths(self, self._widths)
 

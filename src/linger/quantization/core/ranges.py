@@ -224,8 +224,8 @@ class Range:
 
     def chosen_range(self) -> float | None:
         """The range that weights are rounded for; None where it is that of their largest magnitude."""
-        found = self.chosen_value(Pass.here())
-        return None if found is None else float(found)
+        largest = self.chosen_value(Pass.here())
+        return None if largest is None else float(largest)
 
     def chosen_value(self, now: Pass) -> Scale | None:
         """The same in a pass; a tensor where that leaves ranges on a device."""
@@ -243,10 +243,7 @@ class Range:
         """Let a tensor widen the range; returns the tensor's own largest magnitude.
 
         Calibration keeps the largest value and counts all numbers; training keeps an exponential mean, unless the range is
-        learned: then nothing is looked at, and None is returned.
-
-        Raises:
-            UsageError: The tensor holds NaN or infinity.
+        learned: then nothing is looked at, and None is returned. A tensor with NaN or infinity is a `UsageError`.
         """
         calibration = now.calibration
         if calibration is None and self.learned is not None:
@@ -254,12 +251,12 @@ class Range:
         if self.holds(now):
             return math.inf  # anything may saturate
         is_sharing = now.is_shared and self.layer.training
-        seen = (self._observe_shared if is_sharing else self._observe)(x, where, now, is_relu=is_relu)
+        magnitude = (self._observe_shared if is_sharing else self._observe)(x, where, now, is_relu=is_relu)
         if calibration is not None:
             calibration.count(self, x)
         else:
             self.histogram = None  # the range is no longer what was counted
-        return seen
+        return magnitude
 
     def _observe(self, x: Tensor, where: str, now: Pass, *, is_relu: bool) -> Scale:
         known = self.known_use
@@ -267,16 +264,15 @@ class Range:
         is_limited = interval != EVERYTHING and not (is_relu and interval[1] == math.inf)
         if (is_limited or known is None) and x.numel():
             return self._observe_used(x, where, now, is_relu=is_relu)
-        seen = largest_magnitude(x, is_relu=is_relu)
-        if isinstance(seen, Tensor) or x.numel() or not math.isfinite(seen):
-            self._widen(seen, where, now)
-        return seen
+        magnitude = largest_magnitude(x, is_relu=is_relu)
+        if isinstance(magnitude, Tensor) or x.numel() or not math.isfinite(magnitude):
+            self._widen(magnitude, where, now)
+        return magnitude
 
     def _observe_used(self, x: Tensor, where: str, now: Pass, *, is_relu: bool) -> Scale:
         """`observe` by the numbers that are used; remembers the ends, as the users of this pass come later."""
         low, high = ends_of(x, is_relu=is_relu)
-        before = self.value(now)
-        own = magnitude_within(low, high, EVERYTHING)
+        before, own = self.value(now), magnitude_within(low, high, EVERYTHING)
         is_finite = isinstance(own, Tensor) or (math.isfinite(low) and math.isfinite(high))
         self._widen(magnitude_within(low, high, self.users.applied) if is_finite else math.nan, where, now)
         if not now.is_repeated:
@@ -294,10 +290,10 @@ class Range:
     def _share(self, low: Scale, high: Scale, where: str, now: Pass, interval: Interval) -> None:
         """Keep the ends of a tensor for the exchange; a range that was never seen is that of this process until then."""
         is_there = isinstance(high, Tensor)
-        if not is_there and not (math.isfinite(low) and math.isfinite(high)):
-            raise NotFiniteError(not_finite(where))
         if is_there:
             self._follow_device(high)
+        elif not (math.isfinite(low) and math.isfinite(high)):
+            raise NotFiniteError(not_finite(where))
         before = self.value(now)
         is_new = before <= ZEROS
         if is_there or is_new:
@@ -309,45 +305,44 @@ class Range:
             low, high, is_new = smallest([low, self.ends[0]]), largest_of([high, self.ends[1]]), self.ends[2]
         self.ends = low, high, is_new
 
-    def widen(self, seen: Scale, where: str, now: Pass) -> None:
+    def widen(self, magnitude: Scale, where: str, now: Pass) -> None:
         """Let the largest magnitude of a tensor widen the range.
 
         What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
         """
         if now.is_shared and self.layer.training:
-            self._share(-seen, seen, where, now, EVERYTHING)
+            self._share(-magnitude, magnitude, where, now, EVERYTHING)
         else:
-            self._widen(seen, where, now)
+            self._widen(magnitude, where, now)
 
-    def _widen(self, seen: Scale, where: str, now: Pass) -> None:
-        if not isinstance(seen, Tensor):
-            if not math.isfinite(seen):
-                raise UsageError(not_finite(where))
-            before: Scale = self.running.read()
-        else:
-            self._follow_device(seen)
+    def _widen(self, magnitude: Scale, where: str, now: Pass) -> None:
+        before: Scale
+        if isinstance(magnitude, Tensor):
+            self._follow_device(magnitude)
             before = self.running.buffer.double().squeeze(0)
-        self.running.write(self.widened(before, seen, is_calibrating=now.calibration is not None))
-
-    def _follow_device(self, seen: Tensor) -> None:
-        """Have the ranges where a tensor is: the model was moved since, or runs on several devices."""
-        if self.running.buffer.device != seen.device:
-            self.layer.to(seen.device)
-
-    def widened(self, before: Scale, seen: Scale, *, is_calibrating: bool) -> Scale:
-        """The range with one more tensor: the largest magnitude of all in calibration, else a running mean."""
-        if isinstance(seen, Tensor):
-            kept = seen.clamp(max=self.limit).masked_fill(~seen.isfinite(), math.nan)
-            after = torch.maximum(before, kept) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * kept
-            after = torch.where(before <= ZEROS, kept, after).float()
-            return after.masked_fill(after == 0.0, ZEROS)
-        kept = min(seen, self.limit)
-        if before <= ZEROS:  # nothing but zeros so far: the first real batch sets the range
-            after = kept
-        elif is_calibrating:
-            after = max(before, kept)
+        elif math.isfinite(magnitude):
+            before = self.running.read()
         else:
-            after = (1 - MOMENTUM) * before + MOMENTUM * kept
+            raise UsageError(not_finite(where))
+        self.running.write(self.widened(before, magnitude, is_calibrating=now.calibration is not None))
+
+    def _follow_device(self, there: Tensor) -> None:
+        """Have the ranges where a tensor is: the model was moved since, or runs on several devices."""
+        if self.running.buffer.device != there.device:
+            self.layer.to(there.device)
+
+    def widened(self, before: Scale, magnitude: Scale, *, is_calibrating: bool) -> Scale:
+        """The range with one more tensor: the largest magnitude of all in calibration, else a running mean."""
+        if isinstance(magnitude, Tensor):
+            new = magnitude.clamp(max=self.limit).masked_fill(~magnitude.isfinite(), math.nan)
+            after = torch.maximum(before, new) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * new
+            after = torch.where(before <= ZEROS, new, after).float()
+            return after.masked_fill(after == 0.0, ZEROS)
+        new = min(magnitude, self.limit)
+        if before <= ZEROS:  # nothing but zeros so far: the first real batch sets the range
+            after = new
+        else:
+            after = max(before, new) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * new
         # rounded to float32 as the buffer is, so that both give the same scale
         return as_float32(after) or ZEROS
 
@@ -462,27 +457,27 @@ class Range:
             )
         if x.dtype != torch.float32:
             x = x.float()  # asked for only where needed: a trace would write a Cast
-        seen = self.observe(x, call.name, now) if call.is_learning else None
+        magnitude = self.observe(x, call.name, now) if call.is_learning else None
         if now.calibration is not None:
             now.calibration.see_input(call.name, x)
         scale = self.scale_in(call, bits)
         attributes = {"data_bits": bits, "scale_x": scale}
         call.note(reason=reason)
         if call.is_written:
-            made = runtime.emit(call.op, [x], attributes, call.name, may_be_constant=bool(reason))
-            return QTensor(made, scale, bits, runtime)
-        result = QTensor(self._quantized(x, scale, bits, seen, call), scale, bits, runtime)
-        if seen is not None:
+            integers = runtime.emit(call.op, [x], attributes, call.name, may_be_constant=bool(reason))
+            return QTensor(integers, scale, bits, runtime)
+        result = QTensor(self._quantized(x, scale, bits, magnitude, call), scale, bits, runtime)
+        if magnitude is not None:
             result.origins = self.origins(call)
         if runtime.recorder is not None or runtime.observers:
             call.record(result, [x], attributes)
         return result
 
-    def _quantized(self, x: Tensor, scale: Scale, bits: int, seen: Scale, call: OpCall) -> Tensor:
+    def _quantized(self, x: Tensor, scale: Scale, bits: int, magnitude: Scale, call: OpCall) -> Tensor:
         if call.now.is_real:
             return to_carrier(x.clone(), bits)  # a function in place must not write into the caller's tensor
         if carrier(bits) == torch.float32:
-            values = fake_quantize(x, scale, bits, can_saturate=may_saturate(seen, scale, bits))
+            values = fake_quantize(x, scale, bits, can_saturate=may_saturate(magnitude, scale, bits))
         else:
             full = call.op.complete({"data_bits": bits, "scale_x": scale})
             values = call.op.body(TorchKernel(device=x.device), x, **full) / scale
@@ -515,10 +510,10 @@ class Range:
         if now.is_real:
             call.note(macs=products_in(call, q, y, taps))
             return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
-        seen = self.observe(y, call.name, now, is_relu=is_relu)
+        magnitude = self.observe(y, call.name, now, is_relu=is_relu)
         scale_o = self.scale_at(bits, call.name, now, at_most=q.scale * scale_w)
         is_fused = is_relu and self.layer.training
-        can_saturate = may_saturate(seen, scale_o, bits) or (is_relu and not is_fused)
+        can_saturate = may_saturate(magnitude, scale_o, bits) or (is_relu and not is_fused)
         how = {"is_relu": is_fused, "can_saturate": can_saturate, "is_owned": self.learned is None}
         values = fake_quantize(to_carrier(y, bits), scale_o, bits, **how)
         values = self.learn(values, y, scale_o, bits, now, is_relu=is_fused)

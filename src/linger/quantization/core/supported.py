@@ -62,13 +62,14 @@ def holds_matrices(modules: Collection[nn.Module]) -> bool:
 
 def refuse_compiled(model: nn.Module) -> None:
     """Raise a `UsageError` with all compiled parts of a model: their traces hold the float layers."""
-    found = []
+    compiled = []
     for path, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            found.append(path.replace("_orig_mod.", "").removesuffix("_orig_mod").rstrip(".") or type(module).__name__)
-    if found:
+            name = path.replace("_orig_mod.", "").removesuffix("_orig_mod").rstrip(".")
+            compiled.append(name or type(module).__name__)
+    if compiled:
         raise UsageError(
-            f"init: {listing(list(dict.fromkeys(found)))} went through torch.compile, whose traces hold the float layers. Give "
+            f"init: {listing(dict.fromkeys(compiled))} went through torch.compile, whose traces hold the float layers. Give "
             "init the model as it was before (compiled._orig_mod), and call torch.compile on what init returns, if at all."
         )
 

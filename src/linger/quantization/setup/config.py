@@ -196,8 +196,8 @@ def _function_config(layer: FunctionalLayer, ranges: list[Range]) -> FunctionCon
 def _scales(layer: QuantizedBase, ranges: list[Range]) -> dict[str, float]:
     """The scales of a layer's ranges; of weights only those that were chosen, as the others follow from the weights."""
     own = [r for r in ranges if r.layer is layer and r.scale]
-    kept = [r for r in own if r.kind is not Kind.WEIGHT or r.chosen_range() is not None]
-    return {r.name: scale_for(r.largest, _used_bits(r)) for r in kept}
+    chosen = [r for r in own if r.kind is not Kind.WEIGHT or r.chosen_range() is not None]
+    return {r.name: scale_for(r.largest, _used_bits(r)) for r in chosen}
 
 
 def _used_bits(one: Range) -> int:
@@ -255,11 +255,11 @@ def _unknown(place: str, names: Iterable[str], known: Collection[str]) -> Iterat
 
 
 def _misfits_of_layer(path: str, layer: LayerConfig, module: nn.Module) -> Iterator[str]:
-    inner, found = layer_of(module), op_for(layer_of(module))
-    if found is None:
+    inner, form = layer_of(module), op_for(layer_of(module))
+    if form is None:
         yield f"{path}: {type(module).__name__} has no integer form"
         return
-    op, _ = found
+    op, _ = form
     if layer.op and op.name != layer.op:
         yield f"{path}: {type(module).__name__} becomes {op.name}, and the file has {layer.op}"
     if choice_for(module).is_disabled:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import yaml
 
@@ -533,8 +533,7 @@ class _OnceOnly(yaml.SafeLoader):
         twice = [key for i, key in enumerate(keys) if key in keys[:i]]
         if twice:
             raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} stands twice", node.start_mark)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        return cast(dict[Any, Any], super().construct_mapping(node, deep))
 
 
 def _refuse_bomb(content: object) -> None:

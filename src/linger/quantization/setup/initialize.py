@@ -129,24 +129,24 @@ def init(
     if switches is not None and not isinstance(switches, Switches):
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
     chip = None if target is None else find_target(target).name
-    given = _Given(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits, bits)
+    arguments = _Arguments(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits, bits)
     types, parts = marking.checked_exceptions("init", disable_module, disable_submodel)
     paths = [name for name, _ in model.named_modules()]
     if unknown := [part for part in parts if not any(_is_inside(path, [part]) for path in paths)]:
         raise UsageError(f"init: disable_submodel names {', '.join(unknown)}, which the model does not have.")
-    order = partial(_ordered, given=given, types=types, parts=parts)
+    order = partial(_ordered, arguments=arguments, types=types, parts=parts)
     order(Config())  # what is wrong with the arguments is said before the model changes
-    config = _read(model, config_file, given, is_excepting=bool(types or parts))
+    config = _read(model, config_file, arguments, is_excepting=bool(types or parts))
     if bits is not None:
         marking.choose_widths(model, bits, "init", quant_modules)
-    return _replaced(model, config, order(config), given)
+    return _replaced(model, config, order(config), arguments)
 
 
-def _replaced(model: nn.Module, config: Config, order: _Order, given: _Given) -> nn.Module:
+def _replaced(model: nn.Module, config: Config, order: _Order, arguments: _Arguments) -> nn.Module:
     """The model with its layers replaced."""
     is_said = config.complete or bool(config.switches)
-    switches = given.switches or (Switches(**config.switches) if is_said else chosen_switches())
-    runtime = Runtime(dispatch, make_watch=FloatWatch, target=given.target or config.target, switches=switches)
+    switches = arguments.switches or (Switches(**config.switches) if is_said else chosen_switches())
+    runtime = Runtime(dispatch, make_watch=FloatWatch, target=arguments.target or config.target, switches=switches)
     runtime.methods, runtime.scales = config.calibration, config.scales
     conv_bn.freeze_batch_norms(model, is_frozen=switches.freezes_batch_norm)
     replacements, stay = _replacements(model, order, runtime)
@@ -167,7 +167,7 @@ def _replaced(model: nn.Module, config: Config, order: _Order, given: _Given) ->
     return root
 
 
-class _Given(NamedTuple):
+class _Arguments(NamedTuple):
     """Arguments of `init` that a configuration has, too; None where they were left out."""
 
     quant_modules: Sequence[type[nn.Module]] | None
@@ -177,11 +177,11 @@ class _Given(NamedTuple):
     bits: int | str | None = None
 
 
-def _read(model: nn.Module, config_file: str | Path | None, given: _Given, *, is_excepting: bool) -> Config:
+def _read(model: nn.Module, config_file: str | Path | None, arguments: _Arguments, *, is_excepting: bool) -> Config:
     """The settings of a file, else of this context, made ready in the model."""
     if config_file is not None:
         config, source = read_config(config_file), f"config_file: {config_file}"
-        also = [name for name, value in given._asdict().items() if value is not None]
+        also = [name for name, value in arguments._asdict().items() if value is not None]
     else:
         content, source, also = newer_settings(), "QUANT_CONFIGS", []
         config = newer_config(content, source, platform=None) if content else Config()
@@ -215,11 +215,11 @@ class _Order:
         return not conv_bn.counts_as(module, self.excluded) and not _is_inside(path, self.float_paths)
 
 
-def _ordered(config: Config, given: _Given, types: Types, parts: Sequence[str]) -> _Order:
-    quantized = named_types(config) if given.quant_modules is None else given.quant_modules
+def _ordered(config: Config, arguments: _Arguments, types: Types, parts: Sequence[str]) -> _Order:
+    quantized = named_types(config) if arguments.quant_modules is None else arguments.quant_modules
     return _Order(
         marking.checked_types(quantized),
-        marking.checked_widths(8, given.parameter_bits or config.parameter_bits, 8),
+        marking.checked_widths(8, arguments.parameter_bits or config.parameter_bits, 8),
         (*types, *(() if config.complete else kept_float())),
         [*config.stays_float, *parts],
         config.not_quantized,
@@ -238,14 +238,14 @@ def _replacements(
             kept_float[path] = module
             continue
         is_wanted = order.wants(path, module)
-        can_be_made = is_wanted and path not in order.not_quantized
-        made = _quantized(module, path, order, runtime) if can_be_made else None
-        keeping = NOT_KEPT if made is not None else _keeping(module, path, order, runtime, is_wanted=is_wanted)
+        is_possible = is_wanted and path not in order.not_quantized
+        layer = _quantized(module, path, order, runtime) if is_possible else None
+        keeping = NOT_KEPT if layer is not None else _keeping(module, path, order, runtime, is_wanted=is_wanted)
         if keeping is not None:
             runtime.asked[path] = keeping
-        if made is not None:
-            replacements[module] = made
-            _carry_hooks(module, made)
+        if layer is not None:
+            replacements[module] = layer
+            _carry_hooks(module, layer)
         elif not is_wanted or _stays_float(module, order.types):
             kept_float[path] = module
             _keep_reason(module, path, order, runtime)
@@ -360,26 +360,26 @@ def _layer_class(op: Op, layer: nn.Module) -> type[QuantLayer]:
     return NormLayer if op.normalizes else QuantLayer
 
 
-def _carry_over(module: nn.Module, made: QuantLayer, runtime: Runtime) -> None:
+def _carry_over(module: nn.Module, layer: QuantLayer, runtime: Runtime) -> None:
     """Give a quantized layer what the stages before `init` made of its module: limits, a fused batch norm, a ReLU ahead."""
-    if isinstance(made, BatchNormLayer):
-        conv_bn.freeze_statistics(made, is_frozen=runtime.switches.freezes_batch_norm)
+    if isinstance(layer, BatchNormLayer):
+        conv_bn.freeze_statistics(layer, is_frozen=runtime.switches.freezes_batch_norm)
     together = FUSED.of(module)
     if together is not None:
-        FUSED.put(made, together)
-    made.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
-    made.limited_to = limits_of_rows(limits_of(module)) if made.is_lookup else limits_of(module)
+        FUSED.put(layer, together)
+    layer.is_ahead_of_relu = bool(getattr(module, AHEAD_RELU, False))
+    layer.limited_to = limits_of_rows(limits_of(module)) if layer.is_lookup else limits_of(module)
     if isinstance(module, conv_bn.ConvBN):
-        made.take_batch_norm(module.bn)
-        made.training = module.training  # not train(): a frozen batch norm stays frozen
+        layer.take_batch_norm(module.bn)
+        layer.training = module.training  # not train(): a frozen batch norm stays frozen
 
 
-def _carry_hooks(source: nn.Module, made: nn.Module) -> None:
+def _carry_hooks(source: nn.Module, layer: nn.Module) -> None:
     """Give the quantized layer the hooks of the module: they are called as before, and their handles still remove them."""
     for name in _HOOKS:
-        setattr(made, name, getattr(source, name))
+        setattr(layer, name, getattr(source, name))
     if source._backward_hooks or source._backward_pre_hooks:  # noqa: SLF001 - torch has no public name
-        logger.warning("%s: backward hooks of a quantized layer are never called", made.path)
+        logger.warning("%s: backward hooks of a quantized layer are never called", layer.path)
 
 
 def _keep_reason(module: nn.Module, path: str, order: _Order, runtime: Runtime) -> None:
@@ -435,8 +435,8 @@ def _stays_float(module: nn.Module, types: Types) -> bool:
 
 def _allow_products(model: nn.Module, runtime: Runtime, order: _Order, kept_float: dict[str, nn.Module]) -> None:
     """Let calls like F.linear become layers: of the kinds that are quantized, where nothing is to stay float."""
-    wanted = {op.name for kind, (op, _) in supported.supported_types().items() if issubclass(kind, order.types)}
-    runtime.products = ProductPolicy(frozenset(wanted), frozenset(kept_float), order.widths)
+    names = {op.name for kind, (op, _) in supported.supported_types().items() if issubclass(kind, order.types)}
+    runtime.products = ProductPolicy(frozenset(names), frozenset(kept_float), order.widths)
     own = set(model.modules()) - set(kept_float.values())
     runtime.make_edge = EdgeMode if supported.holds_matrices(own) else None
 

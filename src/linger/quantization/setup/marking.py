@@ -171,10 +171,10 @@ def checked_exceptions(
     return types, names
 
 
-def _several(given: object) -> tuple[Any, ...]:
-    if given is None:
+def _several(items: object) -> tuple[Any, ...]:
+    if items is None:
         return ()
-    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, type)) else (given,)
+    return tuple(items) if isinstance(items, Iterable) and not isinstance(items, (str, type)) else (items,)
 
 
 def checked_types(types: Iterable[type[nn.Module]] | type[nn.Module] | None) -> Types:

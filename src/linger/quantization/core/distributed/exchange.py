@@ -360,15 +360,15 @@ def _learn_ranges(layout: _Layout, host: Tensor, own: int) -> None:
     coarsest = scales.amin(0)
     before = list(zip(runnings[own].tolist(), scales[own].tolist(), strict=True))
     together = list(zip(runnings.amax(0).tolist(), coarsest.tolist(), strict=True))
-    found = columns.amax(0).reshape(-1, _COLUMNS).tolist()
-    is_seen = [high != -math.inf for _, high, *_ in found]
+    largest = columns.amax(0).reshape(-1, _COLUMNS).tolist()
+    is_seen = [high != -math.inf for _, high, *_ in largest]
     for place, range_ in enumerate(layout.ranges):  # what follows from others, first
         if not is_seen[place] and before[place] != together[place]:
             running, scale = together[place]
             range_.set(running, 0.0 if scale == math.inf else scale)
     for place, range_ in enumerate(layout.ranges):
         if is_seen[place]:
-            _learn_range(range_, together[place][0], found[place])
+            _learn_range(range_, together[place][0], largest[place])
     decided = iter(decisions.amax(0).tolist())
     for layer in layout.deciding:
         layer.flags = tuple(bool(next(decided)) for _ in layer.flags)

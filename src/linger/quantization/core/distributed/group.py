@@ -56,10 +56,9 @@ class Group:
     def of_all(cls) -> Group:
         """That of the default group as it is now; a `GroupError` where a process does not answer."""
         world = torch.distributed.group.WORLD
-        found = _GROUPS.get(world)
-        if found is None:
-            found = _GROUPS[world] = cls()
-        return found
+        if world not in _GROUPS:
+            _GROUPS[world] = cls()
+        return _GROUPS[world]
 
     @staticmethod
     def device_for(own: torch.device) -> torch.device:
