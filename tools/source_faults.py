@@ -114,8 +114,8 @@ FAULTS = (
     Fault(
         "tuning: sign of a bias",
         "tuning/bias_correction/correction.py",
-        "_Shift()).add(call, expected.mean - found.mean, found.count)",
-        "_Shift()).add(call, found.mean - expected.mean, found.count)",
+        "_Shift()).add(call, expected.mean - means.mean, means.count)",
+        "_Shift()).add(call, means.mean - expected.mean, means.count)",
     ),
     Fault(
         "tuning: held-out data leaked into tuning",

@@ -193,14 +193,7 @@ class Work:
     command: str = ""
     notes: list[str] = field(default_factory=list)
     cautions: list[str] = field(default_factory=list)
-    network: Network | None = None
-    """The file in the folder, since it was exported last."""
-
-    @property
-    def file(self) -> Network:
-        """The file that was exported last, which all steps share."""
-        assert self.network is not None  # every step comes after an export
-        return self.network
+    file: Network = field(init=False)  # what was exported last, which all later steps share
 
     @property
     def example(self) -> Batch:
@@ -307,7 +300,7 @@ def _export(work: Work, quantized: nn.Module) -> None:
         opset_version=settings.opset,
         allow_findings=True,
     )
-    work.network = Network(work.folder / NET)
+    work.file = Network(work.folder / NET)
 
 
 def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:

@@ -109,15 +109,15 @@ def _distribution() -> metadata.Distribution | None:
     """
     for name in _OWN_NAMES:
         with suppress(metadata.PackageNotFoundError):
-            found = metadata.distribution(name)
-            if any(text.startswith("onnx-ir") for text in found.requires or ()):
-                return found
+            installed = metadata.distribution(name)
+            if any(text.startswith("onnx-ir") for text in installed.requires or ()):
+                return installed
     return None
 
 
 def packages() -> list[Package]:
     """Every package that linger requires or has an extra for, required ones first; linger itself where it is not installed."""
-    own, found = _distribution(), dict[str, Package]()
+    own, by_name = _distribution(), dict[str, Package]()
     if own is None:
         return [Package(DISTRIBUTION, "", "", "", MISSING, f"pip install {DISTRIBUTION}")]
     for text in own.requires or ():
@@ -125,8 +125,8 @@ def packages() -> list[Package]:
         assert match is not None  # a name comes first in every requirement
         name, needed, extra = match[1], match[2] or "", match[3] or ""
         if extra not in _NOT_FOR_USERS and name not in _OWN_NAMES:
-            found.setdefault(name, _package(name, needed, extra))
-    return sorted(found.values(), key=lambda package: bool(package.extra))
+            by_name.setdefault(name, _package(name, needed, extra))
+    return sorted(by_name.values(), key=lambda package: bool(package.extra))
 
 
 def _package(name: str, needed: str, extra: str) -> Package:
@@ -157,8 +157,8 @@ def _release(version: str) -> tuple[int, ...]:
 
 def python_is_recent() -> bool:
     """Whether this Python is one that linger runs on."""
-    found = _distribution()
-    needed = found.metadata["Requires-Python"] if found is not None else ""
+    own = _distribution()
+    needed = own.metadata["Requires-Python"] if own is not None else ""
     return sys.version_info[:3] >= _release((needed or "").strip(">= "))
 
 
@@ -181,15 +181,15 @@ def tools() -> list[Tool]:
     """Every machine that exported C can be built for, and what is there to do it."""
     from linger.c.toolchains import TOOLCHAINS
 
-    found = []
+    machines = []
     for chain in TOOLCHAINS.values():
         compiler = next((name for name in chain.compilers if shutil.which(name)), "")
         wanted = chain.emulator[0] if chain.emulator else ""
         emulator = wanted if wanted and shutil.which(wanted) else ""
         is_ready = bool(compiler) and emulator == wanted
         remedy = "" if is_ready else f"apt-get install {chain.packages}"
-        found.append(Tool(chain.name, compiler, emulator, is_ready, remedy))
-    return found
+        machines.append(Tool(chain.name, compiler, emulator, is_ready, remedy))
+    return machines
 
 
 def self_test() -> SelfTest:

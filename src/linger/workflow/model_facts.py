@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -297,12 +297,12 @@ def _cut(batch: Batch, size: int) -> list[Batch]:
     return [rows_of_batch(batch, slice(i, i + size)) for i in range(0, count - count % size, size)]
 
 
-def _covered(run: Run, found: Coverage) -> Run:
+def _covered(run: Run, counted: Coverage) -> Run:
     """The reasons why layers stayed float, and what is doubtful about integer ones."""
     layers, matcher = list(run.layers), _LayerMatcher(run.layers)
     float_paths = {layer.path for layer in run.float_layers}
     lost = []
-    for row in found.table():
+    for row in counted.table():
         if row.runs_as != "float":
             for number in matcher.of_op(row.where, row.op) if row.reason else ():
                 layers[number] = _advised(layers[number], row.reason)
@@ -312,7 +312,7 @@ def _covered(run: Run, found: Coverage) -> Run:
         for number, layer in enumerate(layers):
             if (layer.runs_as, layer.path, layer.float_reason) == ("float", row.where, ""):
                 layers[number] = replace(layer, float_reason=row.reason)
-    share = found.integer_share if found.macs else run.integer_share
+    share = counted.integer_share if counted.macs else run.integer_share
     notes = [f"The model computes in floating point, without a layer of its own in the file: {op}." for op in lost]
     return replace(
         run, layers=tuple(layers), integer_share=share, float_ops=tuple(lost), notes=(*run.notes, *dict.fromkeys(notes))
@@ -383,29 +383,15 @@ def with_results(run: Run, tuning: TuneResult | None, sensitivity: Sensitivity |
         numbers = matcher.of_name(row.name)
         if numbers and math.isfinite(row.noise_share):
             layers[numbers[0]] = replace(layers[numbers[0]], noise_share=row.noise_share)
-    ranked = tuple(
-        SensitivityFacts(row.name, row.op, row.widths, row.sqnr_db, row.noise_share, row.what)
-        for row in sensitivity.rows
-    )
-    return replace(run, layers=tuple(layers), sensitivity=ranked)
+    rows = sensitivity.rows
+    ranked = (SensitivityFacts(r.name, r.op, r.widths, r.sqnr_db, r.noise_share, r.what) for r in rows)
+    return replace(run, layers=tuple(layers), sensitivity=tuple(ranked))
 
 
 def tuning_facts(result: TuneResult) -> Tuning:
     """What tuning tried, as a report shows it."""
-    steps = tuple(
-        TriedStep(
-            name=step.shown,
-            branch=step.branch,
-            before_db=step.before_db,
-            after_db=step.after_db,
-            before_metric=step.before_metric,
-            after_metric=step.after_metric,
-            seconds=step.seconds,
-            is_kept=step.is_kept,
-            why=step.why,
-        )
-        for step in result.steps
-    )
+    same = [f.name for f in fields(TriedStep) if f.name != "name"]
+    steps = tuple(TriedStep(step.shown, **{name: getattr(step, name) for name in same}) for step in result.steps)
     problems = tuple(f"{p.name} ({p.role}, {p.bits} bits, {p.born_db:.1f} dB): {p.advice}" for p in result.problems)
     return Tuning(result.summary(), steps, (*result.notes, *problems))
 

@@ -160,7 +160,7 @@ class QualityPass:
             raise UsageError(
                 f"report: {labels.size} labels for {made['after'].size} decisions. Give one label for every row of the data."
             )
-        shares = {which: 100.0 * float(np.mean(found == labels)) for which, found in made.items()}
+        shares = {which: 100.0 * float(np.mean(decisions == labels)) for which, decisions in made.items()}
         return Quality("accuracy", shares["after"], shares.get("before"), unit="%", samples=int(labels.size), data=DATA)
 
 
@@ -171,11 +171,11 @@ def _outputs(model: nn.Module, batch: Batch) -> tuple[list[int], list[Tensor]]:
     return places, [every[place].detach() for place in places]
 
 
-def _powers(expected: list[Tensor], found: list[Tensor], rows: int) -> NDArray[Any]:
+def _powers(expected: list[Tensor], outputs: list[Tensor], rows: int) -> NDArray[Any]:
     """Signal and noise of every row; of the batch as a whole where the outputs have other rows."""
     count = rows if all(t.dim() and len(t) == rows for t in expected) else 1
     pairs = [
-        (as_real(f).reshape(count, -1), as_real(q).reshape(count, -1)) for f, q in zip(expected, found, strict=True)
+        (as_real(f).reshape(count, -1), as_real(q).reshape(count, -1)) for f, q in zip(expected, outputs, strict=True)
     ]
     signal = sum(((f**2).sum(1) for f, _ in pairs), torch.zeros(count))
     noise = sum((((f - q) ** 2).sum(1) for f, q in pairs), torch.zeros(count))

@@ -167,17 +167,7 @@ def quantize(
     if not isinstance(model, nn.Module):
         raise no_module("quantize", model)
     refuse_unquantizable(model)
-    settings = QuantizeSettings(
-        bits=bits,
-        target=target,
-        budget=budget,
-        goal=goal,
-        metric=metric,
-        seed=seed,
-        form=form,
-        opset=opset,
-        batch=batch,
-    )
+    settings = QuantizeSettings(bits, target, budget, goal, metric, seed, form, opset, batch)
     settings.check()
     with evaluating(model), tempfile.TemporaryDirectory(prefix="linger.") as folder:
         samples = _samples(data, model, "data", batch, limit)

@@ -225,14 +225,14 @@ class _Sweep:
 
     def _see_gates(self, module: QuantRecurrent, x: QTensor, out: QTensor, attributes: Mapping[str, Any]) -> None:
         path = module.path
-        name, found = quantized_gates(module, self._starts[path], self._nodes[path], x, out, attributes)
+        name, means = quantized_gates(module, self._starts[path], self._nodes[path], x, out, attributes)
         self._nodes[path] += 1
         key = f"{path}.{name}".lstrip(".")
         call = self._trace.next_call(key)
         expected = self._expected.get(key, {}).get(call)
         if expected is not None:
-            need = expected.mean - found.mean + self._added.get(key, 0.0)
-            self.shifts.setdefault(key, _Shift()).add(call, need, found.count)
+            need = expected.mean - means.mean + self._added.get(key, 0.0)
+            self.shifts.setdefault(key, _Shift()).add(call, need, means.count)
 
     def _see_product(
         self, key: str, op: Op, x: QTensor, frozen: Frozen, attributes: Mapping[str, Any], result: QTensor
@@ -249,8 +249,8 @@ class _Sweep:
         bias = (product.new_zeros(product.shape[axis]) if own is None else own).double()
         shape = [-1 if i == product.dim() + axis else 1 for i in range(product.dim())]
         y = product + bias.to(product.dtype).reshape(shape)
-        found = ChannelMeans.of(clamp(y, self._limits.get(key)), axis)
-        shift = self.shifts.setdefault(key, _Shift()).add(call, expected.mean - found.mean, found.count)
+        means = ChannelMeans.of(clamp(y, self._limits.get(key)), axis)
+        shift = self.shifts.setdefault(key, _Shift()).add(call, expected.mean - means.mean, means.count)
         rounded = round_bias(bias + shift, x.scale * frozen.scale_w)
         shifted = product + rounded.to(product.dtype).reshape(shape)
         result.content.copy_(fake_quantize(shifted, result.scale, result.bits))

@@ -60,24 +60,16 @@ _WITHOUT_BATCH = 2
 """Axes of a sequence that is no batch."""
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Parameters of one direction, as real numbers."""
-
-    w_ih: Tensor
-    w_hh: Tensor
-    b_ih: Tensor | None
-    b_hh: Tensor | None
-
-    def sums(self, x: Tensor, h: Tensor) -> Tensor:
-        """The sums of all gates, from inputs […, in] and the states before them […, hidden]."""
-        given, own = F.linear(x, self.w_ih, self.b_ih), F.linear(h, self.w_hh, self.b_hh)
-        size = self.w_hh.shape[1]
-        if len(self.w_hh) != _GATES_OF_GRU * size:
-            return given + own
-        both = given[..., : 2 * size] + own[..., : 2 * size]
-        reset = both[..., :size].sigmoid()
-        return torch.cat([both, given[..., 2 * size :] + reset * own[..., 2 * size :]], -1)
+def _gate_sums(x: Tensor, h: Tensor, weights: Sequence[Any]) -> Tensor:
+    """The sums of all gates of one direction, from inputs […, in], the states before them […, hidden] and its four parameters."""
+    w_ih, w_hh, b_ih, b_hh = weights
+    given, own = F.linear(x, w_ih, b_ih), F.linear(h, w_hh, b_hh)
+    size = w_hh.shape[1]
+    if len(w_hh) != _GATES_OF_GRU * size:
+        return given + own
+    both = given[..., : 2 * size] + own[..., : 2 * size]
+    reset = both[..., :size].sigmoid()
+    return torch.cat([both, given[..., 2 * size :] + reset * own[..., 2 * size :]], -1)
 
 
 @dataclass(frozen=True)
@@ -86,8 +78,7 @@ class Start:
 
     x: Tensor
     lengths: Tensor | None
-    h: Tensor | None = None
-    """[layers · directions, batch, hidden]."""
+    h: Tensor | None = None  # [layers · directions, batch, hidden]
     c: Tensor | None = None
 
     @classmethod
@@ -136,7 +127,7 @@ def float_gates(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     start = Start.of(module, args, kwargs)
     if isinstance(module, _CELLS):
         before = start.states_before(start.x.new_zeros(1, start.x.shape[1], module.hidden_size), 0, is_backward=False)
-        yield "bias_ih", start.means(_weights_of(module, "").sums(start.x, before))
+        yield "bias_ih", start.means(_gate_sums(start.x, before, _weights_of(module, "")))
         return
     x, count = start.x, 2 if module.bidirectional else 1
     for layer in range(module.num_layers):
@@ -144,14 +135,13 @@ def float_gates(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         out = _run_one_layer(module, ends, x, start, layer * count)
         for back, (end, part) in enumerate(zip(ends, out.chunk(count, -1), strict=True)):
             before = start.states_before(part, layer * count + back, is_backward=bool(back))
-            yield f"bias_ih{end}", start.means(_weights_of(module, end).sums(x, before))
+            yield f"bias_ih{end}", start.means(_gate_sums(x, before, _weights_of(module, end)))
         x = out
 
 
-def _weights_of(module: nn.Module, end: str) -> _Weights:
-    w_ih, w_hh = (module.get_parameter(f"weight_{role}{end}") for role in ("ih", "hh"))
-    b_ih, b_hh = (getattr(module, f"bias_{role}{end}", None) for role in ("ih", "hh"))
-    return _Weights(w_ih, w_hh, b_ih, b_hh)
+def _weights_of(module: nn.Module, end: str) -> list[Tensor | None]:
+    """The parameters of one direction, biases only where it has some."""
+    return [getattr(module, f"{role}{end}", None) for role in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 
 
 def _run_one_layer(module: Any, ends: list[str], x: Tensor, start: Start, row: int) -> Tensor:
@@ -178,14 +168,13 @@ def quantized_gates(
     count = len(module.suffixes[0])
     layer, back = divmod(number, count)
     rounded = module.rounded_weights(layer, attributes["scale_i"], attributes["scale_h"])
-    b_ih, b_hh = (None if b is None else b[back].float() for b in rounded.weights[2:])
-    weights = _Weights(rounded.weights.w_ih[back].float(), rounded.weights.w_hh[back].float(), b_ih, b_hh)
+    weights = [None if both is None else both[back].float() for both in rounded.weights]
     values, states = x.content.float(), out.content.float()
     if attributes["batch_first"]:
         values, states = values.transpose(0, 1), states.transpose(0, 1)
     h = None if start.h is None else fake_quantize(start.h.float(), out.scale, out.bits)
     before = replace(start, h=h).states_before(states, number, is_backward=bool(back))
-    return f"bias_ih{module.suffixes[layer][back]}", start.means(weights.sums(values, before))
+    return f"bias_ih{module.suffixes[layer][back]}", start.means(_gate_sums(values, before, weights))
 
 
 Means = dict[str, dict[Call, ChannelMeans]]

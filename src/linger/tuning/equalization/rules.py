@@ -50,7 +50,7 @@ def _batch_norm(watch: Watch, call: Call) -> bool:
     norm = watch.norm_of(mean, var, weight, bias, call.given.get("eps", 1e-5))
     if norm is None or call.given.get("training"):
         return False
-    maker = watch.maker(call.x)
+    maker = watch.makers.get(call.x)
     feeder = None if maker is None or maker[0].norm is not None else maker[0]
     watch.normalize(call.x, feeder, norm, call.output, 1)
     return True
@@ -83,13 +83,13 @@ def _clamp(watch: Watch, call: Call) -> bool:
 
 
 def _clip(watch: Watch, x: Tensor, limit: float, output: Tensor) -> bool:
-    labels, maker, uses = watch.channels.labels(x), watch.maker(x), watch.uses_of(x)
+    labels, maker, uses = watch.channels.labels(x), watch.makers.get(x), watch.uses_of(x)
     is_in_place = output is x
     if labels is None or maker is None or (is_in_place and uses[0] != 1):
         return False
     layer, axis = maker
     watch.channels.keep_origin(x)
-    watch.clips.append(Clip(watch.module_of(x), layer.rows, limit, uses, is_in_place, axis))
+    watch.clips.append(Clip(watch.returned_by.get(x), layer.rows, limit, uses, is_in_place, axis))
     watch.channels.label(output, labels)
     return True
 

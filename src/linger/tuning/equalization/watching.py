@@ -274,9 +274,10 @@ class Watch:
         counts = Counter(places.values())
         self._kept_state = {name for name, place in places.items() if counts[place] > 1}  # they share memory
         self._bias_rows: dict[str, Numbers] = {}
-        self._makers: MutableMapping[Tensor, tuple[Layer, int]] = WeakTensorKeyDictionary()
+        # by tensor, the layer whose very output it is, with the axis of its channels; and the innermost module that returned it
+        self.makers: MutableMapping[Tensor, tuple[Layer, int]] = WeakTensorKeyDictionary()
         self._uses: MutableMapping[Tensor, list[int]] = WeakTensorKeyDictionary()
-        self._returned_by: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
+        self.returned_by: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
 
     # state of the model
     def name_of(self, tensor: object) -> str | None:
@@ -302,24 +303,16 @@ class Watch:
         """The counter of the functions that take a tensor."""
         return self._uses.setdefault(tensor, [0])
 
-    def maker(self, tensor: Tensor) -> tuple[Layer, int] | None:
-        """The layer whose very output a tensor is, and the axis of its channels."""
-        return self._makers.get(tensor)
-
-    def module_of(self, tensor: Tensor) -> str | None:
-        """Path of the innermost module that returned a tensor."""
-        return self._returned_by.get(tensor)
-
     def note_returned(self, module: nn.Module, output: object) -> None:
         """Note a module's call, and its result if that is what one layer made."""
         path = self.paths[module]
         self.calls[path] += 1
-        if isinstance(output, Tensor) and output in self._makers and output not in self._returned_by:
-            self._returned_by[output] = path
+        if isinstance(output, Tensor) and output in self.makers and output not in self.returned_by:
+            self.returned_by[output] = path
 
     def observe_made(self, tensor: Tensor) -> None:
         """Note the magnitudes of a layer's output that is used as it is, not only where it is positive."""
-        maker = self.maker(tensor)
+        maker = self.makers.get(tensor)
         if maker is not None:
             self.channels.observe(tensor, maker[1], maker[0].rows)
 
@@ -362,7 +355,7 @@ class Watch:
     def made(self, output: Tensor, layer: Layer, axis: int) -> None:
         """Note the output of a layer."""
         self.channels.label_axis(output, axis, layer.rows)
-        self._makers[output] = (layer, axis % output.dim() - output.dim())
+        self.makers[output] = (layer, axis % output.dim() - output.dim())
         layer.output_power = max(layer.output_power, float(output.detach().double().square().mean()))
         layer.note_heights(output.detach().double().movedim(axis, 0).flatten(1).cpu().numpy())
 

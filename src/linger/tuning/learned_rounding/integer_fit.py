@@ -123,8 +123,8 @@ def refit(xx: Tensor, yx: Tensor, start: Tensor, damping: float) -> Tensor:
     return start + torch.cholesky_solve(difference.mT, torch.linalg.cholesky(matrix)).mT
 
 
-def nearest_integers(xx: Tensor, wanted: Tensor, bound: Tensor) -> Tensor:
-    """Integers Q within ±bound [taps] that make (Q − wanted)·xx·(Q − wanted)ᵀ small, row by row.
+def nearest_integers(xx: Tensor, target: Tensor, bound: Tensor) -> Tensor:
+    """Integers Q within ±bound [taps] that make (Q − target)·xx·(Q − target)ᵀ small, row by row.
 
     Columns are rounded one after the other, the largest first; what rounding a column costs is made up for by those that are
     not yet rounded. Then single steps follow, as long as one improves.
@@ -132,15 +132,15 @@ def nearest_integers(xx: Tensor, wanted: Tensor, bound: Tensor) -> Tensor:
     matrix = damped(xx, _ROUNDING_DAMPING)
     order = matrix.diagonal(dim1=-2, dim2=-1).mean(0).argsort(descending=True)
     back = order.argsort()
-    matrix, wanted, bound = matrix[:, order][:, :, order], wanted[:, :, order], bound[order]
-    found = _compensated(matrix, wanted, bound)
-    return _descended(matrix, wanted, found, bound)[:, :, back]
+    matrix, target, bound = matrix[:, order][:, :, order], target[:, :, order], bound[order]
+    integers = _compensated(matrix, target, bound)
+    return _descended(matrix, target, integers, bound)[:, :, back]
 
 
-def _compensated(matrix: Tensor, wanted: Tensor, bound: Tensor) -> Tensor:
+def _compensated(matrix: Tensor, target: Tensor, bound: Tensor) -> Tensor:
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
     factor = torch.linalg.cholesky(inverse, upper=True)
-    rest, taps = wanted.clone(), wanted.shape[2]
+    rest, taps = target.clone(), target.shape[2]
     for first in range(0, taps, _BLOCK):
         block = slice(first, min(first + _BLOCK, taps))
         part, own = rest[:, :, block], factor[:, block, block]
@@ -154,29 +154,29 @@ def _compensated(matrix: Tensor, wanted: Tensor, bound: Tensor) -> Tensor:
     return rest
 
 
-def _descended(matrix: Tensor, wanted: Tensor, start: Tensor, bound: Tensor) -> Tensor:
+def _descended(matrix: Tensor, target: Tensor, start: Tensor, bound: Tensor) -> Tensor:
     """The integers after single steps, each the best for its column while the others stay."""
-    found, taps = start.clone(), start.shape[2]
-    slope = (found - wanted) @ matrix
+    integers, taps = start.clone(), start.shape[2]
+    slope = (integers - target) @ matrix
     for _ in range(_SWEEPS):
         is_changed = False
         for first in range(0, taps, _BLOCK):
             block = slice(first, min(first + _BLOCK, taps))
-            steps = _steps_of_block(matrix[:, block, block], slope[:, :, block], found[:, :, block], bound[block])
+            steps = _steps_of_block(matrix[:, block, block], slope[:, :, block], integers[:, :, block], bound[block])
             if bool(steps.any()):
                 is_changed = True
-                found[:, :, block] += steps
+                integers[:, :, block] += steps
                 slope += steps @ matrix[:, block]
         if not is_changed:
             break
-    return found
+    return integers
 
 
-def _steps_of_block(matrix: Tensor, slope: Tensor, found: Tensor, bound: Tensor) -> Tensor:
+def _steps_of_block(matrix: Tensor, slope: Tensor, integers: Tensor, bound: Tensor) -> Tensor:
     slope, steps = slope.clone(), torch.zeros_like(slope)
     for k in range(slope.shape[2]):
         best = (-slope[:, :, k] / matrix[:, k, k, None]).round()
-        best = (found[:, :, k] + best).clamp(-bound[k], bound[k]) - found[:, :, k]
+        best = (integers[:, :, k] + best).clamp(-bound[k], bound[k]) - integers[:, :, k]
         steps[:, :, k] = best
         slope[:, :, k + 1 :] += best[:, :, None] * matrix[:, None, k, k + 1 :]
     return steps
@@ -233,10 +233,10 @@ def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
     return Fit(integers, bias, best > 0, float(errors[0].sum()), after)
 
 
-def change_of(name: str, grid: Grid, found: Fit, held: Moments) -> Change:
+def change_of(name: str, grid: Grid, fit: Fit, held: Moments) -> Change:
     """What a fit changed, with the layer's error on the held-out data."""
-    share = float((found.integers != grid.integers).double().mean())
+    share = float((fit.integers != grid.integers).double().mean())
     what = f"{100 * share:.0f} % of its weights rounded otherwise; its error in dB"
     signal = float(held.yy.sum())
-    before, after = max(0.0, found.before), max(0.0, found.after)  # with 16 bits the sums that they differ by cancel
+    before, after = max(0.0, fit.before), max(0.0, fit.after)  # with 16 bits the sums that they differ by cancel
     return Change(name, what, decibels(signal, before), decibels(signal, after))

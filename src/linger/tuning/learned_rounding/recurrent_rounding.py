@@ -37,7 +37,6 @@ States = tuple[Tensor, ...]
 """h of a GRU, h and c of an LSTM, as a caller gave them; empty where it gave none."""
 
 _SEQUENCE_AXES = 3
-_CELL_STATE = "c"
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,6 @@ class _Place:
         """Its row among the states of all layers and directions."""
         return self.number * len(self.layer.suffixes[0]) + self.back
 
-    @property
-    def rows(self) -> int:
-        """All rows."""
-        return len(self.layer.suffixes) * len(self.layer.suffixes[0])
-
     def parameter(self, name: str, module: nn.Module | None = None) -> Tensor | None:
         """A parameter (weight_ih, bias_hh …) of the quantized or of another layer; None where there is none."""
         owner = self.layer if module is None else module
@@ -66,7 +60,7 @@ class _Place:
 
 def improve_recurrent(pair: Pair, layer: QuantRecurrent) -> list[Change]:
     """Give every matrix of a recurrent layer other integers, if the held-out data agree."""
-    sides = [("ih", "hh")] if _CELL_STATE in find_op(layer.op_name).outputs else [("ih",), ("hh",)]
+    sides = [("ih", "hh")] if "c" in find_op(layer.op_name).outputs else [("ih",), ("hh",)]
     places = [_Place(layer, k, back) for k, names in enumerate(layer.suffixes) for back in range(len(names))]
     return [c for place in places for side in sides if (c := _improve(pair, place, side)) is not None]
 
@@ -77,12 +71,12 @@ def _improve(pair: Pair, place: _Place, sides: Sequence[str]) -> Change | None:
         return None
     (fitting, scales), (judging, _) = learned, held
     grid = _grid_of(place, sides, scales)
-    found = fit_integers(grid, fitting, judging)
-    if not bool(found.is_new.any()) or not _put(place, sides, scales, found):
+    fit = fit_integers(grid, fitting, judging)
+    if not bool(fit.is_new.any()) or not _put(place, sides, scales, fit):
         return None
     suffix = place.layer.suffixes[place.number][place.back]
     names = " and ".join(f"weight_{side}{suffix}" for side in sides)
-    return change_of(f"{place.layer.path}.{names}".lstrip("."), grid, found, judging)
+    return change_of(f"{place.layer.path}.{names}".lstrip("."), grid, fit, judging)
 
 
 # what goes in and what should come out
@@ -131,7 +125,7 @@ def _sums(module: nn.Module, place: _Place, parts: Sequence[Tensor], sides: Sequ
 
 def _quantized_operands(pair: Pair, place: _Place, batch: Batch) -> list[tuple[Operands, Mapping[str, Any]]]:
     """Inputs and states of the quantized layer in one pass, with the scales of each call."""
-    found: list[tuple[Operands, Mapping[str, Any]]] = []
+    calls: list[tuple[Operands, Mapping[str, Any]]] = []
     given: list[States] = []
     counted = 0
 
@@ -143,29 +137,29 @@ def _quantized_operands(pair: Pair, place: _Place, batch: Batch) -> list[tuple[O
         if name.rpartition(".")[0] != place.layer.path or op.name != place.layer.op_name:
             return
         counted += 1
-        if (counted - 1) % place.rows != place.row:
+        if (counted - 1) % (len(place.layer.suffixes) * len(place.layer.suffixes[0])) != place.row:
             return
         x, out = (_time_first(t, attributes["batch_first"]) for t in (operands[0].content, result.content))
         start = _start(given[-1], place, out)
         start = fake_quantize(start, attributes["scale_h"], attributes["o_bits"])
-        found.append(((x, _before_each(out, start, place.back)), attributes))
+        calls.append(((x, _before_each(out, start, place.back)), attributes))
 
     pair.observe(note, batch, {place.layer: enter})
-    return found
+    return calls
 
 
 def _float_operands(pair: Pair, place: _Place, batch: Batch) -> list[Operands]:
     """Inputs and states of the float layer in one pass."""
-    found: list[Operands] = []
+    calls: list[Operands] = []
     module = pair.reference.get_submodule(place.layer.path)
 
     def enter(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        _note_arguments(args, kwargs, lambda x, states: found.append(_run_float(owner, place, unwrap(x), states)))
+        _note_arguments(args, kwargs, lambda x, states: calls.append(_run_float(owner, place, unwrap(x), states)))
 
     with Trace(pair.reference) as trace, suppress(Enough):
         trace.before([module], enter)
         trace.run(batch)
-    return found
+    return calls
 
 
 def _note_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any], use: Callable[[Tensor, States], None]) -> None:
@@ -251,16 +245,14 @@ def _grid_of(place: _Place, sides: Sequence[str], scales: Mapping[str, Any]) -> 
             bias = own.detach().double().cpu() if bias is None else bias + own.detach().double().cpu()
     start, step, bound = torch.cat(parts, 1).unsqueeze(0), torch.cat(steps), torch.cat(bounds)
     integers = (start / step + 0.5).floor().clamp(-bound, bound)
-    has_bias = bias is not None
-    return Grid(
-        start, integers, start.new_zeros(start.shape[:2]) if bias is None else bias.unsqueeze(0), step, bound, has_bias
-    )
+    zeros = start.new_zeros(start.shape[:2])
+    return Grid(start, integers, zeros if bias is None else bias.unsqueeze(0), step, bound, bias is not None)
 
 
-def _put(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], found: Fit) -> bool:
+def _put(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], fit: Fit) -> bool:
     """Write new integers and biases into a layer; where a bias would then not fit its 32 bits, nothing is written."""
-    layer, is_new, column = place.layer, found.is_new[0], 0
-    bias, first = found.bias[0], place.parameter(f"bias_{sides[0]}")
+    layer, is_new, column = place.layer, fit.is_new[0], 0
+    bias, first = fit.bias[0], place.parameter(f"bias_{sides[0]}")
     if first is not None:
         others = [place.parameter(f"bias_{side}") for side in sides[1:]]
         bias = bias - sum(b.detach().double().cpu() for b in others if b is not None)
@@ -272,7 +264,7 @@ def _put(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], found: 
     for side in sides:
         weight, (_, key, name) = place.parameter(f"weight_{side}"), _SCALES[side]
         assert weight is not None
-        integers = found.integers[0, :, column : column + weight.shape[1]]
+        integers = fit.integers[0, :, column : column + weight.shape[1]]
         column += weight.shape[1]
         weight.copy_(torch.where(is_new[:, None], (integers / scales[key]).to(weight), weight))
         end = range_suffix(place.number, place.back)

@@ -398,20 +398,12 @@ def _found(
 
 def _rows(model: BitModel, choice: Choice, ranking: Ranking) -> tuple[BitRow, ...]:
     total, bits = ranking.total or 1.0, model.bits_with(choice)
-    return tuple(
-        BitRow(
-            name=unit.label,
-            op=unit.op,
-            what=unit.what,
-            before=unit.bits,
-            after=bits[unit],
-            alone_db=error_db(ranking.noises[unit]) if unit in ranking.measured else None,
-            noise_share=ranking.noises[unit] / total,
-            numbers=unit.size,
-            macs=unit.macs,
-        )
-        for unit in sorted(model.units, key=lambda unit: -ranking.noises[unit])
-    )
+    rows = []
+    for u in sorted(model.units, key=lambda unit: -ranking.noises[unit]):
+        noise = ranking.noises[u]
+        alone = error_db(noise) if u in ranking.measured else None
+        rows.append(BitRow(u.label, u.op, u.what, u.bits, bits[u], alone, noise / total, u.size, u.macs))
+    return tuple(rows)
 
 
 def _lines(model: BitModel, choice: Choice) -> tuple[str, ...]:

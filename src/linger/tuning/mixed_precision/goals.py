@@ -29,10 +29,6 @@ class Goal:
     unit: str  # `dB`, `%`, or nothing for a user's metric
     measure: Metric  # the figure of a model
 
-    def show(self, value: float) -> str:
-        """A figure with its unit."""
-        return f"{value:.1f} {self.unit}" if self.unit else f"{value:.4g}"
-
     def __str__(self) -> str:
         return f"{self.value:g} {self.unit}".strip()
 
@@ -80,17 +76,17 @@ def checked_metric(where: str, metric: object) -> Metric:
     def measure(model: nn.Module) -> float:
         try:
             with torch.no_grad(), evaluating(model):
-                found = metric(model)
+                figure = metric(model)
         except LingerError:
             raise
         except (Exception, SystemExit) as error:  # a user's code may raise anything, and end the program
             said = f"{type(error).__name__}: {in_one_line(error)}".rstrip(".")
             raise UsageError(f"{where}: {name}(model) failed with {said}.") from error
         try:
-            value = float(found)
+            value = float(figure)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UsageError(
-                f"{where}: {name}(model) returned a {type(found).__name__}, which is no number. {how}"
+                f"{where}: {name}(model) returned a {type(figure).__name__}, which is no number. {how}"
             ) from error
         if not math.isfinite(value):
             raise UsageError(f"{where}: {name}(model) returned {value}. Return a finite number, larger is better.")
@@ -135,9 +131,9 @@ class _Agreement:
         """The share, from 0 to 100."""
         same = total = 0
         for batch, axis, expected in zip(self._batches, self._axes, self._expected, strict=True):
-            found = self._output(model, batch)
-            assert found is not None  # the quantized model returns what the float one does
-            same += int((found.argmax(axis) == expected).sum())
+            output = self._output(model, batch)
+            assert output is not None  # the quantized model returns what the float one does
+            same += int((output.argmax(axis) == expected).sum())
             total += expected.numel()
         return 100.0 * same / max(total, 1)
 

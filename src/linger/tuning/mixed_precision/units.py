@@ -62,14 +62,14 @@ class Flow:
 
     def ops_behind(self, key: str) -> frozenset[str]:
         """The ops that read a tensor, or one that gets its width."""
-        found, seen, open_keys = set[str](), set[str](), [key]
+        ops, seen, open_keys = set[str](), set[str](), [key]
         while open_keys:
             now = open_keys.pop()
             if now not in seen:
                 seen.add(now)
-                found |= self.reading_ops.get(now, set())
+                ops |= self.reading_ops.get(now, set())
                 open_keys += self.feeds.get(now, ())
-        return frozenset(found)
+        return frozenset(ops)
 
     def feed(self, keys: Iterable[str], made: str) -> None:
         """A tensor gets the width of those that it is made from."""
@@ -177,9 +177,9 @@ class _Recorder:
             self._set(result, read)
             return
         self.flow.read(read, op.name)
-        found = None if op.picks else range_of_function(op, frame)  # what is picked keeps the rounding that it had
-        if found is not None:
-            made = _key(found, "o")
+        path = None if op.picks else range_of_function(op, frame)  # what is picked keeps the rounding that it had
+        if path is not None:
+            made = _key(path, "o")
             self.flow.make(made, op.name, result.numel())
             self.flow.names.setdefault(made, name)
             self.flow.feed(read, made)
@@ -297,19 +297,9 @@ def _units_of_layer(path: str, layers: Mapping[str, Layer], flow: Flow) -> Itera
         yield _activation(x, path, layers, flow, layer.widths.data)
     if size:
         output = o if layer.is_lookup else ""  # the rows of a table have the width of its weights
-        yield Unit(
-            key=f"{path}.w".lstrip("."),
-            name=path,
-            op=layer.op_name,
-            what=WEIGHTS,
-            bits=layer.widths.parameter,
-            size=size,
-            readers=tuple(flow.readers.get(output, ())),
-            reading_ops=flow.ops_behind(output),
-            macs=flow.macs.get(path, 0),
-            has_weights=True,
-            label=path,
-        )
+        key, bits, macs = f"{path}.w".lstrip("."), layer.widths.parameter, flow.macs.get(path, 0)
+        readers, ops = tuple(flow.readers.get(output, ())), flow.ops_behind(output)
+        yield Unit(key, path, layer.op_name, WEIGHTS, bits, size, readers, ops, macs, has_weights=True, label=path)
     if o in flow.sizes and not layer.is_lookup:
         # an op without weights gives what it takes: its output is as wide as its input
         made = layer.widths.output if size else layer.widths.data
