@@ -55,31 +55,27 @@ Element = Literal["int8", "int16", "int32", "int64", "float32", "bool"]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """An array as C holds it: its shape in the ONNX file and its element type."""
+class Tensor:
+    """Shape and element type of a tensor, in the ONNX file and as C holds it."""
 
+    name: str
     shape: tuple[int, ...]
-    type: Element
+    dtype: str
+
+    @property
+    def ctype(self) -> str:
+        """The type of its elements in C; a bool has one byte there, too."""
+        return C_TYPES[self.dtype]
 
     @property
     def count(self) -> int:
-        """The number of elements."""
+        """How many elements it has."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """The number of bytes."""
-        return self.count * self.dtype.itemsize
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy type of one element; a bool has one byte in C, too."""
-        return np.dtype(self.type)
-
-    @property
-    def c_type(self) -> str:
-        """The C type of one element."""
-        return C_TYPES[self.type]
+        """How many bytes its elements take."""
+        return self.count * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -136,9 +132,10 @@ class Edge:
         memory = np.frombuffer(data, layout.dtype).reshape([layout.shape[axis] for axis in order])
         return memory.transpose(np.argsort(order)).copy() if order else memory.copy()
 
-    def layout(self, *, quantized: bool) -> Layout:
+    def layout(self, *, quantized: bool) -> Tensor:
         """The array that the integer or the float interface takes here."""
-        return Layout(self.shape, self.quantized.type if quantized and self.quantized is not None else self.type)
+        kind = self.quantized.type if quantized and self.quantized is not None else self.type
+        return Tensor(self.name, self.shape, kind)
 
 
 @dataclass(frozen=True)
@@ -162,9 +159,9 @@ class ProofTensor:
         )
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Tensor:
         """The array in the ONNX file."""
-        return Layout(self.shape, self.type)
+        return Tensor(self.name, self.shape, self.type)
 
     @cached_property
     def _places(self) -> NDArray[np.int64]:
@@ -313,7 +310,7 @@ def _has_twice(items: Sequence[object]) -> bool:
     return len(set(items)) != len(items)
 
 
-def _too_large(*layouts: Layout) -> dict[str, bool]:
+def _too_large(*layouts: Tensor) -> dict[str, bool]:
     is_so = any(len(layout.shape) > _MOST_AXES or layout.bytes >= _MOST_BYTES for layout in layouts)
     return {"shape is larger than C code can be written for": is_so}
 

@@ -50,6 +50,7 @@ def manifest_of(
     """
     source = face.source
     tensors = source.plan.network.tensors
+    weights = next((path for path in contents if path.endswith("_weights.bin")), None)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -61,7 +62,7 @@ def manifest_of(
         "arena_least": source.arena.least,
         "weight_bytes": face.weight_bytes,
         "state_bytes": face.state_bytes,
-        "weights": _weights(face, contents),
+        "weights": None if weights is None else {"file": weights, "bytes": face.weight_bytes},
         "sources": list(sources),
         "inputs": list(map(_edge, face.inputs)),
         "outputs": list(map(_edge, face.outputs)),
@@ -96,13 +97,6 @@ def _ordered(order: Order, axes: int) -> list[int]:
     return list(range(axes)) if order is None else list(order)
 
 
-def _weights(face: Interface, contents: Mapping[str, bytes]) -> Entry | None:
-    if not face.has_callers_weights:
-        return None
-    file = next(path for path in contents if path.endswith("_weights.bin"))
-    return {"file": file, "bytes": face.weight_bytes}
-
-
 def _edge(parameter: Parameter) -> Entry:
     outer, edge, scale = parameter.outer, parameter.edge, parameter.scale
     quantized = {"tensor": edge.tensor, "type": parameter.inner.dtype, "scale": scale}
@@ -120,16 +114,8 @@ def _stream(face: Interface) -> Entry | None:
     """How the frames of one step relate to the whole sequence."""
     if face.stream is None or face.stream_options is None:
         return None
-    tensors = (("inputs", face.stream.inputs), ("outputs", face.stream.outputs))
-    return {
-        "frames": face.stream_options.frames,
-        "time": face.stream_options.time,
-        "pairs": face.stream_options.pairs,
-        **{
-            key: [{"name": t.name, "axis": t.axis, "frames": t.frames, "delay": t.delay} for t in found]
-            for key, found in tensors
-        },
-    }
+    inputs, outputs = map(asdict, face.stream.inputs), map(asdict, face.stream.outputs)
+    return {**asdict(face.stream_options), "inputs": list(inputs), "outputs": list(outputs)}
 
 
 def origin_of(network: Network, certificate: str | os.PathLike[str] | None) -> Entry:
@@ -327,22 +313,16 @@ def stream_of(network: Network, options: StreamOptions) -> Streamed:
         stream = streamed(whole, frames or None, time=options.time, pairs=options.pairs)
     except UsageError as error:  # a pass calls the number of frames what its own argument is called
         raise UsageError(str(error).replace(f"frames={frames}:", f"stream={frames}:")) from error
-    if frames == 0:
-        _require_states(stream)
-    else:
+    if frames:
         _require_steps(whole, stream)
-    return stream
-
-
-def _require_states(stream: Streamed) -> None:
-    """Refuse a file that is said to be one step and has no states."""
-    if not stream.states:
+    elif not stream.states:
         raise UsageError(
             "export: stream=0 is for a file that is one step and takes and returns its states; this one has none that "
             "belong to recurrent layers. Name them, as in pairs={'hn': 'h0'} (outputs: "
             f"{listing(printable(t.name) for t in stream.outputs)}; inputs: "
             f"{listing(printable(t.name) for t in stream.inputs)}), or leave stream out."
         )
+    return stream
 
 
 def _require_steps(whole: ir.Model, stream: Streamed) -> None:
@@ -446,11 +426,11 @@ def _purposes(face: Interface, contents: Iterable[str]) -> dict[str, str]:
 
 def _headers(includes: Iterable[str]) -> dict[str, str]:
     """The headers of linger that a source includes, with those that they include."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     waiting = list(includes)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found[name] = (files("linger.c") / "include" / name).read_text(encoding="utf-8")
-            waiting += re.findall(r'#\s*include "(linger_\w+\.h)"', found[name])
-    return dict(sorted(found.items()))
+        if name not in texts:
+            texts[name] = (files("linger.c") / "include" / name).read_text(encoding="utf-8")
+            waiting += re.findall(r'#\s*include "(linger_\w+\.h)"', texts[name])
+    return dict(sorted(texts.items()))

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linger.c.exported_folder import Cut, StreamOptions
-from linger.c.network import Tensor
+from linger.c.exported_folder import Cut, StreamOptions, Tensor
 from linger.c.steps import Edge, Order
 from linger.c.writer import ALIGNMENT, Source
 from linger.errors import UsageError, printable

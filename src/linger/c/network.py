@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.c.exported_folder import C_TYPES
+from linger.c.exported_folder import Tensor
 from linger.c.moves import ALIASES, MOVES, settings
 from linger.errors import UnsupportedError, listing, printable
 from linger.graph.conversion.convert import convert_nodes
@@ -246,30 +246,6 @@ _RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 """Ops whose results may differ from run to run, whatever they are given."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Size and element type of a tensor."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def ctype(self) -> str:
-        """The type of its elements in C."""
-        return C_TYPES[self.dtype]
-
-    @property
-    def count(self) -> int:
-        """How many elements it has."""
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes its elements take."""
-        return self.count * np.dtype(self.dtype).itemsize
 
 
 class _NetworkReference(Reference):

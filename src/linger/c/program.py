@@ -90,12 +90,6 @@ class EdgeInfo:
     type: str
 
 
-@dataclass(frozen=True)
-class _Cost:
-    instructions: int
-    stack: int
-
-
 class Program:
     """A compiled network, called like a `linger.Session`.
 
@@ -224,7 +218,7 @@ class Program:
         Raises:
             UnsupportedError: The target counts no instructions.
         """
-        return self._cost(feeds, quantized=quantized).instructions
+        return self._cost(feeds, quantized=quantized)[0]
 
     def stack(self, feeds: Feeds, *, quantized: bool = False) -> int:
         """The bytes of the stack that one run (or the first step of a stream) needs, to within the frame of a small function.
@@ -232,9 +226,10 @@ class Program:
         Raises:
             UnsupportedError: The target is not emulated.
         """
-        return self._cost(feeds, quantized=quantized).stack
+        return self._cost(feeds, quantized=quantized)[1]
 
-    def _cost(self, feeds: Feeds, *, quantized: bool) -> _Cost:
+    def _cost(self, feeds: Feeds, *, quantized: bool) -> tuple[int, int]:
+        """Instructions, and bytes of the stack."""
         per_tick = self.toolchain.instructions_per_tick
         if per_tick is None:
             raise UnsupportedError(
@@ -242,7 +237,7 @@ class Program:
                 "Build for an emulated processor, such as target='cortex-m4'."
             )
         result = self._run([feeds], Variant(quantized=quantized, counting=True))[0]
-        return _Cost(instructions=round(result.ticks * per_tick), stack=result.stack)
+        return round(result.ticks * per_tick), result.stack
 
     def size(self) -> Size:
         """The bytes that the network takes in flash and RAM: its own objects, without runner and library."""
@@ -274,17 +269,12 @@ class Program:
         return read_results(self.folder, written, len(samples), variant)
 
     def _outputs(self, result: SampleResult, *, quantized: bool) -> dict[str, NDArray[Any]]:
-        arrays = {}
-        for number, edge in enumerate(self.folder.outputs):
-            arrays[edge.name] = edge.unpacked(result.outputs[number], quantized=quantized)
-        return arrays
+        edges = enumerate(self.folder.outputs)
+        return {edge.name: edge.unpacked(result.outputs[number], quantized=quantized) for number, edge in edges}
 
     def _tensors(self, result: SampleResult, *, quantized: bool) -> dict[str, NDArray[Any]]:
         tensors = {t.name: t.restored(result.tensors[number]) for number, t in self.folder.by_id.items()}
-        if not quantized:
-            for name, array in self._outputs(result, quantized=False).items():
-                tensors.setdefault(name, array)
-        return tensors
+        return tensors if quantized else self._outputs(result, quantized=False) | tensors
 
     def _copy_sources(self) -> None:
         """Copy the folder's files: what was checked is what is compiled, whatever the folder's name contains."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linger.c.exported_folder import Edge, ExportedFolder, Layout
+from linger.c.exported_folder import Edge, ExportedFolder, Tensor
 from linger.c.interface import rendered
 from linger.c.writer import array_definition, array_pointer
 from linger.errors import LingerError, UsageError, listing, printable
@@ -139,12 +139,12 @@ def _check_feeds(edges: Sequence[Edge], feeds: Feeds, *, quantized: bool) -> Non
         raise UsageError(f"the feed {listing(wrong)}. The inputs of the C code are {names}.")
 
 
-def _difference(name: str, array: NDArray[Any], layout: Layout) -> str:
+def _difference(name: str, array: NDArray[Any], layout: Tensor) -> str:
     """How an array differs from what C takes; empty if it does not."""
     given = np.asarray(array)
     if given.dtype == layout.dtype and given.shape == layout.shape:
         return ""
-    return f"gives {printable(name)} as {given.dtype}{list(given.shape)}, not {layout.type}{list(layout.shape)}"
+    return f"gives {printable(name)} as {given.dtype}{list(given.shape)}, not {layout.dtype}{list(layout.shape)}"
 
 
 def read_results(folder: ExportedFolder, content: bytes, samples: int, variant: Variant) -> list[SampleResult]:

@@ -154,11 +154,13 @@ def golden_samples(face: Interface) -> Iterator[Sample]:
         grids = {p.edge.name: _grid(p, drawn[p.edge.name]) for p in face.inputs}
         feed = {**{p.edge.name: _real(p, grids[p.edge.name]) for p in face.inputs}, **states}
         tensors = {**feed, **network.reference.intermediates(feed)}
-        integers = {p.name: _in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in face.parameters}
+        inputs, outputs = (
+            [_in_memory(tensors[p.edge.tensor], Layout(p.order)) for p in some] for some in (face.inputs, face.outputs)
+        )
         yield Sample(
             [_in_memory(grids[p.edge.name], Layout(p.order)) for p in face.inputs],
-            [integers[p.name] for p in face.inputs],
-            [integers[p.name] for p in face.outputs],
+            inputs,
+            outputs,
             [zlib.crc32(_in_memory(tensors[n], layout).tobytes()) for n, layout in face.source.shown.items()],
         )
         states = {state.input: tensors[state.output] for state in face.states.values()}

@@ -139,11 +139,7 @@ class Network:
 
     @cached_property
     def normal(self) -> ir.Model:
-        """The model in normal form: sorted, typed, in the older dialect, integer standard ops adopted.
-
-        Raises:
-            UnsupportedError: Nodes without an op, or with settings that have no agreed meaning.
-        """
+        """The model in normal form: sorted, typed, in the older dialect, integer standard ops adopted; others are refused."""
         made = self.own()
         bring_to_normal_form(made)
         return made

@@ -417,6 +417,8 @@ def _pad(
     **attributes: Any,
 ) -> tuple[Array]:
     """Negative pads cut off first."""
+    if (kind := mode or "constant") not in _PAD_MODES:
+        raise ValueError(f"mode {kind!r} is none of {', '.join(_PAD_MODES)}")
     amounts = np.asarray(attributes.get("pads") if pads is None else pads)
     fill = attributes.get("value", 0.0) if value is None else value
     chosen = range(x.ndim) if axes is None else [int(a) % x.ndim for a in axes]
@@ -425,9 +427,6 @@ def _pad(
         around[axis] = (int(before), int(after))
     inner = x[tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(around, x.shape, strict=True))]
     added = [(max(b, 0), max(a, 0)) for b, a in around]
-    kind: Any = mode or "constant"
-    if kind not in _PAD_MODES:
-        raise ValueError(f"mode {kind!r} is none of {', '.join(_PAD_MODES)}")
     filled = {"constant_values": np.asarray(fill).astype(x.dtype).item()} if kind == "constant" else {}
     return (np.pad(inner, added, mode=kind, **filled),)
 

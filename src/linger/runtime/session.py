@@ -433,8 +433,10 @@ def pass_of(batch: object, names: Sequence[str], where: str = "inputs") -> dict[
     """
     if isinstance(batch, Mapping):
         return {str(name): _numbers(array, f"{where}: {name}") for name, array in batch.items()}
-    if not isinstance(batch, (list, tuple)) or not batch:
-        return [] if isinstance(batch, (list, tuple)) else [_numbers(batch, where)]
+    if not isinstance(batch, (list, tuple)):
+        return [_numbers(batch, where)]
+    if not batch:
+        return []
     if isinstance(batch[-1], Mapping):
         return _with_keywords(batch, names, where)
     if {int, bool}.issuperset(map(type, batch)):

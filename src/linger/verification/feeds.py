@@ -317,18 +317,17 @@ class OpenAxis:
 
 def other_sizes(axes: Sequence[OpenAxis]) -> Iterator[dict[OpenAxis, int]]:
     """Proposals of a size for every open axis, never the example's size; the ones that reveal most come first."""
-    made: list[dict[OpenAxis, int]] = []
-    for key in (_by_label, _by_place, _by_size):
+    proposals: list[dict[OpenAxis, int]] = []
+    for key in _KEYS:
         groups: dict[Hashable, list[OpenAxis]] = {}
         for axis in axes:
             groups.setdefault(key(axis), []).append(axis)
         for rule in (_grown, _shrunk, _in_steps):
-            sizes = {
-                axis: size for number, group in enumerate(groups.values()) for axis, size in _sized(group, number, rule)
-            }
-            if sizes and sizes not in made:
-                made.append(sizes)
-                yield sizes
+            sizes = [_size_of(group, number, rule) for number, group in enumerate(groups.values())]
+            proposal = {axis: size for group, size in zip(groups.values(), sizes, strict=True) for axis in group}
+            if proposal and proposal not in proposals:
+                proposals.append(proposal)
+                yield proposal
 
 
 def resized_shape(name: str, shape: Sequence[int], sizes: Mapping[OpenAxis, int]) -> tuple[int, ...]:
@@ -337,26 +336,21 @@ def resized_shape(name: str, shape: Sequence[int], sizes: Mapping[OpenAxis, int]
     return tuple(new.get(axis, int(size)) for axis, size in enumerate(shape))
 
 
-def _by_label(axis: OpenAxis) -> Hashable:
-    return axis.label
+_KEYS: tuple[Callable[[OpenAxis], Hashable], ...] = (
+    lambda axis: axis.label,
+    lambda axis: (axis.axis, axis.size),
+    lambda axis: axis.size,
+)
+"""What says which axes belong together: names; places, because those of several inputs may differ in their names; sizes."""
 
 
-def _by_place(axis: OpenAxis) -> Hashable:
-    """Axes at the same place of several inputs may belong together although their names differ."""
-    return axis.axis, axis.size
-
-
-def _by_size(axis: OpenAxis) -> Hashable:
-    return axis.size
-
-
-def _sized(group: Sequence[OpenAxis], number: int, rule: Callable[[int, int], int]) -> Iterator[tuple[OpenAxis, int]]:
+def _size_of(group: Sequence[OpenAxis], number: int, rule: Callable[[int, int], int]) -> int:
     size = group[0].size
     is_batch = all(axis.axis == 0 for axis in group)
     new = (3 if rule is _grown else 2) if is_batch else rule(size, number)
     while new == size:
         new += 2
-    return ((axis, new) for axis in group)
+    return new
 
 
 def _grown(size: int, number: int) -> int:

@@ -242,7 +242,7 @@ def graph(opset=17):
 def test_a_node_in_front():
     model = graph()
     relu = model.graph[0]
-    made = rewriter_of(model).before(relu, "Abs", [relu.inputs[0]], preferred_name="a", like=relu.inputs[0])
+    made = rewriter_of(model).before(relu, "Abs", [relu.inputs[0]], name="a", element=ir.DataType.FLOAT)
     relu.replace_input_with(0, made)
     assert printed(model) == ["a_1=Abs(x)", "a=Relu(a_1)", "y=Neg(a)"]
     assert (made.dtype, list(made.shape)) == (ir.DataType.FLOAT, [2, 1])

@@ -11,8 +11,7 @@ Q = np.int8([[16, -8, 32]])
 
 def prepared(array, tensor=Q, scale=16.0, **more):
     dump = DumpTensor("t", np.asarray(array), "t.file", **more)
-    made = prepare(dump, dump.array, tensor, "conv", scale)
-    return made.array, list(made.notes)
+    return prepare(dump, dump.array, tensor, "conv", scale)
 
 
 @pytest.mark.parametrize(("values", "much"), [([1, 2], "short"), ([1, 2, 3, 4], "long")])

@@ -161,8 +161,9 @@ class NodeRewriter:
     def constant(self, node: ir.Node, content: NDArray[Any], preferred_name: str) -> ir.Value:
         """Make a constant for a node: an initializer; in a function, which has no initializers, a Constant node."""
         if self._function is not None:
-            value = ir.AttrTensor("value", ir.tensor(content))
-            return self.before(node, "Constant", [], [value], preferred_name=preferred_name)
+            constant = self._node("Constant", [], [ir.AttrTensor("value", ir.tensor(content))], preferred_name)
+            _graph(node).insert_before(node, constant)
+            return constant.outputs[0]
         name = self._names.choose(preferred_name)
         tensor = ir.tensor(content, name=name)
         made = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(content.shape), const_value=tensor)
@@ -174,36 +175,19 @@ class NodeRewriter:
         node: ir.Node,
         op_type: str,
         inputs: Sequence[ir.Value | None],
-        attributes: Iterable[ir.Attr] = (),
+        attributes: Mapping[str, Any] = MappingProxyType({}),
         *,
+        name: str,
         domain: str = "",
-        preferred_name: str = "",
-        like: ir.Value | None = None,
         element: ir.DataType | None = None,
     ) -> ir.Value:
-        """Insert a node before a node; its output has the shape of `like`, and another element type if one is given."""
-        made = self._node(node, op_type, inputs, attributes, domain, preferred_name)
+        """Insert a node before a node; with an element type, its output has this type and the shape of its first input."""
+        made = self._node(op_type, inputs, made_attributes(attributes).values(), name, domain)
         _graph(node).insert_before(node, made)
-        kind = element or (None if like is None else like.dtype)
-        if like is not None and like.shape is not None and kind is not None:
-            made.outputs[0].type, made.outputs[0].shape = ir.TensorType(kind), like.shape
+        like = inputs[0] if inputs and element is not None else None
+        if like is not None and like.shape is not None and element is not None:
+            made.outputs[0].type, made.outputs[0].shape = ir.TensorType(element), like.shape
         return made.outputs[0]
-
-    def converted(
-        self,
-        node: ir.Node,
-        domain: str,
-        op_type: str,
-        value: ir.Value | None,
-        attributes: Mapping[str, Any],
-        name: str,
-        element: ir.DataType,
-    ) -> ir.Value:
-        """Insert a dialect node before a node that gives a tensor another element type; its output has the name."""
-        made = made_attributes(attributes).values()
-        return self.before(
-            node, op_type, [value], made, domain=domain, preferred_name=name, like=value, element=element
-        )
 
     def squeeze_behind(self, node: ir.Node, axes: Sequence[int]) -> None:
         """Put a Squeeze behind a node: its output gets the name, the type and the users of the node's first output."""
@@ -233,23 +217,21 @@ class NodeRewriter:
         node.replace_input_with(1, self.constant(node, np.asarray(axes, np.int64), f"{node.outputs[0].name}_axes"))
 
     def _axes_node(self, near: ir.Node, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Node:
-        preferred_name = f"{value.name}_{op_type.lower()}"
+        name = f"{value.name}_{op_type.lower()}"
         if self.opset < _AXES_ARE_AN_INPUT:
-            return self._node(near, op_type, [value], [ir.AttrInt64s("axes", list(axes))], "", preferred_name)
-        constant = self.constant(near, np.asarray(axes, np.int64), f"{preferred_name}_axes")
-        return self._node(near, op_type, [value, constant], (), "", preferred_name)
+            return self._node(op_type, [value], [ir.AttrInt64s("axes", list(axes))], name)
+        return self._node(op_type, [value, self.constant(near, np.asarray(axes, np.int64), f"{name}_axes")], (), name)
 
     def _node(
         self,
-        near: ir.Node,
         op_type: str,
         inputs: Sequence[ir.Value | None],
         attributes: Iterable[ir.Attr],
-        domain: str,
-        preferred_name: str,
+        name: str,
+        domain: str = "",
     ) -> ir.Node:
         made = ir.Node(domain, op_type, inputs, attributes=attributes)
-        made.outputs[0].name = self._names.choose(preferred_name or f"{near.outputs[0].name}_{op_type.lower()}")
+        made.outputs[0].name = self._names.choose(name)
         made.name = f"{op_type}_{made.outputs[0].name}"
         return made
 
@@ -340,10 +322,7 @@ def older_attributes(
 ) -> dict[str, ir.Attr]:
     """The attributes of a newer node under their older names; what the newer dialect lacks gets the customary value.
 
-    `more` are values to add, or to write instead of those of the node, by their older names.
-
-    Raises:
-        NoEquivalent: Attributes are missing.
+    `more` holds values to add or to write instead, by their older names; NoEquivalent where attributes are missing.
     """
     given = {newer.renamed.get(n, n): a for n, a in [*node.attributes.items()][::-1] if n not in _EVERYWHERE}
     written = {name: renamed(attribute, name) for name, attribute in given.items() if op.has_attribute(name)}
@@ -388,10 +367,7 @@ def newer_attributes(
 ) -> dict[str, ir.Attr]:
     """The attributes of an older node under their newer names, with those that only the newer op has.
 
-    `more` are values to add, or to write instead of those of the node, by their newer names.
-
-    Raises:
-        NoEquivalent: Attributes are missing, or ask for another arithmetic than linger's.
+    `more` holds values to add or to write instead, by newer names; NoEquivalent where some are missing or not linger's.
     """
     unknown = unknown_arithmetic(node)
     if unknown:

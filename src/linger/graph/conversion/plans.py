@@ -132,7 +132,8 @@ def _older_curve(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) 
 
     def edit() -> None:
         name = f"{node.outputs[0].name}_requant"
-        wide = rewriter.converted(node, OLDER, REQUANT, node.inputs[0], written, name, integer_type(wanted))
+        kind = integer_type(wanted)
+        wide = rewriter.before(node, REQUANT, node.inputs[:1], written, name=name, domain=OLDER, element=kind)
         node.replace_input_with(0, wide)
         renaming.edit()
 
@@ -316,7 +317,7 @@ def _older_recurrent(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewrit
             real = [_real_state(node, index + 1, *formats[name], rewriter) for index, name in enumerate(states)]
             if len(states) < most - fewest:  # a cell state that is left out is zero
                 zero_name = f"{node.outputs[0].name}_c"
-                real.append(rewriter.before(node, "Sub", [real[0], real[0]], preferred_name=zero_name, like=real[0]))
+                real.append(rewriter.before(node, "Sub", [real[0]] * 2, name=zero_name, element=real[0].dtype))
             inputs += [_lengths(node, time, rewriter), *real]
         replace_inputs(node, [*inputs, *node.inputs[-_WEIGHTS:]])
         renaming.edit()
@@ -332,12 +333,12 @@ def _lengths(node: ir.Node, time: int, rewriter: NodeRewriter) -> ir.Value:
     preferred_name = f"{node.outputs[0].name}_lengths"
     if sizes is not None and sizes[time] is not None and sizes[batch] is not None:
         return rewriter.constant(node, np.full(sizes[batch] or 0, sizes[time], np.int64), preferred_name)
-    shape = rewriter.before(node, "Shape", [x], preferred_name=f"{preferred_name}_shape")
+    shape = rewriter.before(node, "Shape", [x], name=f"{preferred_name}_shape")
     parts = []
     for axis, name in ((time, "time"), (batch, "batch")):
         index = rewriter.constant(node, np.array([axis], np.int64), f"{preferred_name}_{name}_axis")
-        parts.append(rewriter.before(node, "Gather", [shape, index], preferred_name=f"{preferred_name}_{name}"))
-    return rewriter.before(node, "Expand", parts, preferred_name=preferred_name)
+        parts.append(rewriter.before(node, "Gather", [shape, index], name=f"{preferred_name}_{name}"))
+    return rewriter.before(node, "Expand", parts, name=preferred_name)
 
 
 def _real_state(node: ir.Node, index: int, scale: float, bits: int, rewriter: NodeRewriter) -> ir.Value:
@@ -350,7 +351,8 @@ def _real_state(node: ir.Node, index: int, scale: float, bits: int, rewriter: No
         if before is not None and stated == [scale, bits]:
             return before
     name = f"{node.outputs[0].name}_state_{index}"
-    return rewriter.converted(node, OLDER, DEQUANT, value, {"scale_o": scale}, name, ir.DataType.FLOAT)
+    kind = ir.DataType.FLOAT
+    return rewriter.before(node, DEQUANT, [value], {"scale_o": scale}, name=name, domain=OLDER, element=kind)
 
 
 def plan_newer(node: ir.Node, rewriter: NodeRewriter) -> Plan:
@@ -476,7 +478,7 @@ def _newer_recurrent(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewrit
         for scale, bits, state in [(*formats[name], now[name]) for name in formats if name in now]:
             written = {"data_bits": bits, "platform": attributes["platform"].value, "scale_x": scale, "zero_point": 0}
             kind, title = integer_type(bits), f"{node.outputs[0].name}_state"
-            states.append(rewriter.converted(node, NEWER, QUANT, state, written, title, kind))
+            states.append(rewriter.before(node, QUANT, [state], written, name=title, domain=NEWER, element=kind))
         replace_inputs(node, [now["x"], *states, *node.inputs[-_WEIGHTS:]])
         rewrite(node, NEWER, newer.name, attributes)
 

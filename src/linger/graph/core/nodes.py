@@ -48,7 +48,7 @@ def op_of(node: ir.Node) -> Op:
 
 
 def attributes_of(node: ir.Node, op: Op) -> dict[str, Any]:
-    """The op's attributes as Python values, defaults filled in, unknown ones left out; refuses missing, wrong kinds, no scales."""
+    """The op's attributes as Python values with defaults, unknown ones left out; refuses what is missing or of a wrong kind."""
     kinds = _kinds(op)
     problems: list[str | None] = []
     values: dict[str, Any] = {}

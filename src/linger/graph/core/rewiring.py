@@ -109,12 +109,9 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 def drop_unused(
     values: Iterable[ir.Value | None], *, constants_only: bool = False, upstream: bool = True
 ) -> list[ir.Node]:
-    """Remove initializers and nodes whose tensors nothing uses any more, and return these nodes. Inputs of graphs stay.
+    """Remove initializers and nodes whose tensors, among these, nothing uses any more; return the nodes. Inputs stay.
 
-    Args:
-        values: Where to begin.
-        constants_only: Initializers and Constant nodes go, other nodes stay.
-        upstream: Also remove what only the removed nodes needed.
+    With `constants_only` no nodes but Constants go; with `upstream` also what only the removed nodes needed.
     """
     removed: dict[ir.Node, None] = {}
     waiting = list(filter(None, values))
@@ -241,12 +238,9 @@ class ValueReplacer:
         return value.graph is graph or value.name not in self._repeated
 
     def replace(self, old: ir.Value, new: ir.Value, *, with_name: bool = False) -> bool:
-        """Replace `old` by `new` everywhere; an output keeps its name, and its declared type and shape.
+        """Replace `old` by `new` everywhere; False, and nothing is changed, where a file could not express it.
 
-        With `with_name`, `new` takes the name of `old` also where `old` is no output, if it can.
-
-        Returns:
-            False, and nothing is changed, where a file could not express it.
+        An output keeps name, type and shape. With `with_name`, `new` takes the name of any `old`, if it can.
         """
         is_possible = self.is_possible(old, new)
         if is_possible:

@@ -216,15 +216,9 @@ def integer_bits(element: ir.DataType | None) -> int | None:
 
 
 def output_types(node: ir.Node, given: Sequence[ir.DataType | None], opset: int) -> list[ir.DataType | None]:
-    """The element types of a node's outputs; None where they do not follow from its op, attributes and inputs.
+    """The element types of a node's outputs, from its op, attributes and the types given to it; None where they do not follow.
 
-    Args:
-        node: A node of the older dialect or of standard ONNX.
-        given: The element types of its inputs.
-        opset: The version of standard ONNX.
-
-    Raises:
-        LingerError: An unknown op of the dialect, or one whose attributes have no meaning.
+    The node is of the older dialect or of standard ONNX; refused is an unknown op of the dialect, or one without a meaning.
     """
     if is_dialect(node):
         return [_dialect_type(node, given), *[ir.DataType.FLOAT] * (len(node.outputs) - 1)]
@@ -295,10 +289,7 @@ _TYPED_BY_ATTRIBUTE = {"Cast": cast_type, "Constant": constant_type, "ConstantOf
 def infer_element_types(graph: ir.Graph, *, guess: bool = True, opset: int | None = None) -> None:
     """Give every tensor of a sorted graph, and of the graphs inside it, its element type where it can be known.
 
-    Args:
-        graph: The graph.
-        guess: Whether an unknown op is assumed to return the type of its input.
-        opset: The version of standard ONNX; None for the one that the graph imports.
+    With `guess`, an unknown op is assumed to return the type of its input. `opset` is None for the one that the graph imports.
     """
     opset = graph.opset_imports.get("", OLDEST_OPSET) if opset is None else opset
     for node in graph:

@@ -95,7 +95,7 @@ class GraphBuilder:
         _outputs: int | Sequence[str] = 1,
         **attributes: Any,
     ) -> Any:  # one tensor, or a tuple where several outputs are asked for
-        """Make a node and return its output, several as a tuple; refuses an op, inputs or attributes that do not exist or fit."""
+        """Make a node and return its output, several as a tuple; refuses ops, inputs and attributes that do not fit."""
         domain = "" if _domain == "ai.onnx" else _domain
         schema = find_schema(op_type, domain, self._import(op_type, domain, _version))
         attrs = make_attributes(op_type, attributes, schema)

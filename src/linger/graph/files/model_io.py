@@ -150,7 +150,7 @@ def own_types(model: ir.Model) -> None:
 
 
 def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """The content of a model file as it is, without weights in other files; refuses what is no ONNX model or cannot be shown."""
+    """The content of a model file as it is, without weights in other files; refuses what is no ONNX model."""
     where = str(path)
     proto = _complete(_parse(_content(path), where), where)
     refuse((flaw for flaw in proto_flaws(proto) if flaw.category in UNREADABLE), where)

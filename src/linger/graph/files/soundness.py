@@ -279,12 +279,9 @@ def _versions(op_type: str) -> list[OpSchema]:
 
 
 def require_bounded(model: ir.Model) -> None:
-    """Refuse to run a model in which a constant asks for a tensor of more than `MOST_ELEMENTS` elements.
+    """Refuse to run a model in which constants ask for tensors of more than `MOST_ELEMENTS` elements; all are named.
 
     What a model makes of its inputs, step by step, is not followed: running a model is running a program.
-
-    Raises:
-        GraphError: Some nodes make more; all of them are named, with the number of elements.
     """
     large = [f"{describe(node)} makes {size} elements" for node, size in _sizes(model) if size > MOST_ELEMENTS]
     if large:

@@ -151,12 +151,7 @@ def _limited_graph(graph: GraphSummary, depth: float, items: int | None) -> Grap
 
 
 def summarize(path: str | os.PathLike[str]) -> ModelSummary:
-    """Look into a file. Data files are named with their sizes (None: missing), but not opened.
-
-    Raises:
-        UsageError: There is no such file.
-        GraphError: The content is not a complete ONNX model.
-    """
+    """Look into a file, as `read_proto` does. Data files are named with their sizes (None: missing), but not opened."""
     path = Path(path)
     proto = read_proto(path)
     graph, functions = _graph(proto.graph), tuple(map(_function, proto.functions))

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import TypeGuard, Union
 
@@ -103,18 +102,13 @@ def match_tensors(a: Side, b: Side) -> Matches:
             found.pair(name, name, "name")
     _pair_by_structure(found)
     for name in found.rest_a():
-        if name in b.values and _form(a.values[name]) == _form(b.values[name]):
+        if name in b.values and _form(a, name) == _form(b, name):
             found.pair(name, name, "name")
     _pair_outputs(found)
     _pair_by(found, "content", lambda n: _content(a.values[n]), lambda n: _content(b.values[n]), is_strict=False)
-    gaps_a, gaps_b = _gaps(found)
-    _pair_by(
-        found,
-        "position",
-        lambda n: (gaps_a[n], _form(a.values[n])),
-        lambda n: (gaps_b[n], _form(b.values[n])),
-        is_strict=True,
-    )
+    gaps_a = _last_anchors(a.values, {name: name for name in found.pairs})
+    gaps_b = _last_anchors(b.values, {name_b: name_a for name_a, (name_b, _) in found.pairs.items()})
+    _pair_by(found, "position", lambda n: (gaps_a[n], _form(a, n)), lambda n: (gaps_b[n], _form(b, n)), is_strict=True)
     return found
 
 
@@ -128,39 +122,23 @@ def _pair_by_structure(found: Matches) -> None:
 
 
 def _marks(model: ir.Model, anchors: Mapping[str, str], numbers: dict[Hashable, int]) -> dict[str, int]:
-    """A number per tensor, equal for tensors of equal structure in both files."""
-    number = partial(_number, numbers)
+    """A number per tensor, equal for tensors of equal structure in both files; a new key gets a new number."""
+
+    def number(key: Hashable) -> int:
+        return numbers.setdefault(key, len(numbers))
+
     marks = {value.name or "": number(("input", i)) for i, value in enumerate(required_inputs(model))}
     for node in model.graph:
-        inputs = tuple(_operand(value, marks, number) for value in node.inputs)
+        inputs = tuple(None if v is None else marks.get(v.name or "", number("constant")) for v in node.inputs)
         for index, output in enumerate(node.outputs):
             name = output.name or ""
             if name in anchors:
                 marks[name] = number(("pair", anchors[name]))
-            elif _is_identity(node) and inputs[0] is not None:
+            elif (node.domain, node.op_type) == ("", "Identity") and inputs[0] is not None:
                 marks[name] = inputs[0]
             else:
-                marks[name] = number(_structure(node, inputs, index))
+                marks[name] = number("constant" if node.op_type == "Constant" else (node.op_type, inputs, index))
     return marks
-
-
-def _number(numbers: dict[Hashable, int], key: Hashable) -> int:
-    """The number of a key, a new one for a new key."""
-    return numbers.setdefault(key, len(numbers))
-
-
-def _structure(node: ir.Node, inputs: tuple[int | None, ...], index: int) -> Hashable:
-    return "constant" if node.op_type == "Constant" else (node.op_type, inputs, index)
-
-
-def _is_identity(node: ir.Node) -> bool:
-    return node.op_type == "Identity" and not node.domain
-
-
-def _operand(value: ir.Value | None, marks: Mapping[str, int], number: Callable[[Hashable], int]) -> int | None:
-    if value is None:
-        return None
-    return marks[value.name or ""] if value.name in marks else number("constant")
 
 
 def _pair_outputs(found: Matches) -> None:
@@ -194,8 +172,8 @@ def _grouped(names: Iterable[str], key: Key) -> dict[Hashable, list[str]]:
     return groups
 
 
-def _form(array: Array) -> Hashable:
-    return (array.dtype.str, array.shape)
+def _form(side: Side, name: str) -> Hashable:
+    return (side.values[name].dtype.str, side.values[name].shape)
 
 
 def _content(array: Array) -> Hashable:
@@ -206,14 +184,8 @@ def _content(array: Array) -> Hashable:
     return (array.shape, hashlib.sha256(plain.tobytes()).hexdigest())
 
 
-def _gaps(found: Matches) -> tuple[dict[str, str], dict[str, str]]:
-    """For every tensor of both files the name in a of the last paired tensor before it."""
-    partner = {name_b: name_a for name_a, (name_b, _) in found.pairs.items()}
-    gaps_a = _last_anchors(found.a.values, {name: name for name in found.pairs})
-    return gaps_a, _last_anchors(found.b.values, partner)
-
-
 def _last_anchors(names: Iterable[str], anchors: Mapping[str, str]) -> dict[str, str]:
+    """For every tensor of a file the name in a of the last paired tensor before it."""
     last, found = "", {}
     for name in names:
         last = anchors.get(name, last)
@@ -221,24 +193,20 @@ def _last_anchors(names: Iterable[str], anchors: Mapping[str, str]) -> dict[str,
     return found
 
 
-@dataclass(frozen=True)
-class NameMatch:
-    """The tensor that a dump belongs to, and how it was found."""
-
-    tensor: str
-    how: str
-
-
 class NameMatcher:
     """Finds the tensors of a file by the names in dumps: first exactly, then more and more loosely."""
 
     def __init__(self, facts: Mapping[str, TensorFact]) -> None:
         self._names = list(facts)
-        nodes = _first_outputs(facts.values())
+        first: dict[str, str] = {}
+        for fact in facts.values():
+            first.setdefault(fact.node, fact.name)
+        # devices often name the first output of a node after the node
+        nodes = {name: [node] for node, name in first.items() if node}
         rules: list[tuple[str, Keys, Callable[[str], str]]] = [
-            ("name", lambda f: [f.name], _same),
-            ("file name", lambda f: [file_stem(f.name), file_stem(f"root.{f.name}")], _same),
-            ("node name", lambda f: nodes.get(f.name, []), _same),
+            ("name", lambda f: [f.name], str),
+            ("file name", lambda f: [file_stem(f.name), file_stem(f"root.{f.name}")], str),
+            ("node name", lambda f: nodes.get(f.name, []), str),
             ("normalized name", lambda f: [normalized(f.name)], normalized),
             ("normalized node name", lambda f: map(normalized, nodes.get(f.name, [])), normalized),
             ("normalized name without its number", lambda f: [normalized(f.name)], _without_number),
@@ -247,16 +215,16 @@ class NameMatcher:
                 lambda f: map(normalized, nodes.get(f.name, [])),
                 _without_number,
             ),
-            ("layer name", lambda f: _layer_names(f.name), _same),
+            ("layer name", lambda f: _layer_names(f.name), str),
         ]
         self._rules = [(how, _tensors_by_key(facts.values(), keys), reading) for how, keys, reading in rules]
 
-    def find(self, name: str) -> NameMatch | str:
-        """The tensor, or a sentence that says why there is none."""
+    def find(self, name: str) -> tuple[str, str] | str:
+        """The tensor and how it was found, or a sentence that says why there is none."""
         for how, index, reading in self._rules:
             found = index.get(reading(name), [])
             if len(found) == 1:
-                return NameMatch(found[0], how)
+                return found[0], how
             if found:
                 return f"{name} may be {listing(found, limit=5)} ({how}). Rename it to one of them."
         near = get_close_matches(name, self._names, n=3) if len(self._names) <= _MOST_NAMES else []
@@ -277,23 +245,10 @@ def _without_number(name: str) -> str:
     return _LEADING_NUMBER.sub("", normalized(name))
 
 
-def _same(name: str) -> str:
-    return name
-
-
 def _layer_names(name: str) -> list[str]:
     """`conv1` and `root.conv1` for the tensor `conv1.Conv2dInt`: what linger.Dumper calls the layer."""
     layer, dot, op_type = name.rpartition(".")
     return [layer, f"root.{layer}"] if dot and layer and is_known(op_type) else []
-
-
-def _first_outputs(facts: Iterable[TensorFact]) -> dict[str, list[str]]:
-    """The node's name for the first output of every node: devices often name that tensor after the node."""
-    first: dict[str, str] = {}
-    for fact in facts:
-        if fact.node:
-            first.setdefault(fact.node, fact.name)
-    return {name: [node] for node, name in first.items()}
 
 
 def _tensors_by_key(facts: Iterable[TensorFact], keys: Keys) -> dict[str, list[str]]:
@@ -369,11 +324,11 @@ def is_dump(source: object) -> TypeGuard[DumpLike]:
     if not isinstance(source, (str, os.PathLike)):
         return False
     path = Path(source)
+    is_named = path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
     try:
-        path.stat()
+        return is_named or path.is_dir()
     except (OSError, ValueError):  # there is no such file, which the reader of dumps or models reports
-        return path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
-    return path.is_dir() or path.suffix in (*DUMP_SUFFIXES, *RAW_SUFFIXES) or path.name in NAMES
+        return False
 
 
 class _FilePair:
@@ -438,15 +393,10 @@ class _FilePair:
     def _weight_notes(self) -> list[str]:
         """Weights are not among the tensors that a run computes, but weights that differ explain other differences."""
         in_a, in_b = self.a.model.graph.initializers, self.b.model.graph.initializers
-        wrong = [name for name in in_a if name in in_b and not _same_content(in_a[name], in_b[name])]
+        pairs = {name: (in_a[name].const_value, in_b[name].const_value) for name in in_a if name in in_b}
+        known = {name: (a.numpy(), b.numpy()) for name, (a, b) in pairs.items() if a is not None and b is not None}
+        wrong = [name for name, (a, b) in known.items() if not np.array_equal(a, b)]
         return [f"Initializers of the same name that differ: {listing(wrong, limit=5)}."] if wrong else []
-
-
-def _same_content(a: ir.Value, b: ir.Value) -> bool:
-    if a.const_value is None or b.const_value is None:
-        return True
-    x, y = a.const_value.numpy(), b.const_value.numpy()
-    return x.shape == y.shape and bool((x == y).all())
 
 
 def _input_pairs(a: FileRunner, b: FileRunner) -> dict[str, str]:
@@ -500,14 +450,13 @@ class _DumpComparison:
         found: Matched = {}
         for dump in tensors:
             match = self._matcher.find(dump.name)
-            if not isinstance(match, NameMatch):
+            if isinstance(match, str):
                 self.unknown[dump.name] = f"{dump.source}: {match}"
-            elif match.tensor in found:
-                other = found[match.tensor][0].source
-                where = f" of batch {batch}" if batch else ""
-                self.problems.append(f"{match.tensor}{where} has two files, {other} and {dump.source}. Remove one.")
+            elif match[0] in found:
+                other, where = found[match[0]][0].source, f" of batch {batch}" if batch else ""
+                self.problems.append(f"{match[0]}{where} has two files, {other} and {dump.source}. Remove one.")
             else:
-                found[match.tensor] = (dump, match.how)
+                found[match[0]] = (dump, match[1])
         return found
 
     def add(self, matched: Matched, feeds: list[Feed]) -> None:
@@ -523,21 +472,19 @@ class _DumpComparison:
     def _compare(self, name: str, how: str, dump: DumpTensor, tensor: Array, part: tuple[int, int]) -> None:
         fact = self._runner.facts[name]
         try:
-            flat = _part(dump, *part)
-            made = prepare(dump, flat, tensor, name, fact.scale)
+            array, notes = prepare(dump, _part(dump, *part), tensor, name, fact.scale)
         except UsageError as error:
             if str(error) not in self.problems:
                 self.problems.append(str(error))
             return
         row = self._rows.setdefault(name, TensorDifference(name, dump.name, how, fact.op_type))
-        for note in made.notes:
-            row.note(note)
+        row.notes |= dict.fromkeys(notes)
         row.add(
             self._runs,
             tensor,
-            made.array,
+            array,
             scale_a=fact.scale,
-            scale_b=made.scale if made.scale is not None else fact.scale,
+            scale_b=dump.scale if dump.scale is not None else fact.scale,
             bits=fact.bits,
             tolerance=self._tolerance,
         )

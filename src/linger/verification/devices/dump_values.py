@@ -99,10 +99,10 @@ def read_dumps(path: Path) -> Dumps:
 
 
 def _manifest_in(folder: Path) -> Path | None:
-    manifests = [name for name in NAMES if (folder / name).is_file()]
+    manifests = [folder / name for name in NAMES if (folder / name).is_file()]
     if len(manifests) > 1:
-        raise UsageError(f"{folder}: there are two manifests, {listing(manifests)}. Remove one.")
-    return folder / manifests[0] if manifests else None
+        raise UsageError(f"{folder}: there are two manifests, {listing(NAMES)}. Remove one.")
+    return manifests[0] if manifests else None
 
 
 def _read_listed(manifest: Path, found: Dumps) -> None:
@@ -128,7 +128,7 @@ def _listed_tensor(folder: Path, entry: ManifestEntry, archives: dict[Path, dict
     if path.suffix == ".npz":
         if path not in archives:
             archives[path] = load_arrays(path, "with the tensors")
-        return _listed_array(path, entry, archives[path])
+        return DumpTensor(entry.name, _entry_of(archives[path], entry, path), str(path), entry.scale)
     if path.suffix == ".npy":
         return DumpTensor(entry.name, load_arrays(path, "")[path.stem], str(path), entry.scale)
     if path.suffix in TEXT_SUFFIXES:
@@ -142,11 +142,11 @@ def _listed_tensor(folder: Path, entry: ManifestEntry, archives: dict[Path, dict
     return DumpTensor(entry.name, array, str(path), entry.scale, has_shape=entry.layout.shape is not None)
 
 
-def _listed_array(path: Path, entry: ManifestEntry, arrays: dict[str, Array]) -> DumpTensor:
+def _entry_of(arrays: dict[str, Array], entry: ManifestEntry, path: Path) -> Array:
     key = entry.key or entry.name
     if key not in arrays:
         raise UsageError(f"{path}: it does not hold {key}, but {listing(arrays, limit=5) or 'nothing'}.")
-    return DumpTensor(entry.name, arrays[key], str(path), entry.scale)
+    return arrays[key]
 
 
 def _listed_text(path: Path, entry: ManifestEntry) -> DumpTensor:
@@ -239,16 +239,7 @@ _FEWEST_DECIMALS = 4
 """With fewer digits, different numbers would count as equal where no scale gives their distance."""
 
 
-@dataclass(frozen=True)
-class PreparedDump:
-    """An array in the tensor's shape, its scale if the dump gave one, and the assumptions that were made."""
-
-    array: Array
-    scale: float | None
-    notes: tuple[str, ...]
-
-
-def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: float | None) -> PreparedDump:
+def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: float | None) -> tuple[Array, list[str]]:
     """Bring a dump into a form that can be compared with a tensor.
 
     Args:
@@ -258,6 +249,9 @@ def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: floa
         name: The tensor's name.
         scale: The tensor's scale.
 
+    Returns:
+        The array in the tensor's shape, and the assumptions that were made.
+
     Raises:
         UsageError: It has more or fewer numbers than the tensor.
     """
@@ -266,7 +260,7 @@ def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: floa
         raise UsageError(
             f"{dump.source}: it is too {much}: {flat.size} numbers; {name} has {tensor.size} ({_times(tensor.shape)})."
         )
-    notes = list(_shape_notes(dump, flat, tensor))
+    notes = _shape_notes(dump, flat, tensor)
     array = flat.reshape(tensor.shape)
     if array.dtype.kind == "f" and dump.decimals is not None:
         array, note = _without_rounding(array, dump.decimals, tensor, scale)
@@ -277,7 +271,7 @@ def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: floa
     elif dump.is_text and tensor.dtype.kind == "f":
         array, note = _as_meant_for_floats(array, tensor, scale)
         notes += note
-    return PreparedDump(_narrowed(array, tensor) if dump.is_text else array, dump.scale, tuple(notes))
+    return _narrowed(array, tensor) if dump.is_text else array, notes
 
 
 def _shape_notes(dump: DumpTensor, flat: Array, tensor: Array) -> list[str]:
@@ -315,14 +309,10 @@ def _as_meant(array: Array, dump: DumpTensor, tensor: Array, scale: float | None
     if scale is None:
         return as_integers, []
     if dump.scale is not None and not dump.is_text:
-        return array, [
-            "read as real values"
-        ]  # floats with a scale in the manifest are real values; the scale is that of their integers
-    wrong_integers = np.count_nonzero(as_integers != tensor)
-    wrong_reals = np.count_nonzero(array * scale != tensor)
-    if wrong_reals < wrong_integers:
+        # floats with a scale in the manifest are real values; the scale is that of their integers
         return array, ["read as real values"]
-    return as_integers, []
+    is_real = np.count_nonzero(array * scale != tensor) < np.count_nonzero(as_integers != tensor)
+    return (array, ["read as real values"]) if is_real else (as_integers, [])
 
 
 def _as_meant_for_floats(array: Array, tensor: Array, scale: float | None) -> tuple[Array, list[str]]:
@@ -337,9 +327,7 @@ def _as_meant_for_floats(array: Array, tensor: Array, scale: float | None) -> tu
 
 def _narrowed(array: Array, tensor: Array) -> Array:
     """Convert whole numbers of a text to the tensor's type, if they fit: a text has no type that could differ."""
-    if array.dtype.kind != "i" or tensor.dtype.kind not in "iub":
-        return array
-    cast = array.astype(tensor.dtype)
+    cast = array.astype(tensor.dtype) if array.dtype.kind == "i" and tensor.dtype.kind in "iub" else array
     return cast if np.array_equal(cast, array) else array
 
 
@@ -451,9 +439,7 @@ def _shaped(array: Array, value: ir.Value) -> Array:
     sizes = [d if isinstance(d, int) else -1 for d in value.shape]
     if -1 not in sizes:
         sizes[0] = -1
-    rest = -math.prod(sizes)  # of the sizes that are known, if all but one are
-    return array.reshape(sizes) if sizes.count(-1) == 1 and _divides(rest, array.size) else array
-
-
-def _divides(part: int, whole: int) -> bool:
-    return part != 0 and whole % part == 0
+    try:
+        return array.reshape(sizes) if math.prod(sizes) else array
+    except ValueError:  # several sizes are open, or the numbers do not fit them
+        return array

@@ -49,8 +49,9 @@ class FileRunner:
         else:
             self.model, self._computed = network.normal, Reference(network).intermediates
         self.facts = tensor_facts(self.model)
-        self.inputs = [value.name or "" for value in required_inputs(self.model)]
-        self.outputs = [value.name or "" for value in self.model.graph.outputs]
+        self.inputs, self.outputs = (
+            [value.name or "" for value in values] for values in (required_inputs(self.model), self.model.graph.outputs)
+        )
         self.constants = constants_of(self.model)
         self.inside = [name for name in self.facts if self._is_inside(name) and name not in self.constants]
         """Tensors inside expanded nodes, as `conv/v3` beside `conv`."""
