@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from linger.dialect import Op
 from linger.errors import listing
 from linger.graph.core.dialects import SAFE_WEIGHT
-from linger.graph.core.nodes import Changes, all_nodes, attributes_of, describe, is_dialect, op_of
-from linger.graph.core.rewiring import is_used
+from linger.graph.core.nodes import Changes, all_nodes, attributes_of, describe, is_dialect, is_used, op_of
 from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form
 from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two, limits, storage_bits, window_reciprocal
 from linger.numeric.onnx.products import by_output

@@ -15,8 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import GraphError, listing, printable
-from linger.graph.core.nodes import inner_graphs, inputs_within, opset_of, tensor_names
-from linger.graph.core.rewiring import is_used
+from linger.graph.core.nodes import inner_graphs, inputs_within, is_used, opset_of, tensor_names
 from linger.graph.core.tensor_types import constant_tensor
 from linger.graph.files.model_io import copied
 from linger.graph.formats.propagation import propagate

@@ -34,10 +34,11 @@ from linger.graph.core.nodes import (
     describe,
     in_order,
     is_dialect_domain,
+    is_used,
     makers,
     nodes_within,
 )
-from linger.graph.core.rewiring import ValueReplacer, is_used, needed_nodes, remove_nodes, with_makers
+from linger.graph.core.rewiring import ValueReplacer, needed_nodes, remove_nodes, with_makers
 from linger.graph.core.tensor_types import formal_input
 from linger.graph.qdq.qdq_node import OTHER_NUMBERS, ByteFusing
 
