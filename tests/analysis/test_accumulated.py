@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from linger.analysis.checkpoint import TensorValues
-from linger.analysis.layer_outputs import Accumulated
-from linger.analysis.magnitudes import measure
+from tests.support.analysis import Accumulated, TensorValues, measure
 
 ABOVE = Fraction(1, 2**8)
 

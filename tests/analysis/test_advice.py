@@ -9,9 +9,7 @@ import torch
 from rich.console import Console
 
 from linger import Advice
-from linger.analysis.advice import Subject, limit_line, make_item, measure_loss, width_line
-from linger.analysis.checkpoint import TensorValues
-from linger.analysis.magnitudes import measure
+from tests.support.analysis import Subject, TensorValues, limit_line, make_item, measure, measure_loss, width_line
 
 
 def item(values, role="weight", name="a.weight", channels=None, **subject):

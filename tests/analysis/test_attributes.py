@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from linger.analysis.batches import evaluating, kept_attributes
+from tests.support.analysis import evaluating, kept_attributes
 
 Pair = namedtuple("Pair", "h c")
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from linger.analysis.batches import as_batches, can_be_labels, float_tensors, fresh, run_batch
 from linger.errors import UnsupportedError, UsageError
+from tests.support.analysis import as_batches, can_be_labels, float_tensors, fresh, run_batch
 
 ONE, TWO = torch.ones(1), torch.ones(2)
 

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from linger.analysis.checkpoint import TensorValues, stored_tensors
-from linger.analysis.magnitudes import is_floating
+from tests.support.analysis import TensorValues, is_floating, stored_tensors
 
 
 def test_floats_are_told_from_integers_and_bools():

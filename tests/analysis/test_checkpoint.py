@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from linger import wb_analyse
-from linger.analysis.checkpoint import TensorValues, dtype_text, load_state_dict, stored_tensors
-from linger.analysis.magnitudes import measure
 from linger.errors import UsageError
+from tests.support.analysis import TensorValues, dtype_text, load_state_dict, measure, stored_tensors
 from tests.support.checkpoint_files import MakesFolder
 
 QUANTIZED = pytest.mark.filterwarnings("ignore:torch.quantize_per")

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from linger.analysis.batches import class_axis
-from linger.tuning.mixed_precision.goals import read_goal
-from linger.tuning.remedy import OutputError
+from tests.support.analysis import class_axis, read_goal
+from tests.support.quantization import OutputError
 
 pytestmark = pytest.mark.needs_torch
 

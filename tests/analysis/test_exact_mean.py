@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linger.analysis.magnitudes import BLOCK, exact_sum, nearest, single_if_certain
+from tests.support.analysis import BLOCK, exact_sum, nearest, single_if_certain
 from tests.support.by_sorting import exact_total, single
 
 SINGLE_MAX = float(np.finfo(np.float32).max)

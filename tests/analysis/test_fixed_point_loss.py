@@ -8,9 +8,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from linger.analysis.advice import decibel, measure_loss
-from linger.analysis.checkpoint import TensorValues
-from linger.analysis.magnitudes import measure
+from tests.support.analysis import TensorValues, decibel, measure, measure_loss
 
 
 def loss_of(values, channels=None):

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from linger.analysis.checkpoint import TensorValues
-from linger.analysis.magnitudes import histogram
+from tests.support.analysis import TensorValues, histogram
 
 
 def test_equals_numpys_over_many_blocks():

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from linger.analysis.batches import tensors_of
-from linger.analysis.layer_outputs import (
+from linger.errors import UsageError
+from tests.support.analysis import (
     Calls,
     Hook,
     LayerOutputs,
@@ -26,8 +26,8 @@ from linger.analysis.layer_outputs import (
     matching_layers,
     measured_tensors,
     root_name,
+    tensors_of,
 )
-from linger.errors import UsageError
 
 
 def never(module):

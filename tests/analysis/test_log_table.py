@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linger.analysis.result import ALARM, cell, table_text
+from tests.support.analysis import ALARM, cell, table_text
 from tests.support.seed_blocks import read_blocks
 
 

@@ -9,10 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linger.analysis import magnitudes
-from linger.analysis.checkpoint import TensorValues
-from linger.analysis.magnitudes import BLOCK, Magnitudes, measure, rank_from_above
 from tests.support import by_sorting
+from tests.support.analysis import BLOCK, Magnitudes, TensorValues, magnitudes, measure, rank_from_above
 
 WORTH = magnitudes._WORTH_GUESSING
 PIECE, PIECES = magnitudes._PIECE, magnitudes._SAMPLE_PIECES

@@ -4,7 +4,7 @@ import pytest
 
 import linger
 from linger import report
-from linger.analysis.multiplications import products_of
+from tests.support.analysis import products_of
 
 pytestmark = pytest.mark.needs_torch
 

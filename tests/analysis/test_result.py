@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from linger import Analysis
-from linger.analysis.magnitudes import Magnitudes
-from linger.analysis.result import LONG_HEADER, SHORT_HEADER, Row
 from linger.errors import UsageError
+from tests.support.analysis import LONG_HEADER, SHORT_HEADER, Magnitudes, Row
 
 NAN = math.nan
 

@@ -8,10 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from linger.analysis import checkpoint
-from linger.analysis.checkpoint import TensorValues, natural_order, stored_tensors
-from linger.analysis.magnitudes import BLOCK, measure
 from linger.errors import UsageError
+from tests.support.analysis import BLOCK, TensorValues, checkpoint, measure, natural_order, stored_tensors
 from tests.support.checkpoint_files import NAMES, write_safetensors
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from linger.analysis.checkpoint import read_index
 from linger.errors import UsageError
+from tests.support.analysis import read_index
 
 
 def index(folder, weight_map, *, present=True):

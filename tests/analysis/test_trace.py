@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger.analysis.batches import evaluating
-from linger.analysis.trace import computes_like, wiring_of
 from linger.errors import UsageError
+from tests.support.analysis import computes_like, evaluating, wiring_of
 from tests.support.wired import Wired
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from linger.analysis.checkpoint import TensorValues, shape_text
+from tests.support.analysis import TensorValues, shape_text
 from tests.support.by_sorting import elements
 
 NARROW = [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]

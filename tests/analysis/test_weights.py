@@ -13,9 +13,8 @@ from torch import nn
 
 import linger
 from linger import wb_analyse
-from linger.analysis import weights
-from linger.analysis.weights import in_threads, is_running_statistic
 from linger.errors import UsageError
+from tests.support.analysis import in_threads, is_running_statistic, weights
 from tests.support.by_sorting import statistics
 from tests.support.seed_blocks import read_blocks
 

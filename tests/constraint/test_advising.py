@@ -6,8 +6,8 @@ from torch import nn
 
 import linger
 from linger import advise, trace_layers
-from linger.constraint.advising import tensors_of
 from linger.errors import UsageError
+from tests.support.constraint import tensors_of
 
 
 class Net(nn.Module):

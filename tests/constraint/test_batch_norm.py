@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from linger import NormalizeBatchNorm2d
-from linger.constraint.conv_bn import NormalizeBatchNorm1d, NormalizeBatchNorm3d, batch_statistics
-from linger.constraint.limits import Limits
+from tests.support.constraint import NormalizeBatchNorm1d, batch_statistics
+from tests.support.quantization import Limits, NormalizeBatchNorm3d
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 """Float64: a few hundred roundings of 2^-53, amplified by at most 1/σ < 10²."""

@@ -19,9 +19,9 @@ from linger import (
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
 )
-from linger.constraint.conv_bn import ConvBN, fold, joined_limits, learning_factor, normalize_folded, per_weight
-from linger.constraint.limits import AHEAD_RELU, Limits, limits_of
 from linger.errors import UsageError
+from tests.support.constraint import AHEAD_RELU, joined_limits, learning_factor, normalize_folded, per_weight
+from tests.support.quantization import ConvBN, Limits, fold, limits_of
 
 BATCH = (8, 3, 6, 5)
 KERNEL = (5, 3, 3, 3)

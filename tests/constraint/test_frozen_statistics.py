@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 import linger
-from linger import Switches
-from linger.quantization.setup.initialize import init
+from linger import Switches, init
 
 
 class Net(nn.Module):

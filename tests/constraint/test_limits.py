@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from linger import NormalizeLinear
-from linger.constraint.limits import AHEAD_RELU, Limits, Normalized, checked_limits, clamp, exceeds, limits_of
 from linger.errors import UsageError
+from tests.support.constraint import AHEAD_RELU, checked_limits, clamp, exceeds
+from tests.support.quantization import Limits, Normalized, limits_of
 
 
 @pytest.mark.parametrize("value", [1, 8, 0.5, 1e-30, 1e30, np.float32(0.25), np.float64(3), np.int64(2)], ids=repr)

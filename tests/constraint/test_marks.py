@@ -6,18 +6,10 @@ import pickle
 import pytest
 from torch import nn
 
-from linger.constraint.limits import (
-    LIMITS,
-    QUANTIZATION,
-    QUANTIZED,
-    Limits,
-    QuantChoice,
-    Widths,
-    checked_types,
-    refuse_quantized,
-)
+from linger import init
 from linger.errors import UsageError
-from linger.quantization.setup.initialize import init
+from tests.support.constraint import LIMITS, QUANTIZED, checked_types, refuse_quantized
+from tests.support.quantization import QUANTIZATION, Limits, QuantChoice, Widths
 
 
 def test_a_mark_stays_on_its_module_until_a_later_one_replaces_it():

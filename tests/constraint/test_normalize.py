@@ -25,16 +25,15 @@ from linger import (
     NormalizeLayerNorm,
     NormalizeLinear,
     disable_normalize,
+    init,
     normalize_layers,
     normalize_module,
     trace_layers,
 )
-from linger.constraint.conv_bn import ConvBN, NormalizeBatchNorm1d, NormalizeBatchNorm3d
-from linger.constraint.limits import LIMITS, Limits, Normalized, limits_of
-from linger.constraint.normalize import DEFAULT_TYPES
 from linger.errors import UsageError
-from linger.quantization.setup.initialize import init
+from tests.support.constraint import DEFAULT_TYPES, LIMITS, NormalizeBatchNorm1d
 from tests.support.models import SmallNet, settle
+from tests.support.quantization import ConvBN, Limits, NormalizeBatchNorm3d, Normalized, limits_of
 from tests.support.wired import Wired, image
 
 DEFAULT = Limits(weight=8.0, output=8.0)

@@ -16,10 +16,9 @@ from linger import (
     NormalizeLayerNorm,
     NormalizeLinear,
 )
-from linger.constraint.conv_bn import convolve
-from linger.constraint.limits import AHEAD_RELU, Limits, limits_of
-from linger.constraint.normalize import NORMALIZED
 from linger.errors import UsageError
+from tests.support.constraint import AHEAD_RELU, convolve
+from tests.support.quantization import NORMALIZED, Limits, limits_of
 
 
 def within(t, limit):

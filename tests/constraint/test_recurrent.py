@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from linger import NormalizeFastGRU, NormalizeFastLSTM
-from linger.constraint.limits import Limits
+from tests.support.quantization import Limits
 
 KINDS = {"lstm": (NormalizeFastLSTM, nn.LSTM), "gru": (NormalizeFastGRU, nn.GRU)}
 each_kind = pytest.mark.parametrize(("kind", "plain_kind"), KINDS.values(), ids=KINDS.keys())

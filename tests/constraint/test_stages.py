@@ -8,11 +8,17 @@ import torch
 from torch import nn
 
 import linger
-from linger import disable_normalize, disable_quant, normalize_layers, normalize_module, quant_module, trace_layers
-from linger.constraint.limits import Widths
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.setup.initialize import init
+from linger import (
+    disable_normalize,
+    disable_quant,
+    init,
+    normalize_layers,
+    normalize_module,
+    quant_module,
+    trace_layers,
+)
 from tests.support.models import SmallNet, settle
+from tests.support.quantization import Widths, unwrap
 
 X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 LIMITS = {"normalize_weight_value": 0.25, "normalize_bias_value": 0.5, "normalize_output_value": 1.5}

@@ -13,15 +13,14 @@ from linger import (
     NormalizeConvBN1d,
     NormalizeConvBN2d,
     NormalizeConvTransposeBN2d,
+    init,
     normalize_layers,
     trace_layers,
 )
-from linger.constraint.conv_bn import ConvBN
-from linger.constraint.limits import limits_of
-from linger.constraint.tracing import AHEAD_RELU, replace_everywhere
 from linger.errors import UsageError
-from linger.quantization.setup.initialize import init
+from tests.support.constraint import AHEAD_RELU, replace_everywhere
 from tests.support.models import SmallNet, settle
+from tests.support.quantization import ConvBN, limits_of
 from tests.support.wired import Wired, image
 
 pytestmark = pytest.mark.filterwarnings("ignore:trace_layers")  # test_fusion has what it says

@@ -37,7 +37,7 @@ def attributes(bits=8, scale_o=16.0):
             # rows ¾·(0 1) + ¼·(2 7) = (½ 2½), then ¾·½ + ¼·2½ = 1; ¼·½ + ¾·2½ = 2; below (1½ 5½): 2½ → 3, 4½ → 5
             # edges: (0 1): ¼ → 0, ¾ → 1; (2 7): 3¼ → 3, 5¾ → 6; columns ½ → 1, 1½ → 2 and 2½ → 3, 5½ → 6
             image([0, 0, 1, 1], [1, 1, 2, 3], [2, 3, 5, 6], [2, 3, 6, 7]),
-            id="a image, one rounding",
+            id="an image, one rounding",
         ),
         # corners aligned, 2 → 3: the middle is the mean, ½ up
         pytest.param(image([1, 2], [4, 127]), {"size": (3, 3), "align_corners": True}, image([1, 2, 2], [3, 34, 65], [4, 66, 127]), id="corners"),

@@ -29,7 +29,7 @@ def pads(*numbers):
         pytest.param(int8([[1, 2]]), pads(0, 0, 1, 0), 127, int8([[1, 2], [127, 127]]), id="a row after"),
         pytest.param(int8(1, 2, 3, 4), pads(-1, -2), 9, int8([2]), id="negative pads cut"),
         pytest.param(int8(1, 2, 3, 4), pads(-1, 2), 9, int8(2, 3, 4, 9, 9), id="cut and pad"),
-        pytest.param(image([5]), pads(0, 0, 1, 0, 0, 0, 0, 1), 0, image([0, 0], [5, 0]), id="a image"),
+        pytest.param(image([5]), pads(0, 0, 1, 0, 0, 0, 0, 1), 0, image([0, 0], [5, 0]), id="an image"),
         pytest.param(int16(-32768, 32767), pads(1, 0), -32768, int16(-32768, -32768, 32767), id="int16"),
         pytest.param(
             int32(-(2**31), 2**31 - 1), pads(0, 1), 2**24 + 1, int32(-(2**31), 2**31 - 1, 2**24 + 1), id="int32"

@@ -67,7 +67,7 @@ class _ChannelLoss:
 
 
 @dataclass(frozen=True)
-class Loss:
+class _Loss:
     """What fixed point does to one tensor.
 
     Attributes:
@@ -115,7 +115,7 @@ class _Sums:
     noises: dict[tuple[int, int], _Noise] = field(default_factory=dict)
 
 
-def measure_loss(values: Values, magnitudes: Magnitudes, channels: int | None = None) -> Loss | None:
+def measure_loss(values: Values, magnitudes: Magnitudes, channels: int | None = None) -> _Loss | None:
     """The loss of a tensor whose magnitudes are known; None where there is nothing to lose (no values, all zero).
 
     Args:
@@ -131,7 +131,7 @@ def measure_loss(values: Values, magnitudes: Magnitudes, channels: int | None = 
         block = numbers.astype(np.float64) if numbers.dtype != np.float32 else numbers
         _add(sums, block[np.isfinite(block)], magnitudes.dynamic, (USUAL, usual))
     formats = {key: _format(key, noise, sums) for key, noise in sums.noises.items()}
-    return Loss(
+    return _Loss(
         rule={bits: formats[bits, rule[bits]] for bits in _WIDTHS},
         best={bits: _best(formats.values(), bits) for bits in _WIDTHS},
         neighbors=(formats[USUAL, usual - 1], formats[USUAL, usual + 1]),
@@ -346,7 +346,7 @@ class Item:
         return (2.0 if self.role == "other" else 1.0, rest_db)
 
 
-def make_item(subject: Subject, magnitudes: Magnitudes, loss: Loss | None) -> Item:
+def make_item(subject: Subject, magnitudes: Magnitudes, loss: _Loss | None) -> Item:
     """The item of a measured tensor, with its sentence."""
     numbers = (float(magnitudes.maximum), float(magnitudes.dynamic), magnitudes.versu)
     item = Item(subject.name, subject.module, subject.role, *numbers, type_name=subject.type_name)
@@ -380,7 +380,7 @@ def make_item(subject: Subject, magnitudes: Magnitudes, loss: Loss | None) -> It
     return _advised(item, subject, magnitudes, loss)
 
 
-def _advised(item: Item, subject: Subject, magnitudes: Magnitudes, loss: Loss) -> Item:
+def _advised(item: Item, subject: Subject, magnitudes: Magnitudes, loss: _Loss) -> Item:
     if magnitudes.dynamic == 0:
         rest = loss.rule[USUAL].sqnr_db
         return replace(item, advice=f"more than 99 % of it is zero; the rest keeps {rest:.0f} dB at 8 bits.")
@@ -395,7 +395,7 @@ def _advised(item: Item, subject: Subject, magnitudes: Magnitudes, loss: Loss) -
     return replace(item, advice=f"8 bits suffice ({loss.rest_db:.0f} dB).")
 
 
-def _poor(item: Item, subject: Subject, maximum: float, loss: Loss) -> Item:
+def _poor(item: Item, subject: Subject, maximum: float, loss: _Loss) -> Item:
     """Advice for a tensor that one scale does not serve: a few channels need all of the range, or all channels differ."""
     channels, wide = loss.channels, loss.rule[16].sqnr_db
     if channels is not None and 0 < channels.large <= max(channels.count * _FEW, 1):
@@ -414,7 +414,7 @@ def _poor(item: Item, subject: Subject, maximum: float, loss: Loss) -> Item:
     return replace(item, needs_width=True, advice=text, line=line)
 
 
-def _limited(item: Item, subject: Subject, loss: Loss, why: str, *, reach: float, bits: float) -> Item:
+def _limited(item: Item, subject: Subject, loss: _Loss, why: str, *, reach: float, bits: float) -> Item:
     """Advice to limit the range to what nearly all of the values need."""
     usual = loss.rule[USUAL]
     limit = 2.0 ** math.ceil(math.log2(reach * _ROOM))

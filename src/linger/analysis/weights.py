@@ -95,7 +95,7 @@ _EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class Folded:
+class _Folded:
     """The weight of a convolution with its batch norm folded in: what will be quantized."""
 
     conv: Stored
@@ -103,7 +103,7 @@ class Folded:
     weight: Stored
 
 
-def folded_weights(stored: Sequence[Stored]) -> list[Folded]:
+def folded_weights(stored: Sequence[Stored]) -> list[_Folded]:
     """The pairs that the names give: `conv1` and `bn1`, `conv` and `bn`, neighbors in a Sequential (`0` and `1`).
 
     A spelling is dropped throughout where a pair of it does not fit: the batch norm may stand before the convolution.
@@ -148,7 +148,7 @@ def _fits(table: dict[str, Stored], conv: str, bn: str) -> bool:
     return all((is_whole, is_kernel, not is_ambiguous)) and weight.open().size == math.prod(weight.shape) > 0
 
 
-def _folded(table: dict[str, Stored], conv: str, bn: str) -> Folded:
+def _folded(table: dict[str, Stored], conv: str, bn: str) -> _Folded:
     weight, gamma, var = (table.get(name) for name in (f"{conv}.weight", f"{bn}.weight", f"{bn}.running_var"))
     assert weight is not None and var is not None  # noqa: PT018 - `_fits` has seen both
 
@@ -170,7 +170,7 @@ def _folded(table: dict[str, Stored], conv: str, bn: str) -> Folded:
     if weight.pair_limit is not None:
         note = f"within the limit of ±{limit:g} of its layer, as that computes with it"
         own = replace(weight, open=open_limited, note=note)
-    return Folded(own, bn, Stored(f"{weight.name} with {bn}", weight.shape, torch.float32, fold))
+    return _Folded(own, bn, Stored(f"{weight.name} with {bn}", weight.shape, torch.float32, fold))
 
 
 def _tensor(stored: Stored) -> Tensor:

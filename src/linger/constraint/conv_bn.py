@@ -265,7 +265,7 @@ def _affine(module: nn.Module, statistics: tuple[Tensor, Tensor] | None = None) 
     return slope if gamma is None else gamma * slope, mean, torch.zeros_like(mean) if beta is None else beta
 
 
-class LearningFactor(NamedTuple):
+class _LearningFactor(NamedTuple):
     """γ/σ of the running statistics, without gradient: batch norm makes the output independent of it."""
 
     values: Tensor
@@ -274,7 +274,7 @@ class LearningFactor(NamedTuple):
     """None where all are known to be positive."""
 
 
-def learning_factor(bn: nn.Module) -> LearningFactor:
+def learning_factor(bn: nn.Module) -> _LearningFactor:
     """The factor that a batch norm which learns is folded by.
 
     A channel with γ ≈ 0 takes the largest factor of the others (1 if there is none): folded away it could neither
@@ -284,11 +284,11 @@ def learning_factor(bn: nn.Module) -> LearningFactor:
         factor = _affine(bn)[0]
         # on another device, reading the answer would wait for it
         if factor.is_cpu and factor.amin().item() > _NEGLIGIBLE_GAMMA:
-            return LearningFactor(factor, None)
+            return _LearningFactor(factor, None)
         is_visible = factor.abs() > _NEGLIGIBLE_GAMMA
         largest = torch.where(is_visible.any(), factor.abs().amax(), torch.ones_like(factor[0]))
         factor = torch.where(is_visible, factor, largest)
-        return LearningFactor(factor, factor.sign())
+        return _LearningFactor(factor, factor.sign())
 
 
 def learn_statistics(module: nn.Module, mean: Tensor, var: Tensor) -> None:
@@ -314,7 +314,7 @@ def normalize_folded(
     z: Tensor,
     bias: Tensor | None,
     module: nn.Module,
-    factor: LearningFactor,
+    factor: _LearningFactor,
     gain: float,
     learn: Learn = learn_statistics,
     *,

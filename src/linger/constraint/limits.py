@@ -185,12 +185,8 @@ class QuantChoice:
     is_alone: bool = False
 
 
-class Fusion:
-    """Marks a convolution and the place of the batch norm that became part of it: both have the same object."""
-
-
-FUSED: Mark[Fusion] = Mark("_linger_fused")
-"""Set by `trace_layers`; `init` carries it on."""
+FUSED: Mark[object] = Mark("_linger_fused")
+"""Set by `trace_layers` on a convolution and on what stands for its batch norm, the same object on both; `init` carries it on."""
 
 LIMITS: Mark[Limits] = Mark("_linger_normalize_wish")
 """Set by `normalize_module` and `disable_normalize` (no limits at all)."""

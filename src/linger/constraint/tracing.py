@@ -27,7 +27,7 @@ from linger.constraint.conv_bn import (
     freeze_batch_norms,
     parts_of_pairs,
 )
-from linger.constraint.limits import AHEAD_RELU, FUSED, Fusion, Normalized, Types, refuse_quantized
+from linger.constraint.limits import AHEAD_RELU, FUSED, Normalized, Types, refuse_quantized
 from linger.errors import UsageError, listing
 from linger.settings import chosen_switches
 
@@ -133,7 +133,7 @@ def fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.
     fused, empty = kind.join(conv, bn), EmptyBatchNorm()
     fused.training, empty.training = conv.training, bn.training  # not train(): a frozen batch norm stays frozen
     setattr(fused, AHEAD_RELU, getattr(conv, AHEAD_RELU, False))
-    together = Fusion()
+    together = object()
     for part in (fused, empty):
         FUSED.put(part, together)
     replace_everywhere(root, {conv: fused, bn: empty})

@@ -92,7 +92,7 @@ class NumpyKernel:
         return product
 
     def conv1d(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Array:
-        # a signal is a image of one row
+        # a signal is an image of one row
         left, right = steps["pads"]
         strides, dilations = ((1, *steps[name]) for name in ("strides", "dilations"))
         row = Steps(strides=strides, pads=(0, left, 0, right), dilations=dilations, group=steps["group"])

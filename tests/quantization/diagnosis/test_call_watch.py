@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from linger import QTensor, trace_layers
-from linger.quantization.diagnosis.call_watch import CallWatch
-from linger.quantization.setup.initialize import init
+from linger import QTensor, init, trace_layers
+from tests.support.diagnosis import CallWatch
 from tests.support.wired import Wired, image, quantize
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from linger import LayerComparison
-from linger.quantization.diagnosis.layer_comparison import LayerRow
+from tests.support.diagnosis import LayerRow
 
 
 def row(name, sqnr, born, verdict, **rest):

@@ -10,11 +10,10 @@ from rich.console import Console
 from torch import nn
 
 import linger
-from linger import coverage
+from linger import coverage, init
 from linger.errors import UsageError
-from linger.quantization.core.runtime import OpRecord
-from linger.quantization.diagnosis.call_watch import Coverage
-from linger.quantization.setup.initialize import init
+from tests.support.diagnosis import Coverage
+from tests.support.quantization import OpRecord
 from tests.support.wired import Wired, image, quantize
 
 

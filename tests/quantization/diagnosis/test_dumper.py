@@ -15,12 +15,11 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import linger
-from linger import Dumper, record
-from linger.analysis.result import LONG_HEADER
+from linger import Dumper, init, record
 from linger.errors import UsageError
-from linger.quantization.core.runtime import runtime_of
-from linger.quantization.setup.initialize import init
+from tests.support.diagnosis import LONG_HEADER
 from tests.support.models import Block, SmallNet, settle, small_net
+from tests.support.quantization import runtime_of
 from tests.support.resnet50 import STAGES, resnet50
 from tests.support.wired import Wired, image, quantize
 

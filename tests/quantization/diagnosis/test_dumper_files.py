@@ -12,9 +12,9 @@ from torch import nn
 import linger
 from linger import Dumper, QTensor, record
 from linger.errors import UsageError
-from linger.quantization.core.runtime import runtime_of
-from linger.runtime.reference import Reference
+from tests.support.diagnosis import Reference
 from tests.support.models import Block, SmallNet, quantized, settle, small_net
+from tests.support.quantization import runtime_of
 from tests.support.wired import Wired, image, quantize
 
 

@@ -12,11 +12,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import linger
 from linger import QTensor, compare_layers, trace_layers
-from linger.constraint.conv_bn import fold
 from linger.errors import UsageError
-from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
 from tests.support.noisy_layers import db_by_hand, everything, net_with_outlier, quantized_copy, vectors
+from tests.support.quantization import fold, init
 from tests.support.wired import Wired, image
 
 X = vectors()

@@ -9,11 +9,11 @@ from torch import nn
 
 import linger
 from linger import trace_layers
-from linger.constraint.limits import Widths
 from linger.errors import UsageError
-from linger.quantization.diagnosis.noise_bench import NoiseBench
+from tests.support.diagnosis import NoiseBench
 from tests.support.models import SmallNet, settle
 from tests.support.noisy_layers import db_by_hand, linear_by_hand, net_with_outlier, quantized_copy, vectors
+from tests.support.quantization import Widths
 from tests.support.wired import Wired, image
 
 

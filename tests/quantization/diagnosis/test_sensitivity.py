@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 import linger
-from linger import sensitivity, trace_layers
+from linger import init, sensitivity, trace_layers
 from linger.errors import UsageError
-from linger.quantization.setup.initialize import init
 from tests.support.models import SmallNet, settle
 from tests.support.noisy_layers import db_by_hand, everything, net_with_outlier, quantized_copy, vectors
 from tests.support.wired import Wired, image

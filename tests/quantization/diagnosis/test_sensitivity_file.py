@@ -8,11 +8,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from linger.constraint.limits import Widths
 from linger.errors import UsageError
-from linger.quantization.diagnosis.call_watch import SignalNoise
-from linger.quantization.diagnosis.noise_bench import LayerFacts, Measurements, Trial, fingerprint, open_measurements
+from tests.support.diagnosis import LayerFacts, Measurements, SignalNoise, Trial, fingerprint, open_measurements
 from tests.support.odd_targets import Pipe
+from tests.support.quantization import Widths
 
 LAYERS = {"0": LayerFacts("0", "LinearInt", Widths(), Widths(), 20)}
 

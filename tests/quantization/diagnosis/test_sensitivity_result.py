@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from linger import Sensitivity
-from linger.quantization.diagnosis.sensitivity import SensitivityRow
+from tests.support.diagnosis import SensitivityRow
 
 ROWS = (
     SensitivityRow("block.conv", "Conv2dInt", "8/8/8", 21.04, 0.75, 1234, 5_000_000, "weights", 21.26, 33.0),

@@ -8,16 +8,8 @@ import torch
 
 from linger import QTensor
 from linger.errors import UsageError
-from linger.quantization.core.runtime import Runtime
-from linger.quantization.diagnosis.call_watch import (
-    SignalNoise,
-    as_real,
-    decibels,
-    inner_product,
-    mismatch,
-    squared_error,
-)
-from linger.quantization.functions.dispatch import dispatch
+from tests.support.diagnosis import SignalNoise, as_real, decibels, inner_product, mismatch, squared_error
+from tests.support.quantization import Runtime, dispatch
 
 INF, NAN = math.inf, math.nan
 

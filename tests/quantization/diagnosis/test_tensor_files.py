@@ -5,17 +5,9 @@ import pytest
 import torch
 
 from linger import QTensor
-from linger.dialect import find_op
 from linger.errors import UsageError
-from linger.quantization.core.quantized import Frozen
-from linger.quantization.core.runtime import Runtime
-from linger.quantization.diagnosis.dumper import (
-    as_array,
-    op_settings,
-    op_tensors,
-    write_tensors,
-)
-from linger.quantization.functions.dispatch import dispatch
+from tests.support.diagnosis import Frozen, as_array, op_settings, op_tensors, write_tensors
+from tests.support.quantization import Runtime, dispatch, find_op
 
 # -- files ------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from linger.errors import UsageError
-from linger.quantization.diagnosis.call_watch import sharing_copy, working_copy
+from tests.support.diagnosis import sharing_copy, working_copy
 
 
 def net():

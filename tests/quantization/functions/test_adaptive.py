@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.functions.resizing import MOST_POOLS, pool_adaptively
-from linger.quantization.setup.initialize import init
+from linger import QTensor, init
+from tests.support.functions import MOST_POOLS, pool_adaptively
+from tests.support.quantization import unwrap
 from tests.support.wired import Wired, image, quantize
 
 

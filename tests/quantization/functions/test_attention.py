@@ -11,8 +11,8 @@ from torch import nn
 
 import linger
 from linger import QTensor
-from linger.quantization.functions.attention import causal, refusal_of
-from linger.quantization.setup.initialize import init
+from tests.support.functions import causal, refusal_of
+from tests.support.quantization import init
 
 
 def noise(*shape, seed=3):

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 import linger
 from linger import QTensor, choose_ranges
-from linger.quantization.core.calibrate import real_copy
-from linger.quantization.core.runtime import runtime_of
 from tests.support.emulated_device import take_host_reads
+from tests.support.quantization import real_copy, runtime_of
 from tests.support.wired import Wired
 from tests.support.wired import image as picture
 

@@ -3,10 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from linger.quantization.functions.attention import ATTENTION
-from linger.quantization.functions.dispatch import COMPOSITIONS
-from linger.quantization.functions.masks import MASKS
-from linger.quantization.functions.rewrites import FORMS
+from tests.support.functions import ATTENTION, COMPOSITIONS, FORMS, MASKS
 
 
 def test_no_function_has_two_handlers():

@@ -7,9 +7,8 @@ from torch import nn
 
 import linger
 from linger import QTensor
-from linger.quantization.core.runtime import Runtime
-from linger.quantization.functions.constants import as_constant, is_fixed, is_state, note_derived
-from linger.quantization.functions.dispatch import dispatch
+from tests.support.functions import as_constant, is_fixed, is_state, note_derived
+from tests.support.quantization import Runtime, dispatch
 from tests.support.wired import quantize
 
 

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor
+from linger import QTensor, init
 from linger.errors import UsageError
-from linger.quantization.functions.dispatch import bindings, bindings_by_path, dispatch
-from linger.quantization.setup.initialize import init
+from tests.support.functions import bindings_by_path
+from tests.support.quantization import bindings, dispatch
 from tests.support.wired import Wired, after, image, quantize
 
 

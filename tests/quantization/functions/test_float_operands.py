@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core.runtime import runtime_of
+from tests.support.quantization import runtime_of
 
 KEY = "_linger_round_tensor_iq_tensor_quant_float_operand_"
 

@@ -6,14 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor, trace_layers
+from linger import QTensor, init, trace_layers
 from linger.errors import UsageError
-from linger.quantization.core.calibrate import real_copy
-from linger.quantization.core.runtime import Runtime
-from linger.quantization.functions.dispatch import dispatch
-from linger.quantization.functions.functional import as_operand
-from linger.quantization.functions.functional_layer import KEY_PREFIX
-from linger.quantization.setup.initialize import init
+from tests.support.functions import KEY_PREFIX, as_operand
+from tests.support.quantization import Runtime, dispatch, real_copy
 from tests.support.wired import Wired, after, image, quantize
 
 

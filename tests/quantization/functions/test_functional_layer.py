@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from linger.quantization.functions.functional_layer import KEY_PREFIX, Beyond, FunctionalLayer
+from tests.support.functions import KEY_PREFIX, Beyond
+from tests.support.quantization import FunctionalLayer
 from tests.support.wired import Wired, image, quantize
 
 

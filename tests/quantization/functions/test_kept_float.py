@@ -10,9 +10,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import linger
-from linger import QTensor
-from linger.quantization.functions.functional_layer import FunctionalLayer
-from linger.quantization.setup.initialize import init
+from linger import QTensor, init
+from tests.support.quantization import FunctionalLayer
 
 BY_MARK = "kept float by linger.disable_quant"
 BY_NAME = "kept float by disable_module or disable_submodel"

@@ -9,13 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor
-from linger.dialect import Refusal
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.core.runtime import Runtime, runtime_of
-from linger.quantization.functions.dispatch import dispatch
-from linger.quantization.functions.masks import COMPARISONS, fill, masks_scores
-from linger.quantization.setup.initialize import init
+from linger import QTensor, init
+from tests.support.functions import COMPARISONS, Refusal, fill, masks_scores
+from tests.support.quantization import Runtime, dispatch, runtime_of, unwrap
 from tests.support.wired import Wired, after, image, quantize
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.functions.products import multiplications
+from tests.support.functions import multiplications
 from tests.support.wired import quantize
 
 DICE = torch.Generator().manual_seed(0)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.setup.initialize import init
+from linger import init
+from tests.support.quantization import unwrap
 
 
 class Called(nn.Module):

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.numeric.curves import linear_weights, nearest_places
-from linger.quantization.functions.resizing import _linear, _nearest
+from tests.support.functions import _linear, _nearest, linear_weights, nearest_places
 from tests.support.wired import image, quantize
 
 OTHER_SIZES = ((1, 3, 13, 17), (3, 3, 9, 7))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.functions.rewrites import COPYING_MODES, can_copy, pad_by_copying
+from tests.support.functions import COPYING_MODES, can_copy, pad_by_copying
 from tests.support.int64 import convolved, convolved_signal, requantized
 from tests.support.models import quantized
 from tests.support.wired import Wired, after, image, quantize

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
+from linger import init
 from linger.errors import UsageError
-from linger.quantization.functions.constants import is_parameter
-from linger.quantization.setup.initialize import init
+from tests.support.functions import is_parameter
 from tests.support.int64 import requantized
 from tests.support.wired import Wired, after, image, quantize
 

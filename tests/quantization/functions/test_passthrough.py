@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor
+from linger import QTensor, init
 from linger.errors import UnsupportedError
-from linger.quantization.setup.initialize import init
 from tests.support.wired import Wired, after, image
 
 # every entry takes a tensor of shape [2, 4, 6, 6]

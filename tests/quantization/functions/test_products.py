@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor
-from linger.dialect import Refusal
+from linger import QTensor, init
 from linger.errors import UsageError
-from linger.quantization.functions.products import MATRIX_PRODUCTS, Product, _as_layer
-from linger.quantization.setup.initialize import init
+from tests.support.functions import MATRIX_PRODUCTS, Product, Refusal, _as_layer
 from tests.support.wired import quantize
 
 

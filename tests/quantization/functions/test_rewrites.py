@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import linger
-from linger.quantization.functions.rewrites import REWRITES, rewritten
+from tests.support.functions import REWRITES, rewritten
 from tests.support.wired import after, image
 
 X = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.quantization.functions.dispatch import with_sizes_read
+from tests.support.functions import with_sizes_read
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")

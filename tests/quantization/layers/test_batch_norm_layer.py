@@ -12,8 +12,7 @@ from torch import nn
 import linger
 from linger import NormalizeBatchNorm2d, QTensor
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.setup.initialize import init, quantized_layers
+from tests.support.quantization import init, quantized_layers, unwrap
 
 KINDS = {
     "images": (nn.BatchNorm2d, (6, 4, 5, 3)),

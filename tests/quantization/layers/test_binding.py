@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.dialect import Refusal
-from linger.quantization.setup.initialize import init
+from linger import init
+from tests.support.quantized_layers import Refusal
 from tests.support.wired import quantize
 
 

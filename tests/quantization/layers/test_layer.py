@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger import QTensor, trace_layers
+from linger import QTensor, init, trace_layers
 from linger.errors import UsageError
-from linger.numeric.fixed import scale_for
-from linger.quantization.setup.initialize import init
 from tests.support import naive
 from tests.support.models import SmallNet, settle
+from tests.support.quantization import scale_for
 from tests.support.wired import Wired, after, image, quantize
 
 

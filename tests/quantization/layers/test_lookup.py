@@ -11,11 +11,8 @@ from torch import nn
 
 import linger
 from linger import NormalizeEmbedding, QTensor
-from linger.constraint.limits import Limits
 from linger.errors import UsageError
-from linger.numeric.fixed import scale_for
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.setup.initialize import init, quantized_layers
+from tests.support.quantization import Limits, init, quantized_layers, scale_for, unwrap
 
 WORDS = torch.tensor([[0, 3, 3], [8, 1, 0]])
 TYPES = [nn.Embedding, nn.Linear]

@@ -12,11 +12,9 @@ from torch import nn
 
 import linger
 from linger import NormalizeLayerNorm, QTensor
-from linger.constraint.limits import Widths
 from linger.errors import UsageError
-from linger.quantization.core.qtensor import unwrap
-from linger.quantization.setup.initialize import init, quantized_layers
 from tests.support.integer_norm import group_norm, layer_norm
+from tests.support.quantization import Widths, init, quantized_layers, unwrap
 
 KINDS = {
     "last axis": (partial(nn.LayerNorm, 6), (4, 5, 6)),

@@ -10,7 +10,7 @@ from torch import nn
 
 import linger
 from linger.errors import UsageError
-from linger.quantization.layers.recurrent import QuantRecurrent
+from tests.support.quantization import QuantRecurrent
 from tests.support.recurrent import Layer, gru_step, lstm_step, run_exactly
 
 KINDS = {"LSTM": nn.LSTM, "GRU": nn.GRU}

@@ -3,17 +3,8 @@
 import torch
 
 from linger import QTensor
-from linger.quantization.core.runtime import Runtime
-from linger.quantization.functions.dispatch import dispatch
-from linger.quantization.layers.recurrent_operands import (
-    Sequences,
-    at_end,
-    each,
-    full_lengths,
-    joining,
-    ordered,
-    range_suffix,
-)
+from tests.support.quantization import Runtime, dispatch
+from tests.support.quantized_layers import Sequences, at_end, each, full_lengths, joining, ordered, range_suffix
 
 
 def sequences(lengths=None, *, is_batch_first=False):

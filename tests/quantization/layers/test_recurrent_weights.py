@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from linger.constraint.limits import Limits
 from linger.errors import UsageError
-from linger.numeric.torch.gates import Weights
-from linger.quantization.layers.recurrent_operands import ROLES, round_parameters, within
+from tests.support.quantization import Limits
+from tests.support.quantized_layers import ROLES, Weights, round_parameters, within
 
 
 def direction(largest=1.0, bias=0.5):

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from linger.quantization.layers.norm_layers import TransposedSignalLayer
-from linger.quantization.setup.initialize import init
+from linger import init
+from tests.support.quantized_layers import TransposedSignalLayer
 from tests.support.wired import quantize
 
 

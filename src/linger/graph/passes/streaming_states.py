@@ -29,10 +29,9 @@ from linger.graph.lowering.bodies import (
     known_tensors,
     shape_of,
 )
-from linger.graph.lowering.inline_functions import inline_functions
 from linger.graph.passes.constants import fix_shapes, fixed_sizes
 from linger.graph.passes.time_axes import Shapes, is_recurrent
-from linger.graph.passes.well_formed import remove_dead_code
+from linger.graph.passes.well_formed import inline_functions, remove_dead_code
 
 _IR_VERSION = 8
 

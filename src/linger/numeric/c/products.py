@@ -114,7 +114,7 @@ def convolve(place: Place, node: Node, index: tuple[str, ...]) -> str:
     x, w, *offset = node.args
     window = _window(node)
     n, channel, *where = index
-    row, column = where if len(where) > 1 else ("0", *where)  # a signal is a image of one row
+    row, column = where if len(where) > 1 else ("0", *where)  # a signal is an image of one row
     ctype, total = _begin(place, node, offset[0] if offset else None, (channel,))
     inside_group, outputs = w.shape[1], w.shape[0] // window.group
     with ExitStack() as stack:
@@ -287,7 +287,7 @@ class CProducts(CArithmetic):
         left, right = steps["pads"]
         window = Window(
             (), (1, *steps["strides"]), (0, left, 0, right), (1, *steps["dilations"]), steps["group"]
-        )  # a signal is a image of one row
+        )  # a signal is an image of one row
         image, taps = (self._with_axis(v) for v in (x, w))
         return self._convolution(image, taps, b, window, has_rows=False)
 

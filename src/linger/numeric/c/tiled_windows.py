@@ -143,7 +143,7 @@ class _Span:
 
 @dataclass(frozen=True)
 class _Image:
-    """The sizes of a convolution or pool over a image; a signal is one of one row.
+    """The sizes of a convolution or pool over an image; a signal is one of one row.
 
     `steps` are how far rows and columns of the input are apart in memory, `whole` the windows that lie inside.
     """
@@ -210,7 +210,7 @@ def _whole(window: Window, axis: int, size: int, outputs: int) -> tuple[int, int
 
 
 def _channels_last(scope: Scope, x: Node) -> tuple[Line, tuple[int, int]] | None:
-    """The channels of a image, and how far its rows and columns are apart; None unless channels are neighbors."""
+    """The channels of an image, and how far its rows and columns are apart; None unless channels are neighbors."""
     lines = [line_along(scope, x, _ORIGIN, axis) for axis in (1, 2, 3)]
     channel, row, column = lines
     if channel is None or row is None or column is None or not are_narrow(channel) or channel.step > 1:

@@ -129,23 +129,9 @@ def helper_text(names: Iterable[str]) -> str:
 _TYPES = {"bool": "uint8_t", "float32": FLOAT, **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)}}
 _WIDTH_OF = {"uint8_t": 8, FLOAT: 32, **{f"int{bits}_t": bits for bits in (8, 16, 32, 64)}}
 _PLAIN = {
-    "⌊": "floor(",
-    "⌋": ")",
-    "⌉": " + 0.5)",
-    "½": "0.5",
-    "·": "*",
-    "∗": "conv",
-    "−": "-",
-    "Σ": "sum ",
-    "ᵀ": "'",
-    "√": "sqrt",
-    "σ": "sigmoid",
-    "→": "to",
-    "≥": ">=",
-    "≤": "<=",
-    "…": "...",
-    "±∞": "+-inf",
-}
+    "⌊": "floor(", "⌋": ")", "⌉": " + 0.5)", "½": "0.5", "·": "*", "∗": "conv", "−": "-", "Σ": "sum ", "ᵀ": "'",
+    "√": "sqrt", "σ": "sigmoid", "→": "to", "≥": ">=", "≤": "<=", "…": "...", "±∞": "+-inf",
+}  # fmt: skip
 """The letters of formulas, for compilers that read ASCII only."""
 
 _PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)

@@ -84,18 +84,23 @@ class Reshaped(Rule):
         return text if source.buffer.ctype == node.ctype(place) else f"({node.ctype(place)}){text}"
 
 
-@dataclass(frozen=True)
-class Joined(Rule):
-    """Tensors one after the other along an axis; written part by part."""
+class _InParts(Rule):
+    """A tensor that is written part by part, and read from its array."""
 
-    axis: int
     is_elementwise = False
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         return hull([known.of(a) for a in node.args])
 
     def write(self, place: Place, node: Node, index: Index) -> str:
-        raise AssertionError("joined tensors are read from an array")
+        raise AssertionError("joined and padded tensors are read from an array")
+
+
+@dataclass(frozen=True)
+class Joined(_InParts):
+    """Tensors one after the other along an axis."""
+
+    axis: int
 
     def fill(self, writer: Place, node: Node, target: Target) -> None:
         """Each part into its own place."""
@@ -108,18 +113,11 @@ class Joined(Rule):
 
 
 @dataclass(frozen=True)
-class Padded(Rule):
+class Padded(_InParts):
     """The first argument between borders of the second; begins and ends may be negative, which cuts."""
 
     begins: Shape
     ends: Shape
-    is_elementwise = False
-
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        return hull([known.of(a) for a in node.args])
-
-    def write(self, place: Place, node: Node, index: Index) -> str:
-        raise AssertionError("padded tensors are read from an array")
 
     def fill(self, writer: Place, node: Node, target: Target) -> None:
         """The border everywhere, then what lies inside it."""
@@ -189,7 +187,7 @@ _HEAVY = 100
 
 @dataclass(frozen=True)
 class Window:
-    """How a window of two axes goes over a image."""
+    """How a window of two axes goes over an image."""
 
     kernel: Shape
     strides: Shape

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +26,7 @@ from linger.numeric.torch.kernel import carrier, conv1d, conv2d, conv_transpose2
 from linger.numeric.torch.quantize import Scale, fake_quantize
 
 _GEOMETRY = ("strides", "pads", "dilations", "group", "output_padding")
+_of_images = itemgetter(*_GEOMETRY[:4])  # a generator would cost five calls in every layer
 _IMAGE_CHANNELS = -3
 
 
@@ -60,7 +62,7 @@ def _convolution(function: Callable[..., Tensor]) -> _Accumulate:
 
 def _images(x: Tensor, w: Tensor, b: Tensor | None, attributes: Mapping[str, Any]) -> Tensor:
     """The convolution of images; one that is padded alike at both edges is torch's own, called without a detour."""
-    strides, pads, dilations, group = (attributes[name] for name in _GEOMETRY[:4])
+    strides, pads, dilations, group = _of_images(attributes)
     if pads[:2] == pads[2:]:
         return F.conv2d(x, w, b, strides, pads[:2], dilations, group)
     return conv2d(x, w, b, strides=strides, pads=pads, dilations=dilations, group=group)

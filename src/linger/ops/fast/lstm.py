@@ -182,8 +182,8 @@ def _parts_of(trace: _Trace) -> tuple[Tensor, ...]:
 def _inner_table(scale_h: Scale, like: Tensor) -> Tensor:
     """Tanh at scale_h plus `_tie` for all inputs up to ±16 in steps of the cell, two of which are one in Q11."""
     if isinstance(scale_h, Tensor):
-        made: Tensor = _tanh(1.0, like.dtype, like.device) * scale_h
-        return made.add_(_tie(scale_h) + like)
+        table: Tensor = _tanh(1.0, like.dtype, like.device) * scale_h
+        return table.add_(_tie(scale_h) + like)
     return _known_inner_table(scale_h, like.dtype, like.device)
 
 

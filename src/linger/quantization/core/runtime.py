@@ -349,7 +349,7 @@ class Runtime:
             now = self._chosen_pass(module)
             self._start(current, module, path, now)
         else:
-            now = self.now
+            now = current.frames[-1].now or self.now  # the property costs a call, and every module asks
             # a gradient inside a forward pass, or an interrupted one
             if now.is_repeated != is_in_backward() or now.calibration is not CALIBRATION.get():
                 now = self._chosen_pass(current.frames[0].module)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from functools import cache, lru_cache, partial, reduce
 from typing import Any, TypeVar, cast
 
@@ -42,7 +42,7 @@ from linger.quantization.functions.constants import is_parameter, quantize_float
 from linger.quantization.functions.functional import RELU, as_operand, run_functional
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.functions.masks import MASKS
-from linger.quantization.functions.norms import affine_of, call_norm, why_float
+from linger.quantization.functions.norms import call_norm
 from linger.quantization.functions.products import (
     MATRIX_PRODUCTS,
     PRODUCTS,
@@ -336,7 +336,7 @@ def _run_op(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwargs) -
     if isinstance(settings, Refusal):
         return settings
     if op.normalizes:
-        return _run_norm(op, binding, args, named, settings)
+        return call_norm(op, binding, args, named, settings)
     arguments = _operands(op, binding, args, named)
     parameter = arguments.pop() if op.inputs[-1] == "w" and is_parameter(arguments[-1]) else None
     x = _target(func, args, kwargs)
@@ -393,12 +393,6 @@ def _target(func: TorchFunction, args: Args, kwargs: Kwargs) -> QTensor | None:
     """The tensor that a function in place writes over."""
     x = args[0] if args else None
     return x if isinstance(x, QTensor) and _is_in_place(func, args, kwargs) else None
-
-
-def _run_norm(op: Op, binding: Binding, args: Args, kwargs: Kwargs, settings: Mapping[str, Any]) -> QTensor | Refusal:
-    affine, x = affine_of(binding, args, kwargs), args[0] if args else kwargs["x"]
-    reason = why_float(x, settings, affine)
-    return Refusal(reason) if reason else call_norm(op, x, settings, affine)
 
 
 def _refuse_growth(x: QTensor, shape: torch.Size, name: str) -> None:

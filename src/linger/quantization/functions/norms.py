@@ -6,13 +6,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from linger.dialect import Binding, Op
+from linger.dialect import Binding, Op, Refusal
 from linger.errors import UsageError
 from linger.numeric.curves import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
@@ -30,18 +30,10 @@ PARAMETER_BITS = 16
 """Width of a norm's weight."""
 
 
-@dataclass(frozen=True)
-class Affine:
-    """Weight and bias of a norm, or neither, and how many numbers each has, or would have."""
-
-    weight: Tensor | None
-    bias: Tensor | None
-    count: int
-
-    def flat(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Both as vectors; ones and zeros where there are none."""
-        w = torch.ones(self.count, device=device) if self.weight is None else self.weight.reshape(-1)
-        return w, torch.zeros_like(w) if self.bias is None else self.bias.reshape(-1)
+def flat_affine(weight: Tensor | None, bias: Tensor | None, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a norm as vectors of `count` numbers; ones and zeros where there are none."""
+    w = torch.ones(count, device=device) if weight is None else weight.reshape(-1)
+    return w, torch.zeros_like(w) if bias is None else bias.reshape(-1)
 
 
 FLOAT_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -105,33 +97,32 @@ def _real_result(call: OpCall, q: QTensor, frozen: Frozen, settings: Mapping[str
     return RealFastPath(call.op).real_result(contents, settings=settings)
 
 
-def affine_of(binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Affine:
-    """Weight and bias of a call of a norm."""
+def call_norm(
+    op: Op, binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any], settings: Mapping[str, Any]
+) -> QTensor | Refusal:
+    """A norm that is a function call, or why it stays float; its weight and bias are float tensors of the model."""
     given = inspect.signature(binding).bind(*args, **kwargs).arguments
-    shape, weight = given.get("normalized_shape"), given.get("weight")
-    count = int(given["x"].shape[1]) if shape is None else math.prod(shape)
-    return Affine(weight, given.get("bias"), count)
-
-
-def why_float(x: object, settings: Mapping[str, Any], affine: Affine) -> str:
-    """Why a call of a norm cannot be computed as integers; empty if it can."""
+    x, shape = given["x"], given.get("normalized_shape")
+    count = int(x.shape[1]) if shape is None else math.prod(shape)
+    parameters = (given.get("weight"), given.get("bias"))
     if not isinstance(x, QTensor) or x.scale is None:
-        return "its input is a float tensor; quantize it with linger.quant_tensor"
-    if isinstance(affine.weight, QTensor) or isinstance(affine.bias, QTensor):
-        return "its weight or bias is a quantized tensor; only parameters of the model have an integer form here"
+        return Refusal("its input is a float tensor; quantize it with linger.quant_tensor")
+    if any(isinstance(parameter, QTensor) for parameter in parameters):
+        text = "its weight or bias is a quantized tensor; only parameters of the model have an integer form here"
+        return Refusal(text)
     if x.runtime.frame is not None and isinstance(x.runtime.frame.module, FLOAT_LAYERS):
-        return "its layer stays float"
-    count = _line_length(x, affine.count, settings)
-    return "" if is_exact(count, x.bits) else _not_exact(count, x.bits)
+        return Refusal("its layer stays float")
+    length = _line_length(x, count, settings)
+    if not is_exact(length, x.bits):
+        return Refusal(_not_exact(length, x.bits))
+    return _call(op, x, settings, *flat_affine(*parameters, count, x.content.device))
 
 
-def call_norm(op: Op, x: QTensor, settings: Mapping[str, Any], affine: Affine) -> QTensor:
-    """A norm that is a function call; its weight and bias are float tensors of the model."""
+def _call(op: Op, x: QTensor, settings: Mapping[str, Any], weight: Tensor, bias: Tensor) -> QTensor:
     runtime = x.runtime
     call, layer = begin_function(op, runtime, x.content.device)
     bits = output_bits(op, layer, runtime, x.bits)
     if not call.now.is_traced:
-        weight, bias = affine.flat(x.content.device)
         stays_there = layer.ranges["o"].observes(call.now)
         with kept():
             runtime.last_pass[call.name] = freeze(weight, bias, call.name, stays_there=stays_there)

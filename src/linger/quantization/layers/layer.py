@@ -16,7 +16,6 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 
 from linger.constraint.conv_bn import (
-    LearningFactor,
     fold,
     learn_statistics,
     learning_factor,
@@ -370,7 +369,10 @@ class QuantLayer(HasWidths):
         parts = (self.weight, factor.values, None)
         if now.is_real:  # nothing is folded, so that eps acts as in the float model
             _, scale_w = self._real_weight(parts, q.scale, now)
-            weight, factor = self._laid_out(self.weight), LearningFactor(torch.ones_like(factor.values), None)
+            weight, factor = (
+                self._laid_out(self.weight),
+                factor._replace(values=torch.ones_like(factor.values), signs=None),
+            )
         else:
             # batch norm cancels a common gain, so the integers need not be scaled back; but its eps must be a number
             weight, scale_w = self._round_weight(parts, q.scale, now, is_real=stays_there)

@@ -24,7 +24,7 @@ from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.quantized import Frozen, integer_bound, limit_parameters
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
-from linger.quantization.functions.norms import PARAMETER_BITS, SCALE, Affine, run_norm
+from linger.quantization.functions.norms import PARAMETER_BITS, SCALE, flat_affine, run_norm
 from linger.quantization.layers.layer import Parameters, QuantLayer
 
 _AXES = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
@@ -72,8 +72,8 @@ class NormLayer(QuantLayer):
         return run_norm(call, q, frozen, geometry, self, bits, is_relu=self.is_ahead_of_relu)
 
     def _limited_parts(self) -> Parameters:
-        affine = Affine(cast("Tensor | None", self.weight), self.bias, self.count)
-        weight, bias = affine.flat(self.ranges["normal"].running.buffer.device)
+        device = self.ranges["normal"].running.buffer.device
+        weight, bias = flat_affine(cast("Tensor | None", self.weight), self.bias, self.count, device)
         return limit_parameters(self.limited_to, self._limit_bits, weight, None, bias)
 
     def _sources(self) -> list[Tensor | None]:
