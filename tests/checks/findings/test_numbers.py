@@ -167,3 +167,8 @@ def test_other_peoples_nodes_are_left_alone():
     model = model_of("[n] y = Gemm(x, w)", inputs="float[2,2] x", w=np.ones((2, 2), np.float32))
     assert isinstance(model, ir.Model)
     assert findings_of("numbers", model) == []
+
+
+def test_groups_are_those_of_a_window():
+    body = node("LinearInt", "x, w, b", **(WIDTHS | {"group": 3}))
+    assert "LGR306" not in rules(body, w=filled(2, 4), b=zeros(2))

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from linger.numeric.fixed import is_power_of_two
 from tests.support.check_cases import node, text_model
 from tests.support.findings import findings_of
 
@@ -71,3 +72,9 @@ def test_scales_of_other_peoples_ops_are_their_business():
 
 def test_a_scale_that_is_no_float_is_the_schemas_business():
     assert found("Quant", data_bits=8, scale_x="16") == []
+
+
+def test_powers_of_two():
+    assert [x for x in (0.25, 0.3, 1.0, 1.5, 2.0, 3.0, 2.0**40, 0.0, -4.0, math.inf) if is_power_of_two(x)] == [
+        0.25, 1.0, 2.0, 2.0**40,
+    ]  # fmt: skip

@@ -72,6 +72,13 @@ def test_a_computed_weight_gets_its_axis_from_a_node():
     assert computed(model, x=np.array([[[6, -2]]], np.int8))["y"] == [[[5, -7, -1, 3]]]
 
 
+def test_a_weight_that_another_window_makes_is_the_one_behind_its_squeeze():
+    row = ROW.replace("[2]", "[1]")
+    body = f"v = linger.QAvgPool1d<{POOL}, {row}>(w) y = linger.QConvTranspose1d<{UP}, {PRODUCT}>(x, v, b)"
+    model = parse(body, "int8[1,1,2] x", "int8[1,1,4] y", extra="<int8[1,1,2] w={3,-5}, int32[1] b={0}>")
+    assert computed(model, x=np.array([[[6, -2]]], np.int8))["y"] == [[[5, -7, -1, 3]]]
+
+
 @pytest.mark.parametrize(("shape", "added"), [((2, 2), [2, 3]), ((1, 2, 2), [2])], ids=["two axes", "three"])
 def test_a_batch_norm_of_few_axes(shape, added):
     sizes = ",".join(map(str, shape))

@@ -262,3 +262,8 @@ def test_states_of_a_newer_lstm_are_integers():
         4: (64.0, 4),
     }
     assert found.outputs == (StatedFormat(128.0, 8, "scale_o"), None, None)
+
+
+def test_an_unknown_op_of_the_newer_domain_may_state_widths_as_the_older_one_does():
+    found = stated_formats(node_of("y = linger.QNew <data_bits: int = 16, scale_x: float = 2.0> (x)"))
+    assert found.integers == {0: StatedFormat(2.0, 16, "scale_x")}

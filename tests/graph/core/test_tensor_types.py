@@ -317,3 +317,8 @@ def test_references_are_known_by_what_they_refer_to():
     refs = [ir.Node("", "Op", [], [ir.RefAttr("a", name, ir.AttributeType.INT)]) for name in ("k", "k", "l")]
     keys = [attributes_key(n) for n in refs]
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_lists_of_tensors_are_not_compared():
+    kind = ir.AttributeType
+    assert attributes_key(attributed(values=(kind.TENSORS, [ir.tensor([1.0])]))) is None

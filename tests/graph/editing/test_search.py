@@ -27,13 +27,26 @@ def names(nodes):
         ({"op_type": "Relu", "domain": ""}, "ac"),
         ({"op_type": "Relu", "domain": "ai.onnx"}, "ac"),
         ({"op_type": ("Abs", "Neg")}, "by"),
+        ({"op_type": iter(("Neg", "Abs"))}, "by"),
         ({"domain": "thinker"}, "d"),
         ({"name": "enc_?_conv"}, "ab"),
         ({"name": "*conv", "op_type": "Relu"}, "ac"),
         ({"where": lambda node: node.outputs[0].is_graph_output()}, "y"),
         ({"op_type": "Conv"}, ""),
     ],
-    ids=["all", "type", "standard", "standard by name", "two types", "domain", "glob", "both", "where", "none"],
+    ids=[
+        "all",
+        "type",
+        "standard",
+        "standard by name",
+        "two types",
+        "two in turn",
+        "domain",
+        "glob",
+        "both",
+        "where",
+        "none",
+    ],
 )
 def test_everything_asked_for_must_fit(question, expected):
     model = parse(MODEL, domains=', "thinker": 1')

@@ -486,3 +486,15 @@ def test_words_for_uses():
     model = quantizing("y = Exp(x)")
     assert str(Use(model.graph, 0)) == "output 'y'"
     assert str(Use(next(iter(model.graph)), 0)) == "y (Exp)"
+
+
+def test_a_constant_that_the_caller_gives_is_not_what_its_declaration_says():
+    """The declaration is checked by nobody, and the content is another for every call."""
+    text = """<ir_version: 10, opset_import: ["": 17, "my": 1]> g (float[2] x) => (float[2] y) {
+      y = my.f<content = float[2] {1, 2}>(x) }
+    <domain: "my", opset_import: ["": 17]> f<content> (a) => (b) { c = Constant<value: tensor = @content>() b = Add(a, c) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    (body,) = model.functions.values()
+    constant = body.graph[0].outputs[0]
+    constant.type = ir.TensorType(ir.DataType.INT8)
+    assert propagate(model).facts[constant].element is None

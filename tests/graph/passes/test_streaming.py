@@ -560,3 +560,13 @@ def test_random_networks(seed):
 
     model = network(build, inputs="int8[1,4,96] x", outputs=f"int8[1,4,{length}] y")
     assert_streams(model, numbers(model, draw), rate * int(draw.integers(1, 3)))
+
+
+def test_an_input_that_nothing_reads_may_have_open_sizes(draw):
+    model = with_states(draw)
+    spare = ir.Value(name="spare", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n"]))
+    model.graph.inputs.append(spare)
+    stream = streamed(model, 2, time={"x": 0}, pairs={"hn": "h0", "cn": "c0"})
+    assert [(given.name, given.axis) for given in stream.inputs] == [("x", 0), ("spare", None)]
+    with pytest.raises(UsageError, match="time="):
+        streamed(model, 2, time={"spare": 0}, pairs={"hn": "h0", "cn": "c0"})

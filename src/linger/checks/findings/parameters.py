@@ -314,7 +314,7 @@ def _shape_problems(place: NodePlace, op: Op, weight: _Parameter, bias: _Paramet
         yield place.finding(rules.PARAMETER_SHAPE, reason, "Give one number per axis of the window.")
     elif window != list(shape[2:]):
         yield _shape_finding(place, weight, f"the window {window} of kernel_shape")
-    elif math.prod(shape[:1]) % group:
+    elif op.window_axes and shape[0] % group:
         yield _shape_finding(place, weight, f"a first axis that its {group} groups divide")
     elif bias is not None and op.weight_axes is not None:
         yield from _bias_shape_problems(place, bias, op.output_channels(shape, group))
@@ -391,7 +391,7 @@ def _relation_findings(place: NodePlace, scales: dict[str, float], *, for_target
     output, op = scales.get("scale_o"), _op(place.node)
     if output is None or op is None:
         return
-    operands = [scales[name] for name in scales.keys() & FACTORS]
+    operands = [scales[name] for name in FACTORS if name in scales]
     if op.limit in (math.prod, min) and operands and not for_target and output > op.limit(operands):
         whose = {math.prod: "that of the product", min: "that of an operand"}[op.limit]
         reason = f"scale_o = {output:g} is above {op.limit(operands):g}, {whose}, so the result would be shifted left"

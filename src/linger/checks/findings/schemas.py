@@ -321,7 +321,7 @@ def _refused(light: onnx.ModelProto, checked: CheckedModel) -> Iterator[Finding]
 
 
 _SUM_LIFT = 1.0 + 2.0**-12  # the factor that the scales of a sum may have besides a power of two
-_PAIR = frozenset({("", "QuantizeLinear", ""), ("", "DequantizeLinear", "")})
+_PAIR = frozenset({("", "QuantizeLinear"), ("", "DequantizeLinear")})
 _SCALE, _ZERO_POINT = 1, 2
 _QUANTIZE = "Quantize the float model with linger for a fixed-point device."
 _OPERANDS = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "QLinearConv": (0, 3)}
@@ -336,7 +336,8 @@ def qdq_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -> Iterat
     """Zero points and scales that fixed point does not have; warnings in a file of the dialect, notes in any other."""
     severity = WARNING if checked.has_dialect else None
     for place in checked.places:
-        if place.node.op_identifier() not in _PAIR or str(place) in skip or _is_of_carrier(place.node):
+        is_pair = (place.node.domain, place.node.op_type) in _PAIR
+        if not is_pair or str(place) in skip or _is_of_carrier(place.node):
             continue
         odd = next(itertools.filterfalse(is_power_of_two, _content(place.node, _SCALE)), None)
         shift = next(filter(None, _content(place.node, _ZERO_POINT)), None)
@@ -531,8 +532,8 @@ def _declarations(found: Propagation, places: _Places) -> Iterator[Finding]:
     for place in places.checked.places:
         for value in place.node.outputs:
             element, declared = found.element(value), value.dtype
-            if element is not None and declared not in (None, element) and value not in told:
-                was = str(declared and declared.name.lower())
+            if element is not None and declared is not None and declared != element and value not in told:
+                was = declared.name.lower()
                 reason = f"{value.name!r} is declared as {was}, and it computes {element.name.lower()}"
                 remedy = f"Correct or remove the declaration; {_REPAIR}"
                 yield place.finding(rules.DECLARED_TYPE, reason, remedy, tensor=value.name)

@@ -284,9 +284,9 @@ def _shadowed(checked: CheckedModel) -> Iterator[Finding]:
     """Names of a branch that a graph around it has too."""
     own: dict[object, set[str | None]] = {graph: {v.name for v in defined_in(graph)} for _, graph in checked.graphs()}
     for place in checked.places:
-        around = set[str | None]().union(*(own[outer.node.graph] for outer in place.around()))
+        around = [own[outer.node.graph] for outer in place.around()]
         for value in place.node.outputs:
-            if value.name and value.name in around:
+            if value.name and any(value.name in names for names in around):
                 reason = f"its output {value.name!r} is called like a tensor around the branch"
                 yield place.finding(rules.SHADOWED_TENSOR, reason, "Rename it.", tensor=value.name)
 
@@ -352,10 +352,11 @@ def usage_findings(checked: CheckedModel) -> Iterator[Finding]:
             yield place.finding(rules.DEAD_NODE, "no output of the graph depends on it", "Remove it.")
     for way, graph in checked.graphs():
         yield from _unused_initializers(way, graph)
-        counts = Counter(value.name for value in graph.outputs)
-        for name, more in (counts - Counter(counts.keys())).items():
-            reason = f"{way + str(name)!r} is listed as an output {more + 1} times"
-            yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
+        counts = Counter(value.name or "" for value in graph.outputs)
+        for name, count in counts.items():
+            if count > 1:
+                reason = f"{way + name!r} is listed as an output {count} times"
+                yield model_finding(rules.REPEATED_OUTPUT, reason, "List it once.", tensor=name)
     for value in itertools.filterfalse(is_used, checked.model.graph.inputs):
         if not value.is_initializer():
             reason = f"the input {value.name!r} is used by nothing"

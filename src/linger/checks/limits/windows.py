@@ -189,7 +189,7 @@ def check_groups(site: Site) -> Iterator[Finding]:
     elif outputs == 1:
         reason = f"{group} groups of {inputs} inputs and 1 output, which the packer refuses"
     else:
-        reason = _padded_groups(site, inputs) if limits.groups_reach_kernel else ""
+        reason = _padded_groups(site, inputs) if limits.groups_reach_kernel and not is_depthwise else ""
     if reason and not is_depthwise:
         yield site.error(reason, remedy)
 

@@ -256,15 +256,17 @@ def _older_row(node: ir.Node, newer: NewerOp, op: Op, rewriter: NodeRewriter) ->
 
     def edit() -> None:
         if weight is not None:
-            _make_weight_a_row(node, weight, rewriter)
+            _make_weight_a_row(node, rewriter)
         _stand_between(node, rewriter, (2,))
         renaming.edit()
 
     return Plan(edit, f"{renaming.what}{_BETWEEN}", doubts)
 
 
-def _make_weight_a_row(node: ir.Node, weight: ir.Value, rewriter: NodeRewriter) -> None:
+def _make_weight_a_row(node: ir.Node, rewriter: NodeRewriter) -> None:
     """Reshape a weight [in, out, k] to [in, out, 1, k]; a constant that only this node reads keeps its name."""
+    weight = node.inputs[1]  # not the one of the plan: the node that makes it may have been rewritten since
+    assert weight is not None  # the plan looked at it
     content = None if weight.producer() is not None else content_of(weight)
     if content is None:
         node.replace_input_with(1, rewriter.unsqueezed(node, weight, (2,)))

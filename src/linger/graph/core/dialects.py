@@ -344,7 +344,8 @@ def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:
 def _of_input(node: ir.Node, name: str, index: int, op: Op | None = None) -> StatedFormat:
     """What a node states of an input."""
     scales, widths = ((f"scale_x_{index}",), (f"x_{index}_bits",)) if name == "xs" else _STATED[name]
-    bits = read_bits(node, *(widths[-1:] if is_newer(node) else widths))
+    is_of_newer = is_newer(node) and node.op_type in NEWER_OPS  # an unknown op may be of either
+    bits = read_bits(node, *(widths[-1:] if is_of_newer else widths))
     if name == "y" and bits is None and op is not None and op.has_attribute("data_bits"):
         bits = read_bits(node, "data_bits")  # one width for both matrices
     present = next((scale for scale in scales if scale in node.attributes.data), scales[0])

@@ -468,18 +468,27 @@ def tensor_key(tensor: ir.TensorProtocol) -> Hashable:
 
 def attributes_key(node: ir.Node) -> Hashable | None:
     """A key of all attributes of a node; None where one cannot be compared: a graph, a type, weights in another file."""
-    keys = [
-        (name, a.type, ("ref", a.ref_attr_name) if a.is_ref() else _content_key(a.value))
-        for name, a in sorted(node.attributes.items())
-    ]
-    return None if any(key is None for _, _, key in keys) else tuple(keys)
+    parts = []
+    for name, attribute in sorted(node.attributes.items()):
+        key = _attribute_key(attribute)
+        if key is None:
+            return None
+        parts.append((name, attribute.type, key))
+    return tuple(parts)
 
 
-def _content_key(value: Any) -> Hashable | None:
+def _attribute_key(attribute: ir.Attr) -> Hashable | None:
+    if attribute.is_ref():
+        return "ref", attribute.ref_attr_name
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return None if isinstance(tensor, ir.ExternalTensor) else tensor_key(tensor)
+    return _plain_key(attribute.value)
+
+
+def _plain_key(value: Any) -> Hashable | None:
     if isinstance(value, (list, tuple)):
-        keys = tuple(map(_content_key, value))
+        keys = tuple(map(_plain_key, value))
         return None if None in keys else keys
-    if isinstance(value, (int, float, str, bytes)):
-        return repr(value)  # it distinguishes 0.0 from -0.0 and is the same for every NaN
-    is_tensor = isinstance(value, ir.TensorProtocol) and not isinstance(value, ir.ExternalTensor)
-    return tensor_key(value) if is_tensor else None
+    # repr distinguishes 0.0 from -0.0 and is the same for every NaN
+    return repr(value) if isinstance(value, (int, float, str, bytes)) else None

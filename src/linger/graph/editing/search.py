@@ -50,7 +50,7 @@ def find(
         where: A test that a node must pass.
         subgraphs: Whether to look into the branches and bodies of If, Loop and Scan as well.
     """
-    types = {op_type} if isinstance(op_type, str) else op_type
+    types = None if op_type is None else {op_type} if isinstance(op_type, str) else set(op_type)
     domain = "" if domain == "ai.onnx" else domain
 
     def fits(node: ir.Node) -> bool:

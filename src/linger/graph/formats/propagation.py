@@ -511,22 +511,30 @@ def _is_cast_back(node: ir.Node) -> bool:
         is_cast = user.op_type == "Cast" and cast_type(user) in WHOLE_NUMBERS
         return not user.domain and (is_cast or index in data_of(user))
 
-    values = list(node.outputs[:1])
-    for value in values:  # the list grows while it is walked
+    waiting = list(node.outputs[:1])
+    known = set(waiting)
+    while waiting:
+        value = waiting.pop()
         if value.is_graph_output() or not all(keeps_integers(user, index) for user, index in value.uses()):
             return False
         users = [user for user, _ in value.uses() if moved_inputs(user)]
-        values += [o for user in users for o in user.outputs[: moved_outputs(user)] if o not in values]
+        waiting += [o for user in users for o in user.outputs[: moved_outputs(user)] if o not in known]
+        known.update(waiting)
     return True
 
 
 def _plain_outputs(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -> list[TensorFormat]:
     """Outputs that are not quantized: of the types that ONNX gives them, else of those that the file declares."""
     elements = output_types(node, [fact.element for fact in facts], book.opset)
-    scale = book.required.scale_of(node.outputs[0]) if node.op_type in _CONSTANTS and node.outputs else None
-    if scale and elements[0] in INTEGERS:  # a constant of integers is quantized where all that read it agree on a scale
-        return [quantized(scale, integer_bits(elements[0]), elements[0])]
+    if node.op_type in _CONSTANTS:
+        return [_format_of_constant(book, node, elements[0])]
     return [plain(element or output.dtype) for element, output in zip(elements, node.outputs, strict=False)]
+
+
+def _format_of_constant(book: FormatBook, node: ir.Node, element: ir.DataType | None) -> TensorFormat:
+    """A constant of integers is quantized where all that read it agree on a scale; what the caller of a function gives is open."""
+    scale = book.required.scale_of(node.outputs[0]) if node.outputs else None
+    return quantized(scale, integer_bits(element), element) if element in INTEGERS and scale else plain(element)
 
 
 def _formats_of_unknown(book: FormatBook, node: ir.Node) -> list[TensorFormat]:

@@ -104,9 +104,10 @@ class _ByteWriter(FormWriter):
             return False
         if not is_dialect(reader) or reader.graph is not self.node.graph or reader.inputs[0] is not output:
             return False
+        if not self.is_free(reader) or byte_form(reader) is None:
+            return False
         low, high = _limits(reader)
-        is_relu = low == 0 and high is not None and high >= 0
-        return is_relu and self.is_free(reader) and byte_form(reader) is not None
+        return low == 0 and high is not None and high >= 0
 
 
 Form = Callable[[_ByteWriter], "_Carrier | ir.Value | None"]
@@ -151,7 +152,7 @@ def _plan(w: _ByteWriter) -> _Product | None:
     if data is None:
         return None
     has_offset = shift > 0 and not is_relu
-    total = bias.astype(np.int64) + has_offset * (MIDDLE << max(shift, 0))
+    total = bias.astype(np.int64) + (MIDDLE << shift if has_offset else 0)
     magnitudes = np.abs(weight.astype(np.int64))
     reach = by_output(magnitudes, None).sum(axis=1) * 2 ** (w.attributes["data_bits"] - 1)
     if (reach + np.abs(total)).max(initial=0) >= _INT32_END:
@@ -159,7 +160,8 @@ def _plan(w: _ByteWriter) -> _Product | None:
     is_signed = not w.is_saturating or data.zero == 0 or magnitudes.max(initial=0) <= SAFE_WEIGHT
     weight_zero = 0 if is_signed else MIDDLE
     stored = (weight.astype(np.int16) + weight_zero).astype(np.int8 if is_signed else np.uint8)
-    zero_point, scale = {True: 0, False: MIDDLE}[is_relu or shift > 0], 2.0**-shift * (1.0 + (shift > 0) * _LIFT)
+    scale = 2.0**-shift * (1.0 + _LIFT if shift > 0 else 1.0)
+    zero_point = 0 if is_relu or has_offset else MIDDLE
     return _Product(data, stored, weight_zero, total.astype(np.int32), scale, zero_point, is_relu)
 
 
@@ -302,8 +304,7 @@ def _entries(w: _ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> i
     sizes than they compute, and before opset 14, if a size other than the first may be 0.
     """
     entries = w.initializer(table, table.dtype.type, "table")
-    sizes = [0, 0] if x.shape is None else [size if isinstance(size, int) else 0 for size in x.shape]
-    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or all(sizes[1:]))
+    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or _is_never_empty(x.shape))
     flat = w.emit("Reshape", [x, w.initializer([-1], np.int64, "flat")]) if can_reshape else x
     index = w.emit("Cast", [flat], to=int(INT32))
     if offset:
@@ -312,6 +313,11 @@ def _entries(w: _ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> i
         return w.emit("Gather", [entries, index], axis=0)
     keeps_zeros = {"allowzero": 1} if w.opset >= _ZERO_OPSET else {}
     return w.emit("Reshape", [w.emit("GatherElements", [entries, index], axis=0), w.emit("Shape", [x])], **keeps_zeros)
+
+
+def _is_never_empty(shape: ir.Shape | None) -> bool:
+    """Whether every axis behind the first is known to have numbers."""
+    return shape is not None and all(isinstance(size, int) and size > 0 for size in list(shape)[1:])
 
 
 FORMS: Mapping[str, Form] = {
@@ -346,7 +352,7 @@ def _is_of_bytes(node: ir.Node, attributes: Mapping[str, Any], *, is_variadic: b
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
     widths = [attributes.get(name, _BYTE_BITS) for name in ("o_bits", "data_bits", "parameter_bits")]
     data = node.inputs if is_variadic else node.inputs[:2]
-    has_bytes = all(value is not None and value.dtype == ir.DataType.INT8 for value in data)
+    has_bytes = {getattr(value, "dtype", None) for value in data} == {ir.DataType.INT8}
     return widths[0] == max(widths) == _BYTE_BITS and has_bytes and all(map(is_power_of_two, scales))
 
 

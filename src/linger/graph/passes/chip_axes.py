@@ -142,7 +142,7 @@ def slice_parts(model: ir.Model) -> Changes:
     for node in splits:
         axis = node.attributes.get_int("axis", 0)
         parts = [part for output in node.outputs if (part := _fixed(output, shapes)) is not None]
-        if len(parts) == len(node.outputs) and -len(parts[0]) <= axis < len(parts[0]):
+        if len(parts) == len(node.outputs) and all(-len(part) <= axis < len(part) for part in parts):
             _slice(node, axis % len(parts[0]), [part[axis] for part in parts], names)
             changes.note(describe(node), f"its {len(parts)} parts became Slices")
     return changes

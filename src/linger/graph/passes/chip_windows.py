@@ -340,10 +340,12 @@ def split_max_pools(model: ir.Model, *, largest: int) -> Changes:
 
 def _chain(axes: Sequence[tuple[Windows, int]], largest: int) -> list[tuple[Windows, Windows]] | None:
     """The stages of a chain over two axes that equals a pool; None where there is none."""
-    chains = [chain for windows, size in axes if (chain := equal_chain(windows, size, largest)) is not None]
-    if len(axes) != 2 or len(chains) != 2:
+    if len(axes) != 2:
         return None
-    return list(zip_longest(chains[0], chains[1], fillvalue=Windows(1)))
+    rows, columns = (equal_chain(windows, size, largest) for windows, size in axes)
+    if rows is None or columns is None:
+        return None
+    return list(zip_longest(rows, columns, fillvalue=Windows(1)))
 
 
 def _put_chain(node: ir.Node, chain: Sequence[tuple[Windows, Windows]], names: Names) -> None:

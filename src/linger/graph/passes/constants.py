@@ -126,12 +126,12 @@ def _is_boundary(value: ir.Value, known: Mapping[ir.Value, Any]) -> bool:
 def _follow_reshape(node: ir.Node, known: Mapping[ir.Value, Array], shapes: dict[str, tuple[int, ...]]) -> None:
     """Note the size of a result whose input and shape are known, so that a chain of them needs one inference."""
     x, shape = (*node.inputs, None, None)[:2]
-    content, sizes = _content(shape, known), shapes.get(getattr(x, "name", None) or "")
+    content, sizes = _content(shape, known), None if x is None else shapes.get(x.name or "")
     if sizes is None or content is None or content.ndim != 1 or 0 in content or (content < 0).sum() > 1:
         return
-    rest, whole = math.prod(content[content > 0].tolist()), math.prod(sizes)
+    rest, whole = math.prod(int(n) for n in content if n > 0), math.prod(sizes)
     if rest and whole % rest == 0:
-        shapes.setdefault(str(node.outputs[0].name), tuple(np.where(content > 0, content, whole // rest).tolist()))
+        shapes.setdefault(str(node.outputs[0].name), tuple(int(n) if n > 0 else whole // rest for n in content))
 
 
 def _evaluated(
@@ -145,8 +145,12 @@ def _evaluated(
     contents = {name: content for name, value in inputs.items() if (content := _content(value, known)) is not None}
     if not inputs or len(contents) < len(inputs) or _count_made(node.op_type, contents) > _LARGEST:
         return None
-    result = _run(node, contents, opset)
-    return result if result is not None and result.size <= _LARGEST else None
+    try:
+        with np.errstate(all="raise"):  # a division by zero is no shape
+            result = _run(node, contents, opset)
+    except _CANNOT:
+        return None  # a broken node of somebody's file, which the checks report
+    return result if result.size <= _LARGEST else None
 
 
 def _sizes(node: ir.Node, shape: Shape) -> Any:
@@ -175,19 +179,15 @@ def _content(value: ir.Value | None, known: Mapping[ir.Value, Array]) -> Array |
     return tensor.numpy() if tensor is not None and tensor.size <= _LARGEST else None
 
 
-def _run(node: ir.Node, contents: Mapping[str, Any], opset: int) -> Array | None:
-    """Run one node in onnx's reference evaluator; None for a broken node of somebody's file, which the checks report."""
+def _run(node: ir.Node, contents: Mapping[str, Any], opset: int) -> Array:
+    """Run one node in onnx's reference evaluator."""
     values = {name: ir.val(name, ir.DataType.from_numpy(array.dtype), array.shape) for name, array in contents.items()}
     inputs = [values.get(f"i{i}") for i in range(len(node.inputs))]
     single = ir.Node("", node.op_type, inputs, attributes=list(node.attributes.values()), outputs=[ir.Value(name="o")])
     graph = ir.Graph(list(values.values()), single.outputs, nodes=[single], opset_imports={"": opset}, name="shape")
-    try:
-        with np.errstate(all="raise"):  # a division by zero is no shape
-            model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION))
-            results: Any = ReferenceEvaluator(model).run(None, dict(contents))
-            return np.asarray(results[0])
-    except _CANNOT:
-        return None
+    model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION))
+    results: Any = ReferenceEvaluator(model).run(None, dict(contents))
+    return np.asarray(results[0])
 
 
 def _make_constant(value: ir.Value, content: Array, names: Names) -> None:

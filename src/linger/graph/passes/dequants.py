@@ -100,9 +100,10 @@ def remove_dequant(model: ir.Model, facts: Formats | None = None) -> Changes:
 
 
 def _drop_unused(flow: Flow, changes: Changes) -> None:
-    for node in [n for n in flow.nodes() if is_dequant(n) and not any(map(is_used, n.outputs))]:
-        changes.note(describe(node), "removed: nothing uses it")
-        _remove(node)
+    for node in [n for n in flow.nodes() if is_dequant(n)]:
+        if not any(map(is_used, node.outputs)):
+            changes.note(describe(node), "removed: nothing uses it")
+            _remove(node)
 
 
 def _bypass(use: Use, found: Propagation, changes: Changes) -> None:
@@ -156,7 +157,8 @@ def _merge(flow: Flow, changes: Changes) -> None:
         if value is not None:
             by_tensor.setdefault((value, read_scale(node, "scale_o")), []).append(node)
     for nodes in by_tensor.values():
-        _merge_equal(nodes, flow, changes)
+        if len(nodes) > 1:
+            _merge_equal(nodes, flow, changes)
 
 
 def _merge_equal(nodes: list[ir.Node], flow: Flow, changes: Changes) -> None:

@@ -135,31 +135,45 @@ def _streamed(
 ) -> Streamed:
     """Make a model that of one step, in place; `own` are the states that it has itself, which are zero at first."""
     returned = [index for index, value in enumerate(model.graph.outputs) if value.name not in own]
-    types = {str(value.name): value.dtype or ir.DataType.FLOAT for value in model.graph.inputs}
     stepper = Stepper(StateBook(model), shapes, frames, _length(axes, shapes), _reached(model, set(own.values())))
     valid = stepper.book.ask_for_validity(frames) if can_flush else None
     _run(stepper, axes)
     outputs = tuple(_finish(stepper, index) for index in returned)
     remove_identity(model)
     remove_dead_code(model)
-    zeros = [State(state, new, np.zeros(shapes[state], types[state].numpy())) for new, state in own.items()]
-    timed = [StreamTensor(name, axes.get(name), frames if name in axes else 0) for name in inputs]
-    return Streamed(model, (*zeros, *stepper.book.states), tuple(timed), outputs, valid)
+    states = (*_zero_states(model, shapes, own), *stepper.book.states)
+    timed = [StreamTensor(name, axes[name], frames) if name in axes else StreamTensor(name) for name in inputs]
+    return Streamed(model, states, tuple(timed), outputs, valid)
+
+
+def _zero_states(model: ir.Model, shapes: Shapes, pairs: Mapping[str, str]) -> list[State]:
+    """The states that the model has itself; they are zero at first."""
+    types = {str(value.name): value.dtype for value in model.graph.inputs}
+    states = []
+    for new, given in pairs.items():
+        element = types[given]
+        assert element is not None  # a recurrent layer reads it
+        states.append(State(given, new, np.zeros(shapes[given], element.numpy())))
+    return states
 
 
 def _time_axes(model: ir.Model, shapes: Shapes, given: Mapping[str, int] | None, names: list[str]) -> dict[str, int]:
     """The time axes of the inputs: those that were given (refused where there are none such), or those that follow from the layers."""
     if given is None:
-        axes = {name: axis for name, axis in find_time(model, shapes).items() if name in names}
+        known = find_time(model, shapes)
+        axes = {name: known[name] for name in names if name in known}
         if not axes:
             inputs = listing(map(printable, names))
             unknown = f"no recurrent layer and no Conv1d says which axis of {inputs} is time"
             raise UsageError(f"{unknown}. Say it, as in time={{'x': 1}}.")
         return axes
-    places = {name: range(-len(shapes[name]), len(shapes[name])) for name in names}
-    wrong = [f"{name!r}: {axis}" for name, axis in given.items() if axis not in places.get(name, ())]
+    # an input that nothing reads may have open sizes, so only those that were given are looked up
+    ranks = {name: len(shapes.get(name, ())) for name in given if name in names}
+    wrong = [
+        f"{name!r}: {axis}" for name, axis in given.items() if not -ranks.get(name, 0) <= axis < ranks.get(name, 0)
+    ]
     if wrong or not given:
-        sizes = listing(f"{printable(name)} {list(shapes[name])}" for name in names)
+        sizes = listing(f"{printable(name)} {list(shapes[name])}" for name in names if name in shapes)
         raise UsageError(f"time={{{listing(wrong)}}}: expected axes of inputs that are no states: {sizes}.")
     return {name: axis % len(shapes[name]) for name, axis in given.items()}
 
@@ -175,10 +189,13 @@ def _length(axes: Mapping[str, int], shapes: Shapes) -> int:
 
 def _checked_pairs(model: ir.Model, shapes: Shapes, pairs: Mapping[str, str]) -> dict[str, str]:
     """The states that the model is said to have itself, as names of inputs by names of outputs, if such tensors exist."""
-    outputs = {str(value.name): shapes[str(value.name)] for value in model.graph.outputs}
-    inputs = {str(value.name): shapes[str(value.name)] for value in required_inputs(model)}
-    known = {(new, given) for new, sizes in outputs.items() for given, size in inputs.items() if sizes == size}
-    wrong = [f"{new!r}: {given!r}" for new, given in pairs.items() if (new, given) not in known]
+    outputs = [str(value.name) for value in model.graph.outputs]
+    inputs = [str(value.name) for value in required_inputs(model)]
+    wrong = [
+        f"{new!r}: {given!r}"
+        for new, given in pairs.items()
+        if new not in outputs or given not in inputs or shapes[new] != shapes.get(given)
+    ]
     if wrong or len(set(pairs.values())) < len(pairs):
         raise UsageError(
             f"pairs={{{listing(wrong)}}}: expected an output and an input of the same sizes each, and every input once. "

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from linger.errors import UnsupportedError, UsageError, printable
 from linger.graph.conversion.node_rewriter import content_of, replace_inputs
-from linger.graph.core.nodes import attributes_of, describe, inputs_within, is_dialect, op_of
+from linger.graph.core.nodes import attributes_of, describe, inner_graphs, inputs_within, is_dialect, op_of
 from linger.graph.core.rewiring import become_identity
 from linger.graph.passes.streaming_states import StateBook, Timed
 from linger.graph.passes.time_axes import WINDOWS, Shapes, carried_axis, find_rule, whole_numbers
@@ -90,7 +90,7 @@ class Stepper:
             self.kinds |= dict.fromkeys(node.outputs, Latest()) if kinds else {}
             for value in node.outputs:
                 self.resize(value)
-        elif find_rule(node) is None:
+        elif inner_graphs(node) or find_rule(node) is None:
             raise self.refusal(node, "it has no streaming form")
         elif Latest in types:
             raise self.refusal(node, "it joins every step with a number that is only known at the end of the sequence")
@@ -182,9 +182,11 @@ def _carry(step: Stepper, node: ir.Node) -> None:
 def _refuse_varying(step: Stepper, node: ir.Node, axis: int) -> None:
     """Refuse an operand that is the same in every sequence, but has another number for each frame."""
     for index, value in enumerate(node.inputs):
-        sizes = () if value in step.kinds else step.shapes.get(str(value and value.name), ())
+        if value is None or value in step.kinds:
+            continue
+        sizes = step.shapes.get(str(value.name), ())
         if any(n > 1 and carried_axis(node, index, i, step.shapes) == axis for i, n in enumerate(sizes)):
-            name = printable(str(value and value.name))
+            name = printable(str(value.name))
             raise step.refusal(node, f"its operand {name} has numbers of its own for each frame of the whole sequence")
 
 
