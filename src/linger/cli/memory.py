@@ -62,7 +62,7 @@ def memory(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw a image: a .png or .svg file with the arena of the program in C over time; with --target, or "
+            help="Draw an image: a .png or .svg file with the arena of the program in C over time; with --target, or "
             "where there is no such program, with the tensors alive over the layers."
         ),
     ] = None,

@@ -243,7 +243,7 @@ def require_data(text: str) -> None:
     if path.is_dir():
         known, files = (*IMAGES, *SOUNDS), list(files_in(path))
         if not any(file.suffix.lower() in known for file in files):
-            what = f"none of its {len(files)} files is a image or a sound" if files else "the folder is empty"
+            what = f"none of its {len(files)} files is an image or a sound" if files else "the folder is empty"
             raise UsageError(f"{path}: {what} (known: {listing(known)}). {DATA_FORMS}.")
     elif path.suffix in ARRAYS:
         require_file(path, "Give an .npz file of typical inputs")

@@ -135,7 +135,7 @@ function stripStarts(crossing, rows, wanted) {
   return starts;
 }
 
-// As many strips as let the whole be shown largest in a image of that size; every connection that is cut counts against it.
+// As many strips as let the whole be shown largest in an image of that size; every connection that is cut counts against it.
 function chooseStrips(crossing, rows, width, view) {
   let best = { scale: 0, starts: [0] };
   for (let number = 1; number <= 60 && number <= rows; number += 1) {
@@ -193,7 +193,7 @@ function routeEdge(edge, number, nodes, taken) {
   });
 }
 
-// Boxes and connections for a image of that width and height.
+// Boxes and connections for an image of that width and height.
 function layOut(run, view) {
   const { nodes, first } = networkOf(run);
   rankNodes(nodes);
