@@ -41,7 +41,7 @@ _TABLE = re.compile(r"^static const u?int(\d+)_t \w+\[(\d+)\] = ", re.MULTILINE)
 
 _COLUMNS = (
     Column("title", "step"),
-    Column("made", "output"),
+    Column("output_text", "output"),
     Column("live_bytes", "live bytes", "{:,d}"),
     Column("scratch_bytes", "scratch", "{:,d}"),
     Column("place", "memory"),
