@@ -75,9 +75,10 @@ def lazy_exports(package: str, shown: Iterable[str]) -> tuple[Callable[[str], An
         try:
             if home == package:
                 return importlib.import_module(f"{package}.{name}")
-            return getattr(importlib.import_module(home), name)
+            value = getattr(importlib.import_module(home), name)
         except ModuleNotFoundError as error:
             raise missing_extra(f"{package}.{name}", error) from error
+        return vars(sys.modules[package]).setdefault(name, value)  # so that the next use does not come here
 
     return load, lambda: list(shown), list(homes)
 

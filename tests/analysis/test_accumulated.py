@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.support.analysis import Accumulated, TensorValues, measure
+from tests.support.analysis import TensorValues, _Accumulated, measure
 
 ABOVE = Fraction(1, 2**8)
 
 
 def accumulated(*tensors):
-    made = Accumulated()
+    made = _Accumulated()
     for tensor in tensors:
         made.add(TensorValues(tensor))
     return made.result()

@@ -120,11 +120,11 @@ def test_a_flattened_picture_moves_the_columns_of_the_weights(tmp_path, monkeypa
 def test_two_lifetimes_that_overlap_are_seen(tmp_path, monkeypatch):
     require_compiler()
     from linger.c import writer
-    from linger.c.writer import Arena, plan_arena
+    from linger.c.writer import _Arena, plan_arena
 
     def crowded(blocks):
         plan = plan_arena(blocks)
-        return Arena(plan.blocks, dict.fromkeys(plan.offsets, 0), plan.size, plan.least)
+        return _Arena(plan.blocks, dict.fromkeys(plan.offsets, 0), plan.size, plan.least)
 
     monkeypatch.setattr(writer, "plan_arena", crowded)
     model = image_network()

@@ -10,9 +10,9 @@ import pytest
 
 from linger import convert_dialect
 from linger.checks.memory_use import amount, memory_use
-from linger.graph.lowering.bodies import known_tensors
 from linger.graph.network import open_batch_axes
 from tests.support.chip import SIGNAL, WIDTHS, WINDOW, model_of, node
+from tests.support.lowering import known_tensors
 from tests.support.onnx_text import BRANCH, content, parse
 
 CONV = WIDTHS | WINDOW

@@ -9,9 +9,8 @@ import pytest
 from linger.checks import repair_proto
 from linger.errors import GraphError
 from linger.graph import load
-from linger.graph.passes.well_formed import fix_versions
 from tests.support.onnx_text import printed
-from tests.support.passes import body_of, computed
+from tests.support.passes import body_of, computed, fix_versions
 
 X = np.float32([-1, 2, 3])
 

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from linger.checks.repair_rules import RULES, choose_rules
+from linger.checks import repair_rules
 from linger.errors import UsageError
 from tests.support.onnx_text import checked, content, parse, printed
 from tests.support.passes import computed
+
+RULES, choose_rules = repair_rules.RULES, repair_rules.choose_rules
 
 
 def test_every_rule_is_named_like_its_pass_and_says_what_it_does_in_a_sentence():

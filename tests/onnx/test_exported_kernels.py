@@ -9,8 +9,8 @@ from torch import nn
 
 import linger
 from linger.graph import load
-from linger.graph.lowering.bodies import attach_functions
 from tests.support.kernels import LEVELS, mixed_products
+from tests.support.lowering import attach_functions
 
 pytestmark = pytest.mark.needs_torch
 

@@ -9,11 +9,11 @@ import pytest
 from linger import Session
 from linger.errors import GraphError
 from linger.graph import save
-from linger.graph.lowering.bodies import expand_dialect
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.runtime.reference import Reference
 from tests.runtime.test_session import TEXT
 from tests.support.big_int import convolved_transposed
+from tests.support.lowering import expand_dialect
 
 
 class Doubling(NumpyKernel):

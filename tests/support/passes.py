@@ -5,7 +5,27 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from linger.checks import repair_rules
 from tests.support.onnx_text import content
+
+# where each pass lives is of no matter to the tests of passes that are rules
+cancel_dq_q = repair_rules.RULES["cancel_dq_q"].apply
+complete_types = repair_rules.RULES["complete_types"].apply
+correct_types = repair_rules.RULES["correct_types"].apply
+fill_float_islands = repair_rules.RULES["fill_float_islands"].apply
+fix_versions = repair_rules.RULES["fix_versions"].apply
+insert_dequant = repair_rules.RULES["insert_dequant"].apply
+inline_functions = repair_rules.RULES["inline_functions"].apply
+merge_duplicates = repair_rules.RULES["merge_duplicates"].apply
+merge_initializers = repair_rules.RULES["merge_initializers"].apply
+name_nodes = repair_rules.RULES["name_nodes"].apply
+own_parameters = repair_rules.RULES["own_parameters"].apply
+remove_dead_code = repair_rules.RULES["remove_dead_code"].apply
+remove_dequant = repair_rules.RULES["remove_dequant"].apply
+remove_identity = repair_rules.RULES["remove_identity"].apply
+rescale_dequant = repair_rules.RULES["rescale_dequant"].apply
+sort_nodes = repair_rules.RULES["sort_nodes"].apply
+split_shared_zero_points = repair_rules.RULES["split_shared_zero_points"].apply
 
 LEVELS = ("DISABLE_ALL", "ENABLE_EXTENDED", "ENABLE_ALL")
 

@@ -11,7 +11,7 @@ from linger.numeric.fixed import is_power_of_two, limits, scale_for
 from linger.numeric.torch.quantize import Grid, learn_grid, limited, round_weight, scale_for_range
 from linger.quantization.core import calibrate, calibration_parts, packing
 from linger.quantization.core.calibrate import collecting, real_copy
-from linger.quantization.core.calibration_parts import PartialLayer, PartialRange, Parts, encode
+from linger.quantization.core.calibration_parts import Parts, _PartialLayer, _PartialRange, encode
 from linger.quantization.core.distributed import exchange, fsdp, group
 from linger.quantization.core.distributed.group import Group, GroupError, agree
 from linger.quantization.core.methods import Choice, calibration_methods
@@ -91,8 +91,6 @@ __all__ = [
     "Normalized",
     "OpRecord",
     "OutputError",
-    "PartialLayer",
-    "PartialRange",
     "Parts",
     "Pass",
     "ProductPolicy",
@@ -104,6 +102,8 @@ __all__ = [
     "Scope",
     "Watchman",
     "Widths",
+    "_PartialLayer",
+    "_PartialRange",
     "agree",
     "bindings",
     "calibrate",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -118,11 +118,11 @@ def _option_row(option: Any) -> list[str]:
 def _kind(parameter: Any) -> str:
     """What a value must be, in words of the shell."""
     kind = parameter.type_descriptor.annotation
-    kinds = [each for each in get_args(kind) if each is not NoneType]
+    kinds = [] if get_origin(kind) is Literal else [each for each in get_args(kind) if each is not NoneType]
     many = "several: " if parameter.multiple or parameter.nargs == -1 else ""
     kind = kinds[0] if kinds else kind
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return many + ", ".join(code(each.value) for each in kind)
+    if get_origin(kind) is Literal:
+        return many + ", ".join(map(code, get_args(kind)))
     return many + {Path: "path", str: "text", int: "whole number", float: "number"}.get(
         kind, getattr(kind, "__name__", "")
     )

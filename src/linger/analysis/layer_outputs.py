@@ -233,7 +233,7 @@ class _Bins:
 
 
 @dataclass
-class Accumulated:
+class _Accumulated:
     """The magnitudes of one tensor that every pass computes anew."""
 
     passes: int = 0
@@ -325,7 +325,7 @@ class _Entry:
     call: int
     shape: str
     dtype: str
-    values: Accumulated = field(default_factory=Accumulated)
+    values: _Accumulated = field(default_factory=_Accumulated)
 
     def row(self) -> Row:
         return Row.of(self.name, self.values.result(), shape=self.shape, dtype=self.dtype, call=self.call)

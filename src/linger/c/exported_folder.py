@@ -139,7 +139,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class ProofTensor:
+class _ProofTensor:
     """A tensor that a proof build shows, and how to bring its bytes back into the order of the ONNX file."""
 
     id: Size
@@ -253,7 +253,7 @@ class ExportedFolder:
     inputs: tuple[Edge, ...]
     outputs: tuple[Edge, ...]
     states: tuple[Any, ...]
-    tensors: tuple[ProofTensor, ...]
+    tensors: tuple[_ProofTensor, ...]
     weights: _Weights | None = None
     stream: StreamOptions | None = None
     cut: Cut | None = None
@@ -297,7 +297,7 @@ class ExportedFolder:
         return None if self.model is None else self.model.sha256
 
     @cached_property
-    def by_id(self) -> Mapping[int, ProofTensor]:
+    def by_id(self) -> Mapping[int, _ProofTensor]:
         """What a proof build shows, by the numbers that it shows them under."""
         return {tensor.id: tensor for tensor in self.tensors}
 

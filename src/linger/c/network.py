@@ -23,11 +23,12 @@ from linger.graph.core.nodes import (
     describe,
     inner_graphs,
     is_dialect,
+    is_used,
     op_of,
     required_inputs,
     tensor_names,
 )
-from linger.graph.core.rewiring import is_used, needed_nodes, remove_nodes
+from linger.graph.core.rewiring import needed_nodes, remove_nodes
 from linger.graph.files.model_io import exchange, in_memory
 from linger.graph.lowering.bodies import bring_to_normal_form
 from linger.graph.network import Network, NetworkLike, with_one_batch

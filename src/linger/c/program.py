@@ -82,7 +82,7 @@ def build(
 
 
 @dataclass(frozen=True)
-class EdgeInfo:
+class _EdgeInfo:
     """An input or an output as ONNX Runtime describes one: name, shape and type."""
 
     name: str
@@ -168,11 +168,11 @@ class Program:
     def _compiler_version(self) -> str:
         return self.toolchain.compiler_version(self._compiler)
 
-    def get_inputs(self) -> list[EdgeInfo]:
+    def get_inputs(self) -> list[_EdgeInfo]:
         """The inputs of `run`."""
         return [_described(edge) for edge in self.folder.inputs]
 
-    def get_outputs(self) -> list[EdgeInfo]:
+    def get_outputs(self) -> list[_EdgeInfo]:
         """The outputs of `run`."""
         return [_described(edge) for edge in self.folder.outputs]
 
@@ -362,6 +362,6 @@ def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
-def _described(edge: Edge) -> EdgeInfo:
+def _described(edge: Edge) -> _EdgeInfo:
     names = {"float32": "float"}
-    return EdgeInfo(edge.name, list(edge.shape), f"tensor({names.get(edge.type, edge.type)})")
+    return _EdgeInfo(edge.name, list(edge.shape), f"tensor({names.get(edge.type, edge.type)})")

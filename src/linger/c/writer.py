@@ -130,7 +130,7 @@ class WrittenEdge:
 
 
 @dataclass(frozen=True)
-class Arena:
+class _Arena:
     """Where each block begins, the size of all, and the size that no plan can be below."""
 
     blocks: tuple[Lifetime, ...]
@@ -161,7 +161,7 @@ class Source:
 
     name: str
     plan: Plan
-    arena: Arena
+    arena: _Arena
     steps: tuple[WrittenStep, ...]
     inputs: tuple[WrittenEdge, ...]
     outputs: tuple[WrittenEdge, ...]
@@ -420,7 +420,7 @@ def _lifespans(plan: Plan, steps: Sequence[WrittenStep]) -> dict[str, tuple[int,
     return {name: (number, last[name]) for name, number in first.items()}
 
 
-def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
+def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> _Arena:
     """Memory for tensors and scratch."""
     spans, sizes = _lifespans(plan, steps), plan.network.tensors
     owner = _shared(plan, steps, spans)
@@ -435,7 +435,7 @@ def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
     return replace(arena, offsets=offsets)
 
 
-def plan_arena(blocks: Sequence[Lifetime]) -> Arena:
+def plan_arena(blocks: Sequence[Lifetime]) -> _Arena:
     """Find places for blocks: large ones first, each as low as it can lie.
 
     The most bytes that are needed at one step are a lower bound. Where the first order misses it, other orders are
@@ -452,7 +452,7 @@ def plan_arena(blocks: Sequence[Lifetime]) -> Arena:
         if size == least:
             break
     assert best is not None  # there is always an order
-    return Arena(tuple(blocks), best[1], best[0], least)
+    return _Arena(tuple(blocks), best[1], best[0], least)
 
 
 def _orders(lifetimes: Lifetimes) -> Iterator[list[Lifetime]]:

@@ -15,7 +15,6 @@ from linger.errors import UsageError, listing
 from linger.graph.core.dialects import is_quantizing_domain
 from linger.graph.core.nodes import Changes, Finding
 from linger.graph.lowering.bodies import attach_functions
-from linger.graph.lowering.inline_functions import inline_functions
 from linger.graph.passes.constants import merge_duplicates, merge_initializers, own_parameters
 from linger.graph.passes.declared_types import complete_types, correct_types
 from linger.graph.passes.dequants import (
@@ -30,6 +29,7 @@ from linger.graph.passes.dequants import (
 from linger.graph.passes.well_formed import (
     dead_code_findings,
     fix_versions,
+    inline_functions,
     name_nodes,
     remove_dead_code,
     remove_identity,

@@ -24,10 +24,15 @@ def doctor(*, as_json: Json = False) -> None:
         linger doctor
         linger doctor --json
     """
-    from linger.workflow.installation import cpu_features, cpu_name, packages, python_is_recent, self_test, tools
+    from linger.workflow.installation import cpu_features, packages, python_is_recent, self_test, tools
 
     installed, chains, test = packages(), tools(), self_test()
-    is_recent, version, cpu, features = python_is_recent(), platform.python_version(), cpu_name(), cpu_features()
+    is_recent, version, cpu, features = (
+        python_is_recent(),
+        platform.python_version(),
+        platform.machine(),
+        cpu_features(),
+    )
     wrong = [f"{p.name} {p.version} is {p.status} ({p.remedy})".replace("  ", " ") for p in installed if p.is_wrong]
     wrong += [] if is_recent else [f"Python {version} is too old"]
     wrong += [] if test.ok else ["the self-test fails"]

@@ -18,18 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_exporting
 
-from linger.constraint.conv_bn import (
-    NormalizeBatchNorm2d,
-    NormalizeConv1d,
-    NormalizeConv2d,
-    NormalizeConvBN1d,
-    NormalizeConvBN2d,
-    NormalizeConvTranspose2d,
-    NormalizeConvTransposeBN2d,
-    NormalizeEmbedding,
-    NormalizeLayerNorm,
-    NormalizeLinear,
-)
+from linger.constraint import conv_bn
 from linger.constraint.normalize import DEFAULT_TYPES, NormalizeFastGRU, NormalizeFastLSTM
 from linger.errors import UnsupportedError, UsageError, listing, refuse_if
 from linger.notation import as_width
@@ -237,14 +226,16 @@ logsoftmaxIntLayer = _layer(
 
 DefaultQuantIntXOP = (
     *(nn.BatchNorm2d, nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.AvgPool2d, nn.Conv1d, nn.ReLU6, nn.GRU, nn.LSTM),
-    *(NormalizeConvBN1d, NormalizeConvBN2d, NormalizeConvTransposeBN2d, NormalizeConv2d, NormalizeConv1d),
-    *(NormalizeConvTranspose2d, NormalizeLinear, NormalizeFastLSTM, NormalizeFastGRU),
+    *(conv_bn.NormalizeConvBN1d, conv_bn.NormalizeConvBN2d, conv_bn.NormalizeConvTransposeBN2d),
+    *(conv_bn.NormalizeConv2d, conv_bn.NormalizeConv1d, conv_bn.NormalizeConvTranspose2d, conv_bn.NormalizeLinear),
+    *(NormalizeFastLSTM, NormalizeFastGRU),
 )
 """What `init` of linger 1.x quantized; here, without `quant_modules`, every type that linger has an op for but embeddings."""
 
 SupportQuantTorchModules = (
     *DefaultQuantIntXOP,
-    *(NormalizeBatchNorm2d, NormalizeLayerNorm, NormalizeEmbedding, nn.Embedding, nn.LayerNorm, nn.Upsample),
+    *(conv_bn.NormalizeBatchNorm2d, conv_bn.NormalizeLayerNorm, conv_bn.NormalizeEmbedding),
+    *(nn.Embedding, nn.LayerNorm, nn.Upsample),
 )
 """What could be named to `init` of linger 1.x; here Upsample, which it could not replace, works too."""
 

@@ -386,10 +386,14 @@ def _fit_inputs(
         if value.dtype not in _INTEGERS or not tensor.is_floating_point():
             continue
         quants = observed.quantized.get(_memory_of(tensor)) or _quants_behind(value, observed)
-        if quants:
-            _quantize_input(recording, i, quants, present)
-        else:
+        if not quants:
             wrong.append(str(value.name))
+            continue
+        _, op, attributes = quants[0]  # the file has one scale for all that read it, else its input is float
+        with np.errstate(all="ignore"):  # NaN becomes some integer, as in the model
+            recording.inputs[i] = op.body(NumpyKernel(), recording.inputs[i], **op.complete(attributes))
+        for name in {quant[0] for quant in quants} - present:  # Quants that the file does not have are left out
+            recording.integers.pop(name, None)
     refuse_if(
         wrong,
         f"verify: the file takes integers for {listing(wrong)}, and the model quantizes no input as it comes in there. "
@@ -409,18 +413,6 @@ def _choose_inputs(
     recording.inputs = [recording.inputs[i] for i in chosen]
     recording.input_names = tuple(in_file)
     return [tensors[i] for i in chosen]
-
-
-def _quantize_input(
-    recording: Recording, index: int, quants: Sequence[_Quant], present: Collection[str | None]
-) -> None:
-    """Record an input as the integers that its Quants make of it; Quants that the file does not have are left out."""
-    _, op, attributes = quants[0]  # the file has one scale for all that read it, else its input is float
-    with np.errstate(all="ignore"):  # NaN becomes some integer, as in the model
-        recording.inputs[index] = op.body(NumpyKernel(), recording.inputs[index], **op.complete(attributes))
-    for name, _, _ in quants:
-        if name not in present:
-            recording.integers.pop(name, None)
 
 
 def _quants_behind(source: ir.Value, observed: _Observed) -> list[_Quant]:

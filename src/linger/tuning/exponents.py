@@ -71,7 +71,9 @@ def choose_exponents(model: nn.Module, reference: nn.Module, data: object, *, ma
         bounded = (step for step, _ in zip(range(max_trials), search.trials(), strict=False))
         for _ in progress(bounded, _WHERE, total=max_trials):
             pass
-        search.finish()
+        search.error = search.measure(
+            model
+        )  # one more pass, so that every buffer belongs to the scales that were chosen
     moved = {key: one.scale for key, one in search.ranges.items() if one.scale != scales[key]}
     changes = tuple(Change(key, "scale", scales[key], scale) for key, scale in moved.items())
     return Remedy(_WHERE, error_db(before), error_db(search.error), changes, trials=search.count)
@@ -83,9 +85,9 @@ class _Search:
     def __init__(self, model: nn.Module, reference: nn.Module, batches: Sequence[Batch]) -> None:
         self.count = 0
         self._model, self._batches = model, batches
-        self._all = OutputError(reference, batches)
+        self.measure = OutputError(reference, batches)
         self._few = OutputError(reference, batches[: len(batches) // _SCREENED or 1]) if len(batches) > 1 else None
-        self.error = self._all(model)
+        self.error = self.measure(model)
         self.error_of_few = 0.0 if self._few is None else self._few(model)
         self.ranges = {key: one for key, one in ranges_of(model).items() if one.scale > 0}
         self._without_effect: set[str] = set()
@@ -119,7 +121,7 @@ class _Search:
         self.count += 1
         one.choose(scale)
         few = self.error_of_few if self._few is None else self._few(self._model)
-        error = self._all(self._model) if few < self.error_of_few or self._few is None else math.inf
+        error = self.measure(self._model) if few < self.error_of_few or self._few is None else math.inf
         if error < self.error * (1 - _LEAST_GAIN):
             self.error, self.error_of_few = error, few
         else:
@@ -127,10 +129,6 @@ class _Search:
             if error == self.error or (self._few is not None and few == self.error_of_few):
                 self._without_effect.add(key)
         yield
-
-    def finish(self) -> None:
-        """One more pass, so that every buffer belongs to the scales that were chosen."""
-        self.error = self._all(self._model)
 
 
 _FACTORS = (1.0, 2.0, 0.5, 4.0, 8.0)

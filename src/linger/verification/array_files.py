@@ -49,7 +49,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class TextArray:
+class _TextArray:
     """The numbers of a text file, and how they are written.
 
     Attributes:
@@ -148,7 +148,7 @@ def natural_order(path: Path) -> list[int | str]:
     return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
-def read_text(path: Path) -> TextArray:
+def read_text(path: Path) -> _TextArray:
     """The numbers of a text file: one per line, or separated by spaces or commas; `# 1x8x4x4` first gives the shape.
 
     Raises:
@@ -173,7 +173,7 @@ def read_text(path: Path) -> TextArray:
             f"there are {flat.size}."
         )
     array = flat if shape is None else flat.reshape(shape)
-    return TextArray(array, shape is not None, None if flat.dtype.kind == "i" else _decimals(words))
+    return _TextArray(array, shape is not None, None if flat.dtype.kind == "i" else _decimals(words))
 
 
 def _header(lines: list[str]) -> tuple[tuple[int, ...] | None, list[tuple[int, str]]]:

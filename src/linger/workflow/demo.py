@@ -26,7 +26,7 @@ FILE, CERTIFICATE, PAGE = "digits.onnx", "digits.certificate.json", "report.html
 INPUT, OUTPUT = "image", "scores"
 
 
-class Residual(nn.Module):
+class _Residual(nn.Module):
     """relu(x + bn(conv(relu(bn(conv(x))))))."""
 
     def __init__(self, channels: int) -> None:
@@ -53,11 +53,11 @@ class DigitsNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(1, channels, 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(channels)
-        self.block1 = Residual(channels)
+        self.block1 = _Residual(channels)
         self.pool = nn.MaxPool2d(2)
         self.widen = nn.Conv2d(channels, 2 * channels, 3, padding=1, bias=False)
         self.bn_wide = nn.BatchNorm2d(2 * channels)
-        self.block2 = Residual(2 * channels)
+        self.block2 = _Residual(2 * channels)
         self.gap = nn.AdaptiveAvgPool2d(1)
         self.drop = nn.Dropout(0.2)
         self.fc = nn.Linear(2 * channels, 10)

@@ -209,7 +209,7 @@ _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMul
 _STANDARD = ("", "ai.onnx")
 
 
-class Origin(NamedTuple):
+class _Origin(NamedTuple):
     """The simulated op that a node or a tensor of a file belongs to, read from its name, and which call of it, from 0."""
 
     name: str
@@ -218,11 +218,11 @@ class Origin(NamedTuple):
     call: int
 
 
-def origin_of(name: str) -> Origin | None:
+def origin_of(name: str) -> _Origin | None:
     """The op in a name that linger gave; None for other names.
 
     >>> origin_of("block.conv.Conv2dInt_1/QLinearConv_0")
-    Origin(name='block.conv.Conv2dInt_1', path='block.conv', op='Conv2dInt', call=1)
+    _Origin(name='block.conv.Conv2dInt_1', path='block.conv', op='Conv2dInt', call=1)
     >>> origin_of("Flatten") is None
     True
     """
@@ -231,7 +231,7 @@ def origin_of(name: str) -> Origin | None:
     op, _, number = last.rpartition("_")
     if not op or not number.isdecimal():
         op, number = last, "0"
-    return Origin(stem, path, op, int(number)) if is_known(op) or op in NEWER_OPS else None
+    return _Origin(stem, path, op, int(number)) if is_known(op) or op in NEWER_OPS else None
 
 
 @dataclass
@@ -369,7 +369,7 @@ def path_of_node(node: ir.Node) -> str:
     return path if re.fullmatch(rf"{re.escape(node.op_type)}(_\d+)?", last) else ""
 
 
-def origin_of_node(node: ir.Node) -> Origin | None:
+def origin_of_node(node: ir.Node) -> _Origin | None:
     """The simulated op that a node belongs to, by its own name or that of what it makes."""
     made = [stands_for(value.name) for value in node.outputs if value.name and "/" in value.name]
     names = [name for name in (node.name or "", *made) if is_quantizing(node) or "/" in name]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib
-import platform
 import re
 import shutil
 import sys
@@ -170,11 +169,6 @@ def cpu_features() -> list[str]:
         return []
     words = set(re.findall(r"\w+", "\n".join(re.findall(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE))))
     return [name for name in _FEATURES if name in words]
-
-
-def cpu_name() -> str:
-    """The CPU's architecture."""
-    return platform.machine()
 
 
 def tools() -> list[Tool]:

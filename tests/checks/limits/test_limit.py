@@ -11,8 +11,7 @@ from linger.checks.limits.limit import Site, aligned, one_of
 from linger.checks.limits.target_findings import LIMITS, TARGET_RULES, tables_of
 from linger.dialect import ops
 from linger.graph.core.check_rules import GENERAL_RULES, CheckRule
-from linger.targets import TARGETS
-from tests.support.chip import model_of
+from tests.support.chip import TARGETS, model_of
 
 VENUS = TARGETS["venus"]
 

@@ -21,9 +21,9 @@ from linger.checks.memory_use import (
 )
 from linger.errors import UsageError
 from linger.graph import save
-from linger.graph.lowering.bodies import known_tensors
 from linger.targets import TARGETS, read_target
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
+from tests.support.lowering import known_tensors
 
 DEPTHWISE = node("Conv2dInt", "q, w", **WIDTHS | WINDOW | {"group": 32}).replace("y =", "c =", 1)
 FLOAT_ENDS = f"""[q] q = thinker.Quant<data_bits=8, scale_x=16.0>(x) [c] {DEPTHWISE}

@@ -3,8 +3,7 @@
 import pytest
 
 from linger.checks import target_findings
-from linger.targets import TARGETS
-from tests.support.chip import findings, model_of, node, only_finding
+from tests.support.chip import TARGETS, findings, model_of, node, only_finding
 from tests.support.onnx_text import parse
 
 SUM = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}

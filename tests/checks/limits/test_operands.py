@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from linger.checks import target_findings
-from linger.targets import TARGETS
-from tests.support.chip import WIDTHS, WINDOW, findings, model_of, node, only_finding
+from tests.support.chip import TARGETS, WIDTHS, WINDOW, findings, model_of, node, only_finding
 
 THREE = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}
 SAME = "int8[1,4,6,6] x, int8[1,4,6,6] z"

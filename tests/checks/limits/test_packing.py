@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from linger.checks import target_findings
-from linger.targets import TARGETS
-from tests.support.chip import findings, model_of, node, only_finding
+from tests.support.chip import TARGETS, findings, model_of, node, only_finding
 
 
 @pytest.mark.parametrize("domain", ["", "thinker."])

@@ -4,8 +4,7 @@ import pytest
 
 from linger.checks import target_findings
 from linger.graph import load
-from linger.targets import TARGETS
-from tests.support.chip import model_of
+from tests.support.chip import TARGETS, model_of
 from tests.support.golden import NETS, entries, model_path
 from tests.support.onnx_text import content
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from linger.checks import target_findings
-from linger.targets import TARGETS
-from tests.support.chip import WIDTHS, WINDOW, findings, model_of, node, only_finding
+from tests.support.chip import TARGETS, WIDTHS, WINDOW, findings, model_of, node, only_finding
 
 RELU = 'y = thinker.Relu<platform="venus">(x)'
 

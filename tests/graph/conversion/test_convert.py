@@ -13,8 +13,8 @@ import linger
 from linger import Session, convert_dialect
 from linger.dialect import find_op
 from linger.errors import GraphError, UnsupportedError, UsageError
-from linger.graph.lowering.bodies import attach_functions, expand_dialect
 from linger.runtime.reference import Reference
+from tests.support.lowering import attach_functions, expand_dialect
 from tests.support.newer_text import VENUS, by_numpy, computed, described, parse, types
 from tests.support.onnx_text import content
 

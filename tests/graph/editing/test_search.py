@@ -2,10 +2,8 @@
 
 import pytest
 
-from linger.errors import UsageError
-from linger.graph import find
-from linger.graph.core.nodes import inner_graphs
-from linger.graph.editing.search import Scopes
+from linger.errors import GraphError, UsageError
+from linger.graph import extract, find, insert, remove
 from tests.support.onnx_text import BRANCH, parse
 
 MODEL = """
@@ -53,63 +51,60 @@ def test_branches_are_searched_unless_told_otherwise():
     assert find(model, "Neg", subgraphs=False) == []
 
 
-def test_scopes_know_what_a_branch_may_use():
-    model = parse(BRANCH)
-    scopes = Scopes.of(model)
-    then_branch, else_branch = inner_graphs(model.graph[2])
-    a, k = scopes.tensors(["a", "k"])
-    assert scopes.sees(then_branch, a)
-    assert scopes.sees(then_branch, k)
-    assert not scopes.sees(else_branch, k)
-    assert not scopes.sees(model.graph, k)
+def test_a_branch_may_use_what_is_around_it_and_nothing_of_the_other_branch():
+    text = parse(BRANCH)
+    changes = insert(text, "k", lambda g, value: g.Add(value, "a"))
+    assert len(changes) == 1
+    for tensor in ("q", "a"):
+        with pytest.raises(GraphError, match="the tensor 'k' belongs to another sub-graph and cannot be used here"):
+            insert(parse(BRANCH), tensor, lambda g, value: g.Add(value, "k"))
 
 
 def test_all_unknown_tensors_are_named_with_what_may_be_meant():
-    scopes = Scopes.of(parse("encoder_out = Relu(x) y = Abs(encoder_out)"))
+    model = parse("encoder_out = Relu(x) y = Abs(encoder_out)")
     message = (
         r"encoder_ou: there is no tensor.*Is encoder_out meant\?.*zz: there is no tensor.*Known are encoder_out, x, y"
     )
     with pytest.raises(UsageError, match=message):
-        scopes.tensors(["encoder_ou", "y", "zz"])
+        extract(model, ["encoder_ou", "y", "zz"], ["y"])
 
 
 def test_a_name_in_two_branches_is_ambiguous_but_the_tensor_is_not():
     model = parse(BRANCH.replace("q = Neg(a)", "k = Abs(a) q = Neg(k)"))
-    scopes = Scopes.of(model)
     with pytest.raises(UsageError, match="k: there are 2 tensors of this name"):
-        scopes.tensor("k")
+        insert(model, "k", lambda g, value: g.Exp(value))
     first = find(model, "Neg")[0].outputs[0]
-    assert scopes.tensor(first) is first
+    insert(model, first, lambda g, value: g.Exp(value))
+    assert [user.op_type for user in first.consumers()] == ["Exp"]
 
 
 def test_all_unknown_and_repeated_nodes_are_named():
-    scopes = Scopes.of(parse("[same] a = Relu(x) [same] b = Relu(a) [other] y = Relu(b)"))
+    model = parse("[same] a = Relu(x) [same] b = Relu(a) [other] y = Relu(b)")
     with pytest.raises(UsageError, match=r"same: there are 2 nodes.*othr: there is no node.*Is other meant"):
-        scopes.some_nodes(["same", "othr", "other"])
+        remove(model, ["same", "othr", "other"])
 
 
 def test_a_node_of_another_model_is_refused():
-    scopes = Scopes.of(parse("y = Relu(x)"))
     stranger = parse("[far] y = Relu(x)").graph[0]
     with pytest.raises(UsageError, match=r"far \(Relu\) is no node of this model"):
-        scopes.some_nodes(stranger)
+        remove(parse("y = Relu(x)"), stranger)
 
 
 def test_a_tensor_of_another_model_is_refused():
-    scopes = Scopes.of(parse("y = Relu(x)"))
     with pytest.raises(UsageError, match=r"x is no tensor of this model"):
-        scopes.tensor(parse("y = Relu(x)").graph.inputs[0])
+        insert(parse("y = Relu(x)"), parse("y = Relu(x)").graph.inputs[0], lambda g, value: g.Exp(value))
 
 
 def test_a_thing_without_a_name_can_be_given_but_not_named():
-    model = parse("y = Relu(x)")
+    model = parse("a = Relu(x) y = Abs(a)")
     node = model.graph[0]
     node.name = None
-    assert Scopes.of(model).some_nodes(node) == [node]
     with pytest.raises(UsageError, match="there is no node of this name"):
-        Scopes.of(model).some_nodes("")
+        remove(model, "")
+    assert len(remove(model, node)) == 1
 
 
 def test_nodes_come_once():
-    model = parse("[only] y = Relu(x)")
-    assert Scopes.of(model).some_nodes(["only", model.graph[0]]) == [model.graph[0]]
+    model = parse("[only] a = Relu(x) y = Abs(a)")
+    assert len(remove(model, ["only", model.graph[0]])) == 1
+    assert [node.op_type for node in model.graph] == ["Abs"]

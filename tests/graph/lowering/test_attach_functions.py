@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from linger.graph.lowering.bodies import attach_functions
+from tests.support.lowering import attach_functions
 from tests.support.samples import check
 
 TEXT = """<ir_version: 6, opset_import: ["": 11, "thinker": 1]>

@@ -8,10 +8,10 @@ import pytest
 
 from linger.dialect import ops
 from linger.graph.lowering import byte_layers as byte_forms
-from linger.graph.lowering.bodies import expand_dialect
 from linger.graph.lowering.byte_layers import write_byte_layers
 from linger.runtime.reference import Reference
 from linger.runtime.session import LEVELS
+from tests.support.lowering import expand_dialect
 from tests.support.samples import arrays, run_numpy, single_node_model
 from tests.support.saturating import pair_sums
 

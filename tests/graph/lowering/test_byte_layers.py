@@ -6,9 +6,9 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.graph.lowering.bodies import expand_dialect
 from linger.graph.lowering.byte_layers import write_byte_layers
 from tests.support.kernels import optimized
+from tests.support.lowering import expand_dialect
 
 BITS = "data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8"
 GEOMETRY = "dilations: ints = [1, 1], group: int = 1, kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1], strides: ints = [1, 1]"

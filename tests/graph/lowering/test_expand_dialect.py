@@ -4,8 +4,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.lowering.bodies import expand_dialect
 from tests.graph.lowering.test_attach_functions import TEXT
+from tests.support.lowering import expand_dialect
 from tests.support.samples import arrays, single_node_model
 
 from linger.dialect import find_op  # isort: skip

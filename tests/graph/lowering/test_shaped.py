@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from linger.graph.lowering.bodies import known_tensors
+from tests.support.lowering import known_tensors
 from tests.support.onnx_text import parse
 from tests.support.samples import arrays, every_op, run_numpy, single_node_model, title
 

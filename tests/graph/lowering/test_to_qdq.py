@@ -10,11 +10,11 @@ import pytest
 import linger
 from linger.dialect import find_op
 from linger.graph import load
-from linger.graph.lowering.bodies import expand_dialect
 from linger.graph.lowering.to_qdq import to_qdq
 from linger.runtime.reference import Reference
 from tests.graph.lowering.test_attach_functions import TEXT
 from tests.support.kernels import kernels
+from tests.support.lowering import expand_dialect
 from tests.support.qdq import LEVELS, LITERAL, MODES, STYLES, finished, session, written
 from tests.support.samples import single_node_model
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 import linger
-from linger.graph.passes.dequants import cancel_dq_q
 from tests.support.onnx_text import parse, printed
 from tests.support.other_tools import BYTES, EVERY
-from tests.support.passes import applied, body_of, computed
+from tests.support.passes import applied, body_of, cancel_dq_q, computed
 
 KINDS = pytest.mark.parametrize("kind", EVERY)
 SCALES = ("0.3", "1.7e-5", "3.1e20", "1e-30", "0.0078125")

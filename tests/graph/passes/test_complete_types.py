@@ -6,9 +6,8 @@ import pytest
 
 from linger.errors import GraphError
 from linger.graph.core.tensor_types import type_of
-from linger.graph.passes.declared_types import complete_types
 from tests.support.onnx_text import checked, content, parse
-from tests.support.passes import applied, parsed
+from tests.support.passes import applied, complete_types, parsed
 
 
 def types(model):

@@ -3,8 +3,8 @@
 import onnx
 import onnx_ir as ir
 
-from linger.graph.passes.declared_types import correct_types
 from tests.support.dialect_text import quantizing
+from tests.support.passes import correct_types
 
 
 def test_what_is_declared_wrongly_is_corrected_and_what_is_not_declared_stays():

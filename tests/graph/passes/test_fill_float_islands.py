@@ -5,11 +5,10 @@ import pytest
 
 import linger
 from linger.graph import fill_float_islands
-from linger.graph.passes.well_formed import remove_identity
 from linger.runtime.reference import Reference
 from tests.support.onnx_text import parse, printed
 from tests.support.other_tools import EVERY, between
-from tests.support.passes import applied, body_of
+from tests.support.passes import applied, body_of, remove_identity
 
 IMAGE = {"shape": "[1,4,8,8]", "out": "[a,b,c,d]"}
 ISLANDS = {

@@ -7,9 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.passes.well_formed import fix_versions
 from tests.support.onnx_text import parse
-from tests.support.passes import applied, computed, parsed
+from tests.support.passes import applied, computed, fix_versions, parsed
 
 X = np.float32([-1, 2, 3])
 

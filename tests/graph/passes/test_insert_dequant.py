@@ -4,8 +4,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.passes.dequants import insert_dequant
 from tests.support.dialect_text import lines, quantizing, short
+from tests.support.passes import insert_dequant
 
 
 def inserted(body, policy="declared", **arguments):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.passes.constants import merge_duplicates
 from tests.support.onnx_text import parse, printed
-from tests.support.passes import applied, parsed
+from tests.support.passes import applied, merge_duplicates, parsed
 
 X = np.float32([-1, 2, 3])
 

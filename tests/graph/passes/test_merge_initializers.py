@@ -3,9 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.passes.constants import merge_initializers
 from tests.support.onnx_text import parse, printed
-from tests.support.passes import applied
+from tests.support.passes import applied, merge_initializers
 
 X = np.float32([-1, 2, 3])
 

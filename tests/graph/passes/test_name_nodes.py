@@ -4,9 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.graph.passes.well_formed import name_nodes
 from tests.support.onnx_text import parse, printed
-from tests.support.passes import applied, body_of, computed, parsed
+from tests.support.passes import applied, body_of, computed, name_nodes, parsed
 
 X = np.float32([-1, 2, 3])
 

@@ -9,13 +9,14 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.checks.repair_rules import RULES, choose_rules
+from linger.checks import repair_rules
 from linger.graph import fill_float_islands
-from linger.graph.passes.well_formed import sort_nodes
 from tests.support.kernels import LEVELS, kernels
 from tests.support.onnx_text import checked
 from tests.support.other_tools import RandomFile
-from tests.support.passes import applied, computed
+from tests.support.passes import applied, computed, sort_nodes
+
+RULES, choose_rules = repair_rules.RULES, repair_rules.choose_rules
 
 SHAPE = (1, 3, 16, 16)
 NET = """c = Conv<pads = [1, 1, 1, 1]>(x, w1, b1)  r = Relu(c)  p = MaxPool<kernel_shape = [4, 4], strides = [4, 4]>(r)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linger.graph.passes.constants import own_parameters
 from tests.support.chip_forms import EXACT, graph_of, kept, left_alone, node, numbers
+from tests.support.passes import own_parameters
 
 LINEAR = {"inputs": "int8[2,4] x", "outputs": "y, z"}
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from linger.graph.passes.well_formed import remove_dead_code
 from tests.support.onnx_text import parse, printed
-from tests.support.passes import applied, body_of, parsed
+from tests.support.passes import applied, body_of, parsed, remove_dead_code
 
 X = np.float32([-1, 2, 3])
 

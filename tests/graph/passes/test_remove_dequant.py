@@ -2,8 +2,8 @@
 
 import pytest
 
-from linger.graph.passes.dequants import remove_dequant
 from tests.support.dialect_text import lines, quantizing
+from tests.support.passes import remove_dequant
 
 
 def removed(body, **arguments):

@@ -5,9 +5,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from linger.graph.passes.well_formed import remove_identity
 from tests.support.onnx_text import checked, parse, printed
-from tests.support.passes import applied, body_of, parsed
+from tests.support.passes import applied, body_of, parsed, remove_identity
 
 X = np.float32([-1, 2, 3])
 YES, NO = np.array(True), np.array(False)

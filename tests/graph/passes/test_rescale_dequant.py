@@ -1,7 +1,7 @@
 """Dequants get the scale of their tensor."""
 
-from linger.graph.passes.dequants import rescale_dequant
 from tests.support.dialect_text import lines, quantizing
+from tests.support.passes import rescale_dequant
 
 
 def rescaled(body, **arguments):

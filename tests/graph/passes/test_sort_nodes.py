@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.passes.well_formed import sort_nodes
 from tests.support.onnx_text import parse, printed, run
-from tests.support.passes import applied, body_of, parsed
+from tests.support.passes import applied, body_of, parsed, sort_nodes
 
 X = np.float32([-1, 2, 3])
 

@@ -3,9 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.passes.dequants import split_shared_zero_points
 from tests.support.onnx_text import parse, printed
-from tests.support.passes import applied, body_of
+from tests.support.passes import applied, body_of, split_shared_zero_points
 
 X = np.linspace(-60, 60, 1001, dtype=np.float32)
 SHARED = """

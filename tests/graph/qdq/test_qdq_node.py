@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.checks.repair_rules import RULES
-from linger.graph.passes.well_formed import sort_nodes
+from linger.checks import repair_rules
 from linger.graph.qdq.qdq_node import (
     DATA_INPUTS,
     ByteFusing,
@@ -24,7 +23,9 @@ from linger.graph.qdq.qdq_node import (
 from tests.support.kernels import LEVELS, kernels
 from tests.support.onnx_text import parse
 from tests.support.other_tools import EVERY, RandomLayers, between
-from tests.support.passes import computed
+from tests.support.passes import computed, sort_nodes
+
+RULES = repair_rules.RULES
 
 
 def node_of(text, extra="", opset=23, inputs="float[n] x"):

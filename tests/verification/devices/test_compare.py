@@ -11,7 +11,7 @@ import pytest
 import linger
 from linger import compare as compare_tensors
 from linger.errors import GraphError, UsageError
-from linger.graph.lowering.bodies import attach_functions, expand_dialect
+from tests.support.lowering import attach_functions, expand_dialect
 from tests.support.onnx_text import BRANCH, content, parse
 from tests.support.small_dialect import X, model
 

@@ -7,8 +7,8 @@ import pytest
 
 from linger import Recording
 from linger.errors import GraphError, UsageError
-from linger.graph.lowering.bodies import attach_functions
 from linger.verification.proof.comparison import RecordingComparison, Way
+from tests.support.lowering import attach_functions
 from tests.support.recorded import TEXT, Q, R, X, Y
 
 

@@ -9,7 +9,7 @@ from linger import Recording, verify
 from linger.errors import GraphError
 from linger.graph import load, save
 from linger.graph.core.nodes import all_nodes
-from linger.graph.lowering.bodies import attach_functions
+from tests.support.lowering import attach_functions
 
 ADD = "thinker.iqAdd<scale_x = 16.0, scale_y = 16.0, scale_o = 8.0>"
 QUANT = "q = thinker.Quant<data_bits = 8, scale_x = 16.0>(x)"

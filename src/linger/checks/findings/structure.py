@@ -20,8 +20,16 @@ from linger.errors import listing
 from linger.graph.core import check_rules as rules
 from linger.graph.core.check_rules import CheckRule
 from linger.graph.core.dialects import is_quantizing, is_quantizing_domain
-from linger.graph.core.nodes import NOTE, Finding, all_nodes, defined_in, inner_graphs, is_dialect, named_graphs
-from linger.graph.core.rewiring import is_used
+from linger.graph.core.nodes import (
+    NOTE,
+    Finding,
+    all_nodes,
+    defined_in,
+    inner_graphs,
+    is_dialect,
+    is_used,
+    named_graphs,
+)
 
 
 @dataclass(frozen=True)

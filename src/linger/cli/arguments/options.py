@@ -227,17 +227,14 @@ def require_code(text: str, what: str = "model", how: str = HOW) -> None:
         raise UsageError(f"{text}: this names no {what}. {how}.")
     if named[0].endswith(".py"):
         require_file(Path(named[0]))
-    elif not _is_package(named[0].partition(".")[0]):
-        raise UsageError(f"{named[0]}: there is no such module here. {how}.")
-
-
-def _is_package(name: str) -> bool:
-    """Whether Python finds a package or module, also in the current folder; nothing is imported."""
-    try:
-        here = importlib.machinery.PathFinder.find_spec(name, [""])
-        return here is not None or importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # no name at all, or a module without a spec, which is there
-        return name.isidentifier()
+    else:
+        package = named[0].partition(".")[0]
+        try:  # whether Python finds it, also in the current folder; nothing is imported
+            here = importlib.machinery.PathFinder.find_spec(package, [""])
+            is_there = here is not None or importlib.util.find_spec(package) is not None
+        except (ImportError, ValueError):  # no name at all, or a module without a spec, which is there
+            is_there = package.isidentifier()
+        refuse_if(not is_there, f"{named[0]}: there is no such module here. {how}.")
 
 
 def require_data(text: str) -> None:

@@ -402,3 +402,8 @@ class Changes:
 
     def __iter__(self) -> Iterator[_Change]:
         return iter(self.entries)
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether a node reads a tensor or a graph returns it."""
+    return bool(value.uses()) or value.is_graph_output()

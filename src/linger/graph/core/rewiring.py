@@ -17,6 +17,7 @@ from linger.graph.core.nodes import (
     inner_graphs,
     inputs_within,
     is_dialect,
+    is_used,
     makers,
     nodes_within,
 )
@@ -81,11 +82,6 @@ def with_makers(known: set[ir.Node], more: Iterable[ir.Node]) -> set[ir.Node]:
         waiting += makers(node.inputs)
         waiting += [maker for graph in inner_graphs(node) for maker in makers(graph.outputs)]
     return needed
-
-
-def is_used(value: ir.Value) -> bool:
-    """Whether a node reads a tensor or a graph returns it."""
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def release_inputs(node: ir.Node) -> None:

@@ -13,8 +13,17 @@ from typing import Any
 import onnx_ir as ir
 
 from linger.errors import GraphError, UsageError, listing
-from linger.graph.core.nodes import Changes, Names, defined_in, describe, inner_graphs, inputs_within, nodes_within
-from linger.graph.core.rewiring import can_be_output, drop_unused, is_used, redirect, remove_nodes, replace_outputs
+from linger.graph.core.nodes import (
+    Changes,
+    Names,
+    defined_in,
+    describe,
+    inner_graphs,
+    inputs_within,
+    is_used,
+    nodes_within,
+)
+from linger.graph.core.rewiring import can_be_output, drop_unused, redirect, remove_nodes, replace_outputs
 from linger.graph.editing.models import Build, GraphBuilder, results_of
 from linger.graph.editing.search import Match, NodeLike, Scopes, TensorLike, matches
 

@@ -18,8 +18,16 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.graph.core.dialects import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE, SAFE_WEIGHT
-from linger.graph.core.nodes import all_nodes, attributes_of, describe, is_dialect, op_of, opset_of, tensor_names
-from linger.graph.core.rewiring import is_used
+from linger.graph.core.nodes import (
+    all_nodes,
+    attributes_of,
+    describe,
+    is_dialect,
+    is_used,
+    op_of,
+    opset_of,
+    tensor_names,
+)
 from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form, constant_value
 from linger.numeric.fixed import is_power_of_two
 from linger.numeric.numpy_kernel import NumpyKernel

@@ -19,8 +19,18 @@ from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN, ops
 from linger.graph.core.dialects import DEQUANT, QUANT_MODE
-from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, describe, is_dialect, op_of, tensor_names
-from linger.graph.core.rewiring import drop_unused, is_used, remove_nodes
+from linger.graph.core.nodes import (
+    Changes,
+    Names,
+    all_nodes,
+    attributes_of,
+    describe,
+    is_dialect,
+    is_used,
+    op_of,
+    tensor_names,
+)
+from linger.graph.core.rewiring import drop_unused, remove_nodes
 from linger.graph.core.tensor_types import INTEGERS, integer_bits
 from linger.graph.core.window_chains import Windows, equal_chain
 from linger.graph.lowering.bodies import Shape, dialect_nodes, known_tensors, shape_of

@@ -26,10 +26,11 @@ from linger.graph.core.nodes import (
     defined_in,
     describe,
     is_dialect,
+    is_used,
     op_of,
     tensor_names,
 )
-from linger.graph.core.rewiring import ValueReplacer, is_used
+from linger.graph.core.rewiring import ValueReplacer
 from linger.graph.formats.propagation import Formats, OutputPolicy, propagate
 from linger.graph.formats.tensor_formats import Flow, Propagation, Use, home_of
 from linger.graph.qdq.qdq_node import (

@@ -15,8 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import GraphError, listing, printable
-from linger.graph.core.nodes import inner_graphs, inputs_within, opset_of, tensor_names
-from linger.graph.core.rewiring import is_used
+from linger.graph.core.nodes import inner_graphs, inputs_within, is_used, opset_of, tensor_names
 from linger.graph.core.tensor_types import constant_tensor
 from linger.graph.files.model_io import copied
 from linger.graph.formats.propagation import propagate
@@ -29,10 +28,9 @@ from linger.graph.lowering.bodies import (
     known_tensors,
     shape_of,
 )
-from linger.graph.lowering.inline_functions import inline_functions
 from linger.graph.passes.constants import fix_shapes, fixed_sizes
 from linger.graph.passes.time_axes import Shapes, is_recurrent
-from linger.graph.passes.well_formed import remove_dead_code
+from linger.graph.passes.well_formed import inline_functions, remove_dead_code
 
 _IR_VERSION = 8
 

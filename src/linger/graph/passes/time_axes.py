@@ -22,7 +22,7 @@ _FIRST_SPATIAL = 2
 
 
 @dataclass(frozen=True)
-class Operand:
+class _Operand:
     """One input of a node, and what the rules for axes ask about it."""
 
     node: ir.Node
@@ -53,7 +53,7 @@ class Operand:
         return default if found is None else found.value
 
 
-Rule = Callable[[Operand, int], "int | None"]
+Rule = Callable[[_Operand, int], "int | None"]
 """From an input and one of its axes to the axis of the output whose places are those of that axis; None: they are mixed."""
 
 
@@ -77,21 +77,21 @@ def reshaped_axis(before: tuple[int, ...], after: tuple[int, ...], axis: int) ->
     return found[0] if len(found) == 1 else None
 
 
-def _pointwise(operand: Operand, axis: int) -> int | None:
+def _pointwise(operand: _Operand, axis: int) -> int | None:
     """Operands meet at their last axes; an operand without the time axis, or of one place there, serves every step."""
     return axis + len(operand.result) - operand.rank
 
 
-def _first_only(rule: Rule, operand: Operand, axis: int) -> int | None:
+def _first_only(rule: Rule, operand: _Operand, axis: int) -> int | None:
     return rule(operand, axis) if operand.index == 0 else None
 
 
-def _all_but(mixed: int, operand: Operand, axis: int) -> int | None:
+def _all_but(mixed: int, operand: _Operand, axis: int) -> int | None:
     """An op that mixes one axis, counted from the front or from the back, and leaves the others as they are."""
     return None if axis == mixed % operand.rank else axis
 
 
-def _along(name: str, default: int, operand: Operand, axis: int) -> int | None:
+def _along(name: str, default: int, operand: _Operand, axis: int) -> int | None:
     """An op along the axis that an attribute names, which may vanish."""
     mixed = int(operand.setting(name, default)) % operand.rank
     if axis == mixed:
@@ -99,33 +99,33 @@ def _along(name: str, default: int, operand: Operand, axis: int) -> int | None:
     return axis - (len(operand.result) < operand.rank and mixed < axis)
 
 
-def _normalized(operand: Operand, axis: int) -> int | None:
+def _normalized(operand: _Operand, axis: int) -> int | None:
     """LayerNormInt mixes the last axes, as many as the numbers of its weight fill."""
     return axis if math.prod(operand.shape()[axis + 1 :]) % math.prod(operand.shape(1)) == 0 else None
 
 
-def _over_last(operand: Operand, axis: int) -> int | None:
+def _over_last(operand: _Operand, axis: int) -> int | None:
     """Softmax of the standard: before opset 13 it mixes all axes from the named one on, so only the last one is trusted."""
     named = operand.setting("axis")
     first = 1 if named is None else int(named) % operand.rank
     return axis if axis < first else None
 
 
-def _left_matrix(operand: Operand, axis: int) -> int | None:
+def _left_matrix(operand: _Operand, axis: int) -> int | None:
     """Rows of the left matrix stay rows of the product."""
     return axis if axis == operand.rank - 2 and len(operand.result) == operand.rank else None
 
 
-def _steps(operand: Operand, axis: int) -> int | None:
+def _steps(operand: _Operand, axis: int) -> int | None:
     return axis if axis == int(bool(operand.setting("batch_first"))) else None
 
 
-def _transposed(operand: Operand, axis: int) -> int | None:
+def _transposed(operand: _Operand, axis: int) -> int | None:
     order = list(operand.setting("perm", range(operand.rank)[::-1]))
     return order.index(axis)
 
 
-def _with_axes(operand: Operand, axis: int) -> int | None:
+def _with_axes(operand: _Operand, axis: int) -> int | None:
     """Unsqueeze: the axes of the output that are not new, in order."""
     rank = len(operand.result)
     new = {n % rank for n in whole_numbers(operand.node, "axes", 1) or ()}
@@ -133,7 +133,7 @@ def _with_axes(operand: Operand, axis: int) -> int | None:
     return kept[axis] if len(kept) == operand.rank else None
 
 
-def _without_axes(operand: Operand, axis: int) -> int | None:
+def _without_axes(operand: _Operand, axis: int) -> int | None:
     """Squeeze: an axis that stays moves to the front by those that go before it."""
     named = whole_numbers(operand.node, "axes", 1)
     sizes = operand.shape()
@@ -141,11 +141,11 @@ def _without_axes(operand: Operand, axis: int) -> int | None:
     return None if axis in gone else axis - sum(i < axis for i in gone)
 
 
-def _reshaped(operand: Operand, axis: int) -> int | None:
+def _reshaped(operand: _Operand, axis: int) -> int | None:
     return reshaped_axis(operand.shape(), operand.result, axis)
 
 
-def _selected(operand: Operand, axis: int) -> int | None:
+def _selected(operand: _Operand, axis: int) -> int | None:
     """Gather of the standard: the axes of the indices stand where the axis was that they select from."""
     chosen = int(operand.setting("axis", 0)) % operand.rank
     if axis == chosen:
@@ -153,12 +153,12 @@ def _selected(operand: Operand, axis: int) -> int | None:
     return axis + (len(operand.result) - operand.rank if axis > chosen else 0)
 
 
-def _looked_up(operand: Operand, axis: int) -> int | None:
+def _looked_up(operand: _Operand, axis: int) -> int | None:
     """Gather of the dialect: a row of the table for each index."""
     return axis if operand.index == 1 else None
 
 
-def _same(_operand: Operand, axis: int) -> int | None:
+def _same(_operand: _Operand, axis: int) -> int | None:
     return axis
 
 
@@ -209,7 +209,7 @@ def carried_axis(node: ir.Node, index: int, axis: int, shapes: Shapes) -> int | 
         None where the node mixes the places of that axis, or where nothing is known about the op.
     """
     rule = find_rule(node)
-    return None if rule is None else rule(Operand(node, index, shapes), axis)
+    return None if rule is None else rule(_Operand(node, index, shapes), axis)
 
 
 def find_rule(node: ir.Node) -> Rule | None:

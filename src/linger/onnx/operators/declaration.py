@@ -203,7 +203,13 @@ def _check_arguments(declared: Declaration) -> TorchSignature | None:
     if fitting is None:
         raise _no_such_argument(declared, signatures)
     if not declared.domain and UNKNOWN not in fitting.kinds.values():
-        _check_standard(declared, fitting)
+        known = list(onnx.defs.get_schema(declared.name, "").attributes)
+        strange = [n for n in declared.arguments.attribute_sources(fitting) if n not in known]
+        refuse_if(
+            strange,
+            f"operator {declared.to}: ONNX's {declared.name} has no attribute {listing(strange)}, only "
+            f"{listing(known) or 'none'}. Say with attributes={{…}} what each is made of.",
+        )
     return fitting
 
 
@@ -213,17 +219,6 @@ def _no_such_argument(declared: Declaration, signatures: Sequence[TorchSignature
     unknown = [n for n in named if n not in somewhere] or named
     known = listing(f"{s.name}({', '.join(s.kinds)})" for s in signatures)
     return UsageError(f"operator {declared.to}: there is no argument {listing(unknown)}. The torch op is {known}.")
-
-
-def _check_standard(declared: Declaration, signature: TorchSignature) -> None:
-    """Refuse attributes that ONNX does not define for a standard op."""
-    known = list(onnx.defs.get_schema(declared.name, "").attributes)
-    strange = [n for n in declared.arguments.attribute_sources(signature) if n not in known]
-    refuse_if(
-        strange,
-        f"operator {declared.to}: ONNX's {declared.name} has no attribute {listing(strange)}, only "
-        f"{listing(known) or 'none'}. Say with attributes={{…}} what each is made of.",
-    )
 
 
 def _home(declared: Declaration, body: Body, signature: TorchSignature | None) -> str:

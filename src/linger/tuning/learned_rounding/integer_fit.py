@@ -222,8 +222,8 @@ def fit_integers(grid: Grid, learned: Moments, held: Moments) -> Fit:
     refits = [start, *(refit(xx, yx, start, damping) for damping in _DAMPINGS)]
     totals = [float(error(weight).sum()) for weight in refits]
     enough = totals[0] - _SHARE * (totals[0] - min(totals))
-    wanted = next(weight for weight, total in zip(refits, totals, strict=True) if total <= enough)
-    rounded = nearest_integers(xx, wanted, grid.bound)
+    target = next(weight for weight, total in zip(refits, totals, strict=True) if total <= enough)
+    rounded = nearest_integers(xx, target, grid.bound)
     candidates = [(grid.integers, grid.bias), *((q, bias_for(q)) for q in (grid.integers, rounded))]
     errors = torch.stack([held.error(q * grid.step, b) for q, b in candidates])
     best = errors.argmin(0)  # the first among equals: what was there

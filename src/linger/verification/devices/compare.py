@@ -60,7 +60,7 @@ class Side:
 
 
 @dataclass
-class Matches:
+class _Matches:
     """The pairs so far: for a tensor of a its partner in b, and how that was found.
 
     `outputs` are pairs of outputs of which one has another partner already: the float output of a Dequant in one file, and the
@@ -90,13 +90,13 @@ class Matches:
         return [name for name in self.b.values if name not in self.taken and name not in outputs]
 
 
-def match_tensors(a: Side, b: Side) -> Matches:
+def match_tensors(a: Side, b: Side) -> _Matches:
     """Pair the tensors of two files.
 
     Names decide first; names that are mere numbers, as exporters give them, only after the structure. Whatever has no partner
     then is paired as an output in the same position, by equal content, or by its position between paired tensors.
     """
-    found = Matches(a, b)
+    found = _Matches(a, b)
     for name in a.values:
         if name in b.values and not name.isdigit():
             found.pair(name, name, "name")
@@ -112,7 +112,7 @@ def match_tensors(a: Side, b: Side) -> Matches:
     return found
 
 
-def _pair_by_structure(found: Matches) -> None:
+def _pair_by_structure(found: _Matches) -> None:
     """Pair tensors that the same ops compute from the same inputs; attributes and weights may differ."""
     numbers: dict[Hashable, int] = {}
     anchors_b = {name_b: name_a for name_a, (name_b, _) in found.pairs.items()}
@@ -141,7 +141,7 @@ def _marks(model: ir.Model, anchors: Mapping[str, str], numbers: dict[Hashable, 
     return marks
 
 
-def _pair_outputs(found: Matches) -> None:
+def _pair_outputs(found: _Matches) -> None:
     names_a, names_b = ([v.name or "" for v in side.model.graph.outputs] for side in (found.a, found.b))
     if len(names_a) == len(names_b):
         for name_a, name_b in zip(names_a, names_b, strict=True):
@@ -153,7 +153,7 @@ def _pair_outputs(found: Matches) -> None:
                 found.pair(name_a, name_b, OUTPUT_POSITION)
 
 
-def _pair_by(found: Matches, how: str, key_a: Key, key_b: Key, *, is_strict: bool) -> None:
+def _pair_by(found: _Matches, how: str, key_a: Key, key_b: Key, *, is_strict: bool) -> None:
     """Pair tensors of the same key, in order; with `is_strict` only where both files have equally many."""
     in_a, in_b = _grouped(found.rest_a(), key_a), _grouped(found.rest_b(), key_b)
     for key, names in in_a.items():
@@ -193,7 +193,7 @@ def _last_anchors(names: Iterable[str], anchors: Mapping[str, str]) -> dict[str,
     return found
 
 
-class NameMatcher:
+class _NameMatcher:
     """Finds the tensors of a file by the names in dumps: first exactly, then more and more loosely."""
 
     def __init__(self, facts: Mapping[str, TensorFact]) -> None:
@@ -338,7 +338,7 @@ class _FilePair:
         self.a, self.b = a, b
         self._tolerance = tolerance
         self._inputs = _input_pairs(a, b)
-        self._matches: Matches | None = None
+        self._matches: _Matches | None = None
         self._rows: dict[tuple[str, str], TensorDifference] = {}
         self._batches = 0
 
@@ -439,7 +439,7 @@ def compare_with_dumps(
 class _DumpComparison:
     def __init__(self, runner: FileRunner, dumps: Dumps, tolerance: float) -> None:
         self._runner, self._dumps, self._tolerance = runner, dumps, tolerance
-        self._matcher = NameMatcher(runner.facts)
+        self._matcher = _NameMatcher(runner.facts)
         self._rows: dict[str, TensorDifference] = {}
         self._runs = 0
         self.problems = list(dumps.problems)

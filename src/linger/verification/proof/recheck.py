@@ -163,7 +163,9 @@ def _witness_problems(content: Mapping[str, Any], result: Verification) -> Itera
     now = [row.as_dict() for row in result.witnesses]
     not_asked = []
     for said in content.get("witnesses", []):
-        again = next((row for row in now if _is_same_witness(said, row)), None)
+        # the same description, made in the same way
+        same = (row for row in now if (row["description"], row["origin"]) == (said["description"], said["origin"]))
+        again = next(same, None)
         if again is None:
             not_asked.append(str(said["description"]))
             continue
@@ -172,11 +174,6 @@ def _witness_problems(content: Mapping[str, Any], result: Verification) -> Itera
             shown = [f"{key} {said[key]} instead of {again[key]}" for key in keys]
             yield f"the witness {said['description']} is not as it says: {', '.join(shown)}"
     result.not_asked = tuple(not_asked)
-
-
-def _is_same_witness(said: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a witness is the one that a certificate names: the same description, made in the same way."""
-    return bool(said["description"] == now["description"] and said["origin"] == now["origin"])
 
 
 def _changed_inputs(said: list[dict[str, str]], batches: list[Feeds]) -> Iterator[str]:

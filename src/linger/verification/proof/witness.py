@@ -105,7 +105,9 @@ class Join:
         if not are_alike or place is None or place[1] not in (1, len(parts)):
             # they make no tensor of the batch: the comparison reports the type and the shape of one of them
             return next(part for part in parts if (part.shape, part.dtype) != (whole.shape, whole.dtype))
-        return _common(parts, whole) if place[1] == 1 else self._in_order(name, parts, place[0])
+        if place[1] == 1:  # it depends on no sample: the first that is another one than the file's, if any
+            return next((part for part in parts if not np.array_equal(part, whole)), parts[0])
+        return self._in_order(name, parts, place[0])
 
     def _in_order(self, name: str, parts: list[Array], axis: int) -> Array:
         in_turn = np.concatenate(parts, axis)
@@ -128,11 +130,6 @@ class Join:
         if not parts or np.array_equal(np.concatenate(parts, axis), whole):
             return False
         return np.array_equal(_interleaved(parts, axis), whole)
-
-
-def _common(parts: list[Array], whole: Array) -> Array:
-    """A tensor that depends on no sample: the first that is another one than the file's, if any."""
-    return next((part for part in parts if not np.array_equal(part, whole)), parts[0])
 
 
 def _interleaved(parts: list[Array], axis: int) -> Array:

@@ -3,8 +3,8 @@
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.lowering.inline_functions import inline_functions, require_bounded
-from tests.support.passes import parsed
+from linger.graph.passes.well_formed import require_bounded
+from tests.support.passes import inline_functions, parsed
 
 TEXT = """<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x) => (float[n] y) { y = f.top(x) }
 <domain: "f", opset_import: ["": 17, "f": 1]> top (x) => (y) { a = f.mid(x)  b = f.low(a)  y = f.mid(b) }

@@ -5,10 +5,9 @@ import onnx_ir as ir
 import pytest
 
 from linger.errors import GraphError
-from linger.graph.lowering.bodies import attach_functions
-from linger.graph.lowering.inline_functions import inline_functions
+from tests.support.lowering import attach_functions
 from tests.support.onnx_text import checked, parse, printed
-from tests.support.passes import applied, body_of, computed, parsed
+from tests.support.passes import applied, body_of, computed, inline_functions, parsed
 
 X = np.float32([-1, 2, 3])
 HEAD = '<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[n] x, bool c) => (float[n] y)'
