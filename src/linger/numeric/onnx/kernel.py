@@ -5,8 +5,8 @@
 weights become an `If` that runtimes fold. *Concrete*: attributes are numbers and initializers are known, so
 choices are decided here and no `If` remains.
 
-Wide values are float64, and float32 from the product to the bytes where that is exact (`narrow`). Opset 11 has no `Constant`
-from an attribute, no integer `Clip`, no axes inputs: the few places that differ say so.
+Wide values are float64, and float32 from the product to the bytes where that is exact (`narrow`). Opset 11 has no
+`Constant` from an attribute, no integer `Clip`, no axes inputs: the few places that differ say so.
 
 This part writes recurrent layers. The order of the time steps is one Gather of rows, the loop a Scan. Nothing else reorders: with
 an `If` or a Transpose that does, ONNX Runtime 1.31.1 crashes when it creates a session.
