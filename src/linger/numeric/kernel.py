@@ -284,7 +284,7 @@ class DrawReal:
 
 @dataclass(frozen=True)
 class Sample:
-    """Input for the contract test: arrays, given as draws or as tuples, and attributes.
+    """Input for the contract test: arrays (as draws or tuples) and attributes.
 
     Op files write their own, or make them of a kind that several ops share.
     """
@@ -318,7 +318,7 @@ class Sample:
     def single(
         name: str, x: Draw, scale_x: float, scale_o: float, o_bits: int | None = None, **settings: Any
     ) -> Sample:
-        """Of an op of one tensor; the output is as wide as the input if not given. Widths of 8 bits are left out."""
+        """Of an op of one tensor; by default the output is as wide as the input. Widths of 8 bits are left out."""
         bits = x.bits if o_bits is None else o_bits
         widths = {} if bits == 8 else {"o_bits": bits}
         return Sample(name, (x,), {**settings, "scale_x": scale_x, "scale_o": scale_o, **widths})
@@ -403,7 +403,7 @@ class Sample:
 
     @staticmethod
     def convolution(name: str, x: Draw, w: Draw, b: Draw | None, **steps: Any) -> Sample:
-        """Of a convolution over as many axes as its kernel has, at stride 1 and without padding if not given."""
+        """Of a convolution over as many axes as its kernel has, by default at stride 1 and without padding."""
         kernel = w.shape[2:]
         ones, zeros = (1,) * len(kernel), (0,) * 2 * len(kernel)
         defaults: dict[str, Any] = {
