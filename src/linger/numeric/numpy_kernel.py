@@ -47,6 +47,8 @@ class NumpyKernel:
     def wide(self, x: Array) -> Array:
         return x.astype(np.float64)
 
+    narrow = wide
+
     def store(self, x: Array, bits: int) -> Array:
         return x.astype(integer_dtype(bits))
 
@@ -55,6 +57,8 @@ class NumpyKernel:
 
     def clip(self, x: Array, low: Array, high: Array) -> Array:
         return np.asarray(np.minimum(np.maximum(x, low), high))
+
+    clamp = clip
 
     def where_less(self, a: Array, b: Array, then: Array, other: Array) -> Array:
         return np.where(a < b, then, other)
@@ -154,9 +158,6 @@ class NumpyKernel:
     def relu(self, x: Array) -> Array:
         return np.maximum(x, np.zeros((), x.dtype))
 
-    def clamp(self, x: Array, low: Array, high: Array) -> Array:
-        return np.asarray(np.minimum(np.maximum(x, low), high))
-
     def rows(self, table: Array, index: Array) -> Array:
         return np.asarray(table[index.astype(np.int64)])
 
@@ -167,10 +168,10 @@ class NumpyKernel:
         inside = tuple(
             slice(max(begin, 0), size - max(end, 0)) for begin, size, end in zip(begins, sizes, ends, strict=True)
         )
-        kept = tuple(
+        source = tuple(
             slice(max(-begin, 0), n - max(-end, 0)) for begin, n, end in zip(begins, x.shape, ends, strict=True)
         )
-        result[inside] = x[kept]
+        result[inside] = x[source]
         return result
 
     def shuffle(self, x: Array, groups: int) -> Array:
@@ -187,9 +188,6 @@ class NumpyKernel:
 
     def split(self, x: Array, parts: int, axis: int) -> tuple[Array, ...]:
         return tuple(np.split(x, parts, axis=axis))
-
-    def narrow(self, x: Array) -> Array:
-        return x.astype(np.float64)
 
     def table(self, values: Sequence[int]) -> Array:
         return np.asarray(values, dtype=np.float64)
@@ -231,11 +229,11 @@ class NumpyKernel:
         *,
         stacked: int,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        kept: list[tuple[Array, ...]] = []
+        steps: list[tuple[Array, ...]] = []
         for item in sequence:
             states = step(states, item)
-            kept.append(states[:stacked])
-        return states, tuple(np.stack(part) for part in zip(*kept, strict=True))
+            steps.append(states[:stacked])
+        return states, tuple(np.stack(part) for part in zip(*steps, strict=True))
 
     recurrence = step_by_step
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from tests.support.functions import multiplications
+from tests.support.functions import count_macs
 from tests.support.wired import quantize
 
 DICE = torch.Generator().manual_seed(0)
@@ -56,7 +56,7 @@ def case(name, function, *args, macs, **kwargs):
     ],
 )
 def test_counted_by_hand(name, function, args, kwargs, macs):
-    assert multiplications(name, args, kwargs, function(*args, **kwargs)) == macs
+    assert count_macs(name, args, kwargs, function(*args, **kwargs)) == macs
 
 
 class First(nn.Module):
@@ -128,4 +128,4 @@ def test_count_does_not_disturb_an_export(tmp_path):
 )
 def test_products_of_matrices_of_any_axes_are_counted(x, y, macs):
     x, y = torch.zeros(x), torch.zeros(y)
-    assert multiplications("bmm", [x, y], {}, x @ y) == macs
+    assert count_macs("bmm", [x, y], {}, x @ y) == macs

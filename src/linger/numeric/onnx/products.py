@@ -105,7 +105,7 @@ class OnnxProducts(OnnxWriter):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._made: ChainMap[_Deferred, OnnxValue] = ChainMap()
+        self._computed: ChainMap[_Deferred, OnnxValue] = ChainMap()
 
     # values that wait
     def integers(self, make: _Make, write: _Combine, bound: _Make) -> OnnxValue:
@@ -118,13 +118,13 @@ class OnnxProducts(OnnxWriter):
 
     @contextmanager
     def _branch(self) -> Iterator[list[ir.Node]]:
-        """What is made in a branch can be read in that branch only."""
-        self._made = self._made.new_child()
+        """The values that a branch computes can be read in that branch only."""
+        self._computed = self._computed.new_child()
         try:
             with super()._branch() as nodes:
                 yield nodes
         finally:
-            self._made = self._made.parents
+            self._computed = self._computed.parents
 
     def materialize(self, v: OnnxValue) -> ir.Value:
         return super().materialize(self._settled(v))
@@ -133,9 +133,9 @@ class OnnxProducts(OnnxWriter):
         """The value as a node has computed it, in float64."""
         if not isinstance(v, _Deferred):
             return v
-        if v not in self._made:
-            self._made[v] = v.make()
-        return self._settled(self._made[v])
+        if v not in self._computed:
+            self._computed[v] = v.make()
+        return self._settled(self._computed[v])
 
     # the vocabulary
     def wide(self, x: OnnxValue) -> OnnxValue:
@@ -255,7 +255,7 @@ class OnnxProducts(OnnxWriter):
             base = self._base(x)
             if base is None or base.bound is None:
                 return None
-            # a half has made the step at most a half; `_stored` needs one of at most 1
+            # adding a half makes the step at most a half; `_stored` needs a step of at most 1
             step = base.step if is_number(base.offset, 0.5) else self._smaller(base.step, self.scalar(1.0))
             return replace(base, step=step, is_floored=True)
 
@@ -474,7 +474,7 @@ class OnnxProducts(OnnxWriter):
         """Integers for a matrix product, cast by way of int32.
 
         A Transpose that moves the first axis, a Cast and a MatMul in a row, with open sizes, crash ONNX Runtime 1.31.1
-        when a session is made: it joins the three. With a second Cast between them it does not.
+        when it creates a session: it joins the three. With a second Cast between them it does not.
         """
         return self.cast(self.cast(x, INT32), dtype)
 

@@ -4,9 +4,7 @@
 `TorchKernel(is_exact=True)` gives the reference's integers (float64 carriers, proven products);
 `is_exact=False` is for training: float32 throughout, the same formulas, the same gradients.
 
-Products of integers in torch, exact and fast.
-
-float32 adds integers exactly, in any order, while every partial sum stays below 2^24. The bound
+Integer products are exact and fast: float32 adds integers exactly, in any order, while every partial sum stays below 2^24. The bound
 2^(bits−1)·max Σ|w| + max|b| is static, so it proves the whole layer. Where it fails the input channels are
 split until each part meets it; the parts are added in float64. What still fails runs in float64.
 
@@ -200,7 +198,7 @@ class _StraightFloor(torch.autograd.Function):
 
 
 class TorchKernel:
-    """Interprets bodies on float tensors that carry integers; constants are made on `device`, the CPU if None."""
+    """Interprets bodies on float tensors that carry integers; constants are created on `device`, the CPU if None."""
 
     add, sub, mul, div = map(staticmethod, (operator.add, operator.sub, operator.mul, operator.truediv))
     log, pow2, relu = map(staticmethod, (torch.log, torch.exp2, torch.relu))
@@ -230,6 +228,8 @@ class TorchKernel:
 
     def wide(self, x: Tensor) -> Tensor:
         return x.to(self._wide)
+
+    narrow = wide
 
     def store(self, x: Tensor, bits: int) -> Tensor:
         return x.to(carrier(bits))
@@ -348,9 +348,6 @@ class TorchKernel:
     def split(self, x: Tensor, parts: int, axis: int) -> tuple[Tensor, ...]:
         return x.chunk(parts, dim=axis)
 
-    def narrow(self, x: Tensor) -> Tensor:
-        return x.to(self._wide)
-
     def table(self, values: Sequence[int]) -> Tensor:
         return self._constant(values, self._wide)
 
@@ -394,11 +391,11 @@ class TorchKernel:
         if is_fake(sequence):  # an open number of steps: all have the shape of one
             states = step(states, sequence[0])
             return states, tuple(s.expand(sequence.shape[0], *s.shape) for s in states[:stacked])
-        kept: list[tuple[Tensor, ...]] = []
+        steps: list[tuple[Tensor, ...]] = []
         for item in sequence.unbind(0):
             states = step(states, item)
-            kept.append(states[:stacked])
-        return states, tuple(torch.stack(part) for part in zip(*kept, strict=True))
+            steps.append(states[:stacked])
+        return states, tuple(torch.stack(part) for part in zip(*steps, strict=True))
 
     recurrence = step_by_step
 

@@ -49,7 +49,7 @@ from linger.quantization.functions.products import (
     Product,
     as_linear,
     compute_product,
-    multiplications,
+    count_macs,
     read_product,
 )
 from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly
@@ -469,7 +469,7 @@ def _on_real_values(runtime: Runtime, func: TorchFunction, args: Args, kwargs: K
     if result is None or any(isinstance(r, Tensor) and r.is_floating_point() for r in tree_leaves(result)):
         # without a result it has written into a float tensor; in a trace the count would fix an open batch size
         is_counted = result is not None and not runtime.now.is_traced
-        runtime.note_float(name, reason, multiplications(name, real_args, real_kwargs, result) if is_counted else 0)
+        runtime.note_float(name, reason, count_macs(name, real_args, real_kwargs, result) if is_counted else 0)
     return result
 
 
