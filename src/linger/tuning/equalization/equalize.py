@@ -27,11 +27,11 @@ from linger.tuning.equalization.watching import PINNED, Array, Clip, Layer, Numb
 from linger.tuning.equalization.weights import (
     ByChannel,
     absorb,
+    apply_factors,
+    apply_limits,
     find_offsets,
     limited_modules,
     magnitudes,
-    put,
-    put_limits,
     state_of,
 )
 from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_float
@@ -411,8 +411,8 @@ class _Search:
         """Carry a choice out on a model like the one that was watched."""
         factors = self.chains.factors(choice.exponents)
         absorb(model, self.chains.layers, choice.offsets)
-        put(model, self.chains.layers, factors)
-        put_limits(model, self.limited, factors)
+        apply_factors(model, self.chains.layers, factors)
+        apply_limits(model, self.limited, factors)
 
     def _candidates(self) -> list[Array]:
         chains = self.chains
