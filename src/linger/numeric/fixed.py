@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about fixed-point numbers in plain Python: ranges, power-of-two scales, reciprocals.
-
-One fixed-point format as an object: a sign bit, integer bits, fraction bits, and the way there and back.
-"""
+"""Fixed-point numbers in plain Python: ranges, power-of-two scales, reciprocals, window geometry, and the class `FixedPoint`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that only move elements: transposed, shuffled, cut out, reshaped, joined and padded tensors, rows of tables.
+"""Rules that only move elements (views, slices, concatenation, padding, rows of tables), and the values of op bodies.
 
-The values that op bodies pass around while C is written.
-
-A wide number is an integer tensor times a power of two, so scaling by powers of two costs nothing. Numbers that bodies
-make of attributes stay Python floats, computed as the reference computes them. What has no exact form in integers (a
-quotient, a logarithm, a real number) is kept open until a `floor` or `clip` says which integer is wanted.
+Op bodies pass these values around while C is written. A wide number is an integer tensor times a power of two, so scaling by
+powers of two costs nothing. Numbers computed from attributes stay Python floats, as in the reference. What has no exact form in
+integers (a quotient, a logarithm, a real number) is deferred until a `floor` or `clip` determines the integer.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def axes_of(index: Index) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class View(Rule):
-    """Elements of the argument at other places."""
+    """Elements of the argument at other indices."""
 
     move: Move
     is_elementwise = False
@@ -60,8 +58,8 @@ class View(Rule):
 
 
 @dataclass(frozen=True)
-class Found(Rule):
-    """Elements of the first argument at places that are computed from the other ones."""
+class Gathered(Rule):
+    """Elements of the first argument at indices that are computed from the other ones."""
 
     search: Search
     is_elementwise = False
@@ -69,19 +67,6 @@ class Found(Rule):
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         return place.read(node.args[0], self.search(place, axes_of(index)))
-
-
-@dataclass(frozen=True)
-class Reshaped(Rule):
-    """The elements of the argument, which is in an array, in another shape."""
-
-    is_elementwise = False
-
-    def write(self, place: Place, node: Node, index: Index) -> str:
-        (source,) = node.args
-        assert source.buffer is not None
-        text = source.buffer.element(node.shape, index)
-        return text if source.buffer.ctype == node.ctype(place) else f"({node.ctype(place)}){text}"
 
 
 class _InParts(Rule):
@@ -126,8 +111,8 @@ class Padded(_InParts):
         border = Node(rules.Same(), (value,), node.shape)
         writer.fill(border, target)
         cut = tuple(max(-n, 0) for n in self.begins)
-        kept = tuple(n - c - max(-e, 0) for n, c, e in zip(x.shape, cut, self.ends, strict=True))
-        inside = Node(View(lambda index: shifted_index(index, cut)), (x,), kept)
+        size = tuple(n - c - max(-e, 0) for n, c, e in zip(x.shape, cut, self.ends, strict=True))
+        inside = Node(View(lambda index: shifted_index(index, cut)), (x,), size)
         offsets = tuple(f + max(b, 0) for f, b in zip(first, self.begins, strict=True))
         writer.fill(inside, Target(target.buffer, target.shape, offsets))
 
@@ -143,8 +128,8 @@ class Rows(Rule):
         table, where = node.args
         axes = axes_of(index)
         split = len(where.shape)
-        found = in_range(place, place.read(where, axes[:split]), where, table.shape[0])
-        return place.read(table, (found, *axes[split:]))
+        row = in_range(place, place.read(where, axes[:split]), where, table.shape[0])
+        return place.read(table, (row, *axes[split:]))
 
 
 def in_range(place: Place, text: str, where: Node, size: int) -> str:
@@ -217,10 +202,10 @@ class Total(Rule):
 
     def type_in(self, place: Place) -> str:
         """The type of the accumulator."""
-        found = arithmetic_type(self.reach, self.result)
-        if found is None:
+        ctype = arithmetic_type(self.reach, self.result)
+        if ctype is None:
             raise place.refuse(f"a sum may reach {self.reach[0]} … {self.reach[1]}, more than 64 bits hold")
-        return found
+        return ctype
 
 
 @dataclass(frozen=True)
@@ -323,7 +308,7 @@ Value = Fixed | Number | Halves | Quotient | Real | Curve | Ladder | Rungs | Tab
 
 
 def by_cases(node: Node, factor: Node) -> Interval:
-    """The interval of a node, found case by case: tighter where its arguments depend on each other.
+    """The interval of a node by case distinction: tighter where its arguments depend on each other.
 
     `factor` is an argument that compares some number with constants, or looks numbers up. Between two constants, and at
     one place of a table, it is one number; the interval is that of all cases together.
@@ -337,7 +322,7 @@ def by_cases(node: Node, factor: Node) -> Interval:
 
 
 def _compared(node: Node) -> tuple[Node | None, set[int]]:
-    """The number that a node compares or looks up, and from which numbers on the result is another one."""
+    """The node that a comparison or look-up reads, and the values at which the result changes."""
     if isinstance(node.rule, Count):
         return node.args[0], set(node.rule.steps)
     if isinstance(node.rule, Lookup) and len(node.rule.values) <= _MOST_CASES:
