@@ -82,7 +82,7 @@ def build(
 
 
 @dataclass(frozen=True)
-class _EdgeInfo:
+class EdgeInfo:
     """An input or an output as ONNX Runtime describes one: name, shape and type."""
 
     name: str
@@ -168,11 +168,11 @@ class Program:
     def _compiler_version(self) -> str:
         return self.toolchain.compiler_version(self._compiler)
 
-    def get_inputs(self) -> list[_EdgeInfo]:
+    def get_inputs(self) -> list[EdgeInfo]:
         """The inputs of `run`."""
         return [_described(edge) for edge in self.folder.inputs]
 
-    def get_outputs(self) -> list[_EdgeInfo]:
+    def get_outputs(self) -> list[EdgeInfo]:
         """The outputs of `run`."""
         return [_described(edge) for edge in self.folder.outputs]
 
@@ -274,7 +274,10 @@ class Program:
 
     def _tensors(self, result: SampleResult, *, quantized: bool) -> dict[str, NDArray[Any]]:
         tensors = {t.name: t.restored(result.tensors[number]) for number, t in self.folder.by_id.items()}
-        return tensors if quantized else self._outputs(result, quantized=False) | tensors
+        if quantized:
+            return tensors
+        outputs = self._outputs(result, quantized=False)
+        return tensors | {name: array for name, array in outputs.items() if name not in tensors}
 
     def _copy_sources(self) -> None:
         """Copy the folder's files: what was checked is what is compiled, whatever the folder's name contains."""
@@ -362,6 +365,6 @@ def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
-def _described(edge: Edge) -> _EdgeInfo:
+def _described(edge: Edge) -> EdgeInfo:
     names = {"float32": "float"}
-    return _EdgeInfo(edge.name, list(edge.shape), f"tensor({names.get(edge.type, edge.type)})")
+    return EdgeInfo(edge.name, list(edge.shape), f"tensor({names.get(edge.type, edge.type)})")

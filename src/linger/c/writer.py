@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from linger.c.exported_folder import C_TYPES
 from linger.c.moves import data_names, move_function
-from linger.c.steps import Edge, Layout, Order, Plan, Step, composed, in_memory_order, input_of, places_of
+from linger.c.steps import Edge, Layout, Order, Plan, Step, fused_body, in_memory_order, input_of, source_indices
 from linger.errors import LingerError, UnsupportedError, listing
 from linger.graph.core.nodes import attributes_of, describe, op_of, opset_of
 from linger.graph.network import Lifetime, Lifetimes
@@ -244,7 +244,7 @@ class _Writer:
     def _step(self, step: Step, name: str) -> WrittenStep:
         if step.is_move:
             return self._move(step, name)
-        body, names = composed(self._network, step)
+        body, names = fused_body(self._network, step)
         given = [self._input(step, n) for n in names]
         orders = [self._plan.layouts[n].order for n in step.outputs]
         title = " + ".join(describe(node) for node in step.nodes)
@@ -292,14 +292,14 @@ class _Writer:
         names = data_names(node)
         memories = [in_memory_order(network.tensors[n].shape, self._plan.layouts.get(n, Layout())) for n in names]
         try:
-            found = places_of(network, node, opset_of(network.model))
+            indices_of_outputs = source_indices(network, node, opset_of(network.model))
         except LingerError as error:
             self._problems.append(str(error).removesuffix("."))
             return WrittenStep(step, name, (), (), ())
         inputs = [(network.tensors[n].ctype, network.tensors[n].count) for n in names]
         border = _border(node, network.constants)
-        for number, (output, places) in enumerate(zip(step.outputs, found, strict=True)):
-            laid = self._laid(places, memories, self._plan.layouts[output])
+        for number, (output, indices) in enumerate(zip(step.outputs, indices_of_outputs, strict=True)):
+            laid = self._laid(indices, memories, self._plan.layouts[output])
             function = f"{name}_{number}" if len(step.outputs) > 1 else name
             self._moves.append(
                 f"/* {_plain(describe(node))} */\n"

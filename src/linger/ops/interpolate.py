@@ -24,7 +24,7 @@ def iq_interpolate(
 ) -> T:
     """O = sat(⌊(rowsᵀ·x·columns)·scale_o/(2^28·scale_x) + ½⌋), the products exact; linger writes scale_o = scale_x."""
     # the constant stands on the right: runtimes do not broadcast a left matrix over an empty batch
-    total = k.turn(k.matmul(k.turn(k.matmul(x, columns)), rows))
+    total = k.swap_height_width(k.matmul(k.swap_height_width(k.matmul(x, columns)), rows))
     source = k.mul(k.scalar(_ONE), k.scalar(scale_x))
     return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits)
 

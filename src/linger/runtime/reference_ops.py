@@ -108,7 +108,7 @@ def _batch_normalization(
     """y = (x − mean) / √(var + epsilon) · scale + bias; in training mode with the batch's statistics."""
     opset, kind = opset_of(self), x.dtype
     is_training = bool(settings.get("training_mode")) or (opset < _RUNNING_ONLY and not settings.get("is_test"))
-    # before opset 9 spatial=0 has one entry per element of a image instead of one per channel
+    # before opset 9 spatial=0 has one entry per element of an image instead of one per channel
     is_spatial = bool(settings["spatial"]) if is_given(self, "spatial") else True
     shape = (-1, *[1] * (x.ndim - 2)) if is_spatial else x.shape[1:]
     results: tuple[Any, ...] = ()

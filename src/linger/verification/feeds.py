@@ -299,7 +299,7 @@ _LARGE = 64
 """From here on a size grows by half only, so that a trial costs about as much as the example."""
 
 _MOST_HALVINGS = 32
-"""The largest power of two by which the sizes of a image usually divide: five halvings."""
+"""The largest power of two by which the sizes of an image usually divide: five halvings."""
 
 
 @dataclass(frozen=True)

@@ -399,7 +399,7 @@ class OnnxWriter:
         index = self.emit("Add", [self.emit("Mul", [group, size], INT64), within], INT64)
         return self.emit("Gather", [x, index], x.dtype, axis=1)
 
-    def turn(self, x: OnnxValue) -> OnnxValue:
+    def swap_height_width(self, x: OnnxValue) -> OnnxValue:
         """The Floor changes nothing: it keeps runtimes from fusing Transpose and MatMul, which fails on empty batches."""
         return self.floor(self.emit("Transpose", [x], x.dtype, perm=(0, 1, 3, 2)))
 

@@ -31,7 +31,7 @@ from linger.numeric.fixed import as_float32
 from linger.numeric.torch.quantize import scale_for_range
 from linger.quantization.core.distributed.exchange import order_functions
 from linger.quantization.core.methods import bins_of
-from linger.quantization.core.observation import PLACES, Histogram
+from linger.quantization.core.observation import BIN_COUNT, Histogram
 from linger.quantization.core.quantized import QuantizedBase, layers_of
 from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import scope_of
@@ -418,6 +418,6 @@ class _Reader:
         own = slice(self._next, self._next + length)
         self._next += length
         places, counts = self._places[own], self._counts[:, own]
-        if len(places) != length or ((places < 0) | (places >= PLACES)).any() or (counts < 0).any():
+        if len(places) != length or ((places < 0) | (places >= BIN_COUNT)).any() or (counts < 0).any():
             raise ValueError
         return Histogram(places, counts, float(low), float(high), float(earlier))
