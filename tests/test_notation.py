@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import linger
-from linger.notation import Allowance, Widths, read_allowance, read_bits, value_and_unit
+from linger.notation import Widths, _Allowance, read_allowance, read_bits, value_and_unit
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_widths_that_nobody_has(bits):
 
 
 def test_budgets_are_time_or_trials():
-    assert read_allowance("2 min", "tune") == Allowance("120 s", seconds=120.0)
-    assert read_allowance("20 trials", "tune") == Allowance("20 trials", trials=20.0)
+    assert read_allowance("2 min", "tune") == _Allowance("120 s", seconds=120.0)
+    assert read_allowance("20 trials", "tune") == _Allowance("20 trials", trials=20.0)
     with pytest.raises(linger.UsageError, match=r"^quantize: budget='soon' is no budget"):
         read_allowance("soon", "quantize")
 

@@ -78,7 +78,7 @@ def as_width(bits: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class _Allowance:
     """What tuning may cost.
 
     Attributes:
@@ -92,7 +92,7 @@ class Allowance:
     trials: float = math.inf
 
 
-def read_allowance(budget: object, where: str) -> Allowance:
+def read_allowance(budget: object, where: str) -> _Allowance:
     """Read the budget that a user gave: "2 min", seconds as a number, "20 trials"; refuse anything else."""
     if isinstance(budget, (int, float)) and not isinstance(budget, bool):
         value, unit = float(budget), "s"
@@ -104,9 +104,9 @@ def read_allowance(budget: object, where: str) -> Allowance:
         unit = unit.removesuffix("s") or unit
     refuse_if(not 0 < value < math.inf, f"{where}: budget={budget!r} leaves nothing to tune with. {_BUDGETS}")
     if unit == _TRIALS and value == int(value):
-        return Allowance(f"{value:g} trials", trials=value)
+        return _Allowance(f"{value:g} trials", trials=value)
     refuse_if(unit not in _SECONDS, f"{where}: budget={budget!r} has no unit that is known. {_BUDGETS}")
-    return Allowance(f"{value * _SECONDS[unit]:g} s", seconds=value * _SECONDS[unit])
+    return _Allowance(f"{value * _SECONDS[unit]:g} s", seconds=value * _SECONDS[unit])
 
 
 def value_and_unit(where: str, goal: object, *, has_metric: bool = False) -> tuple[float, str]:

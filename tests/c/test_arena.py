@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import linger.c.writer
 from linger.c.network import load_network
 from linger.c.steps import make_plan
-from linger.c.writer import ALIGNMENT, Arena, Source, plan_arena, write_source
+from linger.c.writer import ALIGNMENT, Source, _Arena, plan_arena, write_source
 from linger.graph.network import Lifetime
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 
@@ -86,7 +86,7 @@ def test_the_same_blocks_give_the_same_plan(blocks):
 @settings(max_examples=60)
 def test_overlaps_are_those_that_painting_finds(drawn):
     blocks, places = drawn
-    arena = Arena(tuple(blocks), {b.tensor: place for b, place in zip(blocks, places, strict=False)}, 9000, 0)
+    arena = _Arena(tuple(blocks), {b.tensor: place for b, place in zip(blocks, places, strict=False)}, 9000, 0)
     assert pairs(arena) == painted(arena)
 
 

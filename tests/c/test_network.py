@@ -84,7 +84,7 @@ def test_outputs_that_need_no_computation_are_refused_all_by_name():
         outputs="float[2,4] y, float[3] z, float[1] k, int64[2] s",
         extra="<float[1] c = {1.0}>",
     )
-    with pytest.raises(UnsupportedError, match="for the outputs z, k, s: they are constants, or inputs as they are"):
+    with pytest.raises(UnsupportedError, match="for the outputs z, k, s: they are constants or unchanged inputs"):
         make_plan(load_network(model))
 
 

@@ -56,6 +56,11 @@ def test_every_tensor_in_the_order_of_the_onnx_file(tiny):
     assert tiny.intermediates(INTEGERS, quantized=True)["y"].tolist() == Y.tolist()
 
 
+def test_outputs_follow_the_tensors_that_they_are_computed_from(tiny):
+    assert list(tiny.intermediates(INTEGERS, quantized=True)) == ["y", "s"]
+    assert list(tiny.intermediates(FEEDS)) == ["y", "s", "scores\n", "raw"]
+
+
 def test_many_samples_in_one_process(tiny):
     samples = [{**INTEGERS, "offset": np.array([n], np.int32)} for n in range(5)]
     assert [r["raw"].tolist() for r in tiny.run_many(samples, quantized=True)] == [

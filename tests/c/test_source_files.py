@@ -82,10 +82,10 @@ def test_an_initial_state_that_varies_is_written(tmp_path):
     from dataclasses import replace
 
     from linger.c.exported_folder import StreamOptions
-    from linger.c.exporter import FolderOptions, interface_of
+    from linger.c.exporter import _FolderOptions, interface_of
     from linger.c.source_files import source_text
 
-    face = interface_of(sequence_network(), "net", FolderOptions(), StreamOptions(1))
+    face = interface_of(sequence_network(), "net", _FolderOptions(), StreamOptions(1))
     first = face.stream.states[0]
     changed = replace(
         first, initial=np.arange(first.initial.size, dtype=first.initial.dtype).reshape(first.initial.shape)

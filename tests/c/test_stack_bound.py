@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from linger.c import build, export
-from linger.c.readme_text import HEADERS, StackBytes, stack_bound
+from linger.c.readme_text import HEADERS, _StackBytes, stack_bound
 from linger.c.toolchains import toolchain
 from tests.support.c_folders import image_network
 from tests.support.c_targets import require_target
@@ -68,7 +68,7 @@ def test_two_functions_and_one_header_count():
         "static void c(int8_t *x) {\n    int32_t sums0[LINGER_PIXELS * LINGER_TILE(96, 16)];\n}\n",
     ]
     nothing, found = stack_bound("", []), stack_bound("".join(functions), ["linger_pools.h", "linger_dots.h"])
-    assert nothing == StackBytes(384, 384, 384)  # gcc needed 264 for calls alone, with any instructions
+    assert nothing == _StackBytes(384, 384, 384)  # gcc needed 264 for calls alone, with any instructions
     assert found.plain - nothing.plain == 8 * 2 * 8 + 3 + 4 * 2 * 16 + HEADERS["linger_dots.h"].plain
     assert found.dsp - nothing.dsp == 8 * 2 * 8 + 3 + 4 * 2 * 16 + HEADERS["linger_dots.h"].dsp
     assert found.helium - nothing.helium == 8 * 2 * 8 + 3 + 4 * 2 * 32 + HEADERS["linger_dots.h"].helium

@@ -7,7 +7,7 @@ import pytest
 
 from linger.c import build, export, prove, steps
 from linger.c.network import load_network
-from linger.c.steps import Layout, in_memory_order, make_plan, order_with
+from linger.c.steps import Layout, alias_order, in_memory_order, make_plan
 from linger.c.writer import write_source
 from tests.support.c_compiler import require_compiler
 from tests.support.c_folders import image_network
@@ -94,7 +94,7 @@ def test_scratch_and_a_tensor_may_have_one_name():
 )
 def test_a_transpose_lies_where_its_source_lies(shape, order, moved, found):
     places = np.arange(int(np.prod(shape))).reshape(shape).transpose(moved)
-    assert order_with(places, in_memory_order(shape, Layout(order))) == (True, found)
+    assert alias_order(places, in_memory_order(shape, Layout(order))) == (True, found)
 
 
 def test_a_flattened_picture_moves_the_columns_of_the_weights(tmp_path, monkeypatch):
@@ -120,11 +120,11 @@ def test_a_flattened_picture_moves_the_columns_of_the_weights(tmp_path, monkeypa
 def test_two_lifetimes_that_overlap_are_seen(tmp_path, monkeypatch):
     require_compiler()
     from linger.c import writer
-    from linger.c.writer import Arena, plan_arena
+    from linger.c.writer import _Arena, plan_arena
 
     def crowded(blocks):
         plan = plan_arena(blocks)
-        return Arena(plan.blocks, dict.fromkeys(plan.offsets, 0), plan.size, plan.least)
+        return _Arena(plan.blocks, dict.fromkeys(plan.offsets, 0), plan.size, plan.least)
 
     monkeypatch.setattr(writer, "plan_arena", crowded)
     model = image_network()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from linger.cli import Interruption
+from linger.cli import _Interruption
 from linger.files import write_atomically, write_folder
 from tests.support.command import run
 
@@ -74,7 +74,7 @@ def test_files_are_moved_together_or_not_at_all(tmp_path):
         (folder / "a").write_text("1")
         interrupt()
 
-    interruption = Interruption()
+    interruption = _Interruption()
     with pytest.raises(KeyboardInterrupt), interruption.watched():
         write_folder(tmp_path / "f", write)
     assert list(tmp_path.iterdir()) == []
@@ -88,7 +88,7 @@ def test_an_interrupt_between_two_renames_waits(tmp_path, monkeypatch):
     (tmp_path / "f" / "old").write_text("1")
     right = Path.replace
     monkeypatch.setattr(Path, "replace", lambda *a: (interrupt(), right(*a))[1])
-    interruption = Interruption()
+    interruption = _Interruption()
     with pytest.raises(KeyboardInterrupt), interruption.watched():
         write_folder(tmp_path / "f", lambda folder: (folder / "new").write_text("2"), is_own=lambda _: True)
     assert [path.name for path in tmp_path.rglob("*")] == ["f", "new"]
@@ -99,14 +99,14 @@ def test_an_interrupt_while_a_file_is_written_leaves_the_old_one(tmp_path, monke
     target = tmp_path / "x"
     target.write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", lambda _: interrupt())
-    with pytest.raises(KeyboardInterrupt), Interruption().watched():
+    with pytest.raises(KeyboardInterrupt), _Interruption().watched():
         write_atomically(target, b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("x", b"old")]
 
 
 def test_what_runs_in_the_background_is_not_interrupted(folder, monkeypatch):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with Interruption().watched():
+    with _Interruption().watched():
         interrupt()
 
 

@@ -118,7 +118,7 @@ def test_rounded_weights_are_written_where_those_of_the_last_step_were(model, x)
         with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
             loss = unwrap(model(x)).sum()
         loss.backward()
-        return [memory for memory in kept if memory in {layer.memory._kept[0].data_ptr() for layer in layers}]
+        return [memory for memory in kept if memory in {layer.memory._free[0].data_ptr() for layer in layers}]
 
     layers = [model[0], model[1].conv1, model[1].conv2]
     first = where()

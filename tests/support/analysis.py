@@ -26,10 +26,10 @@ from linger.analysis.checkpoint import (
     stored_tensors,
 )
 from linger.analysis.layer_outputs import (
-    Accumulated,
     Calls,
     Hook,
     LayerOutputs,
+    _Accumulated,
     compiled_pattern,
     is_without_values,
     joined,
@@ -61,7 +61,6 @@ __all__ = [
     "BLOCK",
     "LONG_HEADER",
     "SHORT_HEADER",
-    "Accumulated",
     "Calls",
     "Hook",
     "LayerOutputs",
@@ -69,6 +68,7 @@ __all__ = [
     "Row",
     "Subject",
     "TensorValues",
+    "_Accumulated",
     "as_batches",
     "can_be_labels",
     "cell",

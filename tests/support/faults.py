@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from linger.dialect import Op
-from linger.graph.lowering.bodies import ElementAwareKernel
+from linger.graph.lowering.bodies import _ElementAwareKernel
 from linger.numeric import blocks
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.kernel import OnnxKernel
@@ -18,7 +18,7 @@ from tests.support.golden import run_reference, run_session
 from tests.support.golden import run_torch as run_torch_file
 from tests.support.samples import run_expanded, run_function, run_numpy, run_torch
 
-KERNELS = {"numpy": NumpyKernel, "torch": TorchKernel, "function": ElementAwareKernel, "expansion": OnnxKernel}
+KERNELS = {"numpy": NumpyKernel, "torch": TorchKernel, "function": _ElementAwareKernel, "expansion": OnnxKernel}
 FAULTS = ("half-even", "wrap", "shift + 1", "shift − 1", "no bias")
 
 
@@ -93,7 +93,7 @@ def plant(monkeypatch: Any, kernel: str, fault: str | None) -> tuple[Any, Any]:
     if kernel == "torch":
         return partial(run_torch, kernel=chosen()), partial(run_torch_file, kernel=chosen())
     if kernel == "function":
-        monkeypatch.setattr(importlib.import_module("linger.graph.lowering.bodies"), "ElementAwareKernel", chosen)
+        monkeypatch.setattr(importlib.import_module("linger.graph.lowering.bodies"), "_ElementAwareKernel", chosen)
         return partial(run_function, opset=12), run_session
     monkeypatch.setattr(importlib.import_module("linger.graph.lowering.bodies"), "OnnxKernel", chosen)
     return partial(run_expanded, opset=12), run_expanded_file

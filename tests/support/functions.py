@@ -11,7 +11,7 @@ from linger.quantization.functions.dispatch import COMPOSITIONS, bindings_by_pat
 from linger.quantization.functions.functional import as_operand
 from linger.quantization.functions.functional_layer import KEY_PREFIX, Beyond
 from linger.quantization.functions.masks import COMPARISONS, MASKS, fill, masks_scores
-from linger.quantization.functions.products import MATRIX_PRODUCTS, Product, _as_layer, multiplications
+from linger.quantization.functions.products import MATRIX_PRODUCTS, Product, _as_layer, count_macs
 from linger.quantization.functions.resizing import MOST_POOLS, _linear, _nearest, pool_adaptively
 from linger.quantization.functions.rewrites import COPYING_MODES, FORMS, REWRITES, can_copy, pad_by_copying, rewritten
 
@@ -37,13 +37,13 @@ __all__ = [
     "bindings_by_path",
     "can_copy",
     "causal",
+    "count_macs",
     "fill",
     "is_fixed",
     "is_parameter",
     "is_state",
     "linear_weights",
     "masks_scores",
-    "multiplications",
     "nearest_places",
     "note_derived",
     "pad_by_copying",

@@ -11,11 +11,11 @@ from linger.numeric.fixed import is_power_of_two, limits, scale_for
 from linger.numeric.torch.quantize import Grid, learn_grid, limited, round_weight, scale_for_range
 from linger.quantization.core import calibrate, calibration_parts, packing
 from linger.quantization.core.calibrate import collecting, real_copy
-from linger.quantization.core.calibration_parts import PartialLayer, PartialRange, Parts, encode
+from linger.quantization.core.calibration_parts import Parts, _PartialLayer, _PartialRange, encode
 from linger.quantization.core.distributed import exchange, fsdp, group
 from linger.quantization.core.distributed.group import Group, GroupError, agree
 from linger.quantization.core.methods import Choice, calibration_methods
-from linger.quantization.core.observation import Counter, Histogram, histograms_of, is_calibrating
+from linger.quantization.core.observation import Calibration, Counter, Histogram, histograms_of, is_calibrating
 from linger.quantization.core.qtensor import to_carrier, unwrap
 from linger.quantization.core.quantized import (
     PARTS,
@@ -74,6 +74,7 @@ __all__ = [
     "QUANTIZATION",
     "SETTERS",
     "SWITCHES",
+    "Calibration",
     "Choice",
     "ConvBN",
     "Counter",
@@ -91,8 +92,6 @@ __all__ = [
     "Normalized",
     "OpRecord",
     "OutputError",
-    "PartialLayer",
-    "PartialRange",
     "Parts",
     "Pass",
     "ProductPolicy",
@@ -104,6 +103,8 @@ __all__ = [
     "Scope",
     "Watchman",
     "Widths",
+    "_PartialLayer",
+    "_PartialRange",
     "agree",
     "bindings",
     "calibrate",

@@ -23,7 +23,7 @@ from linger.tuning.autotune.tune import repeatable
 from linger.tuning.equalization.equalize import Chains
 from linger.tuning.equalization.rules import RULES
 from linger.tuning.equalization.watching import Clip, watch_channels
-from linger.tuning.equalization.weights import absorb, limited_modules, put, put_limits
+from linger.tuning.equalization.weights import absorb, apply_factors, apply_limits, limited_modules
 from linger.tuning.held_out import Parts, split, split_data
 from linger.tuning.mixed_precision.goals import checked_metric, read_goal
 from linger.tuning.mixed_precision.units import ChipWidths, Unit, units_of, watch_flow
@@ -48,14 +48,14 @@ __all__ = [
     "TuneStep",
     "Unit",
     "absorb",
+    "apply_factors",
+    "apply_limits",
     "chains_of",
     "checked_metric",
     "error_db",
     "fitting_threads",
     "is_better",
     "on_threads",
-    "put",
-    "put_limits",
     "quantized",
     "ranges_of",
     "read_budget",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wb_analyse: the distribution of every tensor of a checkpoint, and of the weights that come of folding batch norms.
+"""wb_analyse: the distribution of every tensor of a checkpoint, and of convolution weights after batch norm folding.
 
-A checkpoint does not say what runs after what. So a convolution and a batch norm belong together only by the usual names, in the
-usual order and with shapes that fit.
+A checkpoint does not record the order of execution. So a convolution and a batch norm are paired only if their names follow a
+common convention, the convolution comes first in the file, and their shapes fit.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def wb_analyse(path: Source, save_log_path: str | os.PathLike[str] | None = "./w
 
     The log is the documented table; a row of `!` follows a tensor whose Versu = Max/Dynamic exceeds 10 (or that holds NaN
     or infinities): such a range is set by a few outliers and costs bits. Running statistics are left out. Files are
-    mapped and read in pieces; nothing in them is executed. A second table below has the weights that come of folding batch
-    norms into the convolutions that they follow by their names, with an eps of 1e-5. Weights of layers with limits
-    (`normalize_layers`) are shown as the layer computes with them, where the model or the metadata of its state_dict tells.
+    mapped and read in pieces; nothing in them is executed. A second table below has the weights that result from folding batch
+    norms into the convolutions that their names pair them with, with an eps of 1e-5. Weights of layers with limits
+    (`normalize_layers`) are shown clamped, as the layer uses them, if the model or the metadata of its state_dict has the limits.
 
     Args:
         path: A path (`.pt`, `.pth`, `.safetensors`, a sharded `*.index.json`), a state_dict, a checkpoint that
@@ -74,10 +74,10 @@ def is_running_statistic(name: str) -> bool:
 
 
 def in_threads(work: Callable[[Item], Outcome], items: Iterable[Item], title: str) -> list[Outcome]:
-    """Results for every item, in order; numpy leaves Python's lock while it computes."""
-    waiting = list(items)
+    """Apply `work` to every item in a thread pool, results in order; numpy releases the GIL while it computes."""
+    pending = list(items)
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
-        return list(progress(pool.map(work, waiting), title, total=len(waiting)))
+        return list(progress(pool.map(work, pending), title, total=len(pending)))
 
 
 def _row(tensor: Stored) -> Row:
@@ -88,7 +88,7 @@ def _row(tensor: Stored) -> Row:
 _NORM = re.compile(r"batch_?norm|bn|norm")
 _TRANSPOSED = re.compile(r"deconv|transpose|up", re.IGNORECASE)
 _RANKS = (3, 4)
-"""Axes of the weights of convolutions that linger folds a batch norm into."""
+"""Numbers of axes of convolution weights that linger folds a batch norm into."""
 
 _EPS = 1e-5
 """Torch's default; a checkpoint does not hold it."""
@@ -104,27 +104,27 @@ class _Folded:
 
 
 def folded_weights(stored: Sequence[Stored]) -> list[_Folded]:
-    """The pairs that the names give: `conv1` and `bn1`, `conv` and `bn`, neighbors in a Sequential (`0` and `1`).
+    """Pairs of convolution and batch norm, by name: `conv1` and `bn1`, `conv` and `bn`, neighbors in a Sequential (`0` and `1`).
 
-    A spelling is dropped throughout where a pair of it does not fit: the batch norm may stand before the convolution.
+    If one pair of a naming pattern does not fit, all pairs of that pattern are dropped: the batch norm may come before the convolution.
     """
     table = {tensor.name: tensor for tensor in stored}
-    places = {name: place for place, name in enumerate(table)}
+    positions = {name: position for position, name in enumerate(table)}
     keys = [tensor.name for tensor in stored if tensor.dtype.is_floating_point]
-    has_order = keys != sorted(keys)  # some formats sort the names
+    has_order = keys != sorted(keys)  # some formats sort the names, so their order says nothing
     pairs: list[tuple[str, str]] = []
     misfits: set[tuple[str, str]] = set()
     for conv, bn in _named_pairs(table):
-        is_before = not has_order or places[f"{conv}.weight"] < places[f"{bn}.running_var"]
+        is_before = not has_order or positions[f"{conv}.weight"] < positions[f"{bn}.running_var"]
         if is_before and _fits(table, conv, bn):
             pairs.append((conv, bn))
         else:
-            misfits.add(_spelling(conv, bn))
-    return [_folded(table, *pair) for pair in pairs if _spelling(*pair) not in misfits]
+            misfits.add(_naming_pattern(conv, bn))
+    return [_fold(table, *pair) for pair in pairs if _naming_pattern(*pair) not in misfits]
 
 
 def _named_pairs(table: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Batch norms behind the convolutions that belong to them by the usual names."""
+    """Names of convolutions and the batch norms that belong to them by common naming conventions."""
     for name in table:
         bn = name.removesuffix(".running_var")
         parent, dot, leaf = bn.rpartition(".")
@@ -133,8 +133,8 @@ def _named_pairs(table: Collection[str]) -> Iterator[tuple[str, str]]:
             yield f"{parent}{dot}{conv}", bn
 
 
-def _spelling(conv: str, bn: str) -> tuple[str, str]:
-    """What two pairs of the same kind share; neighbors in a Sequential run in the order of their numbers."""
+def _naming_pattern(conv: str, bn: str) -> tuple[str, str]:
+    """The naming pattern of a pair. Neighbors in a Sequential always run in order, so each pair is a pattern of its own."""
     leaf = bn.rpartition(".")[2]
     return (conv, bn) if leaf.isdecimal() else (conv.rpartition(".")[2], leaf)
 
@@ -142,15 +142,15 @@ def _spelling(conv: str, bn: str) -> tuple[str, str]:
 def _fits(table: dict[str, Stored], conv: str, bn: str) -> bool:
     weight, channels = table[f"{conv}.weight"], table[f"{bn}.running_var"].shape
     vectors = [table[name] for part in ("running_mean", "running_var", "weight") if (name := f"{bn}.{part}") in table]
-    is_whole = all(vector.shape == channels and not vector.note for vector in vectors)
+    has_all_channels = all(vector.shape == channels and not vector.note for vector in vectors)
     is_kernel = weight.dtype.is_floating_point and len(weight.shape) in _RANKS and weight.shape[:1] == channels
     is_ambiguous = is_kernel and weight.shape[0] == weight.shape[1] and bool(_TRANSPOSED.search(conv))
-    return all((is_whole, is_kernel, not is_ambiguous)) and weight.open().size == math.prod(weight.shape) > 0
+    return all((has_all_channels, is_kernel, not is_ambiguous)) and weight.open().size == math.prod(weight.shape) > 0
 
 
-def _folded(table: dict[str, Stored], conv: str, bn: str) -> _Folded:
+def _fold(table: dict[str, Stored], conv: str, bn: str) -> _Folded:
     weight, gamma, var = (table.get(name) for name in (f"{conv}.weight", f"{bn}.weight", f"{bn}.running_var"))
-    assert weight is not None and var is not None  # noqa: PT018 - `_fits` has seen both
+    assert weight is not None and var is not None  # noqa: PT018 - `_fits` has checked both
 
     def factor() -> Tensor:
         slope = torch.rsqrt(_tensor(var) + _EPS)
@@ -163,14 +163,14 @@ def _folded(table: dict[str, Stored], conv: str, bn: str) -> _Folded:
         return TensorValues((_tensor(weight) * factor()).clamp(-limit, limit))
 
     def open_limited() -> Values:
-        own, reach = _tensor(weight), limit / factor().abs()
-        return TensorValues(torch.where(own.abs() > reach, reach * own.sign(), own))
+        values, bound = _tensor(weight), limit / factor().abs()
+        return TensorValues(torch.where(values.abs() > bound, bound * values.sign(), values))
 
-    own = weight
+    effective = weight
     if weight.pair_limit is not None:
-        note = f"within the limit of ±{limit:g} of its layer, as that computes with it"
-        own = replace(weight, open=open_limited, note=note)
-    return _Folded(own, bn, Stored(f"{weight.name} with {bn}", weight.shape, torch.float32, fold))
+        note = f"within the limit of ±{limit:g} of its layer, as the layer uses it"
+        effective = replace(weight, open=open_limited, note=note)
+    return _Folded(effective, bn, Stored(f"{weight.name} with {bn}", weight.shape, torch.float32, fold))
 
 
 def _tensor(stored: Stored) -> Tensor:

@@ -159,7 +159,7 @@ _HEADER_PURPOSES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class FolderOptions:
+class _FolderOptions:
     """What a folder is to be like; `export` explains each."""
 
     arena: str = "static"
@@ -231,7 +231,7 @@ def export(
         UsageError: An argument is wrong, or the folder is not free.
         UnsupportedError: Parts of the network have no C, all of them.
     """
-    options = FolderOptions(arena, layout, weights, framework)
+    options = _FolderOptions(arena, layout, weights, framework)
     options.check()
     network = Network.of(model)
     target, stem = Path(folder), network_name(network.source, name)
@@ -350,7 +350,7 @@ def _require_steps(whole: ir.Model, stream: Streamed) -> None:
 def interface_of(
     model: NetworkLike,
     name: str,
-    options: FolderOptions,
+    options: _FolderOptions,
     stream_options: StreamOptions | None = None,
     cut: Cut | None = None,
 ) -> Interface:
@@ -389,7 +389,7 @@ def _edge_orders(plan: Plan, carried: Collection[str]) -> dict[str, Order]:
     }
 
 
-def _contents(face: Interface, options: FolderOptions, origin: Mapping[str, Any]) -> dict[str, bytes]:
+def _contents(face: Interface, options: _FolderOptions, origin: Mapping[str, Any]) -> dict[str, bytes]:
     """Every file of a folder by its path."""
     layout, name = LAYOUTS[options.framework], face.name
     texts = c_files(face) | _headers(face.source.includes)

@@ -140,7 +140,9 @@ def _ends(value: ir.Value, part: Collection[ir.Node]) -> Iterator[ir.Value]:
     while waiting:
         found = waiting.pop()
         maker = found.producer()
-        if maker is not None and maker in part:
-            is_end = is_dialect(maker) or found.is_graph_output()
-            yield from [found] if is_end else []
-            waiting += [] if is_end else filter(None, maker.inputs)
+        if maker is None or maker not in part:
+            continue
+        if is_dialect(maker) or found.is_graph_output():
+            yield found
+        else:
+            waiting += [source for source in maker.inputs if source is not None]

@@ -41,7 +41,7 @@ _TABLE = re.compile(r"^static const u?int(\d+)_t \w+\[(\d+)\] = ", re.MULTILINE)
 
 _COLUMNS = (
     Column("title", "step"),
-    Column("made", "output"),
+    Column("output_text", "output"),
     Column("live_bytes", "live bytes", "{:,d}"),
     Column("scratch_bytes", "scratch", "{:,d}"),
     Column("place", "memory"),
@@ -101,7 +101,9 @@ class ArenaUse(Summed):
 
     def rows(self) -> list[tuple[str, str, int, int, str, int, int]]:
         """(step, its outputs, bytes alive, scratch, "in place" or nothing, bytes of weights, MACs), in order."""
-        return [(s.title, s.made, s.live_bytes, s.scratch_bytes, s.place, s.weight_bytes, s.macs) for s in self.steps]
+        return [
+            (s.title, s.output_text, s.live_bytes, s.scratch_bytes, s.place, s.weight_bytes, s.macs) for s in self.steps
+        ]
 
     def summary(self) -> str:
         """The totals in one sentence."""

@@ -274,7 +274,10 @@ class Program:
 
     def _tensors(self, result: SampleResult, *, quantized: bool) -> dict[str, NDArray[Any]]:
         tensors = {t.name: t.restored(result.tensors[number]) for number, t in self.folder.by_id.items()}
-        return tensors if quantized else self._outputs(result, quantized=False) | tensors
+        if quantized:
+            return tensors
+        outputs = self._outputs(result, quantized=False)
+        return tensors | {name: array for name, array in outputs.items() if name not in tensors}
 
     def _copy_sources(self) -> None:
         """Copy the folder's files: what was checked is what is compiled, whatever the folder's name contains."""

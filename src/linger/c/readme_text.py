@@ -82,32 +82,32 @@ on Cortex-M0, M4, M55 and RV32; the rest is a margin, also for the compiler's he
 
 
 @dataclass(frozen=True)
-class StackBytes:
+class _StackBytes:
     """Bytes of stack by the instructions that the compiler uses."""
 
     plain: int
     dsp: int
     helium: int
 
-    def largest(self, other: StackBytes) -> StackBytes:
+    def largest(self, other: _StackBytes) -> _StackBytes:
         """The larger number of each kind."""
-        return StackBytes(max(self.plain, other.plain), max(self.dsp, other.dsp), max(self.helium, other.helium))
+        return _StackBytes(max(self.plain, other.plain), max(self.dsp, other.dsp), max(self.helium, other.helium))
 
-    def plus(self, count: int) -> StackBytes:
+    def plus(self, count: int) -> _StackBytes:
         """Each number and so much more."""
-        return StackBytes(self.plain + count, self.dsp + count, self.helium + count)
+        return _StackBytes(self.plain + count, self.dsp + count, self.helium + count)
 
 
-HEADERS: Mapping[str, StackBytes] = {
-    "linger_columns.h": StackBytes(160, 160, 160),
-    "linger_depthwise.h": StackBytes(256, 448, 768),
-    "linger_dots.h": StackBytes(256, 320, 320),
-    "linger_pools.h": StackBytes(160, 160, 160),
+HEADERS: Mapping[str, _StackBytes] = {
+    "linger_columns.h": _StackBytes(160, 160, 160),
+    "linger_depthwise.h": _StackBytes(256, 448, 768),
+    "linger_dots.h": _StackBytes(256, 320, 320),
+    "linger_pools.h": _StackBytes(160, 160, 160),
 }
 """What the functions of each header need at most, with those that they call themselves."""
 
 
-def stack_bound(functions: str, includes: Iterable[str]) -> StackBytes:
+def stack_bound(functions: str, includes: Iterable[str]) -> _StackBytes:
     """What the stack of a program is not above.
 
     Steps do not call each other, but a compiler may make one part of its caller, which then calls another one: so the arrays
@@ -119,10 +119,10 @@ def stack_bound(functions: str, includes: Iterable[str]) -> StackBytes:
     """
     texts = _FUNCTION.findall(PROOF_LINES.sub("", functions))
     small, large = (sum(sorted(_arrays(text, tiles) for text in texts)[-2:]) for tiles in (1, _HELIUM_TILES))
-    called = StackBytes(0, 0, 0)
+    called = _StackBytes(0, 0, 0)
     for name in includes:
         called = called.largest(HEADERS.get(name, called))
-    return StackBytes(called.plain + small, called.dsp + small, called.helium + large).plus(_FRAMES)
+    return _StackBytes(called.plain + small, called.dsp + small, called.helium + large).plus(_FRAMES)
 
 
 def _arrays(function: str, tiles: int) -> int:

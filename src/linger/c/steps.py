@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a program: nodes joined where the next one needs one element for one element, moves, and what needs no step."""
+"""The execution plan of a C program: fused nodes, memory layouts, moves, and tensors that alias another one.
+
+Also the rows of the report on memory, one per block of the arena (`PlacedBlock`) and one per step (`StepMemory`).
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ from linger.numeric.numpy_kernel import NumpyKernel
 
 Array = NDArray[Any]
 Order = tuple[int, ...] | None
-"""The axes from the outermost to the innermost in memory; None: as they come."""
+"""The axes from the outermost to the innermost in memory; None: in the order of the shape."""
 
-_FEWEST_AXES = 3
+_MIN_CONV_AXES = 3
 _MOST_AXES = 5
-"""Tensors of more axes are not looked at for another order: there are too many."""
+"""No other axis order is tried for tensors with more axes: there are too many permutations."""
 
 
 @dataclass(frozen=True)
@@ -49,57 +52,57 @@ def channels_last(axes: int) -> tuple[int, ...]:
 
 
 def image_tensors(network: FixedNetwork) -> set[str]:
-    """The tensors that windows go over, and those that ops with equal shapes connect with them."""
+    """The inputs and outputs of ops with a window, and the tensors that element-wise ops connect with them."""
     images: set[str] = set()
-    before = -1
-    while len(images) > before:
-        before = len(images)
+    previous_count = -1
+    while len(images) > previous_count:
+        previous_count = len(images)
         for node in filter(is_dialect, network.nodes):
-            images |= _connected(network, node, images)
+            images |= _image_tensors_of(network, node, images)
     return images
 
 
-def _connected(network: FixedNetwork, node: ir.Node, images: set[str]) -> set[str]:
-    """The tensors of a node that are images, because it has a window, or because another one of them is."""
+def _image_tensors_of(network: FixedNetwork, node: ir.Node, images: set[str]) -> set[str]:
+    """The tensors of a node that are images, because the op has a window, or because another tensor of the node is an image."""
     op, names = op_of(node), (*value_names(node.inputs), *value_names(node.outputs))
     axes = {name: len(network.tensors[name].shape) for name in names if name not in network.constants}
-    known = images & axes.keys()
-    if not op.window_axes and (not known or not _is_local(op)):
+    known_images = images & axes.keys()
+    if not op.window_axes and (not known_images or not _is_local(op)):
         return set()
-    count = op.window_axes + 2 if op.window_axes else max(axes[name] for name in known)
+    count = op.window_axes + 2 if op.window_axes else max(axes[name] for name in known_images)
     return {name for name in axes if axes[name] == count}
 
 
 def _is_local(op: Op) -> bool:
-    """Whether an op has no window, no weights and no time, so that it may compute element by element."""
+    """Whether an op has no window, no weights and no recurrence, so that it may compute element by element."""
     return not (op.window_axes or op.is_recurrent or op.weight_axes is not None)
 
 
 def in_memory_order(shape: Sequence[int], layout: Layout) -> Array:
-    """For each element in memory the place that it has in the flattened tensor."""
+    """For each element in memory its index in the flattened tensor."""
     if layout.permutation is not None:
         return layout.permutation
-    places = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
-    return (places if layout.order is None else places.transpose(layout.order)).reshape(-1)
+    indices = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
+    return (indices if layout.order is None else indices.transpose(layout.order)).reshape(-1)
 
 
-def order_with(places: Array, memory: Array) -> tuple[bool, Order]:
-    """Whether a tensor can lie in memory that is there already, and in which order then.
+def alias_order(indices: Array, memory: Array) -> tuple[bool, Order]:
+    """Whether a tensor can alias the memory of its source, and its axis order if so.
 
     Args:
-        places: For each element of the tensor the place in the flattened source that it is taken from.
-        memory: For each element in memory the place in the flattened source.
+        indices: For each element of the tensor its index in the flattened source.
+        memory: For each element in memory its index in the flattened source.
     """
-    if places.size == memory.size and places.ndim <= _MOST_AXES:
-        for order in permutations(range(places.ndim)):
-            if np.array_equal(places.transpose(order).reshape(-1), memory):
-                return True, None if order == tuple(range(places.ndim)) else order
+    if indices.size == memory.size and indices.ndim <= _MOST_AXES:
+        for order in permutations(range(indices.ndim)):
+            if np.array_equal(indices.transpose(order).reshape(-1), memory):
+                return True, None if order == tuple(range(indices.ndim)) else order
     return False, None
 
 
 def weight_order(op: Op, shape: Sequence[int], group: int) -> Order:
-    """How the weights of an op lie, so that sums go through them in one run."""
-    if not op.window_axes or len(shape) < _FEWEST_AXES:
+    """The axis order of an op's weights in which its sums read them contiguously."""
+    if not op.window_axes or len(shape) < _MIN_CONV_AXES:
         return None
     if op.is_transposed:
         return (1, *range(2, len(shape)), 0)
@@ -108,9 +111,9 @@ def weight_order(op: Op, shape: Sequence[int], group: int) -> Order:
     return channels_last(len(shape))
 
 
-_WORTH_A_TABLE = 12
-"""Operations from which on a function of one byte is a table of 256."""
-_BYTES = np.arange(-128, 128, dtype=np.int8)
+_MIN_TABLE_COST = 12
+"""A function of one int8 with at least so many operations per element becomes a lookup table with 256 entries."""
+_INT8_VALUES = np.arange(-128, 128, dtype=np.int8)
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,11 @@ class Step:
     """Nodes that one C function computes.
 
     Attributes:
-        nodes: The nodes, each one reading the result of the one before element by element.
-        outputs: The tensors that are kept.
-        inner: The tensors between the nodes, which only proof builds keep.
-        reads: The tensors and constants that come from outside, each once.
-        tables: Results that are read from a table instead, by name: the tensor that is the index, and the numbers.
+        nodes: The nodes; each one reads the result of the previous one element by element.
+        outputs: The tensors that the function writes.
+        inner: The tensors between the nodes, which only proof builds write.
+        reads: The tensors and constants that the function reads, each once.
+        tables: Results that are computed by a lookup table, by name: the tensor that is the index, and the entries.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -133,7 +136,7 @@ class Step:
 
     @property
     def is_move(self) -> bool:
-        """Whether it only moves elements."""
+        """Whether the step only moves elements."""
         return not is_dialect(self.nodes[0])
 
 
@@ -143,8 +146,8 @@ class Edge:
 
     Attributes:
         name: Its name in the file.
-        tensor: The tensor inside that it is converted to or from; its own where there is no conversion.
-        node: The Quant or Dequant between both; None: integers, or real numbers, as they are.
+        tensor: The internal tensor that it is converted to or from; the same name if there is no conversion.
+        node: The Quant or Dequant that converts; None: there is no conversion.
     """
 
     name: str
@@ -154,15 +157,15 @@ class Edge:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a program does, in order.
+    """The steps of a program in topological order, and where its tensors lie.
 
     Attributes:
         network: The network.
-        inputs: What comes in.
-        outputs: What goes out.
-        steps: What is computed between them.
-        layouts: How each tensor lies in memory.
-        aliases: Tensors that lie in the memory of another one: its name by theirs.
+        inputs: The inputs of the network.
+        outputs: The outputs of the network.
+        steps: The steps between them.
+        layouts: The memory layout of each tensor.
+        aliases: Tensors that share the memory of another one, whose name is the value.
     """
 
     network: FixedNetwork
@@ -183,17 +186,17 @@ def make_plan(network: FixedNetwork) -> Plan:
     """Decide edges, fused nodes, layouts and aliases.
 
     Raises:
-        UnsupportedError: Ops that have no C, all of them.
+        UnsupportedError: Some ops have no implementation in C; the message lists all of them.
     """
     inputs, outputs = _inputs(network), _outputs(network)
     edges = (*inputs, *outputs)
-    at_edges = {edge.node for edge in edges}
-    inside = [node for node in network.nodes if node not in at_edges]
+    edge_nodes = {edge.node for edge in edges}
+    inside = [node for node in network.nodes if node not in edge_nodes]
     fused = _Fusion(network, inside, {edge.tensor for edge in edges}).steps()
-    layouts, aliases, steps = _Placing(network, [edge.tensor for edge in inputs], fused).result()
-    same = {name: of for name, of in network.same.items() if of in layouts}
-    layouts |= {name: layouts[of] for name, of in same.items()}
-    return Plan(network, inputs, outputs, tuple(steps), layouts, aliases | same)
+    layouts, aliases, steps = _LayoutPlanner(network, [edge.tensor for edge in inputs], fused).result()
+    duplicates = {name: other for name, other in network.same.items() if other in layouts}
+    layouts |= {name: layouts[other] for name, other in duplicates.items()}
+    return Plan(network, inputs, outputs, tuple(steps), layouts, aliases | duplicates)
 
 
 def _inputs(network: FixedNetwork) -> tuple[Edge, ...]:
@@ -206,23 +209,25 @@ def _inputs(network: FixedNetwork) -> tuple[Edge, ...]:
 
 
 def _outputs(network: FixedNetwork) -> tuple[Edge, ...]:
-    readers, makers = network.readers(), {name: node for node in network.nodes for name in value_names(node.outputs)}
-    empty = [printable(name) for name in network.outputs if name not in makers]
-    if empty:
+    readers, producers = network.readers(), {name: node for node in network.nodes for name in value_names(node.outputs)}
+    not_computed = [printable(name) for name in network.outputs if name not in producers]
+    if not_computed:
         raise UnsupportedError(
-            f"C has nothing to compute for the outputs {listing(empty)}: they are constants, or inputs as they are; "
-            "take them out of the file."
+            f"C has nothing to compute for the outputs {listing(not_computed)}: they are constants or unchanged inputs; "
+            "remove them from the file."
         )
     edges = []
     for name in network.outputs:
-        node = makers[name]
+        node = producers[name]
         is_dequantized = node.op_type == "Dequant" and is_dialect(node) and not readers.get(name)
         edges.append(Edge(name, next(value_names(node.inputs)), node) if is_dequantized else Edge(name, name, None))
     return tuple(edges)
 
 
-def declared(network: FixedNetwork, node: ir.Node, layouts: Mapping[str, Layout] | None = None) -> list[Input | None]:
-    """The inputs of a dialect node, as its C function takes them."""
+def function_inputs(
+    network: FixedNetwork, node: ir.Node, layouts: Mapping[str, Layout] | None = None
+) -> list[Input | None]:
+    """The inputs of a dialect node, in the form that its C function takes."""
     op = op_of(node)
     return op.arrange(
         [
@@ -235,9 +240,9 @@ def declared(network: FixedNetwork, node: ir.Node, layouts: Mapping[str, Layout]
 def input_of(
     network: FixedNetwork, name: str, layouts: Mapping[str, Layout] | None, use: tuple[ir.Node, Op, int] | None = None
 ) -> Input:
-    """A tensor as a C function takes it: weights in the order, and with the columns, that its reader wants."""
-    tensor, known = network.tensors[name], network.constants.get(name)
-    if known is None:
+    """A tensor in the form that a C function takes: weights in the axis order, and with the columns, that their reader needs."""
+    tensor, content = network.tensors[name], network.constants.get(name)
+    if content is None:
         layout = (layouts or {}).get(name, Layout())
         return Input(tensor.shape, tensor.dtype, None, layout.order)
     order: Order = None
@@ -247,140 +252,140 @@ def input_of(
         order = weight_order(op, tensor.shape, group)
         columns = layouts.get(next(value_names(node.inputs)), Layout()).permutation
         if columns is not None:
-            known = np.ascontiguousarray(known[:, columns])
-    return Input(tensor.shape, tensor.dtype, known, order)
+            content = np.ascontiguousarray(content[:, columns])
+    return Input(tensor.shape, tensor.dtype, content, order)
 
 
 class _Fusion:
-    """Joins nodes: a node that reads a tensor element by element runs where the tensor is made, if nobody else reads it."""
+    """Fuses a node that reads a tensor element by element with the node that produces it, if no other node reads the tensor."""
 
-    def __init__(self, network: FixedNetwork, nodes: Sequence[ir.Node], kept: set[str]) -> None:
-        self._network, self._nodes, self._kept = network, nodes, kept
+    def __init__(self, network: FixedNetwork, nodes: Sequence[ir.Node], edge_tensors: set[str]) -> None:
+        self._network, self._nodes, self._edge_tensors = network, nodes, edge_tensors
         self._readers = network.readers()
         self._problems: list[str] = []
-        self._known: dict[ir.Node, tuple[set[str], int]] = {}
+        self._elementwise_cache: dict[ir.Node, tuple[set[str], int]] = {}
 
     def steps(self) -> list[Step]:
-        """The steps, in an order in which everything is made before it is read."""
-        ahead: dict[str, list[ir.Node]] = {}
+        """The steps in topological order."""
+        group_of: dict[str, list[ir.Node]] = {}
         groups: dict[int, list[ir.Node]] = {}
         for position, node in enumerate(self._nodes):
-            group = self._group_for(node, ahead) or []
+            group = self._group_for(node, group_of) or []
             group.append(node)
             groups = {key: other for key, other in groups.items() if other is not group} | {position: group}
-            ahead |= dict.fromkeys(value_names(node.outputs), group)
+            group_of |= dict.fromkeys(value_names(node.outputs), group)
         if self._problems:
             raise UnsupportedError(f"C cannot be written for {listing(self._problems)}.")
         return [self._step(group) for _, group in sorted(groups.items())]
 
-    def _group_for(self, node: ir.Node, ahead: Mapping[str, list[ir.Node]]) -> list[ir.Node] | None:
-        """The group that a node joins: the latest one whose last result it alone reads, element by element."""
+    def _group_for(self, node: ir.Node, group_of: Mapping[str, list[ir.Node]]) -> list[ir.Node] | None:
+        """The group that a node is fused with: the last one whose result only this node reads, element by element; None: a new group."""
         if not is_dialect(node) or not _is_local(op_of(node)):
             return None
         joined = None
         for name in dict.fromkeys(value_names(node.inputs)):
-            group = ahead.get(name) if self._is_private(name, node) else None
+            group = group_of.get(name) if self._is_private(name, node) else None
             is_end = group is not None and is_dialect(group[0]) and [v.name for v in group[-1].outputs] == [name]
             if is_end and name in self._elementwise(node)[0] and self._same_shape(name, node):
                 joined = group
         return joined
 
     def _is_private(self, name: str, reader: ir.Node) -> bool:
-        return name not in self._kept and self._readers.get(name) == [reader]
+        return name not in self._edge_tensors and self._readers.get(name) == [reader]
 
     def _same_shape(self, name: str, node: ir.Node) -> bool:
         return self._network.tensors[name].shape == self._network.tensors[str(node.outputs[0].name)].shape
 
     def _elementwise(self, node: ir.Node) -> tuple[set[str], int]:
-        """The inputs that a node reads element by element, by name, and how many operations an element takes."""
+        """The names of the inputs that a node reads element by element, and the number of operations per element."""
         op = op_of(node)
-        if node not in self._known:
-            inputs, title = declared(self._network, node), describe(node)
+        if node not in self._elementwise_cache:
+            inputs, title = function_inputs(self._network, node), describe(node)
             try:
-                places, cost = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=title)
+                positions, cost = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=title)
             except UnsupportedError as error:
                 self._problems.append(str(error).removesuffix("."))
-                places, cost = frozenset(), 0
+                positions, cost = frozenset(), 0
             names = op.arrange([None if v is None else v.name for v in node.inputs])
-            self._known[node] = {str(names[i]) for i in places}, cost
-        return self._known[node]
+            self._elementwise_cache[node] = {str(names[i]) for i in positions}, cost
+        return self._elementwise_cache[node]
 
     def _step(self, nodes: Sequence[ir.Node]) -> Step:
-        made = [name for node in nodes for name in value_names(node.outputs)]
+        results = [name for node in nodes for name in value_names(node.outputs)]
         outputs = tuple(value_names(nodes[-1].outputs))
-        inner = tuple(name for name in made if name not in outputs)
-        reads = dict.fromkeys(name for node in nodes for name in value_names(node.inputs) if name not in made)
+        inner = tuple(name for name in results if name not in outputs)
+        reads = dict.fromkeys(name for node in nodes for name in value_names(node.inputs) if name not in results)
         tables = self._tables(nodes) if is_dialect(nodes[0]) else {}
         return Step(tuple(nodes), outputs, inner, tuple(reads), tables)
 
     def _tables(self, nodes: Sequence[ir.Node]) -> dict[str, tuple[str, Array]]:
-        """Results that are functions of one byte and cost more than reading a table."""
-        found: dict[str, tuple[str, Array]] = {}
+        """Lookup tables for results that are functions of one int8 and cost more than a table lookup."""
+        tables: dict[str, tuple[str, Array]] = {}
         run: list[ir.Node] = []
         for node in nodes:
-            if self._byte_read(node) is None:
+            if self._int8_source(node) is None:
                 run = []
                 continue
             run.append(node)
-            source = self._byte_read(run[0])
-            if source is None or sum(self._elementwise(member)[1] for member in run) < _WORTH_A_TABLE:
+            source = self._int8_source(run[0])
+            if source is None or sum(self._elementwise(member)[1] for member in run) < _MIN_TABLE_COST:
                 continue
-            values: dict[str, Array] = {source: _BYTES}
+            values: dict[str, Array] = {source: _INT8_VALUES}
             for member in run:
                 result = str(member.outputs[0].name)
-                values[result] = self._on_bytes(member, values)
-                found[result] = (source, values[result])
-        return found
+                values[result] = self._on_int8_values(member, values)
+                tables[result] = (source, values[result])
+        return tables
 
-    def _byte_read(self, node: ir.Node) -> str | None:
-        """The one tensor of bytes that decides a node's result, element by element; None for other nodes."""
+    def _int8_source(self, node: ir.Node) -> str | None:
+        """The int8 tensor that a node's result is an element-wise function of; None if there is no single one."""
         op, tensors = op_of(node), self._network.tensors
         names = set(value_names(node.inputs))
         data = names - self._network.constants.keys()
         if len(data) != 1 or len(node.outputs) != 1 or not _is_local(op) or not op.has_integer_output:
             return None
         (source,) = data
-        is_byte = tensors[source].dtype == "int8" and all(tensors[name].count == 1 for name in names - data)
-        return source if is_byte and self._same_shape(source, node) and source in self._elementwise(node)[0] else None
+        is_int8 = tensors[source].dtype == "int8" and all(tensors[name].count == 1 for name in names - data)
+        return source if is_int8 and self._same_shape(source, node) and source in self._elementwise(node)[0] else None
 
-    def _on_bytes(self, node: ir.Node, values: Mapping[str, Array]) -> Array:
+    def _on_int8_values(self, node: ir.Node, values: Mapping[str, Array]) -> Array:
         op = op_of(node)
-        given = [
+        arguments = [
             None if v is None or not v.name else values.get(v.name, self._network.constants.get(v.name))
             for v in node.inputs
         ]
-        made = np.asarray(op.body(NumpyKernel(), *op.arrange(given), **attributes_of(node, op)))
-        return made.reshape(-1)  # a constant of one element may have more axes than the bytes
+        result = np.asarray(op.body(NumpyKernel(), *op.arrange(arguments), **attributes_of(node, op)))
+        return result.reshape(-1)  # a constant with one element may add axes
 
 
-class _Placing:
-    """Decides how each tensor lies in memory, and which need none of their own."""
+class _LayoutPlanner:
+    """Chooses the memory layout of each tensor, and the moves that become aliases."""
 
     def __init__(self, network: FixedNetwork, inputs: Iterable[str], steps: Sequence[Step]) -> None:
         self._network, self._steps = network, steps
         self._images = image_tensors(network)
         self._readers = network.readers()
-        self._layouts = {name: self._wanted(name) for name in inputs}
+        self._layouts = {name: self._preferred_layout(name) for name in inputs}
         self._aliases: dict[str, str] = {}
         self._opset = opset_of(network.model)
 
     def result(self) -> tuple[dict[str, Layout], dict[str, str], list[Step]]:
-        """Layouts, aliases, and the steps that are left."""
-        left = []
+        """Layouts, aliases, and the steps without the moves that became aliases."""
+        remaining = []
         for step in self._steps:
-            if step.is_move and self._is_alias(step.nodes[0]):
+            if step.is_move and self._try_alias(step.nodes[0]):
                 continue
             for name in (*step.outputs, *step.inner):
-                self._layouts[name] = self._wanted(name)
-            left.append(step)
-        return self._layouts, self._aliases, left
+                self._layouts[name] = self._preferred_layout(name)
+            remaining.append(step)
+        return self._layouts, self._aliases, remaining
 
-    def _wanted(self, name: str) -> Layout:
+    def _preferred_layout(self, name: str) -> Layout:
         axes = len(self._network.tensors[name].shape)
         return Layout(channels_last(axes) if name in self._images and axes > 2 else None)
 
-    def _is_alias(self, node: ir.Node) -> bool:
-        """Whether the result can lie where its source lies; if so, that is noted."""
+    def _try_alias(self, node: ir.Node) -> bool:
+        """Let the result of a move alias its source if possible; returns whether it does."""
         names = data_names(node)
         result = str(node.outputs[0].name)
         if len(names) != 1 or len(node.outputs) != 1:
@@ -389,17 +394,17 @@ class _Placing:
         if source.count != tensors[result].count or source.dtype != tensors[result].dtype:
             return False
         memory = in_memory_order(source.shape, self._layouts[source.name])
-        places = places_of(self._network, node, self._opset)[0]
-        found, order = order_with(places, memory)
+        indices = source_indices(self._network, node, self._opset)[0]
+        is_alias, order = alias_order(indices, memory)
         layout = Layout(order)
-        if not found and node.op_type in ALIASES and self._feeds_linear_only(result):
-            found, layout = True, Layout(None, memory)
-        if found:
+        if not is_alias and node.op_type in ALIASES and self._feeds_linear_only(result):
+            is_alias, layout = True, Layout(None, memory)
+        if is_alias:
             self._aliases[result], self._layouts[result] = source.name, layout
-        return found
+        return is_alias
 
     def _feeds_linear_only(self, name: str) -> bool:
-        """Whether everything that reads a tensor multiplies rows of it with constant weights, whose columns can be moved."""
+        """Whether only linear layers with constant weights, whose columns can be permuted, read a tensor."""
         if name in self._network.outputs or len(self._network.tensors[name].shape) != 2:
             return False
         readers = self._readers.get(name, [])
@@ -414,8 +419,8 @@ class _Placing:
         )
 
 
-def places_of(network: FixedNetwork, node: ir.Node, opset: int) -> list[Array]:
-    """For each output of a moving node the place in its flattened inputs, one after the other, of each element."""
+def source_indices(network: FixedNetwork, node: ir.Node, opset: int) -> list[Array]:
+    """For each output of a move, the index of each element in the flattened and concatenated inputs."""
     names = data_names(node)
     shapes = [network.tensors[name].shape for name in names]
     if node.op_type in ALIASES:
@@ -424,29 +429,29 @@ def places_of(network: FixedNetwork, node: ir.Node, opset: int) -> list[Array]:
     return map_of(node, shapes, network.constants, opset)
 
 
-def composed(network: FixedNetwork, step: Step) -> tuple[Callable[..., Any], list[str]]:
-    """The bodies of a step's nodes as one, and the names of its inputs: those that are not single constants."""
+def fused_body(network: FixedNetwork, step: Step) -> tuple[Callable[..., Any], list[str]]:
+    """One body that computes all nodes of a step, and the names of its inputs. Scalar constants are no inputs: they become literals."""
     names = [name for name in step.reads if not _is_scalar(network, name)]
 
     def body(kernel: CKernel, *values: Any) -> Any:
-        found = dict(zip(names, values, strict=True))
+        tensors = dict(zip(names, values, strict=True))
         for name in step.reads:
-            if name not in found:
+            if name not in tensors:
                 content = network.constants[name]
                 ctype = f"{content.dtype}_t"
-                found[name] = kernel.same_everywhere(int(content.reshape(())), content.shape, ctype)
+                tensors[name] = kernel.same_everywhere(int(content.reshape(())), content.shape, ctype)
         for node in step.nodes:
             op = op_of(node)
             result = str(node.outputs[0].name)
             if result in step.tables:
-                source, numbers = step.tables[result]
-                found[result] = kernel.looked_up(found[source], -128, numbers.tolist(), f"{numbers.dtype}_t")
+                source, entries = step.tables[result]
+                tensors[result] = kernel.looked_up(tensors[source], -128, entries.tolist(), f"{entries.dtype}_t")
                 continue
-            given = [None if v is None or not v.name else found[v.name] for v in node.inputs]
-            made = op.body(kernel, *op.arrange(given), **attributes_of(node, op))
-            several = made if isinstance(made, tuple) else (made,)
-            found |= {str(v.name): m for v, m in zip(node.outputs, several, strict=False) if v.name}
-        return tuple(found[name] for name in (*step.outputs, *step.inner))
+            arguments = [None if v is None or not v.name else tensors[v.name] for v in node.inputs]
+            results = op.body(kernel, *op.arrange(arguments), **attributes_of(node, op))
+            results = results if isinstance(results, tuple) else (results,)
+            tensors |= {str(v.name): r for v, r in zip(node.outputs, results, strict=False) if v.name}
+        return tuple(tensors[name] for name in (*step.outputs, *step.inner))
 
     body.__doc__ = "; ".join(
         (op_of(node).body.__doc__ or "").strip().partition("\n")[0].rstrip(".") for node in step.nodes
@@ -455,14 +460,14 @@ def composed(network: FixedNetwork, step: Step) -> tuple[Callable[..., Any], lis
 
 
 def _is_scalar(network: FixedNetwork, name: str) -> bool:
-    """Whether a tensor is one whole number that never changes."""
+    """Whether a tensor is an integer constant with one element."""
     content = network.constants.get(name)
     return content is not None and content.size == 1 and content.dtype.kind == "i" and content.dtype.itemsize <= 4
 
 
 @dataclass(frozen=True)
 class PlacedBlock:
-    """A piece of the arena.
+    """A block of the arena and its liveness.
 
     Attributes:
         name: The tensor that begins it; for scratch the step's number and the name in C.
@@ -485,7 +490,7 @@ class PlacedBlock:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """One step of the program.
+    """The memory and the cost of one step of the program.
 
     Attributes:
         number: Its place in time; 0 is what comes in, the last one what goes out.
@@ -515,23 +520,23 @@ class StepMemory:
 
     @property
     def title(self) -> str:
-        """Its number and what it computes, as text; of nodes that are joined with the first one only the type."""
+        """The number of the step and its nodes, as text; of nodes that are fused with the first one only the type."""
         if self.function:
             return f"{self.number}: {' + '.join([*self.nodes[:1], *self.op_types[1:]])}"
         return f"{self.number}: {'output' if self.number else 'input'} {', '.join(self.nodes)}"
 
     @property
-    def made(self) -> str:
-        """The tensors that it makes with their shapes, as text."""
+    def output_text(self) -> str:
+        """The outputs with their shapes, as text."""
         sizes = ("×".join(map(str, shape)) or "1" for shape in self.shapes)
         return ", ".join(f"{printable(name)} {size}" for name, size in zip(self.outputs, sizes, strict=True))
 
     @property
     def place(self) -> str:
-        """Whether its results lie in the memory of an operand, as text."""
+        """Whether the outputs reuse the memory of an operand, as text."""
         return "in place" if self.in_place else ""
 
     @property
     def weight_kb(self) -> float:
-        """The weights, in KB."""
+        """The size of the weights in KB."""
         return self.weight_bytes / 1024

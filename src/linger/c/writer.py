@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from linger.c.exported_folder import C_TYPES
 from linger.c.moves import data_names, move_function
-from linger.c.steps import Edge, Layout, Order, Plan, Step, composed, in_memory_order, input_of, places_of
+from linger.c.steps import Edge, Layout, Order, Plan, Step, fused_body, in_memory_order, input_of, source_indices
 from linger.errors import LingerError, UnsupportedError, listing
 from linger.graph.core.nodes import attributes_of, describe, op_of, opset_of
 from linger.graph.network import Lifetime, Lifetimes
@@ -130,7 +130,7 @@ class WrittenEdge:
 
 
 @dataclass(frozen=True)
-class Arena:
+class _Arena:
     """Where each block begins, the size of all, and the size that no plan can be below."""
 
     blocks: tuple[Lifetime, ...]
@@ -161,7 +161,7 @@ class Source:
 
     name: str
     plan: Plan
-    arena: Arena
+    arena: _Arena
     steps: tuple[WrittenStep, ...]
     inputs: tuple[WrittenEdge, ...]
     outputs: tuple[WrittenEdge, ...]
@@ -244,7 +244,7 @@ class _Writer:
     def _step(self, step: Step, name: str) -> WrittenStep:
         if step.is_move:
             return self._move(step, name)
-        body, names = composed(self._network, step)
+        body, names = fused_body(self._network, step)
         given = [self._input(step, n) for n in names]
         orders = [self._plan.layouts[n].order for n in step.outputs]
         title = " + ".join(describe(node) for node in step.nodes)
@@ -292,14 +292,14 @@ class _Writer:
         names = data_names(node)
         memories = [in_memory_order(network.tensors[n].shape, self._plan.layouts.get(n, Layout())) for n in names]
         try:
-            found = places_of(network, node, opset_of(network.model))
+            indices_of_outputs = source_indices(network, node, opset_of(network.model))
         except LingerError as error:
             self._problems.append(str(error).removesuffix("."))
             return WrittenStep(step, name, (), (), ())
         inputs = [(network.tensors[n].ctype, network.tensors[n].count) for n in names]
         border = _border(node, network.constants)
-        for number, (output, places) in enumerate(zip(step.outputs, found, strict=True)):
-            laid = self._laid(places, memories, self._plan.layouts[output])
+        for number, (output, indices) in enumerate(zip(step.outputs, indices_of_outputs, strict=True)):
+            laid = self._laid(indices, memories, self._plan.layouts[output])
             function = f"{name}_{number}" if len(step.outputs) > 1 else name
             self._moves.append(
                 f"/* {_plain(describe(node))} */\n"
@@ -420,7 +420,7 @@ def _lifespans(plan: Plan, steps: Sequence[WrittenStep]) -> dict[str, tuple[int,
     return {name: (number, last[name]) for name, number in first.items()}
 
 
-def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
+def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> _Arena:
     """Memory for tensors and scratch."""
     spans, sizes = _lifespans(plan, steps), plan.network.tensors
     owner = _shared(plan, steps, spans)
@@ -435,7 +435,7 @@ def _arena(plan: Plan, steps: Sequence[WrittenStep]) -> Arena:
     return replace(arena, offsets=offsets)
 
 
-def plan_arena(blocks: Sequence[Lifetime]) -> Arena:
+def plan_arena(blocks: Sequence[Lifetime]) -> _Arena:
     """Find places for blocks: large ones first, each as low as it can lie.
 
     The most bytes that are needed at one step are a lower bound. Where the first order misses it, other orders are
@@ -452,7 +452,7 @@ def plan_arena(blocks: Sequence[Lifetime]) -> Arena:
         if size == least:
             break
     assert best is not None  # there is always an order
-    return Arena(tuple(blocks), best[1], best[0], least)
+    return _Arena(tuple(blocks), best[1], best[0], least)
 
 
 def _orders(lifetimes: Lifetimes) -> Iterator[list[Lifetime]]:

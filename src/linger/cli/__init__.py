@@ -155,7 +155,7 @@ _DROPPED_SECONDS = 1.0
 """After which an error that did not end the command counts as dropped; long enough to remove unfinished files."""
 
 
-class Interruption:
+class _Interruption:
     """Whether Ctrl-C came, and what had been written by then.
 
     Python raises KeyboardInterrupt wherever the main thread happens to be. Where a C extension is just being loaded, that
@@ -305,7 +305,7 @@ def main() -> None:
     """
     use_readable_signs(sys.stdout, sys.stderr)
     logging.basicConfig(handlers=[logging.NullHandler()])  # hide what libraries log about a file: our errors say it
-    interruption = Interruption()
+    interruption = _Interruption()
     try:
         with interruption.watched():
             code = _exit_code()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linger analyse: where a checkpoint or a model will lose precision, and what to do about it."""
+"""The command `linger analyse`: shows where a checkpoint or a model will lose precision, and what to do about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ analyse = typer.Typer(
     epilog="Example: linger analyse weights model.safetensors",
 )
 
-_TYPICAL = "Give an .npz or .npy file with a typical input"
+_INPUTS_HINT = "Give an .npz or .npy file with a typical input"
 
 _Csv = Annotated[bool, typer.Option("--csv", help="The rows as CSV.")]
 _Log = Annotated[Path | None, typer.Option(help="Also write the documented log to this file.")]
@@ -48,13 +48,13 @@ def weights(
     """
     one_of("analyse", json=as_json, csv=as_csv)
     require_file(checkpoint)
-    from linger.analysis.weights import wb_analyse  # torch takes its time: not for --help, nor for wrong paths
+    from linger.analysis.weights import wb_analyse  # importing torch is slow: not for --help or wrong paths
     from linger.constraint.advising import advise
 
-    found = wb_analyse(checkpoint, log)
-    _show(found, advise(checkpoint), worst, as_json=as_json, as_csv=as_csv)
+    analysis = wb_analyse(checkpoint, log)
+    _show(analysis, advise(checkpoint), worst, as_json=as_json, as_csv=as_csv)
     if plots is not None:
-        _draw(checkpoint, plots, None, worst)
+        _plot(checkpoint, plots, None, worst)
 
 
 def layers(
@@ -88,7 +88,7 @@ def layers(
             "analyse layers: give --inputs with typical data, or --shape for a random tensor; one of the two."
         )
     checks = [partial(require_code, model)]
-    checks += [] if inputs is None else [partial(require_file, inputs, _TYPICAL)]
+    checks += [] if inputs is None else [partial(require_file, inputs, _INPUTS_HINT)]
     checks += [] if checkpoint is None else [partial(require_file, checkpoint)]
     refuse_together(checks)
     from linger.analysis.batches import run_batch
@@ -103,28 +103,28 @@ def layers(
     with Dumper() as dumper, torch.no_grad():
         dumper.analyse_layer_output(loaded, match_pattern=match)
         run_batch(loaded, arguments)
-        found = dumper.result if log is None else dumper.save_out_analyse_log(str(log))
-    _show(found, advise(loaded, arguments), worst, as_json=as_json, as_csv=as_csv)
+        analysis = dumper.result if log is None else dumper.save_out_analyse_log(str(log))
+    _show(analysis, advise(loaded, arguments), worst, as_json=as_json, as_csv=as_csv)
     if plots is not None:
-        _draw(loaded, plots, arguments, worst)
+        _plot(loaded, plots, arguments, worst)
 
 
-def _show(found: Analysis, advice: Advice, worst: int, *, as_json: bool, as_csv: bool) -> None:
+def _show(analysis: Analysis, advice: Advice, worst: int, *, as_json: bool, as_csv: bool) -> None:
     if as_csv:
-        typer.echo(found.to_csv(), nl=False)
+        typer.echo(analysis.to_csv(), nl=False)
         return
     if as_json:
-        content = {"rows": json.loads(found.to_json()), "advice": json.loads(advice.to_json())}
+        content = {"rows": json.loads(analysis.to_json()), "advice": json.loads(advice.to_json())}
         say_result("analyse", content)
         return
-    shown = advice.worst(worst)
-    for table in [found, shown] if worst else [found]:
+    worst_advice = advice.worst(worst)
+    for table in [analysis, worst_advice] if worst else [analysis]:
         console().print(table)
-    for line in shown.lines:
+    for line in worst_advice.lines:
         say(line)
 
 
-def _draw(source: Any, folder: Path, inputs: Any, worst: int) -> None:
+def _plot(source: Any, folder: Path, inputs: Any, worst: int) -> None:
     from linger.pipeline import plot_tensors
 
     for path in plot_tensors(source, folder, inputs, count=worst):

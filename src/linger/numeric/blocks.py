@@ -13,7 +13,7 @@ def round_half_up(k: Kernel[T], x: T) -> T:
 
 
 def saturate(k: Kernel[T], x: T, bits: int) -> T:
-    """X limited to −2^(bits−1) … 2^(bits−1)−1."""
+    """Saturate x to −2^(bits−1) … 2^(bits−1)−1."""
     half_range = k.pow2(k.sub(k.scalar(bits), k.scalar(1.0)))
     return k.clip(x, k.sub(k.scalar(0.0), half_range), k.sub(half_range, k.scalar(1.0)))
 
@@ -29,7 +29,7 @@ def requantize(k: Kernel[T], x: T, *, source: T, target: T, bits: int) -> T:
 
 
 def rescale_pair(k: Kernel[T], first: tuple[T, float], second: tuple[T, float], scale_o: float) -> tuple[T, T]:
-    """Two integer operands, each given with its scale, as wide numbers rounded to the output's scale (not yet saturated)."""
+    """Two (integer operand, scale) pairs as wide numbers rounded to the output's scale (not yet saturated)."""
     target = k.scalar(scale_o)
     left = rescale(k, k.wide(first[0]), source=k.scalar(first[1]), target=target)
     return left, rescale(k, k.wide(second[0]), source=k.scalar(second[1]), target=target)
@@ -94,16 +94,16 @@ def shifted_product(k: Kernel[T], x: T, factor: T, *, bits: int) -> T:
     """⌊x·factor/2^bits + ½⌋ of 32 bits and a factor below 2^31 in magnitude, for bits from 17 to 32.
 
     The product may have 62 bits, more than the carrier holds. So x = high·2^16 + low with 0 ≤ low < 2^16, and of
-    top = high·factor (below 2^46) what the shift by bits − 16 keeps is taken out first: with top = kept·2^(bits−16) + r,
-    0 ≤ r < 2^(bits−16), the product is kept·2^bits + (r·2^16 + low·factor). The first part is whole after the shift; the
+    top = high·factor (below 2^46) the quotient by 2^(bits−16) is taken out first: with top = quotient·2^(bits−16) + r,
+    0 ≤ r < 2^(bits−16), the product is quotient·2^bits + (r·2^16 + low·factor). The first part is whole after the shift; the
     second is below 2^bits + 2^47. Every number here has at most 48 bits, so nothing but the floors is rounded.
     """
     high = k.floor(k.mul(x, k.scalar(2.0**-16)))
     low = k.sub(x, k.mul(high, k.scalar(2.0**16)))
     top = k.mul(high, factor)
-    kept = k.floor(k.mul(top, k.scalar(2.0 ** (16 - bits))))
-    rest = k.mul(k.sub(top, k.mul(kept, k.scalar(2.0 ** (bits - 16)))), k.scalar(2.0**16))
-    return k.add(kept, round_half_up(k, k.mul(k.add(rest, k.mul(low, factor)), k.scalar(2.0**-bits))))
+    quotient = k.floor(k.mul(top, k.scalar(2.0 ** (16 - bits))))
+    rest = k.mul(k.sub(top, k.mul(quotient, k.scalar(2.0 ** (bits - 16)))), k.scalar(2.0**16))
+    return k.add(quotient, round_half_up(k, k.mul(k.add(rest, k.mul(low, factor)), k.scalar(2.0**-bits))))
 
 
 def wide_piecewise_linear(k: Kernel[T], x: T, *, source: T, pieces: WidePieces) -> T:

@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves and tables of the device: sigmoid, tanh, softmax, square roots, reciprocals, interpolation.
+"""Curves and tables of the device, written once, in the vocabulary of op bodies.
 
-Written once, in the vocabulary of op bodies.
+**Gates of recurrent cells** are integers in Q11, saturated to 16 bits; their curves give Q7 (`tables.SIGMOID` and
+`tables.TANH` in Q15, rounded, a sigmoid within 0 … 127). Beyond both ends of the table the curves are constant.
 
-What recurrent cells share: the curves of their gates as one table, rounding and saturation of narrow numbers.
+**Interpolation** has the geometry of torch's interpolate: source pixels of each output pixel, and their weights.
 
-Gates are whole numbers in Q11, saturated to 16 bits; the curves give Q7 (`tables.SIGMOID` and `tables.TANH` in Q15,
-rounded, a sigmoid within 0 … 127). Outside LOW … HIGH both are constant, so the table ends there.
+**Normalization**, (x − mean)/√(variance + eps) of lines of integers, has integer sums, a table for 1/√, Q10 out. With S1 = Σq
+and S2 = Σq² over the N numbers of a line, N²·variance is N·S2 − S1² and N·(q − mean) is N·q − S1, all of them integers. So
+nothing is rounded before the table.
 
-Which pixels an interpolated one comes from, and with which weights: the geometry of torch's interpolate.
+**Reciprocals** of average pooling, where the window is not known before the file runs, are `fixed.window_reciprocal` step by
+step.
 
-(x − mean)/√(variance + eps) of lines of integers as the device computes it: whole sums, a table for 1/√, Q10 out.
-
-With S1 = Σq and S2 = Σq² over the N numbers of a line, N²·variance is N·S2 − S1² and N·(q − mean) is N·q − S1, all of
-them whole. So nothing is rounded before the table.
-
-The reciprocal of average pooling where the window is not known before the file runs: `fixed.window_reciprocal`, step by step.
-
-Softmax as the chips compute it: Q25 in, Q15 out, with a polynomial for 2^x and, on venus, two Newton steps for 1/sum.
-
-The sum has 32 bits and saturates: in a row of more than 255 numbers that are all alike, each gets 1/256.
+**Softmax** is Q25 in, Q15 out, with a polynomial for 2^x and, on venus, two Newton steps for 1/sum. The sum has 32 bits and
+saturates: in a row of more than 255 equal numbers each gets 1/256.
 """
 
 from __future__ import annotations
@@ -55,7 +50,7 @@ class _Curves:
 
 @cache
 def gate_curves() -> _Curves:
-    """The curves, made on first use: there are 65 536 inputs."""
+    """The curves, computed on first use: there are 65 536 inputs."""
     sigmoid, tanh = _in_q7(SIGMOID, 0), _in_q7(TANH, -128)
     first, last = limits(_GATE_BITS)
     start = min(_constant(sigmoid), _constant(tanh))
@@ -66,17 +61,17 @@ def gate_curves() -> _Curves:
 def _in_q7(pieces: Pieces, low: int) -> tuple[int, ...]:
     """A curve at every whole number of 16 bits, rounded from Q15 and limited to low … 127."""
     first, last = limits(_GATE_BITS)
-    found = []
+    values = []
     for x in range(first, last + 1):
         j = next(j for j, band in enumerate(pieces.bands) if abs(x) <= band)
         offset = pieces.mirror - pieces.offsets[j] if x < 0 else pieces.offsets[j]
         y = (pieces.slopes[j] * x >> pieces.shifts[j]) + offset
-        found.append(min(max((y + 128) >> 8, low), 127))
-    return tuple(found)
+        values.append(min(max((y + 128) >> 8, low), 127))
+    return tuple(values)
 
 
 def _constant(values: Sequence[int]) -> int:
-    """How many numbers at the beginning of a sequence repeat the first one."""
+    """The index of the last of the equal numbers that a sequence begins with."""
     return next(i for i, v in enumerate(values) if v != values[0]) - 1
 
 
@@ -132,7 +127,7 @@ class StateKit(Generic[T]):
 
 
 class GateKit(Generic[T]):
-    """Tables of a cell's gates, made before its loop so that no step makes them again.
+    """Tables of a cell's gates, prepared once before its loop.
 
     `kinds` are the curves of the gates in the order of the weights' rows; sigmoids come divided by 128, as factors.
     """
@@ -177,7 +172,7 @@ Matrix = tuple[tuple[int, ...], ...]
 def output_sizes(
     old: Sequence[int], size: int | Sequence[int] | None, scale_factor: float | Sequence[float] | None
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]] | None:
-    """Sizes of the result, and the factors that were given (None for a size); None where both or neither are.
+    """Output sizes, and the scale factors (None for a size); None unless exactly one of both is set.
 
     >>> output_sizes((4, 5), None, 1.5)
     ((6, 7), (1.5, 1.5))
@@ -186,8 +181,8 @@ def output_sizes(
     """
     if (size is None) == (scale_factor is None):
         return None
-    given = scale_factor if size is None else size
-    per_axis = tuple(given) if isinstance(given, Sequence) else (given,) * len(old)
+    setting = scale_factor if size is None else size
+    per_axis = tuple(setting) if isinstance(setting, Sequence) else (setting,) * len(old)
     if len(per_axis) != len(old):
         return None
     if size is not None:
@@ -324,23 +319,23 @@ def window_reciprocal(k: Kernel[T], area: T) -> T:
     for _ in range(3):
         t = blocks.round_half_up(k, k.sub(k.scalar(2.0**31), k.mul(k.mul(r, part), two)))
         r = _shifted_product(k, r, t)
-    found = k.mul(k.mul(r, inverse), k.scalar(2.0**-29))
-    return k.where_less(k.scalar(0.5), part, found, k.mul(inverse, two))
+    factor = k.mul(k.mul(r, inverse), k.scalar(2.0**-29))
+    return k.where_less(k.scalar(0.5), part, factor, k.mul(inverse, two))
 
 
 def _shifted_product(k: Kernel[T], r: T, t: T) -> T:
     """⌊r·t/2^30 + ½⌋ of r < 2^31 and t < 2^32, whose product has more bits than the carrier.
 
-    r = high·2^15 + low and high·t = kept·2^15 + rest, so r·t = kept·2^30 + (rest·2^15 + low·t): the first part is whole
+    r = high·2^15 + low and high·t = quotient·2^15 + rest, so r·t = quotient·2^30 + (rest·2^15 + low·t): the first part is whole
     after the shift, the second is below 2^48.
     """
     high = k.floor(k.mul(r, k.scalar(2.0**-15)))
     low = k.sub(r, k.mul(high, k.scalar(2.0**15)))
     top = k.mul(high, t)
-    kept = k.floor(k.mul(top, k.scalar(2.0**-15)))
-    rest = k.sub(top, k.mul(kept, k.scalar(2.0**15)))
+    quotient = k.floor(k.mul(top, k.scalar(2.0**-15)))
+    rest = k.sub(top, k.mul(quotient, k.scalar(2.0**15)))
     small = k.add(k.mul(rest, k.scalar(2.0**15)), k.mul(low, t))
-    return k.add(kept, blocks.round_half_up(k, k.mul(small, k.scalar(2.0**-30))))
+    return k.add(quotient, blocks.round_half_up(k, k.mul(small, k.scalar(2.0**-30))))
 
 
 _LOWEST_POWER = -40  # a power of two below which nothing is left of a Q23 number
@@ -390,20 +385,23 @@ def _divided(k: Kernel[T], powers: T, total: T) -> T:
 def _exponential(k: Kernel[T], x: T) -> T:
     """e^x in Q23, truncated, of x ≤ 0 in Q25."""
     whole, fraction = _parts(k, x)
-    y = k.scalar(POWER_OF_TWO[0])
-    for coefficient in POWER_OF_TWO[1:]:
-        y = k.add(_shift(k, k.mul(fraction, y), _ONE), k.scalar(coefficient))
-    return k.floor(k.mul(y, _power(k, whole)))
+    return k.floor(k.mul(_horner(k, fraction, POWER_OF_TWO), _power(k, whole)))
 
 
 def _rounded_exponential(k: Kernel[T], x: T) -> T:
     """e^x in Q23 of x ≤ 0 in Q25, rounded once at the end: the last product keeps its 46 bits until then."""
     whole, fraction = _parts(k, x)
-    y = k.scalar(POWER_OF_TWO[0])
-    for coefficient in POWER_OF_TWO[1:-1]:
-        y = k.add(_shift(k, k.mul(fraction, y), _ONE), k.scalar(coefficient))
+    y = _horner(k, fraction, POWER_OF_TWO[:-1])
     last = k.add(k.mul(fraction, y), k.scalar(POWER_OF_TWO[-1] * 2.0**_ONE))
     return _shift(k, k.mul(last, _power(k, whole)), _ONE)
+
+
+def _horner(k: Kernel[T], x: T, coefficients: Sequence[int]) -> T:
+    """A polynomial of x in Q23 by Horner's rule, the highest power first; every product is rounded to Q23."""
+    y = k.scalar(coefficients[0])
+    for coefficient in coefficients[1:]:
+        y = k.add(_shift(k, k.mul(x, y), _ONE), k.scalar(coefficient))
+    return y
 
 
 def _parts(k: Kernel[T], x: T) -> tuple[T, T]:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary in which op bodies are written, and samples on which all that interpret a body must agree.
+"""The operations that op bodies are written in (`Kernel`), and the samples on which all kernels must agree (`Sample`).
 
 A body is interpreted four times: by `NumpyKernel` (the reference), `TorchKernel` (training and exact
-simulation), `OnnxKernel` (the function body that ONNX Runtime executes) and `CKernel` (C99). A body never looks at the
-value of an attribute: in a function body attributes are names, not numbers.
+simulation), `OnnxKernel` (the function body that ONNX Runtime executes) and `CKernel` (C99). A body never branches on the
+value of an attribute: in an ONNX function attributes are references, not numbers.
 
-Precision is part of the vocabulary. *Integer* tensors are what an op takes and returns. `wide` turns one
-into a carrier in which sums, products and power-of-two scalings of integers are exact; `store` turns a
-carrier that holds whole numbers back into an integer tensor. Reals (float32) exist at the edges only.
+Every method states the precision of its tensors. An op takes and returns *integer* tensors. `wide` converts one to a *carrier*:
+a type in which sums, products and power-of-two scalings of integers are exact. `store` converts a carrier that holds whole
+numbers back to an integer tensor. *Narrow* carriers are faster and exact below 2^24. *Real* tensors (float32) occur only where a
+float tensor is quantized or dequantized.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ T = TypeVar("T")
 Ints = tuple[int, ...]
 
 
-class Steps(TypedDict):
-    """How the window of a convolution goes over its input."""
+class ConvGeometry(TypedDict):
+    """The geometry of a convolution: strides, padding, dilations and groups."""
 
     strides: Ints
     pads: Ints
@@ -30,26 +31,26 @@ class Steps(TypedDict):
     group: int
 
 
-class TransposedSteps(Steps):
-    """The same of a transposed convolution."""
+class ConvTransposeGeometry(ConvGeometry):
+    """The geometry of a transposed convolution."""
 
     output_padding: Ints
 
 
 @dataclass(frozen=True)
 class Cell(Generic[T]):
-    """What the step of a recurrent op computes, in data: a kernel may write the loop in a form of its own.
+    """The time step of a recurrent op as data, from which a kernel may write its own, faster loop.
 
     Args:
-        kind: The equations.
+        kind: The op, which decides the equations.
         w: Weights of the state, one row for each gate and element.
-        b: The bias of that product.
-        factor: What brings the product to Q11, a wide power of two.
-        low: The gate, in Q11, at which both curves begin; beyond their ends they are constant.
-        sigmoid: The curve in Q7, at every whole number from `low` on.
-        tanh: The same of the other curve.
+        b: Bias of the product of state and weights.
+        factor: The wide power of two that converts the product to Q11.
+        low: The first index of both tables, a gate in Q11; beyond the tables the functions are constant.
+        sigmoid: Sigmoid in Q7, at every whole number from `low` on.
+        tanh: Tanh in Q7, at the same numbers.
         scale_h: The wide scale of the state.
-        ends: The narrow ends of the state's integers.
+        ends: The smallest and the largest integer of the state, narrow.
     """
 
     kind: Literal["LSTM", "GRU"]
@@ -64,7 +65,7 @@ class Cell(Generic[T]):
 
 
 class Kernel(Protocol[T]):
-    """What a body may do. Every method is exact on the carriers named in its docstring."""
+    """The operations that a body may use. Every method is exact on the carriers that its docstring names."""
 
     # numbers
     def scalar(self, value: float) -> T:
@@ -80,14 +81,14 @@ class Kernel(Protocol[T]):
         """2^exponent of a wide scalar that holds a small whole number."""
 
     def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> T:
-        """A wide scalar that Python computes from attributes and ONNX cannot.
+        """A wide scalar that Python computes from attributes because ONNX cannot.
 
-        In a file it travels as two float32 attributes `name` and `name_low`, whose sum it is.
+        A file stores it as the sum of two float32 attributes, `name` and `name_low`.
         """
 
     # carriers
     def wide(self, x: T) -> T:
-        """Integers in a carrier that is exact for everything a body does."""
+        """Integers in a carrier in which everything that a body computes is exact."""
 
     def store(self, x: T, bits: int) -> T:
         """Whole numbers that fit in `bits` bits, as an integer tensor."""
@@ -109,10 +110,10 @@ class Kernel(Protocol[T]):
         """a / b, exact when b is a power of two."""
 
     def floor(self, x: T) -> T:
-        """⌊x⌋; its gradient is taken as 1."""
+        """⌊x⌋, with a straight-through estimator: its gradient is 1."""
 
     def clip(self, x: T, low: T, high: T) -> T:
-        """x limited to low … high; no gradient where it was limited."""
+        """x clipped to low … high; the gradient is 0 where x is clipped."""
 
     def where_less(self, a: T, b: T, then: T, other: T) -> T:
         """`then` where a < b, else `other`."""
@@ -121,10 +122,10 @@ class Kernel(Protocol[T]):
         """Wide table entries at wide whole-number indices."""
 
     def ladder(self, values: Sequence[float]) -> T:
-        """Wide numbers of shape [numbers, 1, 1], which broadcast against a matrix."""
+        """Thresholds in ascending order, wide, in the shape [thresholds, 1, 1], which broadcasts against a matrix."""
 
     def log(self, x: T) -> T:
-        """ln x of positive wide numbers: accurate to about 2^-50 only, so the body must know that no tie is near."""
+        """ln x of positive wide numbers: only accurate to about 2^-50, so the body must not round it where a tie is that near."""
 
     # along one axis (wide)
     def max_along(self, x: T, axis: int) -> T:
@@ -133,15 +134,15 @@ class Kernel(Protocol[T]):
     def sum_along(self, x: T, axis: int) -> T:
         """Sum along an axis, which stays with size 1."""
 
-    # shapes (the type stays)
+    # shapes (the type does not change)
     def lines(self, x: T, w: T) -> T:
-        """The elements of x in their order, as lines that are as long as the vector w: [lines, length]."""
+        """x reshaped to [lines, length], where length is the size of the vector w."""
 
     def group_lines(self, x: T, groups: int) -> T:
-        """x of shape [n, c, …] with one line for each group of channels: [n·groups, c/groups·…]."""
+        """x of shape [n, c, …] reshaped to one line for each group of channels: [n·groups, c/groups·…]."""
 
     def reshape_like(self, x: T, other: T) -> T:
-        """The elements of x in their order, in the shape of `other`."""
+        """x reshaped to the shape of `other`."""
 
     def line_length(self, x: T) -> T:
         """Size of the last axis, as a wide scalar."""
@@ -153,76 +154,76 @@ class Kernel(Protocol[T]):
     def matmul(self, x: T, y: T) -> T:
         """x·y of integer tensors over the last two axes, leading axes broadcast."""
 
-    def conv1d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> T:
+    def conv1d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]) -> T:
         """Convolution of integer tensors over one axis; pads are (left, right)."""
 
-    def conv2d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> T:
+    def conv2d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]) -> T:
         """Convolution of integer tensors; pads are (top, left, bottom, right)."""
 
     def conv_transpose2d(
-        self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
+        self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvTransposeGeometry]
     ) -> T:
         """Transposed convolution of integer tensors, w of shape [in, out/group, kh, kw]."""
 
     # windows
     def window_sum(self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> T:
-        """Sum over each window of an integer tensor, zeros outside; wide."""
+        """Sum over each window of an integer tensor padded with zeros; wide."""
 
     def max_pool2d(self, x: T, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int) -> T:
         """Largest element of each window; the type stays."""
 
-    # integers that stay what they are
+    # integers in, the same integer type out
     def relu(self, x: T) -> T:
         """max(x, 0); the type stays."""
 
     def clamp(self, x: T, low: T, high: T) -> T:
-        """x limited to low … high, integer scalars of x's type; the type stays."""
+        """x clipped to low … high, integer scalars of x's type; the type stays."""
 
     def rows(self, table: T, index: T) -> T:
         """Rows of an integer table at integer indices of any shape; the type stays."""
 
     def pad(self, x: T, pads: T, value: T) -> T:
-        """A border of `value` (a scalar of x's type): pads begin … end of all axes, negative ones cut; the type stays."""
+        """x padded with `value`, a scalar of x's type; pads are as in ONNX Pad, and negative ones crop; the type stays."""
 
     def shuffle(self, x: T, groups: int) -> T:
-        """Channels (axis 1), one of each group in turn; the type stays."""
+        """Channel shuffle: interleaves the channels (axis 1) of all groups; the type stays."""
 
-    def turn(self, x: T) -> T:
-        """Wide whole numbers [batch, channels, height, width] with height and width exchanged."""
+    def swap_height_width(self, x: T) -> T:
+        """Wide whole numbers [batch, channels, height, width] with height and width transposed."""
 
     def per_channel(self, w: T, x: T) -> T:
-        """A vector shaped so that it meets axis 1 of x, element by element; the type stays."""
+        """A vector reshaped so that it broadcasts along axis 1 of x; the type stays."""
 
     def concat(self, xs: Sequence[T], axis: int) -> T:
         """Join along an axis."""
 
     def split(self, x: T, parts: int, axis: int) -> tuple[T, ...]:
-        """Equal parts along a known axis (parts and axis are literals of the body)."""
+        """Equal parts along an axis; `parts` and `axis` are literals of the body, not attributes."""
 
     # time
     def narrow(self, x: T) -> T:
-        """Whole numbers in the fastest carrier: exact below 2^24, so the op must state when they stay below it (`Op.narrow`)."""
+        """Whole numbers in the fastest carrier, which is exact below 2^24; `Op.narrow` states when an op stays below that."""
 
     def table(self, values: Sequence[int]) -> T:
-        """Whole numbers of 8 bits as a narrow table for `entries`."""
+        """8-bit integers as a narrow lookup table for `entries`."""
 
     def entries(self, table: T, row: T) -> Callable[[T], T]:
-        """A function of narrow whole-number indices [batch, as many as the row has]: the table's entries there."""
+        """A function from narrow indices of shape [batch, size of `row`] to the entries of the table."""
 
     def rounded_product(self, w: T, b: T, factor: T, *, axes: int) -> Callable[[T], T]:
-        """A function of narrow x of so many axes: ⌊(x·wᵀ + b)·factor + ½⌋ over the last; factor is a power of two."""
+        """A function from narrow x with `axes` axes to ⌊(x·wᵀ + b)·factor + ½⌋ over the last axis; factor is a power of two."""
 
     def to_steps(self, x: T, lengths: T | None, *, batch_first: int, go_forward: int) -> T:
-        """Sequences [batch, time, …] or [time, batch, …] as the steps [time, batch, …] of a pass over them.
+        """Sequences [batch, time, …] or [time, batch, …] as time steps [time, batch, …], in the order in which a pass reads them.
 
-        Backwards, each sequence begins with its own last item; what lies beyond a length stays where it is.
+        A backward pass reverses each sequence within its length; the padding beyond the length stays in place.
         """
 
     def from_steps(self, y: T, lengths: T | None, *, batch_first: int, go_forward: int) -> T:
-        """The way back; zero beyond the lengths."""
+        """The inverse of `to_steps`, with zeros beyond the lengths."""
 
     def at_end(self, y: T, lengths: T) -> T:
-        """Of states [time, batch, …], those after the last step of each sequence."""
+        """The state of each sequence after its last step, from states [time, batch, …]."""
 
     def zero_state(self, sequence: T, w: T) -> T:
         """Narrow zeros [batch, columns of w] for steps [time, batch, …]."""
@@ -236,7 +237,7 @@ class Kernel(Protocol[T]):
     def scan(
         self, step: Callable[[tuple[T, ...], T], tuple[T, ...]], states: tuple[T, ...], sequence: T, *, stacked: int
     ) -> tuple[tuple[T, ...], tuple[T, ...]]:
-        """states = step(states, sequence[t]) over the first axis: the last states, and all of the first `stacked` ones."""
+        """Run states = step(states, sequence[t]) over the first axis; return the final states, and the first `stacked` ones of every step."""
 
     def recurrence(
         self,
@@ -247,25 +248,25 @@ class Kernel(Protocol[T]):
         *,
         stacked: int,
     ) -> tuple[tuple[T, ...], tuple[T, ...]]:
-        """`scan` with the step that `prepare` makes, or a shorter loop that gives the same integers for the same cell."""
+        """`scan` with the step function that `prepare` returns, or a faster loop that gives the same integers for the cell."""
 
 
 def step_by_step(
     kernel: Kernel[T],
-    cell: Cell[T],  # noqa: ARG001 - of the vocabulary
+    cell: Cell[T],  # noqa: ARG001 - part of the signature of `Kernel.recurrence`
     prepare: Callable[[], Callable[[tuple[T, ...], T], tuple[T, ...]]],
     states: tuple[T, ...],
     sequence: T,
     *,
     stacked: int,
 ) -> tuple[tuple[T, ...], tuple[T, ...]]:
-    """`Kernel.recurrence` of kernels without a shorter loop."""
+    """`Kernel.recurrence` for kernels without a faster loop: a plain `scan`."""
     return kernel.scan(prepare(), states, sequence, stacked=stacked)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Random integers for a sample: shape, width, and whether the extremes are forced in."""
+    """Random integers from `low` to `high` for a sample, both ends included; by default all integers of the bit width."""
 
     shape: tuple[int, ...]
     bits: int = 8
@@ -275,7 +276,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class DrawReal:
-    """Random float32 values for a sample, with exact ties among them."""
+    """Random float32 values for a sample; every second one is a tie of rounding at scale 16."""
 
     shape: tuple[int, ...]
     spread: float = 4.0
@@ -283,7 +284,7 @@ class DrawReal:
 
 @dataclass(frozen=True)
 class Sample:
-    """Input for the contract test: arrays, given as draws or as tuples, and attributes.
+    """Input for the contract test: arrays (as draws or tuples) and attributes.
 
     Op files write their own, or make them of a kind that several ops share.
     """
@@ -294,13 +295,13 @@ class Sample:
 
     @staticmethod
     def pair(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
-        """A sample with two operands and one result. Widths of 8 bits are left out, as in files."""
+        """A sample with two operands and one result. Bit widths of 8 are omitted, as in files."""
         attributes: dict[str, Any] = dict(zip(("scale_x", "scale_y", "scale_o"), scales, strict=True))
         return Sample(name, (x, y), attributes if bits == 8 else attributes | {"o_bits": bits})
 
     @staticmethod
     def sums() -> tuple[Sample, ...]:
-        """Of ops that bring two operands to one scale, as a sum does."""
+        """Samples for ops that align two operands to one scale, as a sum does."""
         x, flat, wide, narrow = Draw((2, 3, 4)), Draw((2, 3)), Draw((2, 3), 16), Draw((2, 3), 4)
         return (
             Sample.pair("equal scales", x, x, (16.0, 16.0, 16.0)),
@@ -317,14 +318,14 @@ class Sample:
     def single(
         name: str, x: Draw, scale_x: float, scale_o: float, o_bits: int | None = None, **settings: Any
     ) -> Sample:
-        """Of an op of one tensor; the output is as wide as the input if not given. Widths of 8 bits are left out."""
+        """Of an op of one tensor; by default the output is as wide as the input. Widths of 8 bits are left out."""
         bits = x.bits if o_bits is None else o_bits
         widths = {} if bits == 8 else {"o_bits": bits}
         return Sample(name, (x,), {**settings, "scale_x": scale_x, "scale_o": scale_o, **widths})
 
     @staticmethod
     def long_curves() -> tuple[Sample, ...]:
-        """Of a function by pieces between Q27 and Q27."""
+        """Samples for a piecewise function with input and output in Q27."""
         x, wide = Draw((4, 50)), Draw((20, 50), 16)
         return (
             Sample.single("plain", x, 16.0, 16.0),
@@ -343,7 +344,7 @@ class Sample:
 
     @staticmethod
     def gate_curves() -> tuple[Sample, ...]:
-        """Of a function by pieces between Q11 and Q15 whose output has the scale 128."""
+        """Samples for a piecewise function with input in Q11 and output in Q15, rounded to the scale 128."""
         x = Draw((4, 50), 16)
         return (
             Sample.single("plain", x, 2048.0, 128.0, 8),
@@ -358,7 +359,7 @@ class Sample:
 
     @staticmethod
     def wide_gate_curves() -> tuple[Sample, ...]:
-        """The same for chips that take 8 bits as they are."""
+        """Samples for the same functions on chips that take 8-bit inputs and compute with an input in Q27."""
         return (
             Sample.single("every 8-bit number", Draw((256,)), 16.0, 128.0),
             Sample.single("coarse input saturates", Draw((3, 40)), 1.0, 128.0),
@@ -371,7 +372,7 @@ class Sample:
 
     @staticmethod
     def softmax(scale_o: float, scale_of_many: float, scale_of_16_bits: float) -> tuple[Sample, ...]:
-        """Of a softmax: along the last axis of 8 bits to this scale, with many alike to the second, of 16 bits to the third."""
+        """Samples for a softmax, with the output scales for usual inputs, for many equal inputs, and for 16 bits."""
 
         def sample(
             name: str, x: Draw, *, dim: int = -1, bits: int = 8, scale_x: float = 8.0, to: float = scale_o
@@ -393,26 +394,32 @@ class Sample:
 
     @staticmethod
     def product(
-        name: str, inputs: tuple[Any, ...], *, shift: int = 7, bits: tuple[int, int, int] = (8, 8, 8), **steps: Any
+        name: str, inputs: tuple[Any, ...], *, shift: int = 7, bits: tuple[int, int, int] = (8, 8, 8), **geometry: Any
     ) -> Sample:
-        """Of a product of data and weights whose sum is shifted right by so many bits; of data, weights and output so wide."""
+        """A sample for a product whose sum is shifted right by `shift`; `bits` are the widths of data, weights and output."""
         widths = dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True))
         scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 1024.0 * 2.0**-shift}
-        return Sample(name, inputs, {**widths, **scales, **steps})
+        return Sample(name, inputs, {**widths, **scales, **geometry})
 
     @staticmethod
-    def convolution(name: str, x: Draw, w: Draw, b: Draw | None, **steps: Any) -> Sample:
-        """Of a convolution over as many axes as its kernel has, at stride 1 and without padding if not given."""
+    def convolution(name: str, x: Draw, w: Draw, b: Draw | None, **geometry: Any) -> Sample:
+        """Of a convolution over as many axes as its kernel has, by default at stride 1 and without padding."""
         kernel = w.shape[2:]
         ones, zeros = (1,) * len(kernel), (0,) * 2 * len(kernel)
-        usual: dict[str, Any] = {"dilations": ones, "group": 1, "kernel_shape": kernel, "pads": zeros, "strides": ones}
-        return Sample.product(name, (x, w, b), **(usual | steps))
+        defaults: dict[str, Any] = {
+            "dilations": ones,
+            "group": 1,
+            "kernel_shape": kernel,
+            "pads": zeros,
+            "strides": ones,
+        }
+        return Sample.product(name, (x, w, b), **(defaults | geometry))
 
     @staticmethod
     def norm(
         name: str, x: Draw, count: int, *, scale_x: float = 16.0, scale_o: float = 32.0, bits: int = 8, **more: Any
     ) -> Sample:
-        """Of a normalization with so many weights, which have 16 bits."""
+        """A sample for a normalization with `count` weights of 16 bits."""
         widths = {"data_bits": x.bits, "parameter_bits": 16, "o_bits": bits}
         scales = {"scale_x": scale_x, "scale_w": 2.0**13, "scale_o": scale_o}
         weight, bias = Draw((count,), 16), Draw((count,), 32, low=-(2**22), high=2**22)
@@ -420,7 +427,7 @@ class Sample:
 
     @staticmethod
     def recurrent(gates: int, state_spreads: tuple[float, ...]) -> tuple[Sample, ...]:
-        """Of a recurrent op with so many gates, and states drawn within these spreads."""
+        """Samples for a recurrent op with so many gates; `state_spreads` are the spreads of its random initial states."""
         sample = partial(Sample._sequences, gates, state_spreads)
         fine = (2.0**12, 2.0**15, 2.0**14, 2.0**15)
         return (

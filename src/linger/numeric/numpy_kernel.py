@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from linger.numeric.fixed import ceil_pads, storage_bits
-from linger.numeric.kernel import Ints, Steps, TransposedSteps, step_by_step
+from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry, Ints, step_by_step
 
 Array = NDArray[Any]
 
@@ -47,6 +47,8 @@ class NumpyKernel:
     def wide(self, x: Array) -> Array:
         return x.astype(np.float64)
 
+    narrow = wide
+
     def store(self, x: Array, bits: int) -> Array:
         return x.astype(integer_dtype(bits))
 
@@ -55,6 +57,8 @@ class NumpyKernel:
 
     def clip(self, x: Array, low: Array, high: Array) -> Array:
         return np.asarray(np.minimum(np.maximum(x, low), high))
+
+    clamp = clip
 
     def where_less(self, a: Array, b: Array, then: Array, other: Array) -> Array:
         return np.where(a < b, then, other)
@@ -91,17 +95,21 @@ class NumpyKernel:
         product: Array = np.matmul(x.astype(np.float64), y.astype(np.float64))
         return product
 
-    def conv1d(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Array:
+    def conv1d(
+        self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
+    ) -> Array:
         # a signal is an image of one row
-        left, right = steps["pads"]
-        strides, dilations = ((1, *steps[name]) for name in ("strides", "dilations"))
-        row = Steps(strides=strides, pads=(0, left, 0, right), dilations=dilations, group=steps["group"])
+        left, right = geometry["pads"]
+        strides, dilations = ((1, *geometry[name]) for name in ("strides", "dilations"))
+        row = ConvGeometry(strides=strides, pads=(0, left, 0, right), dilations=dilations, group=geometry["group"])
         return self.conv2d(x[:, :, None], w[:, :, None], b, x_bits=x_bits, w_bits=w_bits, **row)[:, :, 0]
 
-    def conv2d(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Array:
-        group = steps["group"]
-        padded = _pad(x, steps["pads"]).astype(np.float64)
-        windows = _windows(padded, w.shape[2:], steps["strides"], steps["dilations"])
+    def conv2d(
+        self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
+    ) -> Array:
+        group = geometry["group"]
+        padded = _pad(x, geometry["pads"]).astype(np.float64)
+        windows = _windows(padded, w.shape[2:], geometry["strides"], geometry["dilations"])
         batch, _, height, width = windows.shape[:4]
         inside, outside = w.shape[1], w.shape[0] // group
         parts = []
@@ -114,10 +122,22 @@ class NumpyKernel:
         return result if b is None else result + b.reshape(1, -1, 1, 1)
 
     def conv_transpose2d(
-        self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        **geometry: Unpack[ConvTransposeGeometry],
     ) -> Array:
-        strides, pads, dilations, group = steps["strides"], steps["pads"], steps["dilations"], steps["group"]
-        output_padding = steps["output_padding"]
+        strides, pads, dilations, group = (
+            geometry["strides"],
+            geometry["pads"],
+            geometry["dilations"],
+            geometry["group"],
+        )
+        output_padding = geometry["output_padding"]
         batch, _, height, width = x.shape
         inside, outside = w.shape[0] // group, w.shape[1]
         spread = [
@@ -154,9 +174,6 @@ class NumpyKernel:
     def relu(self, x: Array) -> Array:
         return np.maximum(x, np.zeros((), x.dtype))
 
-    def clamp(self, x: Array, low: Array, high: Array) -> Array:
-        return np.asarray(np.minimum(np.maximum(x, low), high))
-
     def rows(self, table: Array, index: Array) -> Array:
         return np.asarray(table[index.astype(np.int64)])
 
@@ -167,16 +184,16 @@ class NumpyKernel:
         inside = tuple(
             slice(max(begin, 0), size - max(end, 0)) for begin, size, end in zip(begins, sizes, ends, strict=True)
         )
-        kept = tuple(
+        source = tuple(
             slice(max(-begin, 0), n - max(-end, 0)) for begin, n, end in zip(begins, x.shape, ends, strict=True)
         )
-        result[inside] = x[kept]
+        result[inside] = x[source]
         return result
 
     def shuffle(self, x: Array, groups: int) -> Array:
         return x[:, np.arange(x.shape[1]).reshape(groups, -1).T.reshape(-1)]
 
-    def turn(self, x: Array) -> Array:
+    def swap_height_width(self, x: Array) -> Array:
         return x.transpose(0, 1, 3, 2)
 
     def per_channel(self, w: Array, x: Array) -> Array:
@@ -187,9 +204,6 @@ class NumpyKernel:
 
     def split(self, x: Array, parts: int, axis: int) -> tuple[Array, ...]:
         return tuple(np.split(x, parts, axis=axis))
-
-    def narrow(self, x: Array) -> Array:
-        return x.astype(np.float64)
 
     def table(self, values: Sequence[int]) -> Array:
         return np.asarray(values, dtype=np.float64)
@@ -231,11 +245,11 @@ class NumpyKernel:
         *,
         stacked: int,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        kept: list[tuple[Array, ...]] = []
+        steps: list[tuple[Array, ...]] = []
         for item in sequence:
             states = step(states, item)
-            kept.append(states[:stacked])
-        return states, tuple(np.stack(part) for part in zip(*kept, strict=True))
+            steps.append(states[:stacked])
+        return states, tuple(np.stack(part) for part in zip(*steps, strict=True))
 
     recurrence = step_by_step
 

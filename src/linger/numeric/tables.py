@@ -63,7 +63,7 @@ BUCKET = 256
 class Pieces:
     """A curve from Q11 (16 bits) to Q15: y = ⌊slope·x/2^shift⌋ + offset; negative x have the offset mirror − offset.
 
-    The piece of x is found by the bucket ⌊|x|/256⌋: `before` counts the bands below the bucket, `edges` holds the one
+    The bucket ⌊|x|/256⌋ gives the piece of x: `before` counts the bands below the bucket, `edges` holds the one
     band inside it (beyond every x where there is none).
     """
 
@@ -112,7 +112,7 @@ TANH = _shorten(BASE_TANH, (11, 12, 14, 18), band_rounding=_HALF, mirror=0)
 class WidePieces:
     """A curve from Q27 (32 bits) to Q31: y = ⌊slope·x/2^27⌋ + offset, with other offsets for negative x.
 
-    The piece of x is found as in `Pieces`, in buckets of 2^24. `offset_bits` counts the fractional bits of the offsets.
+    The piece of x is looked up as in `Pieces`, in buckets of 2^24. `offset_bits` counts the fractional bits of the offsets.
     """
 
     bands: tuple[int, ...]
@@ -171,7 +171,7 @@ class LongPieces:
     """y = ⌊(x·slope + bias·2^30)/2^27 + ½⌋ = ⌊x·slope/2^27 + ½⌋ + offset, offset = 8·bias.
 
     Negative x have the slope 2^27 − slope and the same offset: f(−x) = f(x) − x. `bands` are the largest |x| of each
-    piece, the first one that holds |x| counts. The piece of x is found by the bucket ⌊|x|/2^23⌋: `before` counts the bands
+    piece, the first one that holds |x| counts. The bucket ⌊|x|/2^23⌋ gives the piece of x: `before` counts the bands
     below the bucket, `edges` holds the one band inside it (beyond every x where there is none).
     """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iqLeakyRelu: negative integers are multiplied by a slope; where that makes the range smaller, the scale becomes finer.
+"""iqLeakyRelu: multiplies negative integers by a slope; if that makes the range smaller, the output gets a finer scale.
 
-The dialect has no such op, so the format is linger's own: `alpha` is a whole number of at most 16 bits, sign included,
-over a power of two. A float32 attribute holds such a number exactly, and 0.1 becomes 26214/2^18, off by 1.5e-5 of itself.
-A slope beyond ±1 would widen the range; such a layer stays float (PReLU's output may also be coarser than its input).
+The dialect has no such op, so the format is linger's own: `alpha` is a signed integer of at most 16 bits divided by a power of
+two. A float32 attribute holds such a number exactly; 0.1 becomes 26214/2^18, with a relative error of 1.5e-5. A slope beyond ±1
+would widen the range, so such a layer stays float; PReLU can be used instead, because its output may be coarser than its input.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from linger.numeric import blocks, fixed
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 _SLOPE_BITS = 16
-_FINER = 8
+_EXTRA_BITS = 8
 
 
 def _finest(scales: Iterable[float]) -> float:
-    """Eight more bits than the input has: a slope of 2^-8 fills them."""
-    return min(scales) * 2.0**_FINER
+    """Eight fraction bits more than the input has, which is enough for a slope of 2^-8."""
+    return min(scales) * 2.0**_EXTRA_BITS
 
 
 @op(
@@ -40,13 +40,13 @@ def iq_leaky_relu(
 ) -> T:
     """O = sat(⌊(x > 0 ? x : x·alpha)·scale_o/scale_x + ½⌋), the product exact; linger writes scale_o ≥ scale_x."""
     wide = k.wide(x)
-    bent = k.where_less(k.scalar(0.0), wide, wide, k.mul(wide, k.scalar(alpha)))
-    return blocks.requantize(k, bent, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+    activated = k.where_less(k.scalar(0.0), wide, wide, k.mul(wide, k.scalar(alpha)))
+    return blocks.requantize(k, activated, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
 
 
 @iq_leaky_relu.real
 def real(torch: Any, x: Any, *, alpha: float, **_: Any) -> Any:
-    """Torch's leaky_relu, with the slope of the file."""
+    """Torch's leaky_relu, with the rounded slope that the file stores."""
     return torch.nn.functional.leaky_relu(x, alpha)
 
 
@@ -62,7 +62,7 @@ def rounded_slope(slope: float) -> float:
 
 @iq_leaky_relu.function("torch.nn.functional.leaky_relu", "torch.nn.functional.leaky_relu_")
 def from_leaky_relu(x: object, negative_slope: float = 0.01, inplace: bool = False) -> Settings:
-    """The slope as the file stores it; `inplace` is honored by the caller."""
+    """The slope as the file stores it; the caller handles `inplace`."""
     if not math.isfinite(negative_slope) or abs(negative_slope) > 1:
         return Refusal(f"negative_slope={negative_slope} is beyond ±1 and widens the range; use PReLU")
     return {"alpha": rounded_slope(float(negative_slope))}

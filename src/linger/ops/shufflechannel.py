@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ShuffleChannel: channels taken from several groups in turn; scale and width stay."""
+"""ShuffleChannel: interleaves the channels of several groups; scale and bit width do not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shuffle_channel(k: Kernel[T], x: T, *, groups: int) -> T:
     "torch.channel_shuffle", "torch.nn.functional.channel_shuffle", "torch.native_channel_shuffle"
 )
 def from_channel_shuffle(x: Any, groups: int) -> Settings:
-    """The number of groups; torch refuses one that does not divide the channels."""
+    """The number of groups, which must divide the number of channels; torch raises an error otherwise."""
     if x.dim() < 3 or groups < 1 or x.shape[1] % groups:
         return Refusal(f"{groups} groups do not divide the channels")
     return {"groups": int(groups)}

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from linger.checks.findings.parameters import Accumulator, accumulator_findings, row_sums
+from linger.checks.findings.parameters import _Accumulator, accumulator_findings, row_sums
 from linger.checks.findings.structure import places_of
 from tests.support.onnx_text import parse
 
@@ -17,7 +17,7 @@ def place():
 def layer(weights, bias, dtype=np.int8, **changes):
     weights = np.asarray(weights, dtype)
     settings = {"data_bits": 8, "output_bits": 8, "ratio": None, "bias_name": "b"} | changes
-    return Accumulator(sums=row_sums(ir.tensor(weights), len(weights)), bias=np.asarray(bias, np.int64), **settings)
+    return _Accumulator(sums=row_sums(ir.tensor(weights), len(weights)), bias=np.asarray(bias, np.int64), **settings)
 
 
 def found(place, made):

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from linger.graph.lowering.to_qdq import QdqWriter
+from linger.graph.lowering.to_qdq import _QdqWriter
 
 
 def make_writer(**content):
@@ -14,7 +14,7 @@ def make_writer(**content):
     node = ir.Node("thinker", "iqAdd", inputs, num_outputs=1)
     node.outputs[0].name = "y"
     ir.Graph(inputs[:1], node.outputs, nodes=[node], initializers=inputs[1:], opset_imports={"": 13})
-    return QdqWriter(node, {}, lambda _: 1.0)
+    return _QdqWriter(node, {}, lambda _: 1.0)
 
 
 def numbers(writer):

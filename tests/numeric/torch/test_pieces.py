@@ -38,6 +38,18 @@ def test_long_curves_are_those_of_the_blocks(pieces, scale_x, scale_o, bits, car
     np.testing.assert_array_equal(found.numpy() * scale_o, expected)
 
 
+@pytest.mark.parametrize("pieces", [tables.GELU, tables.SILU], ids=["GELU", "SiLU"])
+@pytest.mark.parametrize("bits", [4, 8, 16, 32])
+def test_long_curves_have_the_same_integers_with_scales_on_a_device(pieces, bits):
+    scales = (2048.0, 2.0 ** (bits - 5))
+    on_device = [torch.tensor(scale, dtype=torch.float64) for scale in scales]
+    x = torch.from_numpy((EVERY_INT16 / scales[0]).astype(np.float32))
+    found = gates.look_up(x, pieces, *on_device, bits)
+    expected = gates.look_up(x, pieces, *scales, bits)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize(
     "pieces", [tables.ARCS_SIGMOID, tables.VENUS_A_TANH], ids=["sigmoid of arcs", "tanh of venusA"]
 )

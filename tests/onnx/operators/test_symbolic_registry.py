@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linger.onnx.operators.operator import RegistrySlot, SlotOwners, SymbolicSlot
+from linger.onnx.operators.operator import _RegistrySlot, _SlotOwners, _SymbolicSlot
 from tests.support.custom_ops import Doubling, registry
 
 
@@ -19,7 +19,7 @@ def _registry_as_before():
     before = registry()
     yield
     assert registry() == before
-    assert RegistrySlot("nolib::op").read() is None
+    assert _RegistrySlot("nolib::op").read() is None
 
 
 def entries():
@@ -27,7 +27,7 @@ def entries():
 
 
 def test_newest_claim_counts_and_the_one_before_returns():
-    owners, slot = SlotOwners(), RegistrySlot("nolib::op")
+    owners, slot = _SlotOwners(), _RegistrySlot("nolib::op")
     one, two = {9: translation("one"), 12: translation("one")}, {10: translation("two")}
     owners.take(slot, "first", one)
     owners.take(slot, "second", two)
@@ -38,7 +38,7 @@ def test_newest_claim_counts_and_the_one_before_returns():
 
 
 def test_claim_that_is_not_in_front_ends_without_notice():
-    owners, slot, two = SlotOwners(), RegistrySlot("nolib::op"), {12: translation("two")}
+    owners, slot, two = _SlotOwners(), _RegistrySlot("nolib::op"), {12: translation("two")}
     owners.take(slot, "first", {9: translation("one")})
     owners.take(slot, "second", two)
     owners.release(slot, "first")
@@ -48,7 +48,7 @@ def test_claim_that_is_not_in_front_ends_without_notice():
 
 
 def test_entry_that_others_made_comes_back():
-    owners, slot, by_hand = SlotOwners(), RegistrySlot("nolib::op"), translation("by hand")
+    owners, slot, by_hand = _SlotOwners(), _RegistrySlot("nolib::op"), translation("by hand")
     torch.onnx.register_custom_op_symbolic("nolib::op", by_hand, 12)
     owners.take(slot, "owner", dict.fromkeys(range(9, 15), translation("claim")))
     assert entries().get(12) is not by_hand
@@ -59,7 +59,7 @@ def test_entry_that_others_made_comes_back():
 
 
 def test_entry_made_in_the_meantime_stays():
-    owners, slot, by_hand = SlotOwners(), RegistrySlot("nolib::op"), translation("by hand")
+    owners, slot, by_hand = _SlotOwners(), _RegistrySlot("nolib::op"), translation("by hand")
     owners.take(slot, "owner", dict.fromkeys(range(9, 15), translation("claim")))
     torch.onnx.register_custom_op_symbolic("nolib::op", by_hand, 12)
     owners.release(slot, "owner")
@@ -69,7 +69,7 @@ def test_entry_made_in_the_meantime_stays():
 
 
 def test_domain_with_a_dot_has_a_place():
-    owners, slot = SlotOwners(), RegistrySlot("com.example::op")
+    owners, slot = _SlotOwners(), _RegistrySlot("com.example::op")
     owners.take(slot, "owner", {1: translation("claim")})
     assert list(slot.read()) == [1]
     owners.release(slot, "owner")
@@ -82,9 +82,9 @@ def test_autograd_function_gets_its_own_method_back():
         def symbolic(g, x):
             return "own"
 
-    owners = SlotOwners()
+    owners = _SlotOwners()
     for function, method in ((Own, vars(Own)["symbolic"]), (Doubling, None)):
-        slot = SymbolicSlot(function)
+        slot = _SymbolicSlot(function)
         owners.take(slot, "owner", staticmethod(translation("claim")))
         assert function.symbolic(None) == "claim"
         owners.release(slot, "owner")

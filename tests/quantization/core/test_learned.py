@@ -110,10 +110,10 @@ def test_a_gradient_never_leads_away_from_what_the_device_allows(wanted, kept):
     grid = Grid(4.0, 8, wanted, is_logarithm=True)
     numbers = torch.tensor([1.0, -1.0])
     assert grid.inward(numbers).tolist() == list(kept)
-    there = replace(grid, scale=torch.tensor(4.0), wanted=torch.tensor(wanted))
+    there = replace(grid, scale=torch.tensor(4.0), requested=torch.tensor(wanted))
     assert there.inward(numbers).tolist() == list(kept)
     # 0.3 lies below the place 0.25 that it is rounded to: the gradient has the other sign than what comes from above
-    real, size = torch.tensor([0.3]), gradient(torch.tensor([0.3]), replace(grid, wanted=4.0), -1.0)
+    real, size = torch.tensor([0.3]), gradient(torch.tensor([0.3]), replace(grid, requested=4.0), -1.0)
     assert size > 0.0
     assert [gradient(real, grid, upstream) for upstream in (-1.0, 1.0)] == [size * sign for sign in kept]
 

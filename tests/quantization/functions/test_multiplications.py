@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import linger
-from tests.support.functions import multiplications
+from tests.support.functions import count_macs
 from tests.support.wired import quantize
 
 DICE = torch.Generator().manual_seed(0)
@@ -33,6 +33,7 @@ def case(name, function, *args, macs, **kwargs):
         case("addmm", torch.addmm, torch.randn(4), A, B, macs=5 * 4 * 3),
         case("baddbmm", torch.baddbmm, torch.randn(4), STACK, OTHER, macs=2 * 5 * 4 * 3),
         case("addbmm", torch.addbmm, torch.randn(5, 4), STACK, OTHER, macs=2 * 5 * 4 * 3),
+        case("addbmm", torch.addbmm, torch.randn(5, 4), batch1=STACK, batch2=OTHER, macs=2 * 5 * 4 * 3),
         case("addmv", torch.addmv, torch.randn(5), A, torch.randn(3), macs=15),
         case("conv1d", F.conv1d, SIGNAL, torch.randn(4, 6, 3), macs=2 * 4 * 7 * 6 * 3),
         case("conv2d", F.conv2d, IMAGE, weight=torch.randn(4, 3, 3, 3), groups=2, macs=2 * 4 * 36 * 3 * 9),
@@ -56,7 +57,7 @@ def case(name, function, *args, macs, **kwargs):
     ],
 )
 def test_counted_by_hand(name, function, args, kwargs, macs):
-    assert multiplications(name, args, kwargs, function(*args, **kwargs)) == macs
+    assert count_macs(name, args, kwargs, function(*args, **kwargs)) == macs
 
 
 class First(nn.Module):
@@ -128,4 +129,4 @@ def test_count_does_not_disturb_an_export(tmp_path):
 )
 def test_products_of_matrices_of_any_axes_are_counted(x, y, macs):
     x, y = torch.zeros(x), torch.zeros(y)
-    assert multiplications("bmm", [x, y], {}, x @ y) == macs
+    assert count_macs("bmm", [x, y], {}, x @ y) == macs

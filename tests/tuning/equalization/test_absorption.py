@@ -113,7 +113,7 @@ def test_absorbed_biases_gain_range() -> None:
 def test_readers_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = High(ABSORBED["convolution"]).eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    monkeypatch.setattr("linger.tuning.equalization.weights._take", lambda layer, state, taken: None)
+    monkeypatch.setattr("linger.tuning.equalization.weights._absorb_offset", lambda layer, state, offset: None)
     monkeypatch.setattr(
         "linger.tuning.equalization.equalize._Search._error",
         lambda self, choice: 1.0 - 0.5 * bool(choice and choice.offsets),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import linger
 from tests.support import tuning
-from tests.support.tuning import Chains, put, put_limits
+from tests.support.tuning import Chains, apply_factors, apply_limits
 
 Forward = Callable[..., Any]
 
@@ -176,8 +176,8 @@ def with_factors(model: nn.Module) -> nn.Module:
     chains, limited = chains_of(model)
     factors = chains.factors(np.random.default_rng(5).uniform(-3, 0, chains.count))
     made = copy.deepcopy(model)
-    put(made, chains.layers, factors)
-    put_limits(made, limited, factors)
+    apply_factors(made, chains.layers, factors)
+    apply_limits(made, limited, factors)
     return made
 
 

@@ -136,31 +136,31 @@ def test_other_models_and_chips_are_refused() -> None:
         linger.equalize(net(), images(1), target="pluto")
 
 
-def _inverted(put: Any) -> Any:
-    return lambda model, layers, factors: put(model, layers, {n: 1 / f for n, f in list(factors.items())[:8]})
+def _inverted(apply_factors: Any) -> Any:
+    return lambda model, layers, factors: apply_factors(model, layers, {n: 1 / f for n, f in list(factors.items())[:8]})
 
 
-def _without_bias(put: Any) -> Any:
+def _without_bias(apply_factors: Any) -> Any:
     def plant(model: nn.Module, layers: Any, factors: Any) -> None:
         kept = {name: p.detach().clone() for name, p in model.named_parameters() if name.endswith("bias")}
-        put(model, layers, factors)
+        apply_factors(model, layers, factors)
         for name, bias in kept.items():
             model.get_parameter(name).data.copy_(bias)
 
     return plant
 
 
-def _without_readers(put: Any) -> Any:
-    return lambda model, layers, factors: put(model, list(layers)[:1], factors)
+def _without_readers(apply_factors: Any) -> Any:
+    return lambda model, layers, factors: apply_factors(model, list(layers)[:1], factors)
 
 
 @pytest.mark.parametrize("plant", [_inverted, _without_bias, _without_readers])
 def test_a_fault_is_noticed_and_undone(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = net(nn.ReLU6)
     before = state(model)
-    planted = plant(weights.put)
+    planted = plant(weights.apply_factors)
     monkeypatch.setattr(module._Search, "_error", lambda self, exponents: float(exponents is None))
-    monkeypatch.setattr(module, "put", planted)
+    monkeypatch.setattr(module, "apply_factors", planted)
     with pytest.raises(linger.UsageError, match=r"would change by .* The model is as it was"):
         linger.equalize(model, images(1))
     assert_as_it_was(model, before)

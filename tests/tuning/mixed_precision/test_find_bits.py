@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import linger
 from linger import BitWidths, find_bits
-from linger.tuning.mixed_precision.find_bits import WideModel
+from linger.tuning.mixed_precision.find_bits import _WideModel
 from linger.tuning.mixed_precision.units import BitModel, Originals, layers_of
 from tests.support.chip import add_wide_chip
 from tests.support.noisy_layers import net_with_outlier, quantized_copy, vectors
@@ -105,7 +105,7 @@ def test_the_noise_of_all_tensors_together_is_that_of_the_model(is_corrected: bo
     flow = watch_flow(model, (X,))
     units = units_of(model, flow)
     error = OutputError(reference, [(X,)])
-    wide = WideModel(model, [(X,)], Originals(model, reference), units)
+    wide = _WideModel(model, [(X,)], Originals(model, reference), units)
     everything = wide.error_with(units, error)
     # all of them as narrow as they are: that is the model itself, but for biases, which a layer that reads 16 bits rounds at
     # a finer step: a few per cent of the noise where weights are coarse (0.2 dB is 5 %); a bias that is left uncorrected is 2 dB
@@ -127,7 +127,7 @@ def test_no_smaller_set_reaches_the_goal(goal: float) -> None:
     flow = watch_flow(original, (X,))
     units = units_of(original, flow)
     originals = Originals(original, reference)
-    bits = BitModel(original, units, flow, WideModel(original, [(X,)], originals, units).reach, originals)
+    bits = BitModel(original, units, flow, _WideModel(original, [(X,)], originals, units).reach, originals)
 
     def reaches(chosen: tuple[object, ...]) -> bool:
         bits.apply(dict.fromkeys(chosen, 16))  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linger.verification.devices.compare import NameMatcher
+from linger.verification.devices.compare import _NameMatcher
 from linger.verification.devices.file_runner import TensorFact
 
 TENSORS = {
@@ -19,7 +19,7 @@ TENSORS = {
 
 @pytest.fixture
 def matcher():
-    return NameMatcher({name: TensorFact(name, node, "Op", i) for i, (name, node) in enumerate(TENSORS.items())})
+    return _NameMatcher({name: TensorFact(name, node, "Op", i) for i, (name, node) in enumerate(TENSORS.items())})
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_unknown_names_get_a_hint(matcher):
 @pytest.mark.parametrize(("count", "hint"), [(2000, "Is "), (2001, "The file has ")], ids=["small", "large"])
 def test_similar_names_are_looked_for_in_files_that_are_not_too_large(count, hint):
     facts = [TensorFact(f"tensor{i}", f"node{i}", "Relu", 0) for i in range(count)]
-    assert f"the file has no tensor of this name. {hint}" in NameMatcher({f.name: f for f in facts}).find("tensr7")
+    assert f"the file has no tensor of this name. {hint}" in _NameMatcher({f.name: f for f in facts}).find("tensr7")
 
 
 def test_a_node_means_its_first_output():
     facts = [TensorFact("y", "lstm", "LSTMInt", 0), TensorFact("h", "lstm", "LSTMInt", 1)]
-    assert NameMatcher({f.name: f for f in facts}).find("lstm")[0] == "y"
+    assert _NameMatcher({f.name: f for f in facts}).find("lstm")[0] == "y"

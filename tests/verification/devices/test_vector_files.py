@@ -7,11 +7,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from linger.verification.devices.vectors import CHeader, Vector, is_vector_folder, write_vector_files
+from linger.verification.devices.vectors import _CHeader, _Vector, is_vector_folder, write_vector_files
 
 
 def vector(array, *, name="t", scale=None, bits=None, batch=0, order=1):
-    return Vector(name, "node", "Op", "intermediate", order, batch, scale, bits, np.asarray(array))
+    return _Vector(name, "node", "Op", "intermediate", order, batch, scale, bits, np.asarray(array))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_text():
 
 
 def header(*vectors, limit=100):
-    made = CHeader(limit)
+    made = _CHeader(limit)
     made.add(vectors)
     return made.text()
 

@@ -113,6 +113,11 @@ def test_small_inputs_are_embedded_large_ones_stored_beside_and_seeds_named(mode
     assert "npz" not in content["inputs"]
     verify(None, model, seed=7, batches=1, certificate=model.with_name("s.json"))
     assert json.loads(model.with_name("s.json").read_text())["inputs"]["seeds"] == [7]
+    result = comparison.verify_file(model, [Recording(inputs=[X])], seeds=(5, 7), explainer=causes)
+    result.save_certificate(model.with_name("t.json"))
+    stated = json.loads(model.with_name("t.json").read_text())["inputs"]
+    assert stated["seeds"] == [5, 7]
+    assert not {"npz", "file"} & stated.keys()
 
 
 def test_data_files_have_fingerprints_too(tmp_path):

@@ -6,6 +6,8 @@ import pytest
 
 from linger import Recording, verify
 from linger.errors import UsageError
+from linger.verification.proof import causes
+from linger.verification.proof.comparison import Way, verify_file
 from tests.support.recorded import TEXT, Q, R, X, recording
 
 
@@ -41,6 +43,15 @@ def test_wrong_output_is_a_difference(proto):
     assert not result.ok
 
 
+def test_the_largest_error_of_an_output_is_that_of_all_batches(proto):
+    near, far = (recording(outputs=[np.array([[1.0 + off, 0.0, 0.5]], np.float32)]) for off in (0.25, 0.5))
+    for batches in ([near, far, recording()], [far, near]):
+        (output,) = verify(batches, proto).outputs
+        assert (output.name, output.dtype, output.values, output.error) == ("y", "float32", 3 * len(batches), 0.5)
+    (output,) = verify([recording()], proto).outputs
+    assert output.error == 0.0
+
+
 def test_inputs_alone_compare_the_two_computations(proto):
     result = verify([Recording(inputs=[X])], proto)
     assert result.ok
@@ -57,6 +68,10 @@ def test_levels_and_who_recorded_are_kept(proto):
     assert result.ok
     assert (result.levels, result.expected_by) == (("basic", "disable"), "recording")
     assert verify([Recording(inputs=[X])], proto).expected_by == "numpy"
+    way = Way(levels=("basic", "disable"), recorded_by="torch")
+    result = verify_file(proto, [recording()], way=way, explainer=causes)
+    assert result.ok
+    assert (result.levels, result.expected_by) == (("basic", "disable"), "torch")
 
 
 def test_wrong_type_is_a_divergence(proto):

@@ -30,7 +30,7 @@ _NARROW = 8
 
 
 @dataclass(frozen=True)
-class Accumulator:
+class _Accumulator:
     """Weights, bias and widths of a layer that adds products.
 
     Attributes:
@@ -68,7 +68,7 @@ class Accumulator:
         return smallest.tolist(), largest.tolist()
 
 
-def accumulator_findings(place: NodePlace, layer: Accumulator) -> Iterator[Finding]:
+def accumulator_findings(place: NodePlace, layer: _Accumulator) -> Iterator[Finding]:
     """Overflow of 32 bits, sums that float32 cannot hold, biases at the end, outputs that cannot move or hardly do."""
     if not len(layer.bias):
         return
@@ -94,7 +94,7 @@ def accumulator_findings(place: NodePlace, layer: Accumulator) -> Iterator[Findi
         yield from _output_findings(place, layer, layer.ratio)
 
 
-def _output_findings(place: NodePlace, layer: Accumulator, ratio: float) -> Iterator[Finding]:
+def _output_findings(place: NodePlace, layer: _Accumulator, ratio: float) -> Iterator[Finding]:
     """Channels that stay at one end of the output's range, and outputs that no input brings far."""
     low, high = limits(layer.output_bits)
     smallest, largest = (np.floor(np.array(ends, float) * ratio + 0.5) for ends in layer.ends())
@@ -343,10 +343,10 @@ def _sums(tensor: ir.TensorProtocol, channels: int, group: int, *turns: tuple[in
 
 def _accumulator(
     node: ir.Node, op: Op, name: str, sums: _WeightSums, bias: _Parameter | None, widths: Mapping[str, Any]
-) -> Accumulator:
+) -> _Accumulator:
     scales = {n: node.attributes[n].as_float() for n in ("scale_x", "scale_w", "scale_o") if n in node.attributes}
     is_known = len(scales) == 3 and all(math.isfinite(s) and s > 0 for s in scales.values())
-    return Accumulator(
+    return _Accumulator(
         sums=sums,
         bias=np.zeros(len(sums.positive), np.int64) if bias is None else bias.tensor.numpy().astype(np.int64),
         bias_name="" if bias is None else bias.name,

@@ -340,7 +340,7 @@ def build_function(
     the body cares) live in sub-domains: `thinker.arcs::iqSigmoid`, `thinker.n3::iqCat`, `thinker.i16::Relu`, and
     `thinker.f64::LSTMInt` where float32 would round.
     """
-    kernel = ElementAwareKernel(opset=opset, element_bits=element_bits)
+    kernel = _ElementAwareKernel(opset=opset, element_bits=element_bits)
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
     names, references = _signature(op, arity)
     inputs = [ir.Value(name=name) for name in names]
@@ -387,7 +387,7 @@ def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:
     return integer_type(32) if name in _BIASES else integer_type(element_bits)
 
 
-class ElementAwareKernel(OnnxKernel):
+class _ElementAwareKernel(OnnxKernel):
     """An OnnxKernel that remembers whether the body asked for the width of its elements."""
 
     def __init__(self, **arguments: Any) -> None:

@@ -73,7 +73,7 @@ class _QdqNode:
 
 
 @dataclass
-class QdqWriter(FormWriter):
+class _QdqWriter(FormWriter):
     """Writes a node between DequantizeLinear and QuantizeLinear.
 
     `scale_of` gives the scale of an integer tensor, for ops that have no scale attribute; `is_symmetric` asks for
@@ -109,11 +109,11 @@ class QdqWriter(FormWriter):
         return self.plus(real, 0.5 / source) if source > target else real
 
 
-Form = Callable[[QdqWriter], "_QdqNode | str"]
+Form = Callable[[_QdqWriter], "_QdqNode | str"]
 """Writes the nodes; or says why the op has no QDQ form here."""
 
 
-def quant(w: QdqWriter) -> _QdqNode | str:
+def quant(w: _QdqWriter) -> _QdqNode | str:
     """Mul, Add ½, Floor, Mul, then a QuantizeLinear that has nothing to round: the device rounds the sum to float32."""
     scale = w.attributes["scale_x"]
     scaled = w.emit("Mul", [w.input(0), w.initializer(scale, np.float32, "factor")])
@@ -122,12 +122,12 @@ def quant(w: QdqWriter) -> _QdqNode | str:
     return _QdqNode(w.quantize(real, scale, bits=w.attributes["data_bits"]))
 
 
-def dequant(w: QdqWriter) -> _QdqNode | str:
+def dequant(w: _QdqWriter) -> _QdqNode | str:
     """One DequantizeLinear."""
     return _QdqNode(w.dequantize(w.input(0), w.attributes["scale_o"]))
 
 
-def requant(w: QdqWriter) -> _QdqNode | str:
+def requant(w: _QdqWriter) -> _QdqNode | str:
     """DQ, half unit, Q."""
     source, target = w.attributes["scale_x"], w.attributes["scale_o"]
     if source <= target:
@@ -136,7 +136,7 @@ def requant(w: QdqWriter) -> _QdqNode | str:
     return _QdqNode(w.quantize(real, target, bits=w.attributes["o_bits"]))
 
 
-def add(w: QdqWriter) -> _QdqNode | str:
+def add(w: _QdqWriter) -> _QdqNode | str:
     """DQ + DQ, Q; where both operands are rounded, one is quantized to the output's scale first."""
     a, target = w.attributes, w.attributes["scale_o"]
     left = w.part(w.input(0), source=a["scale_x"], target=target)
@@ -146,7 +146,7 @@ def add(w: QdqWriter) -> _QdqNode | str:
     return _QdqNode(w.quantize(w.emit("Add", [left, right]), target, bits=a["o_bits"]))
 
 
-def mul(w: QdqWriter) -> _QdqNode | str:
+def mul(w: _QdqWriter) -> _QdqNode | str:
     """DQ · DQ, half unit, Q."""
     a, unit = w.attributes, w.attributes["scale_x"] * w.attributes["scale_y"]
     product = w.emit("Mul", [w.dequantize(w.input(0), a["scale_x"]), w.dequantize(w.input(1), a["scale_y"])])
@@ -154,7 +154,7 @@ def mul(w: QdqWriter) -> _QdqNode | str:
     return _QdqNode(w.quantize(real, a["scale_o"], bits=a["o_bits"]))
 
 
-def cat(w: QdqWriter) -> _QdqNode | str:
+def cat(w: _QdqWriter) -> _QdqNode | str:
     """DQ of each part, half a unit where it is rounded, Concat, Q."""
     a, target = w.attributes, w.attributes["scale_o"]
     sources = [a[f"scale_x_{i}"] for i in range(len(w.node.inputs))]
@@ -164,13 +164,13 @@ def cat(w: QdqWriter) -> _QdqNode | str:
     return _QdqNode(w.quantize(w.emit("Concat", parts, axis=a["dim"]), target, bits=a["o_bits"]))
 
 
-def relu(w: QdqWriter) -> _QdqNode | str:
+def relu(w: _QdqWriter) -> _QdqNode | str:
     """DQ, Relu, Q, all at one scale."""
     scale = w.scale_of(w.input(0))
     return _QdqNode(w.quantize(w.emit("Relu", [w.dequantize(w.input(0), scale)]), scale))
 
 
-def clip(w: QdqWriter) -> _QdqNode | str:
+def clip(w: _QdqWriter) -> _QdqNode | str:
     """DQ, Clip at the real thresholds, Q, all at one scale."""
     low, high, scale = w.known(1), w.known(2), w.scale_of(w.input(0))
     if low is None or high is None:
@@ -179,13 +179,13 @@ def clip(w: QdqWriter) -> _QdqNode | str:
     return _QdqNode(w.quantize(w.emit("Clip", [w.dequantize(w.input(0), scale), *ends]), scale))
 
 
-def max_pool(w: QdqWriter) -> _QdqNode | str:
+def max_pool(w: _QdqWriter) -> _QdqNode | str:
     """DQ, MaxPool, Q, all at one scale."""
     scale = w.scale_of(w.input(0))
     return _QdqNode(w.quantize(w.emit("MaxPool", [w.dequantize(w.input(0), scale)], **w.attributes), scale))
 
 
-def average_pool(w: QdqWriter) -> _QdqNode | str:
+def average_pool(w: _QdqWriter) -> _QdqNode | str:
     """DQ, AveragePool, Q; ties by half a unit (area a power of two) or by a nudge."""
     a, source, target = w.attributes, w.attributes["scale_x"], w.attributes["scale_o"]
     area = math.prod(a["kernel_shape"])
@@ -215,7 +215,7 @@ class _Product:
     errors: tuple[int, int, int]
     reason: str
 
-    def real_weight(self, w: QdqWriter, *, is_one_node: bool = True) -> ir.Value:
+    def real_weight(self, w: _QdqWriter, *, is_one_node: bool = True) -> ir.Value:
         """The weights behind a DequantizeLinear, turned round for a MatMul.
 
         Where ONNX Runtime could multiply unsigned data by signed weights in 16 bits, the weights are unsigned bytes around
@@ -235,14 +235,14 @@ class _Product:
         """
         return 0 if self.zero_point and is_one_node else self.errors[2]
 
-    def real_bias(self, w: QdqWriter) -> ir.Value:
+    def real_bias(self, w: _QdqWriter) -> ir.Value:
         """Behind a DequantizeLinear as int32, or itself real where half a unit is in it."""
         unit = w.attributes["scale_x"] * w.attributes["scale_w"]
         if self.bias.dtype == np.int32:
             return w.dequantize(w.initializer(self.bias, np.int32, "bias"), unit)
         return w.initializer(self.bias / unit, np.float32, "bias")
 
-    def finish(self, w: QdqWriter, total: ir.Value, *, is_one_node: bool = True) -> _QdqNode:
+    def finish(self, w: _QdqWriter, total: ir.Value, *, is_one_node: bool = True) -> _QdqNode:
         """The sum, quantized."""
         a, nudge = w.attributes, _LIFT if self.zero_point else 0.0
         value = w.quantize(total, a["scale_o"], bits=a["o_bits"], zero_point=self.zero_point, nudge=nudge)
@@ -250,7 +250,7 @@ class _Product:
         return _QdqNode(value, *self.errors[:2], saturated, self.reason)
 
 
-def _plan_product(w: QdqWriter, *, is_transposed: bool = False) -> _Product | str:
+def _plan_product(w: _QdqWriter, *, is_transposed: bool = False) -> _Product | str:
     a, weight, bias = w.attributes, w.known(1), w.known(2)
     if weight is None or bias is None:
         return "its weights are not constant, so the sum has no known bound"
@@ -302,7 +302,7 @@ def _in_lsb(error_of_sum: float, shift: int) -> int:
     return min(_LARGEST_ERROR, math.floor(error_of_sum * 2.0**-shift) + 1)
 
 
-def convolution(w: QdqWriter) -> _QdqNode | str:
+def convolution(w: _QdqWriter) -> _QdqNode | str:
     """DQ of data, weights and bias, Conv over one or two axes or ConvTranspose, Q."""
     a, op = w.attributes, op_of(w.node)
     plan = _plan_product(w, is_transposed=op.is_transposed)
@@ -320,7 +320,7 @@ def convolution(w: QdqWriter) -> _QdqNode | str:
     return plan.finish(w, w.emit(op.float_op or "", factors, **{name: a[name] for name in names}))
 
 
-def linear(w: QdqWriter) -> _QdqNode | str:
+def linear(w: _QdqWriter) -> _QdqNode | str:
     """DQ of data, weights and bias, Gemm (data of two axes) or MatMul and Add, Q."""
     plan = _plan_product(w)
     if isinstance(plan, str):
@@ -417,7 +417,7 @@ def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> _QdqReport:
     for node in [n for n in all_nodes(model) if is_dialect(n)]:
         op = op_of(node)
         attributes = attributes_of(node, op)
-        writer = QdqWriter(node, attributes, lambda v: scales.get(v.name, _UNKNOWN_SCALE), is_symmetric=is_symmetric)
+        writer = _QdqWriter(node, attributes, lambda v: scales.get(v.name, _UNKNOWN_SCALE), is_symmetric=is_symmetric)
         written = _obstacle(node, op, attributes) or FORMS[op.float_op or ""](writer)
         if isinstance(written, str):
             written = _QdqNode(None, reason=written)
@@ -463,7 +463,7 @@ def _input_types(op: Op) -> set[ir.DataType]:
     return {ir.DataType.INT8} if op.has_integer_output else {ir.DataType.INT8, ir.DataType.INT32}
 
 
-def _replace(model: ir.Model, writer: QdqWriter, result: ir.Value) -> None:
+def _replace(model: ir.Model, writer: _QdqWriter, result: ir.Value) -> None:
     node, graph = writer.node, writer.node.graph
     inputs = {value for value in node.inputs if value is not None}
     assert graph is not None  # the node came from a graph

@@ -6,12 +6,9 @@ changes the exponent, `floor` is an arithmetic right shift, sums align exponents
 64 bits for each intermediate, or the op is refused: overflow is proven absent. Tensors are in the order of the file
 (NCHW); choosing another layout, and where scratch lies, is left to the writer of whole networks.
 
-Recurrent layers of the C interpreter: the loop over time, gate curves, sequences of several lengths.
-
-Gate curves in C: straight pieces that give exactly the numbers of a table. 25 of them replace 20 425 bytes.
-
-The pieces are fitted to the table, which holds the device's sixteen pieces rounded to 8 bits. So bodies keep the word
-`table`, whose meaning is the same in all kernels, and each piece is compared with all the numbers that it replaces.
+This part writes recurrent layers: the loop over time, and gate curves as straight pieces that give exactly the numbers of a
+table (25 pieces replace 20 425 bytes). The pieces are fitted to the table, which holds the device's sixteen pieces rounded
+to 8 bits, and each piece is compared with all the numbers that it replaces.
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linger.numeric.c import rules
-from linger.numeric.c.arithmetic import constant_node
 from linger.numeric.c.nodes import (
     INT32,
     RANGES,
+    WIDTHS,
     Bounds,
     Buffer,
     Index,
@@ -44,11 +41,12 @@ from linger.numeric.c.nodes import (
     storage_type,
 )
 from linger.numeric.c.products import CProducts
+from linger.numeric.c.rules import constant_node, converted
 from linger.numeric.c.scope import Draft, Scope
 from linger.numeric.c.views import (
     Entries,
     Fixed,
-    Found,
+    Gathered,
     Joined,
     Move,
     Number,
@@ -106,7 +104,7 @@ class _Piecewise(Rule):
     def write(self, place: Place, node: Node, index: Index) -> str:
         name, _ = place.table(piece_array(self.pieces, len(self.values)))
         where = bare(place.read_as(node.args[0], index, INT32))
-        # the search walks from the piece that it is given, and gates are more often small than saturated
+        # the linear search starts at the middle piece, because gates are more often small than saturated
         middle = len(self.pieces) // 2 * _NUMBERS_OF_PIECE
         return f"{place.helper('linger_pieces')}(&{name}[{middle}], {where})"
 
@@ -118,33 +116,29 @@ def piece_array(pieces: Sequence[Piece], end: int) -> tuple[int, ...]:
 
 @cache
 def straight_pieces(values: tuple[int, ...]) -> tuple[Piece, ...]:
-    """Pieces that give these numbers of 8 bits exactly, each as long as one line allows.
+    """Straight pieces that give these 8-bit numbers exactly, each as long as possible (greedy piecewise-linear fit).
 
-    There are none where they would need as much memory as the numbers, or where some number needs another type.
+    Empty where the pieces would need as much memory as the numbers, or do not fit in 16 bits.
 
     >>> straight_pieces(tuple(x // 20 for x in range(200)))
     (Piece(start=0, slope=13101, offset=2),)
     """
-    numbers, found, start = np.asarray(values, np.int64), list[Piece](), 0
+    numbers, pieces, start = np.asarray(values, np.int64), list[Piece](), 0
     if not values or not is_inside((min(values), max(values)), RANGES["int8_t"]):
         return ()
     while start < len(values):
-        # what a line gives on some places it gives on fewer of them too, so the farthest end is found by bisection
+        # what a line gives on some places it gives on fewer of them too, so bisection finds the farthest end
         lengths = range(1, len(numbers) - start + 1)
         end = start + bisect_left(lengths, 1, key=lambda length: int(_line(numbers, start, start + length) is None))
         piece = _line(numbers, start, end)
         assert piece is not None  # a single number is a line
-        found.append(piece)
+        pieces.append(piece)
         assert np.array_equal(piece.at(np.arange(start, end)), numbers[start:end])
         start = end
-        if len(found) * _NUMBERS_OF_PIECE * _BYTES >= len(values):
+        if len(pieces) * _NUMBERS_OF_PIECE * _BYTES >= len(values):
             return ()
-    return tuple(found) if _is_stored(piece_array(found, len(values))) else ()
-
-
-def _is_stored(numbers: Sequence[int]) -> bool:
-    """Whether an array of these numbers gets the type that C reads pieces from."""
-    return storage_type((min(numbers), max(numbers))) == _STORED
+    stored = piece_array(pieces, len(values))
+    return tuple(pieces) if storage_type((min(stored), max(stored))) == _STORED else ()
 
 
 def _line(numbers: Numbers, start: int, end: int) -> Piece | None:
@@ -168,12 +162,12 @@ def _line(numbers: Numbers, start: int, end: int) -> Piece | None:
 
 
 _ROUNDS = 4
-"""How often the interval of a state is widened before it must have stayed."""
+"""How many steps the intervals of states may take to reach a fixed point."""
 
 
 @dataclass(frozen=True)
 class _Inside(Rule):
-    """Elements of the first argument where a step is before its sequence's end (the second one holds the lengths)."""
+    """Elements of the first argument before the end of their sequence, else 0; the second argument holds the lengths."""
 
     time_axis: int
     is_elementwise = False
@@ -190,16 +184,15 @@ class _Inside(Rule):
 
 
 def _length(place: Place, lengths: Node, batch: str, steps: int) -> str:
-    """The length of a sequence, limited to the steps that there are."""
+    """The length of a sequence, clipped to the number of steps."""
     text = place.read(lengths, (batch,))
     ctype = lengths.ctype(place)
-    helper = place.helper(f"linger_clip{32 if ctype == INT32 else 64}")
-    found = f"{helper}({text}, 0, {steps})"
-    return place.local(INT32, found if ctype == INT32 else f"(int32_t){found}")
+    length = f"{place.helper(f'linger_clip{WIDTHS[ctype]}')}({text}, 0, {steps})"
+    return place.local(INT32, converted(length, ctype, INT32))
 
 
 def _backwards(steps: int, lengths: Node | None) -> Callable[[Place, str, str], str]:
-    """Time t of a pass from the end to the beginning; beyond the length it stays t."""
+    """Writes the time step that is read at step t of a backward pass; steps beyond a sequence's length stay t."""
 
     def turned(place: Place, time: str, batch: str) -> str:
         if lengths is None:
@@ -233,9 +226,9 @@ class CKernel(CProducts):
         return lambda index: self._entries(table, self.whole(index))
 
     def _entries(self, table: Table, index: Number) -> Value:
-        """Of one part of the table, where the interval says which, by its straight pieces where these are shorter.
+        """A look-up in the one part of the table that holds the index interval, by straight pieces where these are shorter.
 
-        Otherwise left open until it is split.
+        Where the interval spans several parts, the look-up is deferred until the index is split.
         """
         start, (low, high) = 0, index.node.interval
         for values, exponent in table.parts:
@@ -254,7 +247,7 @@ class CKernel(CProducts):
             axis %= len(x.shape)
             size = x.shape[axis] // parts
             return (replace(x, shape=(*x.shape[:axis], size, *x.shape[axis + 1 :])),) * parts
-        number = self.settled(x)
+        number = self.with_one_exponent(x)
         node = self.shaped(number)
         axis %= len(node.shape)
         size = node.shape[axis] // parts
@@ -291,7 +284,7 @@ class CKernel(CProducts):
 
     def _searched(self, x: Number, shape: tuple[int, ...], search: Search, lengths: Node | None) -> Number:
         args = (self.shaped(x),) if lengths is None else (self.shaped(x), lengths)
-        return replace(x, node=Node(Found(search), args, shape), shape=shape)
+        return replace(x, node=Node(Gathered(search), args, shape), shape=shape)
 
     def to_steps(self, x: Value, lengths: Value | None, *, batch_first: int, go_forward: int) -> Value:
         number = self.whole(x)
@@ -339,12 +332,12 @@ class CKernel(CProducts):
         return Fixed(0.0, (self.number(sequence).shape[1], self.number(w).shape[1]))
 
     def squeeze_first(self, x: Value) -> Value:
-        found = x if isinstance(x, Real) else self.number(x)
-        return replace(found, shape=found.shape[1:])
+        tensor = x if isinstance(x, Real) else self.number(x)
+        return replace(tensor, shape=tensor.shape[1:])
 
     def unsqueeze_first(self, x: Value) -> Value:
-        found = x if isinstance(x, Real) else self.number(x)
-        return replace(found, shape=(1, *found.shape))
+        tensor = x if isinstance(x, Real) else self.number(x)
+        return replace(tensor, shape=(1, *tensor.shape))
 
     # the loop
     def scan(
@@ -372,18 +365,18 @@ class CKernel(CProducts):
     def _lasting(
         self, first: list[Number], run: Callable[[Sequence[Interval]], tuple[list[Number], list[Number]]]
     ) -> list[Interval]:
-        """Intervals that states begin in and that a step does not leave.
+        """Loop invariants: intervals that hold the initial states and that no step leaves, by widening to a fixed point.
 
-        Those that a step leaves are widened to a whole type. What a step makes of intervals that last, joined with the
-        beginning, lasts too, and is tighter.
+        An interval that a step leaves is widened to that of a C type. The image of an invariant under a step, joined with the
+        initial interval, is an invariant too, and tighter.
         """
         starts = [f.node.interval for f in first]
         tried = starts
         for _ in range(_ROUNDS):
-            made = [hull([s, a.node.interval]) for s, a in zip(starts, run(tried)[1], strict=True)]
-            if all(is_inside(m, t) for m, t in zip(made, tried, strict=True)):
-                return made
-            tried = [RANGES.get(storage_type(hull([m, t])) or "", m) for m, t in zip(made, tried, strict=True)]
+            after = [hull([s, a.node.interval]) for s, a in zip(starts, run(tried)[1], strict=True)]
+            if all(is_inside(a, t) for a, t in zip(after, tried, strict=True)):
+                return after
+            tried = [RANGES.get(storage_type(hull([a, t])) or "", a) for a, t in zip(after, tried, strict=True)]
         raise self.refuse("the state of a recurrent layer grows from step to step")
 
     def _array(self, number: Number, shape: tuple[int, ...]) -> Buffer:
@@ -395,7 +388,7 @@ class CKernel(CProducts):
     def _write_scan(
         self, first: list[Number], before: list[Number], after: list[Number], *, clock: str, steps: int, stacked: int
     ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-        """The states in one array before each step and in another after it, so that a step reads none of its own results."""
+        """Write the loop with two buffers for each state, before and after a step, so that a step reads none of its own results."""
         now = [self._array(b, b.shape) for b in before]
         then = [self._array(b, b.shape) for b in before]
         stacks = [self._array(b, (steps, *b.shape)) for b in before[:stacked]]
@@ -414,11 +407,11 @@ class CKernel(CProducts):
 
     # constants of whole networks
     def same_everywhere(self, value: int, shape: tuple[int, ...], ctype: str) -> Number:
-        """A constant that is written into the code instead of being read."""
+        """A constant tensor that is written into the code as a literal."""
         return Number(constant_node(value, shape), shape, ctype=ctype)
 
     def looked_up(self, x: Value, first: int, values: Sequence[int], ctype: str) -> Number:
-        """values[x − first]: a function of one number as a table."""
+        """values[x − first]: a function of one integer as a look-up table."""
         where = self.whole(self.sub(self.whole(x), Fixed(float(first))))
         return replace(self._looked_up(tuple(values), where), ctype=ctype)
 
@@ -440,9 +433,9 @@ class CKernel(CProducts):
     def _reshaped(self, x: Value, shape: tuple[int, ...]) -> Value:
         if isinstance(x, Fixed):
             return replace(x, shape=shape)
-        found = replace(self.settled(x), shape=shape)
-        is_array = isinstance(found.node.rule, rules.Stored)
-        return replace(found, node=self.shaped(found)) if is_array else found
+        reshaped = replace(self.with_one_exponent(x), shape=shape)
+        is_array = isinstance(reshaped.node.rule, rules.Stored)
+        return replace(reshaped, node=self.shaped(reshaped)) if is_array else reshaped
 
     def line_length(self, x: Value) -> Value:
         return Fixed(float(self._shape(x)[-1]))
@@ -451,13 +444,11 @@ class CKernel(CProducts):
     def relu(self, x: Value) -> Value:
         number = self.whole(x)
         zero = Number(constant_node(0), ())
-        made = self._combine(rules.Select(), [zero, number, number, zero])
-        return replace(made, ctype=number.ctype)
+        return self._combine(rules.Select(), [zero, number, number, zero], ctype=number.ctype)
 
     def clamp(self, x: Value, low: Value, high: Value) -> Value:
         number = self.whole(x)
-        made = self._combine(rules.Clip(), [number, self.whole(low), self.whole(high)])
-        return replace(made, ctype=number.ctype)
+        return self._combine(rules.Clip(), [number, self.whole(low), self.whole(high)], ctype=number.ctype)
 
     def rows(self, table: Value, index: Value) -> Value:
         source, where = self._operand(table), self.shaped(self.whole(index))
@@ -486,8 +477,8 @@ class CKernel(CProducts):
 
         return self._moved(number, number.shape, move)
 
-    def turn(self, x: Value) -> Value:
-        number = self.settled(x)
+    def swap_height_width(self, x: Value) -> Value:
+        number = self.with_one_exponent(x)
         n, c, h, w = number.shape
         return self._moved(number, (n, c, w, h), lambda i: (i[0], i[1], i[3], i[2]))
 
@@ -497,7 +488,7 @@ class CKernel(CProducts):
 
 
 def _carry_over(place: Scope, then: list[Buffer], now: list[Buffer], stacks: list[Buffer], clock: str) -> None:
-    """What the step made becomes what the next one reads; some of it is kept."""
+    """Copy the new states to where the next step reads them, and the stacked ones to the output of this step."""
     size = size_of(now[0].shape)
     place.comment("the state for the next step")
     with place.loop(size) as (inside, i):

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of whole numbers as a graph of rules: what each element is computed from, and between which ends it lies.
+"""The graph that C is written from: interval arithmetic, C arrays and indices into them, and nodes.
 
-What the writer of one C function keeps: arrays, places in them, lines of text, tables and helpers that are used.
-
-Intervals of whole numbers, and the C types that hold them.
+A node is an integer tensor: the rule that computes its elements, its arguments, and the interval that holds every element.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 Interval = tuple[int, int]
-"""The smallest and the largest number that a value can have, both included."""
+"""The smallest and the largest number that a value can be, both included."""
 
 INT32, INT64 = "int32_t", "int64_t"
 WIDTHS = {INT32: 32, INT64: 64}
@@ -26,7 +24,7 @@ RANGES: dict[str, Interval] = {
     "uint8_t": (0, 1),
     **{f"int{bits}_t": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
 }
-"""What the elements of an array of each type can be; bytes without a sign are booleans."""
+"""The elements that an array of each type can hold; unsigned bytes are booleans."""
 
 
 def is_inside(inner: Interval, outer: Interval) -> bool:
@@ -45,13 +43,13 @@ def hull(intervals: Iterable[Interval]) -> Interval:
 
 
 def meet(a: Interval, b: Interval) -> Interval:
-    """What two intervals share; the first one where that is nothing."""
+    """The intersection of two intervals; the first one where it is empty."""
     low, high = max(a[0], b[0]), min(a[1], b[1])
     return (low, high) if low <= high else a
 
 
 def times(a: Interval, b: Interval) -> Interval:
-    """The products of two numbers.
+    """The interval of x·y.
 
     >>> times((-2, 3), (-5, 1))
     (-15, 10)
@@ -61,17 +59,17 @@ def times(a: Interval, b: Interval) -> Interval:
 
 
 def square(a: Interval) -> Interval:
-    """The products of a number with itself.
+    """The interval of x·x.
 
     >>> square((-3, 2))
     (0, 9)
     """
-    largest = max(a[0] ** 2, a[1] ** 2)
-    return (0 if a[0] <= 0 <= a[1] else min(a[0] ** 2, a[1] ** 2)), largest
+    low, high = sorted((a[0] ** 2, a[1] ** 2))
+    return (0 if a[0] <= 0 <= a[1] else low), high
 
 
 def shifted(a: Interval, amounts: Interval) -> Interval:
-    """⌊x/2^n⌋ for n of an interval of whole numbers that are not negative."""
+    """The interval of ⌊x/2^n⌋, n ≥ 0."""
     corners = [x >> n for x, n in pairs(a, amounts)]
     return min(corners), max(corners)
 
@@ -87,20 +85,20 @@ def masked(a: Interval, bits: int) -> Interval:
 
 
 def floor_divided(a: Interval, b: Interval) -> Interval:
-    """⌊x/y⌋ for y > 0."""
+    """The interval of ⌊x/y⌋, y > 0."""
     corners = [x // y for x, y in pairs(a, b)]
     return min(corners), max(corners)
 
 
 def sums(term: Interval, count: int) -> Interval:
-    """Sums of up to `count` such terms: also every partial sum on the way."""
+    """The interval of sums of up to `count` such terms, so also of every partial sum."""
     return count * min(term[0], 0), count * max(term[1], 0)
 
 
 def arithmetic_type(*intervals: Interval) -> str | None:
-    """The C type to compute in: 32 bits where everything fits, else 64; None beyond."""
-    found = hull(intervals)
-    return next((ctype for ctype in (INT32, INT64) if is_inside(found, RANGES[ctype])), None)
+    """The C type to compute in: 32 bits where all intervals fit, else 64; None where 64 bits do not suffice."""
+    whole = hull(intervals)
+    return next((ctype for ctype in (INT32, INT64) if is_inside(whole, RANGES[ctype])), None)
 
 
 def storage_type(interval: Interval) -> str | None:
@@ -154,7 +152,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Flat:
-    """A place in an array counted from its beginning, for arrays that are walked through in their order."""
+    """A flat index into an array, for loops over its elements in memory order."""
 
     name: str
 
@@ -167,7 +165,7 @@ Index = tuple[str, ...] | Flat
 class Buffer:
     """An array of the C function: an input, an output, or scratch that its caller provides.
 
-    `order` has the axes from the outermost to the innermost one in memory; None: as they come.
+    `order` lists the axes from the outermost to the innermost one in memory; None is row-major.
     """
 
     name: str
@@ -176,7 +174,7 @@ class Buffer:
     order: Shape | None = None
 
     def strides_for(self, shape: Shape) -> Shape | None:
-        """How far apart neighbors on each axis lie, read in a shape that may have other axes of size 1; None for other shapes."""
+        """The strides in elements for reading in a shape that may differ in axes of size 1; None for other shapes."""
         if self.order is None:
             return tuple(step if n != 1 else 0 for step, n in zip(natural_strides(shape), shape, strict=True))
         if longer_axes(shape) != longer_axes(self.shape):
@@ -187,11 +185,11 @@ class Buffer:
         return tuple(next(steps) if n != 1 else 0 for n in shape)
 
     def element(self, shape: Shape, index: Index) -> str:
-        """The element at an index of a shape that the array is read in."""
+        """The C expression of the element at an index of a shape that the array is read in."""
         return f"{self.name}[{self.place(shape, index)}]"
 
     def place(self, shape: Shape, index: Index) -> str:
-        """The place in the array of an index of a shape that the array is read in."""
+        """The flat index, as C, of an index of a shape that the array is read in."""
         if isinstance(index, Flat):
             return index.name
         strides = self.strides_for(shape)
@@ -220,7 +218,7 @@ class Target:
 
 
 def natural_strides(shape: Shape) -> Shape:
-    """How far apart neighbors on each axis lie where the last axis is the innermost one.
+    """Row-major strides in elements.
 
     >>> natural_strides((2, 3, 4))
     (12, 4, 1)
@@ -229,7 +227,7 @@ def natural_strides(shape: Shape) -> Shape:
 
 
 def ordered_strides(shape: Shape, order: Shape) -> Shape:
-    """The same where the axes lie in another order.
+    """Strides in elements where the axes lie in another order, outermost first.
 
     >>> ordered_strides((1, 3, 4, 5), (0, 2, 3, 1))
     (60, 1, 15, 3)
@@ -239,7 +237,7 @@ def ordered_strides(shape: Shape, order: Shape) -> Shape:
 
 
 def _position(index: tuple[str, ...], strides: Shape) -> str:
-    """The place of an element.
+    """The flat index of an element as C.
 
     >>> _position(("i", "0", "j"), (12, 4, 1))
     'i * 12 + j'
@@ -250,12 +248,12 @@ def _position(index: tuple[str, ...], strides: Shape) -> str:
 
 
 def longer_axes(shape: Shape) -> Shape:
-    """The sizes that are not 1."""
+    """The sizes of a shape that are not 1."""
     return tuple(n for n in shape if n != 1)
 
 
 def shifted_index(index: tuple[str, ...], by: Shape) -> tuple[str, ...]:
-    """An index with a number added on each axis."""
+    """An index plus an offset on each axis."""
     return tuple(i if n == 0 else str(n) if i == "0" else f"({i} + {n})" for i, n in zip(index, by, strict=True))
 
 
@@ -281,7 +279,7 @@ def bare(text: str) -> str:
 
 @dataclass
 class Tables:
-    """Constant arrays of a translation unit; equal ones are kept once."""
+    """Constant arrays of a translation unit; equal ones share one definition."""
 
     _names: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
 
@@ -320,7 +318,7 @@ _WORDS = {
 
 
 class Place(Protocol):
-    """Where a rule writes its statements: inside the loops whose variables are in the index it is given."""
+    """Where a rule writes its statements: inside the loops over the variables of its index."""
 
     def read(self, node: Node, index: Index) -> str:
         """An element as an expression in the node's own type; what broadcasts is aligned."""
@@ -408,53 +406,52 @@ class Node:
         """The type in which elements are computed; refused where 64 bits do not suffice."""
         if self.is_real:
             return FLOAT
-        found = arithmetic_type(self.interval)
-        if found is None:
+        ctype = arithmetic_type(self.interval)
+        if ctype is None:
             bits = max(self.interval[1], -self.interval[0]).bit_length() + 1
             raise place.refuse(
                 f"{_WORDS.get(type(self.rule).__name__, 'a step')} gives numbers from {self.interval[0]} to {self.interval[1]}, which need "
                 f"{bits} bits; C has 64"
             )
-        return found
+        return ctype
 
 
 class Bounds:
-    """Intervals of nodes where some are known to lie in tighter ones, at one element.
+    """Intervals of one element of each node, under the assumption that some nodes lie in tighter intervals.
 
-    What is known of one element says nothing about its neighbors, so it does not go through rules that move elements or
-    add them up.
+    An assumption about one element says nothing about its neighbors, so rules that move or add up elements ignore it.
     """
 
-    def __init__(self, given: Mapping[int, Interval]) -> None:
-        self._given = dict(given)
-        self._found: dict[int, Interval] = {}
+    def __init__(self, assumed: Mapping[int, Interval]) -> None:
+        self._assumed = dict(assumed)
+        self._computed: dict[int, Interval] = {}
 
     def of(self, node: Node) -> Interval:
         """The interval of a node."""
         key = id(node)
-        if key in self._given:
-            return self._given[key]
-        if not node.rule.is_elementwise or node.below.isdisjoint(self._given):
+        if key in self._assumed:
+            return self._assumed[key]
+        if not node.rule.is_elementwise or node.below.isdisjoint(self._assumed):
             return node.interval
-        if key not in self._found:
-            self._found[key] = meet(node.interval, node.rule.bounds(node, self))
-        return self._found[key]
+        if key not in self._computed:
+            self._computed[key] = meet(node.interval, node.rule.bounds(node, self))
+        return self._computed[key]
 
     def under(self, node: Node, interval: Interval) -> Bounds:
-        """The same where a node lies in an interval."""
-        return Bounds({**self._given, id(node): interval})
+        """The same with one more assumption: a node lies in an interval."""
+        return Bounds({**self._assumed, id(node): interval})
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk(root: Node) -> Iterator[Node]:
     """A node and everything that it is computed from, each once."""
-    seen: set[int] = set()
-    waiting = [node]
+    visited: set[int] = set()
+    waiting = [root]
     while waiting:
-        found = waiting.pop()
-        if id(found) not in seen:
-            seen.add(id(found))
-            yield found
-            waiting.extend(found.args)
+        node = waiting.pop()
+        if id(node) not in visited:
+            visited.add(id(node))
+            yield node
+            waiting.extend(node.args)
 
 
 def broadcast(*shapes: Shape) -> Shape:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums along axes, products and windows of the C interpreter: shapes, how far each sum can reach, and the loops that add.
+"""Reductions, matrix products and windows of the C interpreter: shapes, intervals of partial sums, and the accumulation loops.
 
-One function for each primitive that adds, or looks for the largest, writes the loops for one output element. It gets the place inside
-the loops over the output, the node with its arguments, and the index of one output element; it writes statements that compute the exact
-whole number and returns the name of the variable that holds it. Rounding and saturation come from the op's body. Where tensors lie well,
+One function for each reduction writes the loops for one output element. It gets the place inside the loops over the output, the
+node with its arguments, and the index of the output element; it writes statements that compute the exact integer and returns
+the name of the variable that holds it. Rounding and saturation come from the op's body. Where the memory layout allows,
 `linger.numeric.c.tiled_windows` writes the same sums many at a time.
 """
 
@@ -36,12 +36,12 @@ from linger.numeric.c.nodes import (
     times,
     walk,
 )
-from linger.numeric.c.views import Accumulate, Fixed, Found, Number, Rungs, Total, Value, View, Window
+from linger.numeric.c.views import Accumulate, Fixed, Gathered, Number, Rungs, Total, Value, View, Window
 from linger.numeric.fixed import ceil_pads
-from linger.numeric.kernel import Ints, Steps, TransposedSteps
+from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry, Ints
 
 _CHEAP = 6
-"""Operations per element that a sum may repeat instead of reading them from scratch."""
+"""The cost of an element up to which a reduction recomputes its operand instead of reading it from scratch."""
 _MATRIX = 2
 
 
@@ -57,7 +57,7 @@ def _window(node: Node) -> Window:
 
 
 def _begin(place: Place, node: Node, offset: Node | None, index: Index) -> tuple[str, str]:
-    """Type and name of the accumulator, which begins with the offset."""
+    """Type and name of the accumulator, which starts at the bias."""
     ctype = _rule(node).type_in(place)
     start = "0" if offset is None else place.read_as(offset, index, ctype)
     return ctype, place.variable("sum", ctype, start)
@@ -110,7 +110,7 @@ def multiply_matrices(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 
 def convolve(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over the input channels of a group and the taps of the window; what lies outside counts as zero."""
+    """A convolution: the sum over the input channels of a group and the taps of the window; padding counts as zero."""
     x, w, *offset = node.args
     window = _window(node)
     n, channel, *where = index
@@ -141,11 +141,11 @@ def _taps(
     for axis in (0, 1):
         place, tap = stack.enter_context(place.loop(window.kernel[axis]))
         pad, stride, dilation = window.pads[axis], window.strides[axis], window.dilations[axis]
-        found = place.local("int32_t", _plus((at[axis], stride), (tap, dilation), -pad))
+        pixel = place.local("int32_t", _plus((at[axis], stride), (tap, dilation), -pad))
         if pad or window.pads[axis + 2]:
-            place = stack.enter_context(place.when(f"{found} >= 0 && {found} < {size[axis]}"))
+            place = stack.enter_context(place.when(f"{pixel} >= 0 && {pixel} < {size[axis]}"))
         taps.append(tap)
-        places.append(found)
+        places.append(pixel)
     return place, tuple(taps), tuple(places)
 
 
@@ -157,7 +157,7 @@ def _plus(first: tuple[str, int], second: tuple[str, int], offset: int) -> str:
 
 
 def convolve_transposed(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over the input channels and the pixels whose window reaches this one."""
+    """A transposed convolution: the sum over the input channels and the pixels whose window reaches this one."""
     x, w, *offset = node.args
     window = _window(node)
     n, channel, row, column = index
@@ -183,7 +183,7 @@ def convolve_transposed(place: Place, node: Node, index: tuple[str, ...]) -> str
 
 
 def sum_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over a window; what lies outside counts as zero."""
+    """The sum over a window; padding counts as zero."""
     (x,) = node.args
     n, channel, row, column = index
     ctype, total = _begin(place, node, None, index)
@@ -194,7 +194,7 @@ def sum_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 
 def largest_of_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The largest element of a window; what lies outside does not take part."""
+    """The maximum of a window; padding does not take part."""
     (x,) = node.args
     n, channel, row, column = index
     ctype = _rule(node).type_in(place)
@@ -206,7 +206,7 @@ def largest_of_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 
 class CProducts(CArithmetic):
-    """Everything that adds up many elements, or looks for the largest of them."""
+    """Interprets reductions: sums and maxima along an axis or a window, matrix products, convolutions."""
 
     # along one axis
     def sum_along(self, x: Value, axis: int) -> Value:
@@ -231,7 +231,7 @@ class CProducts(CArithmetic):
         return self._reduced(number, Node(rule, (node,), _without(node.shape, axis)))
 
     def _line(self, x: Value, axis: int) -> tuple[Number, Node, int]:
-        number = self.settled(x)
+        number = self.with_one_exponent(x)
         node = self.shaped(number)
         node.needs_buffer |= node.cost > _CHEAP
         return number, node, axis % len(node.shape)
@@ -240,7 +240,7 @@ class CProducts(CArithmetic):
         return Number(node, node.shape, number.exponent, ctype=number.ctype)
 
     def _reached(self, x: Rungs, axis: int) -> Number:
-        """How many numbers of a ladder are reached, along the axis that is the ladder's."""
+        """How many thresholds of a ladder a number reaches: the sum along the axis of the thresholds."""
         axis %= len(x.shape)
         if axis != len(x.shape) - 3 or x.shape[axis] != len(x.ladder.values):
             raise self.refuse("a ladder is added up along another axis than its own")
@@ -250,10 +250,10 @@ class CProducts(CArithmetic):
 
     # products
     def _operand(self, x: Value) -> Node:
-        """Whole numbers that are read again and again: from an array, or moved elements of one."""
+        """An integer operand that is read repeatedly: it or the tensor that it is a view of must be in an array."""
         node = self.shaped(self.whole(x))
         source = node
-        while isinstance(source.rule, (View, Found)):
+        while isinstance(source.rule, (View, Gathered)):
             source = source.args[0]
         source.needs_buffer |= not isinstance(source.rule, (rules.Stored, rules.Constant))
         return node
@@ -283,20 +283,21 @@ class CProducts(CArithmetic):
         leading = broadcast(left.shape[:-2], right.shape[:-2]) if len(left.shape) + len(right.shape) > 4 else ()
         return self._total(multiply_matrices, [left, right], (*leading, left.shape[-2], right.shape[-1]), reach)
 
-    def conv1d(self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Value:
-        left, right = steps["pads"]
+    def conv1d(
+        self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
+    ) -> Value:
+        left, right = geometry["pads"]
         window = Window(
-            (), (1, *steps["strides"]), (0, left, 0, right), (1, *steps["dilations"]), steps["group"]
+            (), (1, *geometry["strides"]), (0, left, 0, right), (1, *geometry["dilations"]), geometry["group"]
         )  # a signal is an image of one row
-        image, taps = (self._with_axis(v) for v in (x, w))
-        return self._convolution(image, taps, b, window, has_rows=False)
+        signal, taps = self.whole(x), self.whole(w)
+        image, kernel = (replace(v, shape=(*v.shape[:2], 1, v.shape[2])) for v in (signal, taps))
+        return self._convolution(image, kernel, b, window, has_rows=False)
 
-    def _with_axis(self, x: Value) -> Number:
-        found = self.whole(x)
-        return replace(found, shape=(*found.shape[:2], 1, found.shape[2]))
-
-    def conv2d(self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Value:
-        window = Window((), steps["strides"], steps["pads"], steps["dilations"], steps["group"])
+    def conv2d(
+        self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
+    ) -> Value:
+        window = Window((), geometry["strides"], geometry["pads"], geometry["dilations"], geometry["group"])
         return self._convolution(x, w, b, window)
 
     def _convolution(self, x: Value, w: Value, b: Value | None, window: Window, *, has_rows: bool = True) -> Number:
@@ -310,12 +311,19 @@ class CProducts(CArithmetic):
         return self._total(convolve, [left, right, *offset], shape, reach, window)
 
     def conv_transpose2d(
-        self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
+        self,
+        x: Value,
+        w: Value,
+        b: Value | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        **geometry: Unpack[ConvTransposeGeometry],
     ) -> Value:
         left, right = self._operand(x), self._operand(w)
         offset = [] if b is None else [self._operand(b)]
-        group = steps["group"]
-        window = Window(right.shape[2:], steps["strides"], steps["pads"], steps["dilations"], group)
+        group = geometry["group"]
+        window = Window(right.shape[2:], geometry["strides"], geometry["pads"], geometry["dilations"], group)
         inside, outside = right.shape[0] // group, right.shape[1]
         rows, known = None, _content(right)
         if known is not None:
@@ -326,7 +334,7 @@ class CProducts(CArithmetic):
             (left.shape[2 + i] - 1) * window.strides[i]
             + window.dilations[i] * (window.kernel[i] - 1)
             + 1
-            + steps["output_padding"][i]
+            + geometry["output_padding"][i]
             - window.pads[i]
             - window.pads[i + 2]
             for i in (0, 1)
@@ -352,8 +360,7 @@ class CProducts(CArithmetic):
         shape = (*node.shape[:2], *_windows(node.shape[2:], window))
         smallest = RANGES[number.ctype or "int32_t"][0]
         reach = hull([node.interval, (smallest, smallest)])
-        made = self._total(largest_of_window, [node], shape, reach, window)
-        return replace(made, ctype=number.ctype)
+        return replace(self._total(largest_of_window, [node], shape, reach, window), ctype=number.ctype)
 
 
 def _without(shape: Shape, axis: int) -> Shape:
@@ -371,12 +378,12 @@ def _windows(size: Shape, window: Window) -> list[int]:
 
 
 def _content(w: Node) -> Array | None:
-    """Weights that are known; None where there are none at all."""
+    """The values of constant weights; None where they are not known or empty."""
     return w.known if w.known is not None and w.known.size else None
 
 
 def _reach(x: Interval, w: Node, rows: Array | None, terms: int, offset: Sequence[Node]) -> Interval:
-    """How far products and their sums reach, partial ones included; `rows` are the weights of each output where they are known.
+    """The interval of all partial sums of products; `rows` are the weights of each output where they are known.
 
     With weights that are known, a sum lies between x_low·Σw⁺ + x_high·Σw⁻ and x_high·Σw⁺ + x_low·Σw⁻, x with 0 included.
     """
@@ -400,9 +407,9 @@ def _reach(x: Interval, w: Node, rows: Array | None, terms: int, offset: Sequenc
 def _sum_with_largest(node: Node, axis: int) -> int:
     """A lower bound of the sum along an axis of numbers computed from x − max x: it is 0 for at least one of them."""
     count = node.shape[axis]
-    for found in walk(node):
-        rule = found.rule
-        is_difference = isinstance(rule, rules.Arithmetic) and rule.is_below_max == axis
-        if is_difference and found.shape == node.shape and count:
-            return (count - 1) * node.interval[0] + Bounds({id(found): (0, 0)}).of(node)[0]
+    for difference in walk(node):
+        rule = difference.rule
+        is_difference = isinstance(rule, rules.Arithmetic) and rule.max_axis == axis
+        if is_difference and difference.shape == node.shape and count:
+            return (count - 1) * node.interval[0] + Bounds({id(difference): (0, 0)}).of(node)[0]
     return count * node.interval[0]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of element-wise arithmetic on whole numbers: interval and C text of each.
+"""Rules of element-wise integer arithmetic: interval and C text of each.
 
-⌊(a·x + b)/2^n⌋ with a product of 64 bits as one of 32 bits, where x has few values: small cores have no wide product.
+Also strength reduction of ⌊(a·x + b)/2^n⌋ from a 64-bit product to a 32-bit one where x has few values: small cores have no
+wide product.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ import numpy as np
 
 from linger.numeric.c import nodes
 from linger.numeric.c.nodes import (
-    FLOAT,
     INT32,
     INT64,
     WIDTHS,
@@ -25,20 +24,19 @@ from linger.numeric.c.nodes import (
     Node,
     Place,
     Rule,
+    Shape,
     arithmetic_type,
     bare,
+    is_inside,
     literal,
 )
 
 _LARGEST = (1 << 31) - 1
-_EXACT_IN_FLOAT = 1 << 24
-_POWER_OF_TWO = 0.5
-"""The mantissa of powers of two, as `math.frexp` gives it."""
 
 
 @dataclass(frozen=True)
 class Constant(Rule):
-    """The same number everywhere."""
+    """One integer constant for all elements."""
 
     value: int
     weight = 0
@@ -55,7 +53,7 @@ class Stored(Rule):
     """Elements of an array: `node.buffer`."""
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
-        raise AssertionError("elements of an array have the interval that they were given")
+        raise AssertionError("elements of an array have the interval of their node")
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         raise AssertionError("elements of an array are read, not computed")
@@ -63,10 +61,10 @@ class Stored(Rule):
 
 @dataclass(frozen=True)
 class Arithmetic(Rule):
-    """a + b, a − b or a · b. `is_below_max`: b is the largest a along an axis, so the difference is at most 0."""
+    """a + b, a − b or a · b. `max_axis` is the axis along which b is the maximum of a, so that a − b ≤ 0."""
 
     symbol: str
-    is_below_max: int | None = None
+    max_axis: int | None = None
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         left, right = node.args
@@ -76,7 +74,7 @@ class Arithmetic(Rule):
         if self.symbol == "*":
             return nodes.square(a) if left is right else nodes.times(a, b)
         low, high = a[0] - b[1], a[1] - b[0]
-        return (low, high) if self.is_below_max is None else (min(low, 0), min(high, 0))
+        return (low, high) if self.max_axis is None else (min(low, 0), min(high, 0))
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         ctype = common_type(place, node, *node.args)
@@ -123,7 +121,7 @@ class Shift(Rule):
 
 @dataclass(frozen=True)
 class Mask(Rule):
-    """X − ⌊x/2^bits⌋·2^bits."""
+    """The remainder x mod 2^bits."""
 
     bits: int
 
@@ -194,29 +192,26 @@ class Clip(Rule):
         return min(max(x[0], low[0]), high[0]), min(max(x[1], low[1]), high[1])
 
     def write(self, place: Place, node: Node, index: Index) -> str:
-        ctype = common_type(place, node, *node.args)
-        texts = [bare(place.read_as(a, index, ctype)) for a in node.args]
-        call = f"{place.helper(f'linger_clip{WIDTHS[ctype]}')}({', '.join(texts)})"
-        return converted(call, ctype, node.ctype(place))
+        return _helper_call(place, "linger_clip", node, index)
 
 
 @dataclass(frozen=True)
 class Select(Rule):
-    """`then` where a < b, else `other`; each side's interval is that under its condition."""
+    """`then` where a < b, else `other`; the interval of each alternative assumes its condition."""
 
     weight = 2
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         a, b, then, other = node.args
         (a_low, a_high), (b_low, b_high) = known.of(a), known.of(b)
-        found = []
+        intervals = []
         if a_low < b_high:
             less = known.under(a, (a_low, min(a_high, b_high - 1)))
-            found.append(less.under(b, (max(b_low, a_low + 1), b_high)).of(then))
+            intervals.append(less.under(b, (max(b_low, a_low + 1), b_high)).of(then))
         if a_high >= b_low:
             rest = known.under(a, (max(a_low, b_low), a_high))
-            found.append(rest.under(b, (b_low, min(b_high, a_high))).of(other))
-        return nodes.hull(found)
+            intervals.append(rest.under(b, (b_low, min(b_high, a_high))).of(other))
+        return nodes.hull(intervals)
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         a, b, then, other = node.args
@@ -280,13 +275,10 @@ class FloorQuotient(Rule):
         return nodes.floor_divided(a, (max(b[0], 1), max(b[1], 1)))
 
     def write(self, place: Place, node: Node, index: Index) -> str:
-        a, b = node.args
-        if b.interval[0] < 1:
-            raise place.refuse(f"a divisor may be {b.interval[0]}; it must be positive")
-        ctype = common_type(place, node, a, b)
-        texts = [bare(place.read_as(x, index, ctype)) for x in (a, b)]
-        call = f"{place.helper(f'linger_floor_div{WIDTHS[ctype]}')}({', '.join(texts)})"
-        return converted(call, ctype, node.ctype(place))
+        smallest = node.args[1].interval[0]
+        if smallest < 1:
+            raise place.refuse(f"a divisor may be {smallest}; it must be positive")
+        return _helper_call(place, "linger_floor_div", node, index)
 
 
 @dataclass(frozen=True)
@@ -296,60 +288,20 @@ class Same(Rule):
     weight = 0
 
 
-@dataclass(frozen=True)
-class RealArithmetic(Rule):
-    """X + number or x · number in float32, rounded after each operation.
-
-    Compilers may join a product with the sum behind it and round once (gcc does so unless told -std=c99, where the processor
-    has the instruction). Nothing changes where the factor is a power of two; other products are volatile, which forbids it.
-    """
-
-    symbol: str
-    number: float
-
-    def write(self, place: Place, node: Node, index: Index) -> str:
-        text = f"{place.read(node.args[0], index)} {self.symbol} {real_literal(self.number)}"
-        is_rounded = self.symbol == "*" and abs(math.frexp(self.number)[0]) != _POWER_OF_TWO
-        return place.local(f"volatile {FLOAT}" if is_rounded else FLOAT, text)
-
-
-@dataclass(frozen=True)
-class FloorClip(Rule):
-    """A real number rounded down and limited to low … high."""
-
-    low: int
-    high: int
-    weight = 6
-
-    def bounds(self, node: Node, known: Bounds) -> Interval:
-        return self.low, self.high
-
-    def write(self, place: Place, node: Node, index: Index) -> str:
-        ends = ", ".join(literal(end, INT32) for end in (self.low, self.high))
-        is_narrow = max(-self.low, self.high) <= _EXACT_IN_FLOAT
-        name = place.helper(f"linger_floor_clip{'_narrow' if is_narrow else ''}")
-        return f"{name}({place.read(node.args[0], index)}, {ends})"
-
-
-@dataclass(frozen=True)
-class ToReal(Rule):
-    """x·2^exponent as float32: the conversion rounds once, the product with a power of two does not."""
-
-    exponent: int
-    weight = 2
-
-    def write(self, place: Place, node: Node, index: Index) -> str:
-        text = f"(float){place.read(node.args[0], index)}"
-        return text if self.exponent == 0 else f"({text} * {real_literal(2.0**self.exponent)})"
+def _helper_call(place: Place, helper: str, node: Node, index: Index) -> str:
+    """A call of the helper's 32- or 64-bit variant with all arguments of a node."""
+    ctype = common_type(place, node, *node.args)
+    arguments = ", ".join(bare(place.read_as(a, index, ctype)) for a in node.args)
+    return converted(f"{place.helper(f'{helper}{WIDTHS[ctype]}')}({arguments})", ctype, node.ctype(place))
 
 
 def common_type(place: Place, *nodes: Node) -> str:
-    """The type in which all of these can be computed."""
+    """The narrowest C type in which all nodes can be computed."""
     return INT64 if INT64 in [node.ctype(place) for node in nodes] else INT32
 
 
 def converted(text: str, source: str, target: str) -> str:
-    """An expression of one type in another, which its interval says holds it."""
+    """An expression cast from one type to another, which must hold its interval."""
     return text if source == target else f"({target}){text}"
 
 
@@ -360,19 +312,35 @@ def factor_text(place: Place, bits: int, ctype: str) -> str:
     return literal(1 << bits, ctype)
 
 
-def real_literal(value: float) -> str:
-    """A number of float32 as C text, exactly: nine digits name every one of them."""
-    text = f"{value:.9g}"
-    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+def constant_node(value: int, shape: Shape = ()) -> Node:
+    """A tensor of one number."""
+    return Node(Constant(value), (), shape)
+
+
+def limited(node: Node, ends: Interval) -> Node:
+    """A node clipped to low … high; the clip moves toward the inputs where that keeps intermediates in 32 bits.
+
+    x·2^k needs no x beyond ⌊low/2^k⌋ … ⌈high/2^k⌉, and a selection is clipped by clipping both alternatives.
+    """
+    if is_inside(node.interval, ends):
+        return node
+    is_wide, rule, (low, high) = arithmetic_type(node.interval) != INT32, node.rule, ends
+    if is_wide and isinstance(rule, Select):
+        a, b, then, other = node.args
+        return Node(rule, (a, b, limited(then, ends), limited(other, ends)), node.shape)
+    if is_wide and isinstance(rule, Scale):
+        inner = limited(node.args[0], (low >> rule.bits, -(-high >> rule.bits)))
+        node = Node(rule, (inner,), node.shape)
+    return Node(Clip(), (node, constant_node(low), constant_node(high)), node.shape)
 
 
 _MOST_VALUES = 1 << 17
-"""So many x are tried, each one: what is chosen is right for all of them, or it is not chosen."""
+"""The most values of x for which a candidate is compared, value by value, with the exact result."""
 _MOST_BITS = 30
 
 
 def in_32_bits(shift: Node) -> Node:
-    """A node that computes the same with 32 bits; the node itself where there is none, or where it needs no more already."""
+    """A node that gives the same integers with 32-bit products; the node itself where there is none, or where it is 32-bit already."""
     (operand,) = shift.args
     assert isinstance(shift.rule, Shift)
     is_wide = arithmetic_type(operand.interval) == INT64 and arithmetic_type(shift.interval) == INT32
@@ -385,14 +353,12 @@ def in_32_bits(shift: Node) -> Node:
     first, second = (Bounds({id(source): (v, v)}).of(operand)[0] for v in (low, low + 1))
     x = np.arange(low, high + 1, dtype=np.int64)
     factor = second - first
-    wanted = (first + factor * (x - low)) >> shift.rule.bits
-    for made in _candidates(source, x, wanted, factor / 2**shift.rule.bits):
-        return made
-    return shift
+    results = (first + factor * (x - low)) >> shift.rule.bits
+    return next(_candidates(source, x, results, factor / 2**shift.rule.bits), shift)
 
 
 def _source(operand: Node) -> Node | None:
-    """The node that an expression multiplies with numbers and adds numbers to; None where it does anything else."""
+    """The 32-bit node x that an affine expression a·x + b is computed from; None where it is not affine in one node."""
     while True:
         others = [arg for arg in operand.args if not isinstance(arg.rule, Constant)]
         is_affine = isinstance(operand.rule, (Scale, Arithmetic))
@@ -403,20 +369,16 @@ def _source(operand: Node) -> Node | None:
         operand = others[0]
 
 
-def _candidates(source: Node, x: np.ndarray, wanted: np.ndarray, slope: float) -> Iterator[Node]:
-    """Products of 32 bits that give the wanted numbers for every x, the most precise first."""
+def _candidates(source: Node, x: np.ndarray, results: np.ndarray, slope: float) -> Iterator[Node]:
+    """Nodes ⌊(factor·x + offset)/2^bits⌋ with 32-bit products that give `results` for every x, the most precise first."""
     for bits in range(_MOST_BITS, 0, -1):
         nearest = round(slope * 2**bits)
         for factor in (nearest, nearest - 1, nearest + 1):
-            rest = wanted * 2**bits - factor * x
+            rest = results * 2**bits - factor * x
             least, most = int(rest.max()), int(rest.min()) + 2**bits - 1
             if not factor or least > most:
                 continue
-            product = Node(Arithmetic("*"), (source, _constant(factor)), source.shape)
-            total = Node(Arithmetic("+"), (product, _constant((least + most) // 2)), source.shape)
+            product = Node(Arithmetic("*"), (source, constant_node(factor)), source.shape)
+            total = Node(Arithmetic("+"), (product, constant_node((least + most) // 2)), source.shape)
             if arithmetic_type(product.interval) == arithmetic_type(total.interval) == INT32:
                 yield Node(Shift(bits), (total,), source.shape)
-
-
-def _constant(value: int) -> Node:
-    return Node(Constant(value), (), ())

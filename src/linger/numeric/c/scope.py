@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the statements of one C function: loops over tensors, constants inside them, scratch for what is used again.
+"""Writes the statements of one C function: loops over tensors, local constants, scratch buffers for reused tensors.
 
-Also the parts of loops that compute many sums with one call, to the functions of `linger_dots.h` and its neighbors. A call fills a
-small array with the exact sums of a tile (a few pixels, a block of channels). A loop behind it computes from each of them what the op's
-body says: rounding, saturation and whatever is fused. Tensors have their channels innermost, so that a row of a window is one run of
-neighbors, in the input and in the weights. Where an op or a layout does not fit, the sums are written element by element.
+Also the parts of tiled loops, which compute many sums with one call of a function of `linger_dots.h` and its neighbors. A call
+fills a small array with the exact sums of a tile (a few pixels, a block of channels). The loop after it computes from each sum
+what the op's body says: rounding, saturation and whatever is fused. Tensors are channels-last, so that a row of a window is
+contiguous in the input and in the weights. Where an op or a layout does not fit, the sums are written element by element.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 from linger.errors import UnsupportedError
@@ -35,12 +35,12 @@ from linger.numeric.c.nodes import (
     storage_type,
 )
 from linger.numeric.c.rules import Constant, Same, converted
-from linger.numeric.c.views import Found, Joined, Padded, Total, View
+from linger.numeric.c.views import Gathered, Joined, Padded, Total, View
 
 _LONGEST = 72
-"""Expressions with more characters get a name."""
+"""Expressions with more characters get a local variable."""
 _WORTH_KEEPING = 8
-"""Operations from which on a value that is used again and again is kept in scratch."""
+"""The cost of an element above which a tensor that is read repeatedly gets a scratch buffer."""
 _MOST_ELEMENTS = 1 << 31
 PROOF = "LINGER_PROOF"
 """The macro of builds that show every tensor."""
@@ -49,12 +49,12 @@ Filled = Sequence[tuple[Node, Sequence[Target]]]
 
 
 class Draft:
-    """What one function has so far: its lines, and the names that it uses.
+    """The C function being written: its lines, scratch buffers and the names that it uses.
 
     Args:
         title: What messages call the op.
         tables: The constant arrays of the translation unit.
-        tiles: Writes the loops of nodes that many sums are part of, if it can; see `linger.numeric.c.tiled_windows`.
+        tiles: Writes tiled loops for nodes that are computed from sums, or returns False; see `linger.numeric.c.tiled_windows`.
     """
 
     def __init__(self, title: str, tables: Tables, tiles: Callable[[Scope, Filled], bool] | None = None) -> None:
@@ -90,13 +90,13 @@ class Draft:
     def new_array(self, ctype: str, shape: Shape) -> Buffer:
         """Another array that the caller provides."""
         self.check_size(shape)
-        made = Buffer(self.fresh("scratch"), ctype, shape)
-        self.scratch.append(made)
-        return made
+        buffer = Buffer(self.fresh("scratch"), ctype, shape)
+        self.scratch.append(buffer)
+        return buffer
 
 
 class Scope:
-    """A place in the text, inside as many braces as it is deep; names of the places around it are seen."""
+    """A C block at some depth of braces; local names of the enclosing blocks are visible in it."""
 
     def __init__(self, draft: Draft, depth: int, around: Scope | None = None) -> None:
         self.draft, self._depth, self.around = draft, depth, around
@@ -133,10 +133,8 @@ class Scope:
         with self.braces(f"for (int32_t {name} = 0; {name} < {count}; {name}++)") as inside:
             yield inside, name
 
-    @contextmanager
-    def when(self, condition: str) -> Iterator[Scope]:
-        with self.braces(f"if ({condition})") as inside:
-            yield inside
+    def when(self, condition: str) -> AbstractContextManager[Scope]:
+        return self.braces(f"if ({condition})")
 
     @contextmanager
     def braces(self, head: str) -> Iterator[Scope]:
@@ -185,15 +183,15 @@ class Scope:
 
     # tensors
     def prepare(self, root: Node) -> None:
-        """Put into scratch what an element of `root` needs and what is not to be computed again for each of them."""
-        waiting, seen = [(root, root.size)], {root}
+        """Compute into scratch the operands of `root` that would otherwise be computed again for each element."""
+        waiting, visited = [(root, root.size)], {root}
         while waiting:
             node, turns = waiting.pop()
             for arg in node.args:
-                if arg in seen or arg.buffer is not None:
+                if arg in visited or arg.buffer is not None:
                     continue
-                seen.add(arg)
-                if arg.needs_buffer or _is_again(arg, turns):
+                visited.add(arg)
+                if arg.needs_buffer or _is_recomputed(arg, turns):
                     self.keep(arg)
                 else:
                     waiting.append((arg, max(turns, arg.size)))
@@ -201,9 +199,9 @@ class Scope:
     def keep(self, node: Node) -> Buffer:
         """Compute a node into scratch, if it is in no array yet."""
         if node.buffer is None:
-            made = self.draft.new_scratch(node)
-            self.fill_all([(node, [Target(made, node.shape)])], f"{made.name}: {_purpose(node)}")
-            node.buffer = made
+            buffer = self.draft.new_scratch(node)
+            self.fill_all([(node, [Target(buffer, node.shape)])], f"{buffer.name}: {_purpose(node)}")
+            node.buffer = buffer
         return node.buffer
 
     def fill(self, node: Node, target: Target) -> None:
@@ -250,19 +248,19 @@ class Scope:
         plain = [(node, [t for t in targets if not t.is_proof]) for node, targets in filled]
         proof = [(node, [t for t in targets if t.is_proof]) for node, targets in filled]
         has_proof = any(targets for _, targets in proof)
-        found = self._values(plain, index, is_kept=has_proof)
+        values = self._values(plain, index, is_reused=has_proof)
         if has_proof:  # before anything is written: a result may take the place of what it is computed from
             self.draft.lines.append(f"#ifdef {PROOF}")
             self._write(proof, self._values(proof, index), index)
             self.draft.lines.append("#endif")
-        self._write(plain, found, index)
+        self._write(plain, values, index)
 
-    def _values(self, filled: Filled, index: Index, *, is_kept: bool = False) -> list[str]:
-        """The element of each node that goes somewhere, as C; kept in a variable if it is needed later."""
+    def _values(self, filled: Filled, index: Index, *, is_reused: bool = False) -> list[str]:
+        """The element of each node that has targets, as C; in a local variable if it is read more than once."""
         texts = []
         for node, targets in filled:
             text = self.read(node, index) if targets else ""
-            if targets and (is_kept or len(targets) > 1) and not text.isidentifier():
+            if targets and (is_reused or len(targets) > 1) and not text.isidentifier():
                 text = self.local(node.ctype(self), text)
             texts.append(text)
         return texts
@@ -274,12 +272,12 @@ class Scope:
 
 
 def _narrowed(text: str, source: str, target: str) -> str:
-    """A value in the type of the array it goes to, whose range the interval says it has."""
+    """A value cast to the element type of its array, which holds the value's interval."""
     return bare(text) if source == target else f"({target}){text.removeprefix('(int32_t)')}"
 
 
 def _purpose(node: Node) -> str:
-    """What a comment says about a tensor in scratch."""
+    """The comment for a tensor in scratch."""
     rule = node.rule
     if not isinstance(rule, Total):
         return "numbers that are read again"
@@ -288,43 +286,44 @@ def _purpose(node: Node) -> str:
     return f"the largest along axis {rule.axis}" if rule.is_largest else f"sums along axis {rule.axis}"
 
 
-def _is_again(node: Node, turns: int) -> bool:
-    """Whether a node would be computed again and again: for more elements than it has, or for several readers."""
-    is_line = isinstance(node.rule, Total) and node.rule.window is None and len(node.args) == 1
-    return (node.size < turns and node.cost > _WORTH_KEEPING) or (is_line and node.readers > 1)
+def _is_recomputed(node: Node, turns: int) -> bool:
+    """Whether a costly node would be computed for more elements than it has, or a reduction for several readers."""
+    is_reduction = isinstance(node.rule, Total) and node.rule.window is None and len(node.args) == 1
+    return (node.size < turns and node.cost > _WORTH_KEEPING) or (is_reduction and node.readers > 1)
 
 
 def _is_flat(filled: Filled) -> bool:
-    """Whether nodes can be computed in the order of their elements in memory, without the place on each axis."""
+    """Whether one flat index can walk all arrays: every node is element-wise and all arrays have the same strides."""
     shape, targets = filled[0][0].shape, [target for _, targets in filled for target in targets]
-    nodes = [node for node in computed([node for node, _ in filled]) if not isinstance(node.rule, Constant)]
+    nodes = list(computed([node for node, _ in filled]))
     if any(target.offsets is not None for target in targets) or not all(_is_in_order(node, shape) for node in nodes):
         return False
-    arrays = [target.buffer for target in targets]
-    strides = {array.strides_for(shape) for array in arrays + [n.buffer for n in nodes if n.buffer and n.size != 1]}
+    arrays = [target.buffer for target in targets] + [n.buffer for n in nodes if n.buffer and n.size != 1]
+    strides = {array.strides_for(shape) for array in arrays}
     return len(strides) == 1 and None not in strides
 
 
 def _is_in_order(node: Node, shape: Shape) -> bool:
-    """Whether the elements of a node are computed, or read, one by one as those of this shape."""
-    return (node.size == 1 or node.shape == shape) and (node.buffer is not None or node.rule.is_elementwise)
+    """Whether element i of a node is needed only for element i of a tensor of this shape."""
+    is_aligned = node.size == 1 or node.shape == shape
+    return isinstance(node.rule, Constant) or (is_aligned and (node.buffer is not None or node.rule.is_elementwise))
 
 
 def computed(roots: Sequence[Node]) -> Iterator[Node]:
-    """What is computed for an element, down to the arrays that are read, each once."""
-    seen: set[Node] = set()
+    """The nodes that are computed for an element, down to the arrays that are read, each once."""
+    visited: set[Node] = set()
     waiting = list(roots)
     while waiting:
         node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
+        if node not in visited:
+            visited.add(node)
             yield node
             if node.buffer is None:
                 waiting.extend(node.args)
 
 
 def _uses(roots: Sequence[Node]) -> Counter[Node]:
-    """How often each node is an argument of another one that is computed."""
+    """How many computed nodes read each node."""
     return Counter(arg for node in computed(roots) if node.buffer is None for arg in node.args)
 
 
@@ -333,13 +332,13 @@ _TERM = re.compile(rf"(^| \+ )(?:{_MARK}|\({_MARK} \+ (\d+)\))(?: \* (\d+))?(?= 
 NARROW = {"int8_t": 8, "int16_t": 16}
 PIXELS = "LINGER_PIXELS"
 BLOCK, LONG_BLOCK = 8, 16
-"""The most channels of a tile: where each has weights of its own, and where one pass goes over all of them."""
+"""The most channels of a tile, for dot products and for element-wise rows."""
 _WHOLE_ROW = 2
 
 
 @dataclass(frozen=True)
 class Line:
-    """Elements of an array along one axis: where the first one lies, and how far apart they are."""
+    """Evenly spaced elements of an array along one axis: flat index of the first one, and the stride."""
 
     buffer: Buffer
     first: str
@@ -350,14 +349,14 @@ class Line:
         return NARROW[self.buffer.ctype]
 
     def at(self, *further: str) -> str:
-        """The address of an element that lies further on."""
+        """The address of the first element plus offsets, as C."""
         parts = [p for p in (self.first, *further) if p != "0"]
         return " + ".join([self.buffer.name, *parts])
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a tile has: the name of its sums, how many pixels and channels, and the index of one of them."""
+    """A tile: the array of its sums, its numbers of pixels and channels, and the output index of (pixel, channel)."""
 
     sums: str
     pixels: str
@@ -366,31 +365,34 @@ class Tile:
 
 
 def only_total(filled: Filled) -> Node | None:
-    """The one primitive whose sums the nodes are computed from, element by element."""
-    shape, found, seen = filled[0][0].shape, set[Node](), set[Node]()
+    """The only sum that the nodes are computed from element by element; None where there is another operand to compute."""
+    shape, totals, visited = filled[0][0].shape, set[Node](), set[Node]()
     waiting = [node for node, _ in filled]
     while waiting:
         node = waiting.pop()
-        if node in seen or node.buffer is not None or isinstance(node.rule, Constant):
+        if node in visited or node.buffer is not None or isinstance(node.rule, Constant):
             continue
-        seen.add(node)
+        visited.add(node)
         if isinstance(node.rule, Total) and node.shape == shape:
-            found.add(node)
+            totals.add(node)
         elif node.rule.is_elementwise and (node.shape == shape or node.size == 1):
             waiting.extend(node.args)
         else:
             return None
-    return found.pop() if len(found) == 1 else None
+    return totals.pop() if len(totals) == 1 else None
 
 
 # arrays
 def line_along(scope: Scope, node: Node, index: tuple[str, ...], axis: int) -> Line | None:
-    """The elements along an axis through an index; None where they are in no array, or not evenly spaced."""
+    """The elements along an axis at an index; None where they are in no array, or not evenly spaced.
+
+    The index holds a mark on that axis; its factor in the C text of the flat index is the stride.
+    """
     marked = (*index[:axis], _MARK, *index[axis + 1 :]) if axis >= 0 else (*index[:axis], _MARK)
-    found = _place(scope, node, marked)
-    if found is None:
+    element = _place(scope, node, marked)
+    if element is None:
         return None
-    buffer, text = found
+    buffer, text = element
     if node.shape[axis] == 1:
         return Line(buffer, text.replace(_MARK, "0"), 0)
     match = _TERM.search(text)
@@ -402,14 +404,14 @@ def line_along(scope: Scope, node: Node, index: tuple[str, ...], axis: int) -> L
 
 
 def _place(scope: Scope, node: Node, index: tuple[str, ...]) -> tuple[Buffer, str] | None:
-    """The array that an element is read from, and the place in it."""
+    """The array that an element is read from, and its flat index as C; None where it is computed."""
     at = aligned(index, node.shape)
     assert isinstance(at, tuple)
     if node.buffer is not None:
         return node.buffer, bare(node.buffer.place(node.shape, at))
     if isinstance(node.rule, View):
         return _place(scope, node.args[0], node.rule.move(at))
-    if isinstance(node.rule, Found) and len(node.args) == 1:  # others compute places from numbers, with statements
+    if isinstance(node.rule, Gathered) and len(node.args) == 1:  # others compute places from numbers, with statements
         return _place(scope, node.args[0], node.rule.search(scope, at))
     return None
 
@@ -420,7 +422,7 @@ def are_narrow(*lines: Line | None) -> bool:
 
 
 def product_name(scope: Scope, stem: str, total: Node, x: Line, w: Line) -> tuple[str, str]:
-    """Type of the sums, and the function that makes them."""
+    """Type of the sums, and the name of the function that computes them."""
     assert isinstance(total.rule, Total)
     ctype = total.rule.type_in(scope)
     scope.draft.includes.add(f"linger_{stem}.h")
@@ -429,7 +431,7 @@ def product_name(scope: Scope, stem: str, total: Node, x: Line, w: Line) -> tupl
 
 # a tile
 def bias_of(scope: Scope, total: Node) -> tuple[Node | None, Line | None]:
-    """The bias: as an array that the call adds, or as a node that is added behind it."""
+    """The bias: as a node that is added after the call, or as an array that the call adds."""
     node = next(iter(total.args[2:]), None)
     if node is None:
         return None, None
@@ -485,13 +487,11 @@ def grouped(text: str) -> str:
 
 
 def blocks(stack: ExitStack, scope: Scope, count: int, most: int) -> tuple[Scope, str, str]:
-    """A loop over blocks of channels: where one begins, and how many it has."""
+    """A loop over blocks of channels: the scope inside, the first channel of a block and its number of channels."""
     if count <= most:
         return scope, "0", str(count)
     even = next(n for n in range(most, 0, -1) if count % n == 0)
-    block = (
-        even if even * _WHOLE_ROW >= most else most
-    )  # as many as divide the count evenly, unless that is far fewer than fit
+    block = even if even * _WHOLE_ROW >= most else most  # a divisor of the count, unless it is far smaller than `most`
     name = scope.draft.fresh("o")
     is_even = count % block == 0
     step = f"LINGER_TILE({count}, {block})" if is_even else str(block)
@@ -512,7 +512,7 @@ def sums_array(scope: Scope, ctype: str, block: str, pixels: str, most: int) -> 
 
 @contextmanager
 def pixel_loop(scope: Scope, count: int, whole: tuple[int, int]) -> Iterator[tuple[Scope, str, str]]:
-    """A loop over pixels side by side: where a tile begins, and how many it has; only those in `whole` share one."""
+    """A loop over tiles of neighboring pixels: first pixel and number; only windows inside `whole` share a tile."""
     first, end = whole
     if end - first < _WHOLE_ROW:
         with scope.loop(count) as (inside, name):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of convolutions and pools, whose channels are innermost: a row of a window is one run of neighbors."""
+"""Tiled loops of matrix products, convolutions and pools; images are channels-last, so that a row of a window is contiguous."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from linger.numeric.c import products
 from linger.numeric.c.nodes import INT32, WIDTHS, Node, Shape
@@ -35,7 +36,7 @@ from linger.numeric.c.views import Accumulate, Total, Window
 
 
 def tile_rows(scope: Scope, filled: Filled, total: Node) -> bool:
-    """x·wᵀ + b: a row of x with a block of rows of w."""
+    """A linear layer x·wᵀ + b: a row of x with a block of rows of w."""
     w = total.args[1]
     rows, row = line_along(scope, w, ("0", "0"), 0), line_along(scope, w, ("0", "0"), 1)
     if rows is None or row is None or not are_narrow(row) or row.step > 1:
@@ -44,7 +45,7 @@ def tile_rows(scope: Scope, filled: Filled, total: Node) -> bool:
 
 
 def tile_matrices(scope: Scope, filled: Filled, total: Node) -> bool:
-    """x·y: rows of x with columns of y, which lie side by side or, where y is transposed, one after the other."""
+    """A matrix product x·y: rows of x with columns of y, which is row-major or transposed."""
     y = total.args[1]
     zero = ("0",) * len(y.shape)
     down, along = line_along(scope, y, zero, len(zero) - 2), line_along(scope, y, zero, len(zero) - 1)
@@ -64,24 +65,16 @@ def _lead(stack: ExitStack, scope: Scope, total: Node, count: int) -> tuple[Scop
     return scope, tuple(names)
 
 
-def _right(scope: Scope, total: Node, lead: tuple[str, ...]) -> Line | None:
-    """The right operand at the leading axes."""
-    node = total.args[1]
-    if isinstance(total.rule, Total) and len(node.shape) == 2:
-        return line_along(scope, node, ("0", "0"), 1)
-    return line_along(scope, node, (*lead, "0", "0"), len(node.shape) - 1)
-
-
-def _left(scope: Scope, x: Node, lead: tuple[str, ...], axis: int) -> Line | None:
-    index = (*lead, "0")
-    return line_along(scope, x, index[len(index) - len(x.shape) :], len(x.shape) + axis)
+def _line(scope: Scope, operand: Node, index: tuple[str, ...], axis: int = -1) -> Line | None:
+    """The elements of an operand that broadcasts along an axis, which is counted from the end."""
+    rank = len(operand.shape)
+    return line_along(scope, operand, index[len(index) - rank :], rank + axis)
 
 
 def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bool:
     x, axes = total.args[0], len(total.shape)
-    zero = ("0",) * (axes - 1)
-    along = _left(scope, x, zero, -1)
-    down = _left(scope, x, zero, -2) if axes > 1 and len(x.shape) > 1 else None
+    along = _line(scope, x, ("0",) * axes)
+    down = _line(scope, x, ("0",) * axes, -2) if axes > 1 and len(x.shape) > 1 else None
     if along is None or not are_narrow(along) or along.step > 1:
         return False
     ctype, name = product_name(scope, "dots", total, along, w)
@@ -92,14 +85,14 @@ def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bo
         place, row, pixels = stack.enter_context(pixel_loop(place, rows, (0, rows if down is not None else 0)))
         place, first, block = blocks(stack, place, total.shape[-1], BLOCK)
         index = (*lead, row) if axes > 1 else ()
-        found, right = _left(place, x, index, -1), _right(place, total, lead)
-        assert found is not None
+        left, right = _line(place, x, (*index, "0")), _line(place, total.args[1], (*lead, "0", "0"))
+        assert left is not None
         assert right is not None
         sums = sums_array(place, ctype, block, pixels, BLOCK)
         begin = right.at(times_text(first, str(w_step)))
         step = 0 if down is None else down.step
         run = f"1, 0, {length}, {begin}, {w_step}, 0, {bias_text(bias, first)}"
-        place.line(f"{name}({sums}, {pixels}, {block}, {found.at()}, {step}, {run});")
+        place.line(f"{name}({sums}, {pixels}, {block}, {left.at()}, {step}, {run});")
 
         def element(p: str, j: str) -> tuple[str, ...]:
             return (*index[:-1], *((grouped(sum_text(row, p)),) if index else ()), grouped(sum_text(first, j)))
@@ -110,7 +103,7 @@ def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bo
 
 def _columns(scope: Scope, filled: Filled, total: Node) -> bool:
     (x, y), axes = total.args, len(total.shape)
-    along = _left(scope, x, ("0",) * (axes - 1), -1)
+    along = _line(scope, x, ("0",) * axes)
     down = line_along(scope, y, ("0",) * len(y.shape), len(y.shape) - 2)
     if along is None or down is None or not are_narrow(along) or along.step > 1:
         return False
@@ -118,11 +111,11 @@ def _columns(scope: Scope, filled: Filled, total: Node) -> bool:
     with ExitStack() as stack:
         place, lead = _lead(stack, scope, total, axes - 1)
         place, first, block = blocks(stack, place, total.shape[-1], LONG_BLOCK)
-        found, right = _left(place, x, lead, -1), _right(place, total, lead[:-1])
-        assert found is not None
+        left, right = _line(place, x, (*lead, "0")), _line(place, y, (*lead[:-1], "0", "0"))
+        assert left is not None
         assert right is not None
         sums = sums_array(place, ctype, block, "1", LONG_BLOCK)
-        place.line(f"{name}({sums}, {block}, {found.at()}, {x.shape[-1]}, {right.at(first)}, {down.step});")
+        place.line(f"{name}({sums}, {block}, {left.at()}, {x.shape[-1]}, {right.at(first)}, {down.step});")
         tile = Tile(sums, "1", block, lambda _, j: (*lead, grouped(sum_text(first, j))))
         write_results(place, filled, total, ctype, tile)
     return True
@@ -134,7 +127,7 @@ _ORIGIN = ("0",) * _IMAGE
 
 @dataclass(frozen=True)
 class _Span:
-    """The taps of a window along one axis that lie inside: the first, how many, and the place of the first one."""
+    """The taps of a window inside the image along one axis: the first tap, their number, and the first pixel."""
 
     first: str
     count: str
@@ -143,9 +136,9 @@ class _Span:
 
 @dataclass(frozen=True)
 class _Image:
-    """The sizes of a convolution or pool over an image; a signal is one of one row.
+    """The geometry of a convolution or pool over an image; a signal is an image of one row.
 
-    `steps` are how far rows and columns of the input are apart in memory, `whole` the windows that lie inside.
+    `steps` are the strides in memory of rows and columns of the input, `whole` the windows that lie inside on each axis.
     """
 
     total: Node
@@ -158,17 +151,17 @@ class _Image:
 
     @staticmethod
     def of(scope: Scope, total: Node) -> _Image | None:
-        """The sizes, unless a window lies outside or the channels are not innermost."""
+        """The geometry; None where a window lies outside or the channels are not innermost."""
         assert isinstance(total.rule, Total)
         assert total.rule.window is not None
         window, x = total.rule.window, total.args[0]
         outputs = total.shape[2:] if len(total.shape) == _IMAGE else (1, *total.shape[2:])
         rows, columns = (_whole(window, axis, x.shape[2 + axis], outputs[axis]) for axis in (0, 1))
-        found = _channels_last(scope, x)
-        if rows is None or columns is None or found is None:
+        layout = _channels_last(scope, x)
+        if rows is None or columns is None or layout is None:
             return None
         size = (x.shape[2], x.shape[3])
-        return _Image(total, window, size, (outputs[0], outputs[1]), (rows, columns), found[1], found[0])
+        return _Image(total, window, size, (outputs[0], outputs[1]), (rows, columns), layout[1], layout[0])
 
     def index(self, n: str, channel: str, row: str, column: str) -> tuple[str, ...]:
         """The index of an element of the result."""
@@ -195,22 +188,22 @@ class _Image:
 
 
 _Writer = Callable[[str, tuple[str, str], str, str, tuple[_Span, _Span]], str]
-"""The call for a tile: its sums, how many pixels and channels, the first channel, where they lie, the taps."""
+"""Writes the call for a tile from its sums, (pixels, channels), first channel, address of x and taps."""
 
 
 def _whole(window: Window, axis: int, size: int, outputs: int) -> tuple[int, int] | None:
-    """The first window that lies inside, and the one behind the last; None if one has no tap inside."""
+    """The range of windows that lie inside the image; None if some window has no tap inside."""
     kernel, step, pad = window.kernel[axis], window.strides[axis], window.pads[axis]
     dilation = window.dilations[axis]
     taps = [[0 <= at * step - pad + k * dilation < size for k in range(kernel)] for at in range(outputs)]
     if not all(map(any, taps)):
         return None
-    inside = [at for at, found in enumerate(taps) if all(found)]
+    inside = [at for at, are_inside in enumerate(taps) if all(are_inside)]
     return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
 
 def _channels_last(scope: Scope, x: Node) -> tuple[Line, tuple[int, int]] | None:
-    """The channels of an image, and how far its rows and columns are apart; None unless channels are neighbors."""
+    """The channels of an image, and the strides of its rows and columns; None unless it is channels-last."""
     lines = [line_along(scope, x, _ORIGIN, axis) for axis in (1, 2, 3)]
     channel, row, column = lines
     if channel is None or row is None or column is None or not are_narrow(channel) or channel.step > 1:
@@ -219,7 +212,7 @@ def _channels_last(scope: Scope, x: Node) -> tuple[Line, tuple[int, int]] | None
 
 
 def _weights(scope: Scope, w: Node) -> tuple[Line, Shape] | None:
-    """The weights of a convolution, and how far they are apart on each axis."""
+    """The weights of a convolution, and their stride on each axis; None where they are in no array of 8 or 16 bits."""
     lines = [line for axis in range(_IMAGE) if (line := line_along(scope, w, _ORIGIN, axis)) is not None]
     if len(lines) < _IMAGE or not are_narrow(lines[0]):
         return None
@@ -234,19 +227,20 @@ def tile_convolution(scope: Scope, filled: Filled, total: Node) -> bool:
         return False
     outputs, inside, rows, columns = w.shape
     if inside == 1 and outputs == image.window.group > 1:
-        wanted = (1, 0, columns * outputs, outputs)
-        return _lies(weights[1], wanted) and _depthwise(scope, filled, image, weights[0])
-    wanted = (rows * columns * inside, 1, columns * inside, inside)
-    return _lies(weights[1], wanted) and _dense(scope, filled, image, weights[0])
+        is_fitting = _has_strides(weights[1], (1, 0, columns * outputs, outputs))
+        return is_fitting and _depthwise(scope, filled, image, weights[0])
+    is_fitting = _has_strides(weights[1], (rows * columns * inside, 1, columns * inside, inside))
+    return is_fitting and _dense(scope, filled, image, weights[0])
 
 
-def _lies(steps: Shape, wanted: Shape) -> bool:
-    return all(step in (0, want) for step, want in zip(steps, wanted, strict=True))
+def _has_strides(strides: Shape, expected: Shape) -> bool:
+    """Whether the strides are as expected; an axis of size 1 has stride 0 and any layout."""
+    return all(stride in (0, step) for stride, step in zip(strides, expected, strict=True))
 
 
 @dataclass(frozen=True)
 class _Call:
-    """The arguments of a call that are texts already."""
+    """The arguments of a call of a dot-product function."""
 
     name: str
     sums: str
@@ -265,7 +259,7 @@ class _Call:
 
 
 def _dense(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bool:
-    """A convolution over all channels of a group: pixels side by side share the weights."""
+    """A convolution over all channels of a group: neighboring pixels share the weights."""
     total, window, (x, w) = image.total, image.window, image.total.args[:2]
     outputs, inside = w.shape[0] // window.group, w.shape[1]
     ctype, name = product_name(scope, "dots", total, image.channels, weights)
@@ -280,12 +274,12 @@ def _dense(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bool:
         place, first, block = blocks(stack, place, outputs, BLOCK)
         channel = sum_text(times_text(group, str(outputs)), first)
         sums = sums_array(place, ctype, block, pixels, BLOCK)
-        found = line_along(place, x, (n, "0", rows.begin, columns.begin), 1)
-        assert found is not None
+        source = line_along(place, x, (n, "0", rows.begin, columns.begin), 1)
+        assert source is not None
         taps = _taps(window, inside, grouped(channel), rows, columns)
         pixel = image.steps[1] * window.strides[1]
         begin, part = bias_text(bias, channel), times_text(group, str(inside))
-        call = _Call(name, sums, pixels, block, found, pixel, weights, taps, begin, part)
+        call = _Call(name, sums, pixels, block, source, pixel, weights, taps, begin, part)
         _write_dots(place, call, image, (rows, columns), (ctype, inside))
 
         def element(p: str, j: str) -> tuple[str, ...]:
@@ -295,13 +289,8 @@ def _dense(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bool:
     return True
 
 
-def _is_run(window: Window) -> bool:
-    """Whether the taps of a row are neighbors, all channels of them."""
-    return (window.dilations[1] == 1 or window.kernel[1] == 1) and window.group == 1
-
-
 def _taps(window: Window, inside: int, channel: str, rows: _Span, columns: _Span) -> tuple[str, ...]:
-    """Where the weights of a tile begin."""
+    """The offsets of the first weight of a tile: output channel, row and column."""
     row = window.kernel[1] * inside
     return (
         times_text(channel, str(window.kernel[0] * row)),
@@ -311,19 +300,17 @@ def _taps(window: Window, inside: int, channel: str, rows: _Span, columns: _Span
 
 
 def _write_dots(scope: Scope, call: _Call, image: _Image, spans: tuple[_Span, _Span], kind: tuple[str, int]) -> None:
-    """One call for a window whose rows are runs, or that is one row; otherwise one for each of its rows, which are added."""
+    """One call for a window whose rows are contiguous, or that has one row; else one call for each row, whose sums are added."""
     window, (rows, columns), (ctype, inside) = image.window, spans, kind
     row_step, column_step = (s * d for s, d in zip(image.steps, window.dilations, strict=True))
     row = window.kernel[1] * inside
     output = window.kernel[0] * row
-    if _is_run(window):
-        runs = f"{rows.count}, {row_step}, {times_text(columns.count, str(inside))}"
-        w = f"{call.weights.at(*call.taps)}, {output}, {row}"
-        scope.line(call.text(call.sums, call.x.at(call.channel), runs, w, call.bias))
-        return
-    runs = f"{columns.count}, {column_step}, {inside}"
-    if window.kernel[0] == 1:
-        w = f"{call.weights.at(*call.taps)}, {output}, {inside}"
+    runs, step = f"{columns.count}, {column_step}, {inside}", inside
+    is_contiguous = (window.dilations[1] == 1 or window.kernel[1] == 1) and window.group == 1
+    if is_contiguous:
+        runs, step = f"{rows.count}, {row_step}, {times_text(columns.count, str(inside))}", row
+    if is_contiguous or window.kernel[0] == 1:
+        w = f"{call.weights.at(*call.taps)}, {output}, {step}"
         scope.line(call.text(call.sums, call.x.at(call.channel), runs, w, call.bias))
         return
     nothing = f"{call.weights.at()}, {output}, {inside}"
@@ -332,21 +319,20 @@ def _write_dots(scope: Scope, call: _Call, image: _Image, spans: tuple[_Span, _S
         place, tap = counted_loop(stack, scope, rows.count)
         w = f"{call.weights.at(*call.taps, times_text(tap, str(row)))}, {output}, {inside}"
         x = call.x.at(call.channel, times_text(tap, str(row_step)))
-        _add(place, call, ctype, lambda more: call.text(more, x, runs, w, "NULL"))
+        _add(place, call, ctype, x, runs, w)
 
 
-def _add(scope: Scope, call: _Call, ctype: str, text: Callable[[str], str]) -> None:
-    """Add the sums of one more call."""
+def _add(scope: Scope, call: _Call, ctype: str, x: str, runs: str, w: str) -> None:
+    """Add the sums of one more call, which has no bias."""
     more = sums_array(scope, ctype, call.block, call.pixels, BLOCK)
-    scope.line(text(more))
+    scope.line(call.text(more, x, runs, w, "NULL"))
     with ExitStack() as stack:
-        count = times_text(call.pixels, call.block)
-        place, i = counted_loop(stack, scope, count)
+        place, i = counted_loop(stack, scope, times_text(call.pixels, call.block))
         place.line(f"{call.sums}[{i}] += {more}[{i}];")
 
 
 def _depthwise(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bool:
-    """Each channel with weights of its own: channels side by side, pixels side by side share the weights."""
+    """A depthwise convolution: neighboring pixels share the weights of each channel."""
     ctype, name = product_name(scope, "depthwise", image.total, image.channels, weights)
     bias, channels = bias_of(scope, image.total)[1], image.total.shape[1]
     row, pixel = image.window.kernel[1] * channels, image.steps[1] * image.window.strides[1]
@@ -360,7 +346,7 @@ def _depthwise(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bo
 
 
 def _window_text(image: _Image, spans: tuple[_Span, _Span]) -> str:
-    """How many rows and columns a window has, and how far they are apart."""
+    """The arguments of a call that describe a window: numbers and strides of its rows and columns."""
     row_step, column_step = (s * d for s, d in zip(image.steps, image.window.dilations, strict=True))
     return f"{spans[0].count}, {row_step}, {spans[1].count}, {column_step}"
 
@@ -368,7 +354,7 @@ def _window_text(image: _Image, spans: tuple[_Span, _Span]) -> str:
 def _over_channels(
     scope: Scope, filled: Filled, image: _Image, kind: tuple[str, tuple[int, int]], call: _Writer
 ) -> bool:
-    """The loops of primitives that keep channels apart; `kind`: the type of the sums, and the windows that may share a call."""
+    """The loops of channel-wise operations; `kind`: the type of the sums, and the windows that may share a tile."""
     total, (ctype, whole) = image.total, kind
     with ExitStack() as stack:
         place, n = stack.enter_context(scope.loop(total.shape[0]))
@@ -378,9 +364,9 @@ def _over_channels(
         columns = image.span(place, 1, column)
         place, first, block = blocks(stack, place, total.shape[1], LONG_BLOCK)
         sums = sums_array(place, ctype, block, pixels, LONG_BLOCK)
-        found = line_along(place, total.args[0], (n, "0", rows.begin, columns.begin), 1)
-        assert found is not None
-        place.line(call(sums, (pixels, block), first, found.at(first), (rows, columns)))
+        source = line_along(place, total.args[0], (n, "0", rows.begin, columns.begin), 1)
+        assert source is not None
+        place.line(call(sums, (pixels, block), first, source.at(first), (rows, columns)))
 
         def element(p: str, j: str) -> tuple[str, ...]:
             return image.index(n, grouped(sum_text(first, j)), row, grouped(sum_text(column, p)))
@@ -390,17 +376,17 @@ def _over_channels(
 
 
 def tile_transposed(scope: Scope, filled: Filled, total: Node) -> bool:
-    """A transposed convolution: for each pixel the taps whose windows reach it, one call for each."""
+    """A transposed convolution: one call for each tap that reaches an output pixel."""
     x, w = total.args[:2]
-    found, weights = _channels_last(scope, x), _weights(scope, w)
+    layout, weights = _channels_last(scope, x), _weights(scope, w)
     assert isinstance(total.rule, Total)
     window = total.rule.window
-    if found is None or weights is None or window is None:
+    if layout is None or weights is None or window is None:
         return False
     inside, outputs, rows, columns = w.shape
-    if not _lies(weights[1], (1, rows * columns * inside, columns * inside, inside)):
+    if not _has_strides(weights[1], (1, rows * columns * inside, columns * inside, inside)):
         return False
-    ctype, name = product_name(scope, "dots", total, found[0], weights[0])
+    ctype, name = product_name(scope, "dots", total, layout[0], weights[0])
     bias = bias_of(scope, total)[1]
     with ExitStack() as stack:
         place, n = stack.enter_context(scope.loop(total.shape[0]))
@@ -413,18 +399,15 @@ def tile_transposed(scope: Scope, filled: Filled, total: Node) -> bool:
         size = inside // window.group
         part = times_text(group, str(size))
         taps = (times_text(grouped(first), str(rows * columns * inside)), part)
-        call = _Call(name, sums, "1", block, found[0], 0, weights[0], taps, bias_text(bias, channel), part)
+        call = _Call(name, sums, "1", block, layout[0], 0, weights[0], taps, bias_text(bias, channel), part)
         output = f"{rows * columns * inside}, 0"
-        place.line(call.text(sums, found[0].buffer.name, "0, 0, 0", f"{weights[0].at()}, {output}", call.bias))
+        place.line(call.text(sums, layout[0].buffer.name, "0, 0, 0", f"{weights[0].at()}, {output}", call.bias))
         with ExitStack() as inner:
             within, (down, along), (y_tap, x_tap) = _reaching(inner, place, window, (row, column), x.shape[2:])
             source = line_along(within, x, (n, "0", down, along), 1)
             assert source is not None
             where = weights[0].at(*taps, times_text(y_tap, str(columns * inside)), times_text(x_tap, str(inside)))
-            start = source.at(part)
-            _add(
-                within, call, ctype, lambda more: call.text(more, start, f"1, 0, {size}", f"{where}, {output}", "NULL")
-            )
+            _add(within, call, ctype, source.at(part), f"1, 0, {size}", f"{where}, {output}")
         tile = Tile(sums, "1", block, lambda _, j: (n, grouped(sum_text(channel, j)), row, column))
         write_results(place, filled, total, ctype, tile)
     return True
@@ -433,7 +416,7 @@ def tile_transposed(scope: Scope, filled: Filled, total: Node) -> bool:
 def _reaching(
     stack: ExitStack, scope: Scope, window: Window, at: tuple[str, str], size: Shape
 ) -> tuple[Scope, tuple[str, str], tuple[str, str]]:
-    """Loops over the taps that reach a pixel: the place inside, where each is taken from, and which tap it is."""
+    """Loops over the taps that reach an output pixel: the scope inside, the input pixel and the tap."""
     places, taps = [], []
     for axis, where in enumerate(at):
         scope, tap = stack.enter_context(scope.loop(window.kernel[axis]))
@@ -446,19 +429,10 @@ def _reaching(
     return scope, (places[0], places[1]), (taps[0], taps[1])
 
 
-def tile_window_sum(scope: Scope, filled: Filled, total: Node) -> bool:
-    """Sums over windows."""
+def _pool(scope: Scope, filled: Filled, total: Node, *, kind: str) -> bool:
+    """The sum or the maximum of each window."""
     assert isinstance(total.rule, Total)
-    return _pool(scope, filled, total, "sum", total.rule.type_in(scope))
-
-
-def tile_window_largest(scope: Scope, filled: Filled, total: Node) -> bool:
-    """The largest elements of windows."""
-    return _pool(scope, filled, total, "max", "")
-
-
-def _pool(scope: Scope, filled: Filled, total: Node, kind: str, ctype: str) -> bool:
-    image = _Image.of(scope, total)
+    image, ctype = _Image.of(scope, total), total.rule.type_in(scope) if kind == "sum" else ""
     if image is None:
         return False
     scope.draft.includes.add("linger_pools.h")
@@ -475,13 +449,13 @@ _WRITERS: dict[Accumulate, Callable[[Scope, Filled, Node], bool]] = {
     products.multiply_matrices: tile_matrices,
     products.convolve: tile_convolution,
     products.convolve_transposed: tile_transposed,
-    products.sum_window: tile_window_sum,
-    products.largest_of_window: tile_window_largest,
+    products.sum_window: partial(_pool, kind="sum"),
+    products.largest_of_window: partial(_pool, kind="max"),
 }
 
 
 def write_tiles(scope: Scope, filled: Filled) -> bool:
-    """Write the loops for nodes that the sums of one primitive are part of; False where that is not possible."""
+    """Write tiled loops for nodes that are computed from the sums of one operation; False where that is not possible."""
     total = only_total(filled)
     if total is None:
         return False

@@ -122,8 +122,8 @@ _ALL = {
 
 def helper_text(names: Iterable[str]) -> str:
     """The definitions of these functions, each after a blank line."""
-    wanted = set(names)
-    return "".join("\n" + text for name, text in _ALL.items() if name in wanted)
+    used = set(names)
+    return "".join("\n" + text for name, text in _ALL.items() if name in used)
 
 
 _TYPES = {"bool": "uint8_t", "float32": FLOAT, **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)}}
@@ -132,7 +132,7 @@ _PLAIN = {
     "⌊": "floor(", "⌋": ")", "⌉": " + 0.5)", "½": "0.5", "·": "*", "∗": "conv", "−": "-", "Σ": "sum ", "ᵀ": "'",
     "√": "sqrt", "σ": "sigmoid", "→": "to", "≥": ">=", "≤": "<=", "…": "...", "±∞": "+-inf",
 }  # fmt: skip
-"""The letters of formulas, for compilers that read ASCII only."""
+"""ASCII for the symbols of formulas: some compilers read nothing else."""
 
 _PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)
 _LONGEST_TITLE = 300
@@ -180,7 +180,7 @@ class CFunction:
     scratch: tuple[Buffer, ...]
     text: str
     in_place: frozenset[int] = frozenset()
-    """Inputs whose memory the first output may have: element i is read before element i is written, and no other one."""
+    """Inputs whose memory the first output may share: element i is read before element i is written, and never after."""
     is_static: bool = False
 
     @property
@@ -201,7 +201,7 @@ class Unit:
 
     Args:
         is_tiled: Sums call the functions of `linger_dots.h` and its neighbors, many elements at a time.
-        is_static: The functions are seen in their own file only.
+        is_static: The functions have internal linkage.
     """
 
     def __init__(self, *, is_tiled: bool = False, is_static: bool = False) -> None:
@@ -236,7 +236,7 @@ class Unit:
             inputs: What the body takes, in its order (`Op.arrange`); None for one that is absent.
             attributes: The body's attributes, complete (`Op.complete`).
             title: What error messages call the op.
-            input_names: Names for the parameters; numbers if not given.
+            input_names: Names for the parameters; by default their numbers.
             output_names: The same for the outputs.
             orders: For each output its axes from the outermost to the innermost in memory; None, or none at all: as they come.
             taps: Names of global arrays that proof builds write more results to: those that the body returns behind the
@@ -251,8 +251,8 @@ class Unit:
         draft = Draft(title, self.tables, self._tiles)
         scope = Scope(draft, 1)
         kernel = CKernel(draft, scope)
-        given = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
-        results = body(kernel, *map(_value, given), **attributes)
+        nodes = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
+        results = body(kernel, *map(_value, nodes), **attributes)
         several = results if isinstance(results, tuple) else (results,)
         several, tapped = several[: len(several) - len(taps)], several[len(several) - len(taps) :]
         names = _named("out", output_names, len(several))
@@ -261,15 +261,15 @@ class Unit:
             _write_output(kernel, scope, result, (name, order), [] if i else list(zip(tapped, taps, strict=True)))
             for i, (result, name, order) in enumerate(placed)
         )
-        places = _in_place(given, kernel, several, outputs)
-        made = CFunction(
-            name, tuple(map(_buffer, given)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
+        places = _in_place(nodes, kernel, several, outputs)
+        function = CFunction(
+            name, tuple(map(_buffer, nodes)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
         )
-        made = replace(made, text=_function_text(made, body, title, draft.lines))
-        self._functions[name] = made
+        function = replace(function, text=_function_text(function, body, title, draft.lines))
+        self._functions[name] = function
         self._helpers |= draft.helpers
         self.includes |= draft.includes
-        return made
+        return function
 
     def source(self, *, before: str = "", more: str = "") -> str:
         """The text of the file; equal input gives equal text.
@@ -297,53 +297,53 @@ class Unit:
 def elementwise_inputs(
     body: Callable[..., Any], inputs: Sequence[Input | None], attributes: Mapping[str, Any], *, title: str
 ) -> tuple[frozenset[int], int]:
-    """The inputs of which element i is needed for element i of the one result only, and about how many operations it costs.
+    """The inputs that the only result reads element by element, and about how many operations one element costs.
 
     Raises:
         UnsupportedError: As `Unit.add`.
     """
     draft = Draft(title, Tables())
     kernel = CKernel(draft, Scope(draft, 1))
-    given = [_input(draft, x, f"in_{i}") for i, x in enumerate(inputs)]
-    result = body(kernel, *map(_value, given), **attributes)
+    nodes = [_input(draft, x, f"in_{i}") for i, x in enumerate(inputs)]
+    result = body(kernel, *map(_value, nodes), **attributes)
     if isinstance(result, (tuple, Fixed)):
         return frozenset(), 0
     node = result.node if isinstance(result, Real) else kernel.whole(result).node
-    return _elementwise(given, node), node.cost
+    return _elementwise(nodes, node), node.cost
 
 
-def _elementwise(given: Sequence[Node | None], result: Node) -> frozenset[int]:
+def _elementwise(inputs: Sequence[Node | None], result: Node) -> frozenset[int]:
     """The inputs that a result reads element by element."""
-    waiting, seen, else_read = [result], {result}, set[Node]()
+    waiting, visited, else_read = [result], {result}, set[Node]()
     while waiting:
         node = waiting.pop()
         is_plain = node.rule.is_elementwise and node.buffer is None
         for arg in node.args:
             if not is_plain or arg.shape != result.shape:
                 else_read.update(walk(arg))
-            elif arg not in seen:
-                seen.add(arg)
+            elif arg not in visited:
+                visited.add(arg)
                 waiting.append(arg)
     arrays = {id(node.buffer) for node in else_read if node.buffer is not None}
     return frozenset(
         i
-        for i, node in enumerate(given)
-        if node is not None and node in seen and node not in else_read and id(node.buffer) not in arrays
+        for i, node in enumerate(inputs)
+        if node is not None and node in visited and node not in else_read and id(node.buffer) not in arrays
     )
 
 
 def _in_place(
-    given: Sequence[Node | None], kernel: CKernel, results: Sequence[Value], outputs: Sequence[Buffer]
+    inputs: Sequence[Node | None], kernel: CKernel, results: Sequence[Value], outputs: Sequence[Buffer]
 ) -> frozenset[int]:
-    """The inputs whose memory the one output may have."""
+    """The inputs whose memory the only output may share: read element by element, equally wide, with equal strides."""
     if len(outputs) != 1 or isinstance(results[0], Fixed):
         return frozenset()
     result, buffer = results[0], outputs[0]
     node = result.node if isinstance(result, Real) else kernel.whole(result).node
     return frozenset(
         i
-        for i in _elementwise(given, node)
-        if (array := _buffer(given[i])) is not None
+        for i in _elementwise(inputs, node)
+        if (array := _buffer(inputs[i])) is not None
         and _WIDTH_OF[array.ctype] == _WIDTH_OF[buffer.ctype]
         and array.strides_for(node.shape) == buffer.strides_for(node.shape) is not None
     )
@@ -359,7 +359,7 @@ def _checked(name: str) -> str:
 
 
 def _named(stem: str, names: Sequence[str], count: int) -> list[str]:
-    """Names of parameters; numbers where none are given."""
+    """Names of parameters; by default their numbers."""
     return [_checked(f"{stem}_{name}") for name in names or range(count)]
 
 
@@ -367,24 +367,26 @@ def _buffer(node: Node | None) -> Buffer | None:
     return None if node is None else node.buffer
 
 
-def _input(draft: Draft, given: Input | None, name: str) -> Node | None:
-    if given is None:
+def _input(draft: Draft, declared: Input | None, name: str) -> Node | None:
+    if declared is None:
         return None
-    ctype = _TYPES.get(given.dtype)
+    ctype = _TYPES.get(declared.dtype)
     if ctype is None:
-        raise draft.refuse(f"an input has the type {given.dtype}; C is written for {', '.join(_TYPES)}")
-    if not all(isinstance(n, int) and n >= 0 for n in given.shape):
-        raise draft.refuse(f"an input has the shape {given.shape}; C is written for sizes that are known")
-    if given.known is not None and tuple(given.known.shape) != given.shape:
-        raise UsageError(f"{draft.title}: an input of shape {given.shape} is known as an array of {given.known.shape}.")
-    draft.check_size(given.shape)
+        raise draft.refuse(f"an input has the type {declared.dtype}; C is written for {', '.join(_TYPES)}")
+    if not all(isinstance(n, int) and n >= 0 for n in declared.shape):
+        raise draft.refuse(f"an input has the shape {declared.shape}; C is written for sizes that are known")
+    if declared.known is not None and tuple(declared.known.shape) != declared.shape:
+        raise UsageError(
+            f"{draft.title}: an input of shape {declared.shape} is known as an array of {declared.known.shape}."
+        )
+    draft.check_size(declared.shape)
     is_real = ctype == FLOAT
-    known = None if is_real else given.known
+    known = None if is_real else declared.known
     interval = (0, 0) if is_real else RANGES[ctype]
     if known is not None and known.size:
         interval = int(np.min(known)), int(np.max(known))
-    node = Node(rules.Stored(), (), given.shape, interval=interval, is_real=is_real, known=known)
-    node.buffer = Buffer(name, ctype, given.shape, given.order)
+    node = Node(rules.Stored(), (), declared.shape, interval=interval, is_real=is_real, known=known)
+    node.buffer = Buffer(name, ctype, declared.shape, declared.order)
     return node
 
 
@@ -426,7 +428,7 @@ def _destination(kernel: CKernel, result: Value, name: str, order: Shape | None)
 
 
 def _function_text(function: CFunction, body: Callable[..., Any], title: str, lines: Sequence[str]) -> str:
-    """Comment, head, statements; parameters that nothing reads are named once, so that no compiler warns."""
+    """Comment, head, statements; unused parameters are cast to void, so that no compiler warns."""
     text = "\n".join(line for line in lines if "/*" not in line)
     unused = [b.name for b in function.parameters if not re.search(rf"\b{b.name}\b", text)]
     ignored = [f"    (void){name};" for name in unused]

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that only move elements: transposed, shuffled, cut out, reshaped, joined and padded tensors, rows of tables.
+"""Rules that only move elements (views, slices, concatenation, padding, rows of tables), and the values of op bodies.
 
-The values that op bodies pass around while C is written.
-
-A wide number is an integer tensor times a power of two, so scaling by powers of two costs nothing. Numbers that bodies
-make of attributes stay Python floats, computed as the reference computes them. What has no exact form in integers (a
-quotient, a logarithm, a real number) is kept open until a `floor` or `clip` says which integer is wanted.
+Op bodies pass these values around while C is written. A wide number is an integer tensor times a power of two, so scaling by
+powers of two costs nothing. Numbers computed from attributes stay Python floats, as in the reference. What has no exact form in
+integers (a quotient, a logarithm, a real number) is deferred until a `floor` or `clip` determines the integer.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ from linger.numeric.c.nodes import (
 from linger.numeric.c.rules import Constant, Count, Lookup, Select, converted
 
 Move = Callable[[tuple[str, ...]], tuple[str, ...]]
-"""From the index of an element to the one of the tensor it is taken from."""
+"""Maps the index of an element to its index in the source tensor."""
 Search = Callable[[Place, tuple[str, ...]], tuple[str, ...]]
-"""The same where the index is computed from numbers that the function reads."""
+"""The same where the index in the source is computed by statements, from values that the function reads."""
 
 
 def axes_of(index: Index) -> tuple[str, ...]:
@@ -49,7 +47,7 @@ def axes_of(index: Index) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class View(Rule):
-    """Elements of the argument at other places."""
+    """Elements of the argument at other indices."""
 
     move: Move
     is_elementwise = False
@@ -60,8 +58,8 @@ class View(Rule):
 
 
 @dataclass(frozen=True)
-class Found(Rule):
-    """Elements of the first argument at places that are computed from the other ones."""
+class Gathered(Rule):
+    """Elements of the first argument at indices that are computed from the other ones."""
 
     search: Search
     is_elementwise = False
@@ -69,19 +67,6 @@ class Found(Rule):
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         return place.read(node.args[0], self.search(place, axes_of(index)))
-
-
-@dataclass(frozen=True)
-class Reshaped(Rule):
-    """The elements of the argument, which is in an array, in another shape."""
-
-    is_elementwise = False
-
-    def write(self, place: Place, node: Node, index: Index) -> str:
-        (source,) = node.args
-        assert source.buffer is not None
-        text = source.buffer.element(node.shape, index)
-        return text if source.buffer.ctype == node.ctype(place) else f"({node.ctype(place)}){text}"
 
 
 class _InParts(Rule):
@@ -126,15 +111,15 @@ class Padded(_InParts):
         border = Node(rules.Same(), (value,), node.shape)
         writer.fill(border, target)
         cut = tuple(max(-n, 0) for n in self.begins)
-        kept = tuple(n - c - max(-e, 0) for n, c, e in zip(x.shape, cut, self.ends, strict=True))
-        inside = Node(View(lambda index: shifted_index(index, cut)), (x,), kept)
+        size = tuple(n - c - max(-e, 0) for n, c, e in zip(x.shape, cut, self.ends, strict=True))
+        inside = Node(View(lambda index: shifted_index(index, cut)), (x,), size)
         offsets = tuple(f + max(b, 0) for f, b in zip(first, self.begins, strict=True))
         writer.fill(inside, Target(target.buffer, target.shape, offsets))
 
 
 @dataclass(frozen=True)
 class Rows(Rule):
-    """Rows of a table (the first argument) at whole numbers; those below zero count from the end, others are limited."""
+    """Rows of a table (the first argument) at integer indices; negative ones count from the end, all are clipped."""
 
     is_elementwise = False
     weight = 4
@@ -143,12 +128,12 @@ class Rows(Rule):
         table, where = node.args
         axes = axes_of(index)
         split = len(where.shape)
-        found = in_range(place, place.read(where, axes[:split]), where, table.shape[0])
-        return place.read(table, (found, *axes[split:]))
+        row = in_range(place, place.read(where, axes[:split]), where, table.shape[0])
+        return place.read(table, (row, *axes[split:]))
 
 
 def in_range(place: Place, text: str, where: Node, size: int) -> str:
-    """A whole number as a place on an axis of so many: below zero from the end, limited to the axis."""
+    """An integer as an index into an axis: negative ones count from the end, all are clipped to the axis."""
     if size == 1:
         return "0"
     if where.interval[0] >= 0 and where.interval[1] < size:
@@ -217,10 +202,10 @@ class Total(Rule):
 
     def type_in(self, place: Place) -> str:
         """The type of the accumulator."""
-        found = arithmetic_type(self.reach, self.result)
-        if found is None:
+        ctype = arithmetic_type(self.reach, self.result)
+        if ctype is None:
             raise place.refuse(f"a sum may reach {self.reach[0]} … {self.reach[1]}, more than 64 bits hold")
-        return found
+        return ctype
 
 
 @dataclass(frozen=True)
@@ -287,14 +272,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Rising numbers of shape [numbers, 1, 1]."""
+    """Rising thresholds, a tensor of shape [thresholds, 1, 1]."""
 
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Rungs:
-    """1 where a number is not below each of the ladder's, else 0."""
+    """1 where a number reaches a threshold of the ladder, else 0, for each threshold."""
 
     number: Number
     ladder: Ladder
@@ -303,27 +288,27 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Table:
-    """Whole numbers to look up, as parts one after the other; each part is its numbers times a power of two."""
+    """A look-up table: parts one after the other, each of integers times a power of two."""
 
     parts: tuple[tuple[tuple[int, ...], int], ...]
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Entries of a table of several parts, at whole numbers that may mean any of them."""
+    """A deferred look-up in a table of several parts, at indices that may be in any of them."""
 
     table: Table
     index: Number
 
 
 _MOST_CASES = 512
-"""Places of a table that are looked at one by one."""
+"""The most entries of a table that are distinguished as cases."""
 
 Value = Fixed | Number | Halves | Quotient | Real | Curve | Ladder | Rungs | Table | Entries
 
 
 def by_cases(node: Node, factor: Node) -> Interval:
-    """The interval of a node, found case by case: tighter where its arguments depend on each other.
+    """The interval of a node by case distinction: tighter where its arguments depend on each other.
 
     `factor` is an argument that compares some number with constants, or looks numbers up. Between two constants, and at
     one place of a table, it is one number; the interval is that of all cases together.
@@ -337,7 +322,7 @@ def by_cases(node: Node, factor: Node) -> Interval:
 
 
 def _compared(node: Node) -> tuple[Node | None, set[int]]:
-    """The number that a node compares or looks up, and from which numbers on the result is another one."""
+    """The node that a comparison or look-up reads, and the values at which the result changes."""
     if isinstance(node.rule, Count):
         return node.args[0], set(node.rule.steps)
     if isinstance(node.rule, Lookup) and len(node.rule.values) <= _MOST_CASES:

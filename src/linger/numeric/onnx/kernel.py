@@ -3,15 +3,15 @@
 
 *Symbolic*: attributes are `AttributeRef`s, so one body serves every node of its type; choices that depend on
 weights become an `If` that runtimes fold. *Concrete*: attributes are numbers and initializers are known, so
-choices are made here and no `If` remains.
+choices are decided here and no `If` remains.
 
-Wide values are float64, and float32 from the product to the bytes where that is exact (`narrow`). Opset 11 has no `Constant` from an attribute, no integer `Clip`, no axes inputs: the
-few places that differ say so.
+Wide values are float64, and float32 from the product to the bytes where that is exact (`narrow`). Opset 11 has no
+`Constant` from an attribute, no integer `Clip`, no axes inputs: the few places that differ say so.
 
-Steps in time: the order of the steps as rows of one Gather, the loop as a Scan. Nothing else reorders: with an `If` that does, or a
-Transpose, ONNX Runtime 1.31.1 crashes when a session is made.
+This part writes recurrent layers. The order of the time steps is one Gather of rows, the loop a Scan. Nothing else reorders: with
+an `If` or a Transpose that does, ONNX Runtime 1.31.1 crashes when it creates a session.
 
-The loops of LSTMInt and GRUInt in float32, in as few nodes per step as standard ONNX allows.
+The loops of LSTMInt and GRUInt are float32, in as few nodes per step as standard ONNX allows.
 
 In a runtime every node of a step costs about as much as its arithmetic, so the work leaves the loop where it can:
 
@@ -44,7 +44,7 @@ _AXES_ARE_AN_INPUT = 13
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where each place of a [first, second] grid lies in time and batch, and how large both are."""
+    """Time and batch index of each position of a [first, second] grid, and the sizes of both axes."""
 
     time: OnnxValue
     batch: OnnxValue
@@ -114,8 +114,8 @@ class OnnxKernel(OnnxProducts):
 
         def find(index: OnnxValue) -> OnnxValue:
             flat = self._reshape(self.cast(index, INT32), [-1])
-            found = self.emit("GatherElements", [table, flat], table.dtype, axis=0)
-            return self.emit("Reshape", [found, shape], table.dtype)
+            elements = self.emit("GatherElements", [table, flat], table.dtype, axis=0)
+            return self.emit("Reshape", [elements, shape], table.dtype)
 
         return find
 
@@ -154,7 +154,7 @@ class OnnxKernel(OnnxProducts):
         return self._reshape(self.emit("Range", [zero, size, one], INT64), shape)
 
     def _turned(self, grid: _Grid, lengths: OnnxValue | None, go_forward: Flag) -> tuple[OnnxValue, OnnxValue | None]:
-        """Time at each place in the order of the pass, and whether it is inside the sequence."""
+        """The time step that each position of the pass reads, forward or backward, and whether it lies inside its sequence."""
         if lengths is None:
             last, inside = self.sub(grid.steps, self.constant(1, INT64)), None
             back = self.sub(last, grid.time)
@@ -166,13 +166,13 @@ class OnnxKernel(OnnxProducts):
         return self._mix(self._flag(go_forward), grid.time, back), inside
 
     def _rows_of(self, x: OnnxValue, index: OnnxValue) -> OnnxValue:
-        """Of three axes the first two joined, at whole-number indices."""
+        """Rows of x [first, second, width] at flat indices over its first two axes."""
         width = self._reshape(self._size(x, 2), [1])
         shape = self.emit("Concat", [self.constant([-1], INT64), width], INT64, axis=0)
         return self.emit("Gather", [self.emit("Reshape", [x, shape], x.dtype), index], x.dtype, axis=0)
 
     def _is_in_order(self, lengths: OnnxValue | None, batch_first: Flag, go_forward: Flag) -> bool:
-        """Whether it is known that sequences are steps as they are."""
+        """Whether the steps are known to be in order already: time first, forward, without lengths."""
         return lengths is None and batch_first == 0 and go_forward == 1
 
     def to_steps(self, x: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
@@ -218,12 +218,12 @@ class OnnxKernel(OnnxProducts):
     def zero_state(self, sequence: OnnxValue, w: OnnxValue) -> OnnxValue:
         sizes = [self._reshape(n, [1]) for n in (self._size(sequence, 1), self._size(w, 1))]
         zero = ir.tensor(np.zeros(1, self.narrow_type.numpy()))
-        made = self.fresh()
+        zeros = self.fresh()
         shape = self.materialize(self.emit("Concat", sizes, INT64, axis=0))
         self.nodes.append(
-            ir.Node("", "ConstantOfShape", [shape], attributes=[ir.AttrTensor("value", zero)], outputs=[made])
+            ir.Node("", "ConstantOfShape", [shape], attributes=[ir.AttrTensor("value", zero)], outputs=[zeros])
         )
-        return OnnxValue(self.narrow_type, made)
+        return OnnxValue(self.narrow_type, zeros)
 
     def squeeze_first(self, x: OnnxValue, *, op_type: str = "Squeeze") -> OnnxValue:
         if self.opset >= _AXES_ARE_AN_INPUT:
@@ -246,23 +246,22 @@ class OnnxKernel(OnnxProducts):
     def loop(
         self, step: Callable[[Values, Values], tuple[Values, Values]], states: Values, sequences: Values
     ) -> tuple[Values, Values]:
-        """(states, kept) = step(states, items) over the first axis: the last states, and all that was kept.
+        """A Scan of (states, outputs) = step(states, items) over the first axis: the last states, and the stacked outputs.
 
-        States and kept values are narrow matrices; no value is both, or twice the same one.
+        States and outputs are narrow matrices; no value is both a state and an output, or returned twice.
         """
         before, items = [self.fresh() for _ in states], [self.fresh() for _ in sequences]
         with self._branch() as nodes:
             carried = tuple(OnnxValue(s.dtype, v) for s, v in zip(states, before, strict=True))
-            given = tuple(OnnxValue(s.dtype, v) for s, v in zip(sequences, items, strict=True))
-            after, kept = step(carried, given)
-            made = [self.materialize(v) for v in (*after, *kept)]
-        for value in made:
+            current = tuple(OnnxValue(s.dtype, v) for s, v in zip(sequences, items, strict=True))
+            results = [self.materialize(v) for part in step(carried, current) for v in part]
+        for value in results:
             # a runtime that does not fold constants cannot find out that a state has two axes
             value.type, value.shape = ir.TensorType(self.narrow_type), ir.Shape([None, None])
-        body = ir.Graph([*before, *items], made, nodes=nodes, name=f"{self._prefix}step")
+        body = ir.Graph([*before, *items], results, nodes=nodes, name=f"{self._prefix}step")
         attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(sequences))]
         inputs = [self.materialize(v) for v in (*states, *sequences)]
-        outputs = [self.fresh() for _ in made]
+        outputs = [self.fresh() for _ in results]
         self.nodes.append(ir.Node("", "Scan", inputs, attributes=attributes, outputs=outputs))
         values = tuple(OnnxValue(self.narrow_type, v) for v in outputs)
         return values[: len(states)], values[len(states) :]
@@ -306,8 +305,8 @@ class OnnxKernel(OnnxProducts):
             c = self.add(s, self.constant(0.5, FLOAT))
             return (finish(h), self.floor(c)), (h, c)[:stacked]
 
-        last, kept = self.loop(step, states, (of_steps,))
-        return last, (finish(kept[0]), *map(self.floor, kept[1:]))
+        last, outputs = self.loop(step, states, (of_steps,))
+        return last, (finish(outputs[0]), *map(self.floor, outputs[1:]))
 
     def _gru(self, cell: Cell[OnnxValue], states: Values, sequence: OnnxValue) -> tuple[Values, Values]:
         """The third gate is the product of the state alone: its table holds the numbers themselves.
@@ -336,8 +335,8 @@ class OnnxKernel(OnnxProducts):
             h = self.add(self._scaled(after, to_output), self.constant(0.5, FLOAT))
             return (finish(h),), (h,)
 
-        last, (kept,) = self.loop(step, states, (of_steps, of_n))
-        return last, (finish(kept),)
+        last, (outputs,) = self.loop(step, states, (of_steps, of_n))
+        return last, (finish(outputs),)
 
     # numbers
     def _known(self, x: OnnxValue) -> float:
@@ -374,11 +373,11 @@ class OnnxKernel(OnnxProducts):
     def _finish(
         self, cell: Cell[OnnxValue], rounded: Callable[[OnnxValue], OnnxValue], *, has_bounds: bool
     ) -> Callable[[OnnxValue], OnnxValue]:
-        """From a number before its rounding to the state."""
+        """A function that rounds a number to the state, and saturates it unless its bounds are proven."""
         return rounded if has_bounds else lambda x: self.clip(rounded(x), *cell.ends)
 
     def _reach(self, cell: Cell[OnnxValue]) -> OnnxValue:
-        """A wide whole number that no rounded product of a state exceeds."""
+        """A bound on the magnitude of the state's rounded product, as a wide integer."""
         if cell.w.known is not None and cell.b.known is not None and cell.factor.known is not None:
             sums = np.abs(cell.w.known.astype(np.float64)).sum(axis=1) * -self._known(cell.ends[0])
             largest = (sums + np.abs(cell.b.known.astype(np.float64))).max(initial=0.0)
@@ -429,7 +428,7 @@ class OnnxKernel(OnnxProducts):
         return self.split(self.narrow(cell.b), 4 if cell.kind == "LSTM" else 3, 0)[0]
 
     def _limited(self, cell: Cell[OnnxValue], sequence: OnnxValue, reach: OnnxValue) -> OnnxValue:
-        """The input's part of the gates; what lies farther beyond a curve's end than a state can reach is as good as the end."""
+        """The input's part of the gates, clipped so far beyond the ends of the curves that the state's part cannot bring it back."""
         lowest = self.sub(self.scalar(float(cell.low)), reach)
         highest = self.add(self.scalar(float(cell.low + len(cell.tanh) - 1)), reach)
         return self.clip(sequence, self.narrow(lowest), self.narrow(highest))

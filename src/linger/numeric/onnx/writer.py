@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every part of the ONNX interpreter writes with: nodes, constants, attributes left open, exact arithmetic."""
+"""The base of the ONNX interpreter: nodes, constants, references to attributes, exact arithmetic."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Derived:
 class OnnxValue:
     """A tensor in the graph being written; `known` holds its content where that is fixed.
 
-    `is_scalar` marks a number of the op, made from attributes and constants.
+    `is_scalar` marks a scalar that is computed from attributes and constants.
     """
 
     dtype: ir.DataType
@@ -354,10 +354,10 @@ class OnnxWriter:
         self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
     ) -> OnnxValue:
         window = {"kernel_shape": kernel_shape, "strides": strides, "pads": pads, "dilations": dilations}
-        return self._in_kept_type(x, lambda v: self.emit("MaxPool", [v], v.dtype, **window, ceil_mode=ceil_mode))
+        return self._in_exact_type(x, lambda v: self.emit("MaxPool", [v], v.dtype, **window, ceil_mode=ceil_mode))
 
     # integers that stay what they are
-    def _in_kept_type(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
+    def _in_exact_type(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
         """Run `operate` on int8 where runtimes can (opset 12), else on the narrowest float that holds x exactly."""
         if self.element_bits == 8 and self.opset >= 12:
             return operate(x)
@@ -365,7 +365,7 @@ class OnnxWriter:
         return self.cast(operate(self.cast(x, via)), integer_type(self.element_bits))
 
     def relu(self, x: OnnxValue) -> OnnxValue:
-        return self._in_kept_type(x, lambda v: self.clip_below(v, self.constant(0, v.dtype)))
+        return self._in_exact_type(x, lambda v: self.clip_below(v, self.constant(0, v.dtype)))
 
     def clip_below(self, x: OnnxValue, low: OnnxValue) -> OnnxValue:
         """max(x, low): Clip, because runtimes lack an int8 Max."""
@@ -374,7 +374,7 @@ class OnnxWriter:
         return self.emit("Max", [x, low], x.dtype)
 
     def clamp(self, x: OnnxValue, low: OnnxValue, high: OnnxValue) -> OnnxValue:
-        return self._in_kept_type(x, lambda v: self.clip(v, self.cast(low, v.dtype), self.cast(high, v.dtype)))
+        return self._in_exact_type(x, lambda v: self.clip(v, self.cast(low, v.dtype), self.cast(high, v.dtype)))
 
     def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
         return self.emit("Gather", [table, index], table.dtype, axis=0)
@@ -387,7 +387,7 @@ class OnnxWriter:
         return self.cast(padded, integer_type(self.element_bits))
 
     def shuffle(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
-        """Gather, which takes every type, every rank and no elements at all, along an index made from the shape."""
+        """Gather, which takes every type, every rank and no elements at all, along an index computed from the shape."""
         one = self.constant([1], INT64)
         count = self.emit("Slice", [self.emit("Shape", [x], INT64), one, self.constant([2], INT64)], INT64)
         several = self.cast(self.derive("group_count", float, groups), INT64)
@@ -399,7 +399,7 @@ class OnnxWriter:
         index = self.emit("Add", [self.emit("Mul", [group, size], INT64), within], INT64)
         return self.emit("Gather", [x, index], x.dtype, axis=1)
 
-    def turn(self, x: OnnxValue) -> OnnxValue:
+    def swap_height_width(self, x: OnnxValue) -> OnnxValue:
         """The Floor changes nothing: it keeps runtimes from fusing Transpose and MatMul, which fails on empty batches."""
         return self.floor(self.emit("Transpose", [x], x.dtype, perm=(0, 1, 3, 2)))
 

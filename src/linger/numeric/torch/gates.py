@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fast recurrent cells share: the table of both curves and exact projections to Q11.
+"""The base of the fast recurrent cells: curves as look-up tables over all 8- or 16-bit inputs, exact projections to Q11.
 
-Integers travel in float tensors. A product with weights that are scaled by powers of two arrives in Q11 by itself, so
+Integers travel in float tensors. A product with weights that are scaled by powers of two is in Q11 without a further step, so
 rounding is one floor. float32 is used only where a static bound proves that it holds every partial sum; else float64.
-Scales that stay on a device (see `linger.numeric.torch.quantize`) are not read: the state is then float64, whatever they are.
-
-Piecewise-linear curves in torch, by one look into a table of all inputs of 16 or of 8 bits.
+Scales that stay on a device (see `linger.numeric.torch.quantize`) are not read: the state is then float64.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _BODIES: dict[type, tuple[Callable[..., Tensor], float]] = {
     WidePieces: (blocks.wide_piecewise_linear, blocks.WIDE_CURVE_SCALE),
     LongPieces: (blocks.long_piecewise_linear, ONE),
 }
-"""What evaluates each kind of table, and the scale of what it gives."""
+"""The function that evaluates each kind of table, and the scale of its results."""
 Q7 = 2.0**7
 Q11 = 2.0**11
 REACH = 1 << 15
@@ -55,13 +53,13 @@ _REACH_OF_8_BITS = 1 << 7
 
 
 def look_up(x: Tensor, pieces: Pieces | WidePieces | LongPieces, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    """The result of a curve's body for real values x at scale_x, as real values. x has the width that the device wants."""
+    """A curve at real values x with scale_x, as real values, by table look-up. x has the width that the device takes."""
     if isinstance(pieces, Pieces):
         # 16 bits and a half are exact in float32
         index = torch.floor(x.detach() * Q11 + 0.5).clamp_(-REACH, REACH - 1).int().add_(REACH)
         return _table(pieces, Q11, scale_o, bits, REACH, x.device)[index]
     integers, is_wide = x.detach() * scale_x, isinstance(pieces, WidePieces)
-    # the carrier of 32 bits has too many numbers for a table; and one for a scale on a device could not be found again
+    # 32 bits have too many values for a table; and the cache could not look one up by a scale on a device
     if isinstance(scale_x, Tensor) or isinstance(scale_o, Tensor) or (x.dtype == torch.float64 and not is_wide):
         return _curve(integers.double(), pieces, scale_x, scale_o, bits)
     reach = _REACH_OF_8_BITS if is_wide else REACH
@@ -69,7 +67,7 @@ def look_up(x: Tensor, pieces: Pieces | WidePieces | LongPieces, scale_x: Scale,
 
 
 def _curve(integers: Tensor, pieces: Any, scale_x: Scale, scale_o: Scale, bits: int) -> Tensor:
-    """What the blocks give for whole numbers at scale_x, requantized and divided by scale_o."""
+    """The curve of `blocks` for integers at scale_x, requantized and divided by scale_o."""
     k = TorchKernel(device=integers.device)
     evaluate, scale = _BODIES[type(pieces)]
     y = evaluate(k, integers, source=k.scalar(scale_x), pieces=pieces)
@@ -79,7 +77,7 @@ def _curve(integers: Tensor, pieces: Any, scale_x: Scale, scale_o: Scale, bits: 
 
 @cache
 def _table(pieces: Any, scale_x: float, scale_o: float, bits: int, reach: int, device: torch.device) -> Tensor:
-    """A curve at every whole number from −reach to reach − 1."""
+    """A curve at every integer from −reach to reach − 1."""
     with torch.inference_mode(mode=False), torch.no_grad():
         every = torch.arange(-reach, reach, dtype=torch.float64)
         return _curve(every, pieces, scale_x, scale_o, bits).to(device)
@@ -87,7 +85,7 @@ def _table(pieces: Any, scale_x: float, scale_o: float, bits: int, reach: int, d
 
 @cache
 def flat_ends(pieces: Pieces, scale_o: float, bits: int) -> tuple[float, float]:
-    """The numbers beyond which a curve returns the same integer for ever, found among all of its inputs."""
+    """The inputs beyond which a curve is constant, by a search over all 16-bit inputs."""
     values = _table(pieces, Q11, scale_o, bits, REACH, torch.device("cpu"))
     first, last = (torch.nonzero(values != values[end]) for end in (0, -1))
     return (int(first[0]) - 1 - REACH) / Q11, (int(last[-1]) + 1 - REACH) / Q11
@@ -166,7 +164,7 @@ def _every_input() -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _GateRows:
-    """For each row of the gates: what is added to Q11 to get an index into `curves`, and the ends of its curve."""
+    """For each row of the gates: the offset from Q11 to an index into `curves`, and the ends of its curve."""
 
     offset: Tensor
     ends: tuple[Tensor, Tensor]
@@ -237,13 +235,13 @@ def plan_projection(
 
 
 def _weight_to_q11(w: Tensor, carried_scale: Scale, turned: int) -> Tensor:
-    """Weights [D, rows, K] as [D, K, rows], for items that are carried times a scale; the last rows come first."""
+    """Weights [D, rows, K] as [D, K, rows], for inputs that are carried times a scale; the last `turned` rows come first."""
     scaled: Tensor = w * (Q11 / carried_scale)
     return scaled.transpose(1, 2).roll(turned, 2) if turned else scaled.transpose(1, 2)
 
 
 def _addend(half: Tensor, b: Tensor | None, rows: int, turned: int) -> Tensor:
-    """[D, 1, rows] in Q11: the half of each direction [D], and the bias [D, rows]; the last rows come first."""
+    """[D, 1, rows] in Q11: the half of each direction [D] plus the bias [D, rows]; the last `turned` rows come first."""
     half = half.view(-1, 1, 1)
     if b is None:
         return half.expand(-1, 1, rows)
@@ -251,7 +249,7 @@ def _addend(half: Tensor, b: Tensor | None, rows: int, turned: int) -> Tensor:
 
 
 def _bounds(w: Tensor, b: Tensor | None, *, top: float) -> tuple[list[float], list[float]]:
-    """Largest |x·wᵀ + b| of each direction for |x| ≤ top, by the sums of the rows, and largest |b|; one look at both."""
+    """Largest |x·wᵀ + b| of each direction for |x| ≤ top, by the sums of the rows, and largest |b|, with one transfer to the host."""
     # a sum of n numbers, none of them negative, is in float32 at most n·2^-24 of itself too small
     rows = w.abs().sum(2).mul_(top * (1.0 + w.shape[2] * 2.0**-23)).double()
     bias = torch.zeros_like(rows) if b is None else b.detach().double().abs()
@@ -261,7 +259,7 @@ def _bounds(w: Tensor, b: Tensor | None, *, top: float) -> tuple[list[float], li
 
 @dataclass(frozen=True)
 class GatePlan:
-    """How the gates of a layer are found exactly, for parameters and formats that do not change."""
+    """How the gates of a layer are computed exactly, for parameters and formats that do not change."""
 
     inputs: _Projection
     states: _Projection
@@ -270,7 +268,7 @@ class GatePlan:
     offset: Tensor
     """[D, 1, rows]: into the curves, with the state's addend where one floor does for the sum."""
     is_limited: bool
-    """Whether a gate may lie beyond the place where both curves meet."""
+    """Whether a gate may lie beyond the index where both curves meet."""
     is_one_floor: bool
     """Whether the state's addend may join the input's part: then one floor does for the sum, as ⌊n + x⌋ = n + ⌊x⌋."""
     is_on_device: bool = False
@@ -292,7 +290,7 @@ class GatePlan:
         return over_time(total.floor_().to(self.dtype).add_(self.offset), timeline)
 
     def zero(self, parts: Tensor, state: Tensor) -> Tensor:
-        """0, or NaN where there may be one and is: a look-up cannot give NaN, so what it gives is made NaN by this."""
+        """0, or NaN where an operand is NaN: added to the result of a look-up, which itself cannot give NaN."""
         zero = torch.zeros((), dtype=parts.dtype, device=parts.device)
         return zero * (parts.sum() + self.states.weight.sum() + state.sum()) if self.is_on_device else zero
 
@@ -402,26 +400,26 @@ def _project_on_device(
     return _Projection(weight, addend, largest=math.inf, largest_addend=math.inf, finest=math.inf)
 
 
-def start_state(state: Tensor, given: Tensor | None, scale: Scale) -> None:
-    """Write the initial state, zeros if there is none, as whole numbers."""
-    if given is None:
+def start_state(state: Tensor, initial: Tensor | None, scale: Scale) -> None:
+    """Write the initial state as integers; zeros if there is none."""
+    if initial is None:
         state.zero_()
     else:
-        torch.mul(given.detach().to(state.dtype), scale, out=state)
+        torch.mul(initial.detach().to(state.dtype), scale, out=state)
 
 
 def is_limit_needed(largest: float, scale: Scale, bits: int) -> bool:
-    """Whether real values up to `largest` can leave the range of whole numbers at a scale; on a device they may."""
+    """Whether real values up to `largest` can leave the integer range at a scale; True for a scale on a device."""
     return isinstance(scale, Tensor) or math.floor(largest * scale + 0.5) > limits(bits)[1]
 
 
 class CellFunctions(NamedTuple):
-    """What the fast path of a recurrent op is made of; a trace is a NamedTuple of tensors, the states in `h`."""
+    """The functions of a recurrent op's fast path; a trace is a NamedTuple of tensors, the states in `h`."""
 
     plan: Callable[[Weights, Formats], GatePlan]
-    """What is found out about parameters before the first step."""
+    """Plans the gates from the parameters, before the first step."""
     loop: Callable[..., Any]
-    """From inputs, initial states, plan, timeline and formats to the trace; `is_kept`: every step is kept, not the states alone."""
+    """From inputs, initial states, plan, timeline and formats to the trace; `is_kept`: store every step, not the states alone."""
     result: Callable[..., Any]
     """From the trace to a NamedTuple of outputs as real values, final states and the reach."""
     gradients: Callable[..., tuple[Tensor | None, ...]]
@@ -447,7 +445,7 @@ def run_layer(
         formats: Scales and widths.
         is_kept: The result needs every step.
         wants_reach: Also return how far the hidden state reached.
-        known: The plan of these parameters and formats, where it was kept.
+        known: The plan of these parameters and formats, if it is cached.
     """
     x, *states, w_ih, w_hh, b_ih, b_hh = tensors
     gates = known or cell.plan(Weights(w_ih, w_hh, b_ih, b_hh), formats)
@@ -475,8 +473,8 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, w_ih, w_hh, *kept = ctx.saved_tensors
-        trace = ctx.kind(*(t.to(x.dtype) if t.is_floating_point() else t for t in kept))
+        x, w_ih, w_hh, *saved = ctx.saved_tensors
+        trace = ctx.kind(*(t.to(x.dtype) if t.is_floating_point() else t for t in saved))
         weights, wants = (w_ih.to(x.dtype), w_hh.to(x.dtype)), ctx.needs_input_grad[1:]
-        found = ctx.cell.gradients(trace, x, weights, ctx.timeline, ctx.scale_h, gradients, wants)
-        return None, *found, None, None, None, None
+        input_gradients = ctx.cell.gradients(trace, x, weights, ctx.timeline, ctx.scale_h, gradients, wants)
+        return None, *input_gradients, None, None, None, None

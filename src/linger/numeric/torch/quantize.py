@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantize-dequantize in one pass: the fast path of Quant and of every layer's requantization.
+"""Fake quantization in one pass: the fast path of Quant and of every layer's requantization.
 
 Works on real carriers q/scale. The forward is ⌊x·scale + ½⌋ limited and divided by the scale, in x's own
-precision; the gradient is that of limiting alone (straight through the rounding). The input is kept only when
-something may be limited, so an unsaturated tensor costs no memory.
+precision; the gradient is that of saturation alone (straight-through estimator for the rounding). The input is saved for
+the backward pass only when something may saturate, so an unsaturated tensor costs no memory.
 
-The gradient of rounded tensors by the grid that they were rounded to, so that an optimizer can learn the grid.
-
-Rounding gives y = q·s with q = sat(⌊x/s + ½⌋) and the step s. Straight through the rounding, ∂y/∂s is q − x/s where nothing
+Also the gradient of rounded tensors by the step of their grid, so that an optimizer can learn it (learned step size
+quantization, LSQ: Esser et al., 2020). Rounding gives y = q·s with q = sat(⌊x/s + ½⌋) and the step s. Straight through the rounding, ∂y/∂s is q − x/s where nothing
 saturates and q where it does: a coarser grid adds rounding error, a finer one cuts off more.
 
 Scales can stay on a device: in training, reading one back to the host would stall a GPU once for every tensor. There a scale, or
@@ -30,7 +29,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, MAX_EXPONENT, NEGLIGIBLE, limits, scale_for
 
 Scale = Any
-"""A power of two, or the largest magnitude it follows from: a number or a tensor, which are computed with alike."""
+"""A power of two, or the largest magnitude it follows from: a Python number or a tensor without axes."""
 
 
 def scale_for_range(largest: Scale, bits: int) -> Scale:
@@ -45,12 +44,12 @@ def scale_for_range(largest: Scale, bits: int) -> Scale:
 
 
 def smallest(scales: Sequence[Scale]) -> Scale:
-    """The least of some scales; all must be on one device, or numbers."""
+    """The smallest of several scales; all must be on one device, or numbers."""
     return _reduced(min, torch.minimum, scales)
 
 
 def largest_of(scales: Sequence[Scale]) -> Scale:
-    """The greatest of some scales."""
+    """The largest of several scales."""
     return _reduced(max, torch.maximum, scales)
 
 
@@ -68,7 +67,7 @@ def _reduced(plain: Callable[..., float], pair: Callable[..., Tensor], scales: S
 
 
 def limit_of(rule: Callable[..., Scale], scales: Sequence[Scale]) -> Scale:
-    """What an op's rule makes of its operands' scales, with Python's min and max done on the device."""
+    """An op's rule applied to the scales of its operands; Python's min and max run on the device."""
     if not [s for s in scales if isinstance(s, Tensor)]:
         return rule(scales)
     if rule is min:
@@ -77,7 +76,7 @@ def limit_of(rule: Callable[..., Scale], scales: Sequence[Scale]) -> Scale:
 
 
 def magnitude_within(low: Scale, high: Scale, interval: tuple[float, float]) -> Scale:
-    """The largest magnitude of numbers from `low` to `high` once they are limited to an interval around zero."""
+    """The largest magnitude of numbers from `low` to `high` after clipping to an interval around zero."""
     if not isinstance(high, Tensor):
         return max(min(high, interval[1]), -max(low, interval[0]), 0.0)
     limited = torch.maximum(high.clamp(max=interval[1]), -low.clamp(min=interval[0])).clamp(min=0.0)
@@ -160,11 +159,11 @@ def fake_quantize(
     return result
 
 
-def may_saturate(seen: Scale | None, scale: Scale, bits: int) -> bool:
-    """Whether something up to `seen` may leave the range of its integers; what is on a device is not read, so it may."""
-    if seen is None or isinstance(seen, Tensor) or isinstance(scale, Tensor):
+def may_saturate(magnitude: Scale | None, scale: Scale, bits: int) -> bool:
+    """Whether values up to a magnitude may saturate; True where it is unknown or on a device, which is not read."""
+    if magnitude is None or isinstance(magnitude, Tensor) or isinstance(scale, Tensor):
         return True
-    return bool(seen * scale > limits(bits)[1])
+    return bool(magnitude * scale > limits(bits)[1])
 
 
 def limited(x: Tensor, scale: float, bits: int) -> Tensor:
@@ -174,7 +173,7 @@ def limited(x: Tensor, scale: float, bits: int) -> Tensor:
 
 
 class Memory:
-    """The memory of one tensor, used again by the next one of its form as soon as nothing else holds it.
+    """The memory of one tensor, reused by the next one of the same shape as soon as nothing else holds it.
 
     The system hands large blocks out page by page and takes them back when they are freed. For weights that are rounded
     in every step that costs more than rounding them. Who else holds the memory, a graph whose gradients are still to
@@ -182,34 +181,34 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._kept: list[Tensor] = []
+        self._free: list[Tensor] = []
 
     def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
-        """A copy begins without memory."""
+        """A copy starts without memory."""
         return Memory, ()
 
     def like(self, t: Tensor) -> Tensor:
-        """A tensor of this form whose numbers are yet to be written."""
+        """An uninitialized tensor of the same shape, strides and type."""
         if not t.is_cpu or torch.is_inference_mode_enabled():  # other devices keep freed memory themselves
             return torch.empty_like(t)
         try:
-            kept = self._kept.pop()  # taken out first, so that two threads never share it
+            memory = self._free.pop()  # taken out first, so that two threads never share it
         except IndexError:
-            kept = torch.empty_like(t)
+            memory = torch.empty_like(t)
         if (
-            kept.shape != t.shape
-            or kept.stride() != t.stride()
-            or kept.dtype != t.dtype
-            or holders_of_memory(kept) != 1
+            memory.shape != t.shape
+            or memory.stride() != t.stride()
+            or memory.dtype != t.dtype
+            or holders_of_memory(memory) != 1
         ):
-            kept = torch.empty_like(t)
-        result = kept.detach()
-        self._kept.append(kept)
+            memory = torch.empty_like(t)
+        result = memory.detach()
+        self._free.append(memory)
         return result
 
     def release(self) -> None:
-        """Keep nothing."""
-        self._kept.clear()
+        """Free the memory."""
+        self._free.clear()
 
 
 def holders_of_memory(t: Tensor) -> int | None:
@@ -256,7 +255,7 @@ class _RoundWeight(torch.autograd.Function):
         gradient, slope = gradients[0], ctx.slope
         if factor is not None:
             slope = factor if slope is None else factor * slope
-        # in place: the gradient comes fresh from the product's backward and nobody else sees it
+        # in place: the gradient comes fresh from the product's backward and has no other reader
         for factor_of_it in (slope, is_held):
             gradient = gradient if factor_of_it is None else gradient.mul_(factor_of_it)
         return gradient, None, None, None, None, None, None
@@ -351,7 +350,7 @@ class Grid:
     Attributes:
         scale: Steps per unit, a power of two.
         bits: Width of the integers.
-        wanted: The scale that the parameter asks for; the device's format may allow only another one.
+        requested: The scale that the parameter asks for; the device may support only another one.
         is_logarithm: Whether the parameter is the binary logarithm of a range, else it is a step.
         per_step: Of a step, by how much the grid's own step grows with it; its sign is that of the parameter.
         is_relu: Whether negative numbers became zero.
@@ -362,7 +361,7 @@ class Grid:
 
     scale: Scale
     bits: int
-    wanted: Scale
+    requested: Scale
     is_logarithm: bool
     per_step: Scale = 1.0
     is_relu: bool = False
@@ -389,13 +388,13 @@ class Grid:
         return unit / math.sqrt(max(count, 1) * limits(self.bits)[1])
 
     def inward(self, gradient: Tensor) -> Tensor:
-        """A gradient by the size of the step, unless it would lead further away from the grids that the device allows: those are no use."""
-        if isinstance(self.scale, Tensor) or isinstance(self.wanted, Tensor):
-            is_finer, is_coarser = self.wanted > self.scale, self.wanted < self.scale
+        """The gradient by the step, zero where it would lead further away from the scales that the device supports."""
+        if isinstance(self.scale, Tensor) or isinstance(self.requested, Tensor):
+            is_finer, is_coarser = self.requested > self.scale, self.requested < self.scale
             return gradient.masked_fill((is_finer & (gradient > 0)) | (is_coarser & (gradient < 0)), 0.0)
-        if self.wanted == self.scale:
+        if self.requested == self.scale:
             return gradient
-        return gradient.clamp(max=0.0) if self.wanted > self.scale else gradient.clamp(min=0.0)
+        return gradient.clamp(max=0.0) if self.requested > self.scale else gradient.clamp(min=0.0)
 
 
 class _Learn(torch.autograd.Function):
@@ -415,8 +414,8 @@ class _Learn(torch.autograd.Function):
         real, factor = ctx.saved_tensors
         own = gradient if grid.part is None else gradient[grid.part]
         real = real.to(own.dtype)
-        found = grid.derivative(real if factor is None else real * factor)
-        total = found.mul_(own).sum() * grid.factor(found.numel() * grid.processes)
+        slopes = grid.derivative(real if factor is None else real * factor)
+        total = slopes.mul_(own).sum() * grid.factor(slopes.numel() * grid.processes)
         shape, dtype = ctx.like
         return gradient, (grid.inward(total) * grid.per_step).to(dtype).reshape(shape), None, None, None
 
@@ -433,6 +432,6 @@ def learn_grid(rounded: Tensor, parameter: Tensor, real: Tensor, grid: Grid, fac
     """
     if not (torch.is_grad_enabled() and parameter.requires_grad):
         return rounded
-    kept = None if factor is None else factor.detach()
-    result: Tensor = _Learn.apply(rounded, parameter, real.detach(), kept, grid)
+    constant = None if factor is None else factor.detach()
+    result: Tensor = _Learn.apply(rounded, parameter, real.detach(), constant, grid)
     return result

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of sequences in torch: lengths, both directions, and the gradients of putting them together.
+"""Batches of padded sequences in torch (lengths, both directions, their gradients), and the arithmetic of one time step.
 
-The arithmetic of one step of a recurrent loop, on arrays of numpy or on tensors of torch, with the same numbers.
-
-A step does little work, so what each call costs decides. Numpy's calls cost a third of torch's, and its arrays share the
-memory of the tensors. Torch does what is on another device, and what is so large that it would use several threads.
+A step runs on numpy arrays or on torch tensors, with the same results. It does little work, so the overhead of each call
+decides: numpy's calls cost a third of torch's, and its arrays share the memory of the tensors. Torch runs what is on another
+device, and what is so large that it would use several threads.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class Timeline:
 def input_gradients(
     d_rows: Tensor, x: Tensor, w_ih: Tensor, timeline: Timeline, *, wants: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Gradients of x and of the input's weights, where they are wanted, from those of the gates [D, T·B, rows]."""
+    """Gradients of x and of the input's weights, None where not needed, from those of the gates [D, T·B, rows]."""
     d_x = timeline.sum_directions(over_time(torch.bmm(d_rows, w_ih), timeline)) if wants[0] else None
     items = timeline.by_direction(x, len(w_ih)).flatten(1, 2) if wants[1] else None
     return [d_x, None if items is None else torch.bmm(d_rows.transpose(1, 2), items)]

@@ -24,7 +24,7 @@ _Translations = Mapping[int, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class RegistrySlot:
+class _RegistrySlot:
     """The entry of one operator kind (`aten::asinh`) in the exporter's registry; a built-in translation is hidden."""
 
     kind: str
@@ -57,7 +57,7 @@ class RegistrySlot:
 
 
 @dataclass(frozen=True)
-class SymbolicSlot:
+class _SymbolicSlot:
     """The method `symbolic` of a torch.autograd.Function, which the tracing exporter calls."""
 
     function: type[torch.autograd.Function]
@@ -78,17 +78,17 @@ class SymbolicSlot:
             else:
                 self.write(before)
         # while it exports, torch also puts the method under this name and leaves it there
-        copied = RegistrySlot(f"::{self.function.__name__}")
+        copied = _RegistrySlot(f"::{self.function.__name__}")
         ours = {opset: symbolic for opset, symbolic in (copied.read() or {}).items() if symbolic is content.__func__}
         if ours:
             copied.clear(ours, None)
 
 
-_Slot = RegistrySlot | SymbolicSlot
+_Slot = _RegistrySlot | _SymbolicSlot
 """What a declaration takes for a while."""
 
 
-class SlotOwners:
+class _SlotOwners:
     """The owners of every slot: the newest fills it, then the one before; after the last, the slot is as it was first."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ def _registry() -> Any:
 
 
 # the declared operators: global, because torch's registry, which they are entered in, is global
-_owners = SlotOwners()
+_owners = _SlotOwners()
 _registered: list[Operator] = []
 
 
@@ -233,7 +233,8 @@ def attach_bodies(model: ir.Model, *, form: str = "dialect") -> Changes:
     for identifier in attached:
         model.functions.pop(identifier, None)
         changes.note("::".join(identifier[:2]), "function left out" if form == "bare" else "expanded in place")
-    _drop_unused_domains(model, {domain for domain, _, _ in attached})
+    if form != "bare":
+        _drop_unused_domains(model, {domain for domain, _, _ in attached})
     return changes
 
 
@@ -281,11 +282,11 @@ def _slots(declaration: Declaration) -> dict[_Slot, Any]:
     symbolic = Symbolic(declaration)
     slots: dict[_Slot, Any] = {
         # opsets of a custom domain are small numbers; torch takes the entry with the nearest one
-        RegistrySlot(f"{domain}::{declaration.name}"): dict.fromkeys(range(1, FIRST_OPSET), Carrier(symbolic, domain))
+        _RegistrySlot(f"{domain}::{declaration.name}"): dict.fromkeys(range(1, FIRST_OPSET), Carrier(symbolic, domain))
         for domain in declaration.bodies
     }
     if isinstance(declaration.source, type):
-        return {**slots, SymbolicSlot(declaration.source): staticmethod(symbolic)}
-    slot = RegistrySlot(declaration.source.partition(".")[0])
+        return {**slots, _SymbolicSlot(declaration.source): staticmethod(symbolic)}
+    slot = _RegistrySlot(declaration.source.partition(".")[0])
     opsets = range(declaration.first_opset, onnx.defs.onnx_opset_version() + 1)
     return {**slots, slot: {**slots.get(slot, {}), **dict.fromkeys(opsets, symbolic)}}

@@ -355,7 +355,7 @@ class _Group:
             "passes": seen.passes,
             "plan": self.plan.written,
             "before": [root.counted for root in roots],
-            "inputs": seen.input_ends(),
+            "inputs": seen.input_ranges(),
             "sentences": seen.sentences,
         }
         return Parts(parts, facts)

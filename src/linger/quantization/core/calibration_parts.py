@@ -31,7 +31,7 @@ from linger.numeric.fixed import as_float32
 from linger.numeric.torch.quantize import scale_for_range
 from linger.quantization.core.distributed.exchange import order_functions
 from linger.quantization.core.methods import bins_of
-from linger.quantization.core.observation import PLACES, Histogram
+from linger.quantization.core.observation import BIN_COUNT, Histogram
 from linger.quantization.core.quantized import QuantizedBase, layers_of
 from linger.quantization.core.ranges import ZEROS, Range
 from linger.quantization.core.runtime import scope_of
@@ -45,7 +45,7 @@ Decisions = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class PartialRange:
+class _PartialRange:
     """One range after the passes over a part of the data.
 
     Attributes:
@@ -64,12 +64,12 @@ class PartialRange:
     used: Interval | None = None
     histogram: Histogram | None = None
 
-    def merged(self, other: PartialRange, *, is_weight: bool) -> PartialRange:
+    def merged(self, other: _PartialRange, *, is_weight: bool) -> _PartialRange:
         """The range after the passes over both parts; weights are the same in both."""
         scales = [scale for scale in (self.scale, other.scale) if scale]
         # where its bias bounds it, the scale of weights grows as that of the input falls
         choose = max if is_weight else min
-        return PartialRange(
+        return _PartialRange(
             max(self.running, other.running),
             choose(scales, default=0.0),
             max(self.bits, other.bits),
@@ -87,7 +87,7 @@ def _of_both(first: _T | None, second: _T | None, join: Callable[[_T, _T], _T]) 
 
 
 @dataclass(frozen=True)
-class PartialLayer:
+class _PartialLayer:
     """A layer, or the range of a function, after the passes over a part of the data.
 
     Attributes:
@@ -98,13 +98,13 @@ class PartialLayer:
         floor: The coarsest scale of its output, as of `QuantizedBase`.
     """
 
-    ranges: Mapping[str, PartialRange]
+    ranges: Mapping[str, _PartialRange]
     input_range: str = ""
     constants: Mapping[str, float] = field(default_factory=dict)
     decisions: Sequence[Decisions] = ()
     floor: float = 0.0
 
-    def merged(self, other: PartialLayer) -> PartialLayer:
+    def merged(self, other: _PartialLayer) -> _PartialLayer:
         """The layer after the passes over both parts."""
         ranges = dict(self.ranges)
         for name, theirs in other.ranges.items():
@@ -112,7 +112,7 @@ class PartialLayer:
             ranges[name] = theirs if own is None else own.merged(theirs, is_weight=kind_of(name) is Kind.WEIGHT)
         origins = {self.input_range, other.input_range}
         by_input_scale = [(part.ranges["x"].scale if "x" in part.ranges else 0.0, part) for part in (self, other)]
-        return PartialLayer(
+        return _PartialLayer(
             ranges,
             next((origin for origin in ("own", "adopted", "stale") if origin in origins), ""),
             min(by_input_scale, key=lambda pair: pair[0] or math.inf)[1].constants,
@@ -121,36 +121,36 @@ class PartialLayer:
         )
 
 
-Part = Mapping[str, PartialLayer]
+Part = Mapping[str, _PartialLayer]
 """The layers of a model by their paths."""
 
 
-def merge_parts(parts: Iterable[Part]) -> dict[str, PartialLayer]:
+def merge_parts(parts: Iterable[Part]) -> dict[str, _PartialLayer]:
     """One part for all the data of several; a part may lack layers that its data did not reach."""
-    merged: dict[str, PartialLayer] = {}
+    merged: dict[str, _PartialLayer] = {}
     for part in parts:
         for path, layer in part.items():
             merged[path] = merged[path].merged(layer) if path in merged else layer
     return merged
 
 
-def collect_part(model: nn.Module, counted: Callable[[Range], Histogram | None]) -> dict[str, PartialLayer]:
+def collect_part(model: nn.Module, counted: Callable[[Range], Histogram | None]) -> dict[str, _PartialLayer]:
     """What the passes over a part of the data have left in a model; `counted` gives the counts of a range."""
     parts = {path: _collect(layer, counted) for path, layer in layers_of(model).items()}
     seen = {path: [each.running or each.histogram for each in part.ranges.values()] for path, part in parts.items()}
     return {path: part for path, part in parts.items() if part.decisions or any(seen[path])}
 
 
-def _collect(layer: QuantizedBase, counted: Callable[[Range], Histogram | None]) -> PartialLayer:
+def _collect(layer: QuantizedBase, counted: Callable[[Range], Histogram | None]) -> _PartialLayer:
     ranges = {}
     for name, each in layer.ranges.items():
         bound = math.inf if each.bound is None else float(each.bound)
         known = (each.running.read(), each.scale, each.width or 0, bound, each.known_use, counted(each))
-        ranges[name] = PartialRange(*known)
+        ranges[name] = _PartialRange(*known)
     constants = {name: float(layer.get_buffer(name)) for name in constants_of(layer)}
     decided = layer.decisions()
     decisions = [] if decided is None else [decided]
-    return PartialLayer(ranges, layer.input_range, constants, decisions, float(layer.floor))
+    return _PartialLayer(ranges, layer.input_range, constants, decisions, float(layer.floor))
 
 
 def constants_of(layer: nn.Module) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ def _layer_at(model: nn.Module, path: str) -> QuantizedBase:
     return layer
 
 
-def _install_range(layer: QuantizedBase, own: Range, merged: PartialRange) -> None:
+def _install_range(layer: QuantizedBase, own: Range, merged: _PartialRange) -> None:
     if merged.used is not None:
         own.users.set(merged.used)
     running, scale = merged.running, merged.scale
@@ -386,7 +386,7 @@ def _read(body: bytes, version: str) -> Parts:
     return Parts(models, dict(header["facts"]), version)
 
 
-def _layer_text(layer: PartialLayer) -> dict[str, Any]:
+def _layer_text(layer: _PartialLayer) -> dict[str, Any]:
     ranges: dict[str, list[Any]] = {}
     for name, one in layer.ranges.items():
         h = one.histogram
@@ -402,22 +402,22 @@ class _Reader:
     def __init__(self, places: Any, counts: Any) -> None:
         self._places, self._counts, self._next = torch.from_numpy(places), torch.from_numpy(counts), 0
 
-    def layer(self, text: Mapping[str, Any]) -> PartialLayer:
+    def layer(self, text: Mapping[str, Any]) -> _PartialLayer:
         """The layer that `_layer_text` wrote."""
         ranges = {str(name): self._range(*numbers) for name, numbers in text["ranges"].items()}
         constants = {str(name): float(value) for name, value in text["constants"].items()}
         decisions = [dict(each) for each in text["decisions"]]
-        return PartialLayer(ranges, str(text["input"]), constants, decisions, float(text["floor"]))
+        return _PartialLayer(ranges, str(text["input"]), constants, decisions, float(text["floor"]))
 
-    def _range(self, running: float, scale: float, bits: int, bound: float, used: Any, counted: Any) -> PartialRange:
+    def _range(self, running: float, scale: float, bits: int, bound: float, used: Any, counted: Any) -> _PartialRange:
         interval = None if used is None else (float(used[0]), float(used[1]))
         histogram = None if counted is None else self._histogram(*counted)
-        return PartialRange(float(running), float(scale), int(bits), float(bound), interval, histogram)
+        return _PartialRange(float(running), float(scale), int(bits), float(bound), interval, histogram)
 
     def _histogram(self, length: int, low: float, high: float, earlier: float) -> Histogram:
         own = slice(self._next, self._next + length)
         self._next += length
         places, counts = self._places[own], self._counts[:, own]
-        if len(places) != length or ((places < 0) | (places >= PLACES)).any() or (counts < 0).any():
+        if len(places) != length or ((places < 0) | (places >= BIN_COUNT)).any() or (counts < 0).any():
             raise ValueError
         return Histogram(places, counts, float(low), float(high), float(earlier))

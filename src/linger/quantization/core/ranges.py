@@ -459,7 +459,7 @@ class Range:
             x = x.float()  # asked for only where needed: a trace would write a Cast
         magnitude = self.observe(x, call.name, now) if call.is_learning else None
         if now.calibration is not None:
-            now.calibration.see_input(call.name, x)
+            now.calibration.observe_input(call.name, x)
         scale = self.scale_in(call, bits)
         attributes = {"data_bits": bits, "scale_x": scale}
         call.note(reason=reason)

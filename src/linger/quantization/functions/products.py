@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""F.linear, F.conv2d and the like with a parameter as weight, called in a user's own forward: layers without a module.
+"""Products of data and weights that a user's forward computes by a function (F.linear, F.conv2d, x @ w): quantization and MACs.
 
-The weight is rounded as a layer's is (its scale from its largest value, the bias int32); the ranges are kept in a
-functional layer of the module whose forward makes the call. An export uses the integers of the pass before it.
+Such a call is quantized like the layer that it replaces: the scale of the weight comes from its largest magnitude, and the bias is
+int32. A functional layer of the module whose forward makes the call holds the ranges. An export uses the integer weights of the
+forward pass before it.
 
-How many multiply-accumulates a torch function does, from the shapes it met: convolutions and matrix products.
-
-Products of single elements (a · b, a norm, an activation) are not counted: they are few.
+`count_macs` counts the multiply-accumulates of a call of any torch function that computes convolutions or matrix products, from the
+shapes. Element-wise products (a · b, a norm, an activation) are not counted: they are few.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from linger.quantization.functions.functional_layer import KEY_PREFIX, begin_fun
 
 @dataclass(frozen=True)
 class Product:
-    """One call, read: the op, its operands and its geometry."""
+    """A call as a layer: the op, its operands, and its geometry (strides, pads, dilations, group)."""
 
     op: Op
     x: Tensor
@@ -47,12 +47,12 @@ class Product:
 
     @property
     def transposed_groups(self) -> int | None:
-        """Groups of a transposed convolution, whose weights are [in, out/groups, …]."""
+        """Groups of a transposed convolution, whose weights are [in, out/groups, …]; None for other ops."""
         return self.geometry["group"] if self.op.is_transposed else None
 
 
 _WINDOW = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
-"""Settings that a convolution has for each axis, and their defaults."""
+"""Arguments of a convolution that have one number per axis, and their defaults."""
 
 PRODUCTS: dict[TorchFunction, tuple[type[nn.Module], tuple[str, ...]]] = {
     F.linear: (nn.Linear, ()),
@@ -60,27 +60,27 @@ PRODUCTS: dict[TorchFunction, tuple[type[nn.Module], tuple[str, ...]]] = {
     F.conv2d: (nn.Conv2d, ("stride", "padding", "dilation", "groups")),
     F.conv_transpose2d: (nn.ConvTranspose2d, ("stride", "padding", "output_padding", "groups", "dilation")),
 }
-"""Functions whose second argument is a weight: the layer that each is, and what follows (input, weight, bias)."""
+"""Functions whose second argument is a weight: the equivalent layer, and the names of the arguments after (input, weight, bias)."""
 
 MATRIX_PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.linalg.matmul, torch.mm, Tensor.mm})
-"""Functions whose second argument, where it is a parameter, is a transposed weight."""
+"""Functions whose second argument is a transposed weight, if it is a parameter."""
 
 
-def _as_layer(func: TorchFunction, given: Mapping[str, Any]) -> Product | Refusal:
-    """A call as the layer that it is; the layer's op says what it makes of the settings."""
+def _as_layer(func: TorchFunction, arguments: Mapping[str, Any]) -> Product | Refusal:
+    """A call as the equivalent layer; the op of the layer converts the arguments to its geometry, or refuses them."""
     kind, names = PRODUCTS[func]
     op, bind = supported_types()[kind]
-    x, weight, bias = given["input"], given["weight"], given.get("bias")
+    x, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
     if kind is nn.Linear:
         if weight.dim() != 2 or x.dim() < 2:
-            return Refusal("a weight or an input of one axis has no integer form; use matrices")
+            return Refusal("a weight or an input with only one axis has no integer form; use matrices")
         return Product(op, x, weight, bias, {})
     axes = op.window_axes
     if x.dim() != axes + 2:
         return Refusal("an input without a batch axis has no integer form; use unsqueeze(0)")
-    settings = {name: _per_axis(given.get(name, _WINDOW[name]), axes) for name in names if name in _WINDOW}
+    settings = {name: _per_axis(arguments.get(name, _WINDOW[name]), axes) for name in names if name in _WINDOW}
     settings |= {"padding_mode": "zeros", "kernel_size": tuple(map(int, weight.shape[2:]))}
-    geometry = bind(SimpleNamespace(groups=given.get("groups", 1), **settings))
+    geometry = bind(SimpleNamespace(groups=arguments.get("groups", 1), **settings))
     return geometry if isinstance(geometry, Refusal) else Product(op, x, weight, bias, geometry)
 
 
@@ -94,9 +94,9 @@ def _per_axis(value: str | int | Sequence[int], axes: int) -> str | tuple[int, .
 def as_linear(
     func: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], runtime: Runtime
 ) -> Product | Refusal | None:
-    """x @ w with a parameter or buffer w of two axes as the fully connected layer that it is; None if it is none.
+    """x @ w as a fully connected layer, if w is a parameter or buffer with two axes; None for other calls.
 
-    A Refusal where it is one and the model's switch keeps it float.
+    A Refusal if the model's switch `linear` keeps fully connected layers float.
     """
     if func not in MATRIX_PRODUCTS:
         return None
@@ -113,18 +113,18 @@ def as_linear(
 def read_product(
     func: TorchFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any], runtime: Runtime
 ) -> Product | Refusal:
-    """The call as a product of integers, or why it stays float."""
+    """The call as a product that can be quantized, or the reason why it stays float."""
     frame, policy = runtime.frame, runtime.products
     if frame is None or policy is None:
         return Refusal("outside the model")
     reason = why_off(func, runtime.switches)
     if reason is not None:
         return Refusal(reason)
-    # by their names; torch has checked them
-    given = {**dict(zip(("input", "weight", "bias", *PRODUCTS[func][1]), args, strict=False)), **kwargs}
-    if isinstance(given["weight"], QTensor) or isinstance(given.get("bias"), QTensor):
+    # arguments by name; torch has already checked them
+    arguments = {**dict(zip(("input", "weight", "bias", *PRODUCTS[func][1]), args, strict=False)), **kwargs}
+    if isinstance(arguments["weight"], QTensor) or isinstance(arguments.get("bias"), QTensor):
         return Refusal("its weight is computed from a quantized tensor; use torch.matmul")
-    product = _as_layer(func, given)
+    product = _as_layer(func, arguments)
     if isinstance(product, Refusal):
         return product
     if not policy.allows(product.op.name, frame):
@@ -135,7 +135,10 @@ def read_product(
 
 
 def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
-    """Whether the parameters are the model's own. A watched pass finds out, and leaves a functional layer for later passes."""
+    """Whether weight and bias do not depend on the input.
+
+    For computed ones a watched pass decides that; later passes look for the functional layer that it leaves.
+    """
     parameters = [t for t in (product.weight, product.bias) if t is not None]
     if all(is_state(t, runtime) for t in parameters):
         return True
@@ -146,26 +149,28 @@ def _is_constant(product: Product, runtime: Runtime, frame: Frame) -> bool:
 
 
 def compute_product(product: Product, runtime: Runtime) -> QTensor:
-    """The product as integers: observed, simulated exactly or emitted, as the pass demands."""
+    """The quantized product: observed, simulated exactly or exported, depending on the kind of the forward pass."""
     call, layer = begin_function(product.op, runtime, product.weight.device)
     widths = cast(Any, runtime.products).widths_in(cast(Frame, runtime.frame).module)  # both checked by read_product
     q = _input(product.x, layer, widths.data, call)
     now, range_w = call.now, layer.ranges["w"]
     scale_x: Scale = q.scale if range_w.observes(now) else q.scale_on_host
     weight = product.weight.float()
-    how = (product.bias, scale_x, widths.parameter, call.name, now)
-    round_weight = partial(range_w.round_weight, weight, None, *how, memory=layer.memory if layer.training else None)
+    weight_arguments = (product.bias, scale_x, widths.parameter, call.name, now)
+    round_weight = partial(
+        range_w.round_weight, weight, None, *weight_arguments, memory=layer.memory if layer.training else None
+    )
     if now.is_real or call.is_learning:
         if now.is_real:
-            bias, scale_w = product.bias, range_w.observe_weight(weight, *how)
+            bias, scale_w = product.bias, range_w.observe_weight(weight, *weight_arguments)
         else:
             weight, scale_w = round_weight(is_real=True)
             bias = None if product.bias is None else round_bias(product.bias, scale_x * scale_w)
         y, taps = accumulate(product.op, product.geometry, q.content, weight, bias), product.weight.shape[1:].numel()
         return layer.ranges["o"].round_product(call, q, y, scale_w, widths.output, taps=taps)
 
-    learned = [getattr(t, "requires_grad", False) for t in (q.content, product.weight, product.bias)]
-    has_gradient = torch.is_grad_enabled() and not now.is_traced and any(learned)
+    requires_grad = [getattr(t, "requires_grad", False) for t in (q.content, product.weight, product.bias)]
+    has_gradient = torch.is_grad_enabled() and not now.is_traced and any(requires_grad)
 
     def freeze() -> Frozen:
         integers, scale_w = round_weight()
@@ -197,12 +202,12 @@ def _input(x: Tensor, layer: QuantizedBase, bits: int, call: OpCall) -> QTensor:
     )
     if x.bits <= bits and is_due:
         layer.input_range = "adopted"
-        layer.ranges["x"].adopt(q)  # as of a layer
+        layer.ranges["x"].adopt(q)  # as a layer does
     return q
 
 
 def _frozen(call: OpCall, scale_x: Scale, freeze: Callable[[], Frozen], *, has_gradient: bool) -> Frozen:
-    """The parameters as integers. A trace, which must not see the rounding, takes those of the pass before it."""
+    """The parameters as integers. A trace must not record the rounding, so it takes the integers of the pass before it."""
     runtime = call.runtime
     if call.now.is_traced:
         known_scale, known = runtime.recall(call.name)
@@ -212,73 +217,80 @@ def _frozen(call: OpCall, scale_x: Scale, freeze: Callable[[], Frozen], *, has_g
     if has_gradient:
         frozen = freeze()
         bias = frozen.bias
-        alone = replace(frozen, weight=frozen.weight.detach(), bias=None if bias is None else bias.detach())
+        detached = replace(frozen, weight=frozen.weight.detach(), bias=None if bias is None else bias.detach())
     else:
         with kept():
-            alone = frozen = freeze()
-    runtime.last_pass[call.name] = (scale_x, alone)
+            detached = frozen = freeze()
+    runtime.last_pass[call.name] = (scale_x, detached)
     return frozen
 
 
-_Given = Mapping[str, Any]
-_Count = Callable[[_Given, Tensor], int]
-"""From the arguments of a call by their names, and its result, to its multiply-accumulates."""
+_Arguments = Mapping[str, Any]
+_MacCounter = Callable[[_Arguments, Tensor], int]
+"""Computes the multiply-accumulates of a call from its arguments by name and its result."""
 
 
-def multiplications(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> int:
+def count_macs(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> int:
     """Multiply-accumulates of one call of a torch function; 0 for a function that multiplies no matrices.
 
     >>> import torch
     >>> x, w = torch.zeros(2, 3), torch.zeros(4, 3)
-    >>> multiplications("linear", (x, w), {}, torch.nn.functional.linear(x, w))
+    >>> count_macs("linear", (x, w), {}, torch.nn.functional.linear(x, w))
     24
     """
-    known = _COUNTS.get(name.strip("_"))
+    known = _MAC_COUNTERS.get(name.strip("_"))
     if known is None:
         return 0
     names, count = known
     return count({**dict(zip(names, args, strict=False)), "operands": args[1:], **kwargs}, cast(Tensor, result))
 
 
-def _as(op: str, names: Sequence[str], given: _Given, result: Tensor) -> int:
-    """As many as the op of a file with these inputs."""
-    shape = result.shape if isinstance(result, Tensor) else None  # a cell returns a pair, and is counted by its inputs
-    return products_of(op, [shape, *(given[name].shape for name in names)]) or 0
+def _as_onnx(op: str, names: Sequence[str], arguments: _Arguments, result: Tensor) -> int:
+    """The multiply-accumulates of an ONNX op whose inputs are the arguments with these names."""
+    shape = (
+        result.shape if isinstance(result, Tensor) else None
+    )  # an LSTM cell returns a pair; cells are counted by their inputs
+    return products_of(op, [shape, *(arguments[name].shape for name in names)]) or 0
 
 
-def _bilinear(given: _Given, result: Tensor) -> int:
-    """Both inputs over their last axes: x1·W, then ·x2."""
-    _, first, second = given["weight"].shape
+def _batched_sum(arguments: _Arguments, result: Tensor) -> int:
+    """The products of all matrices of a batch are added up."""
+    return int(result.numel() * arguments["batch1"].shape[-1] * arguments["batch1"].shape[0])
+
+
+def _bilinear(arguments: _Arguments, result: Tensor) -> int:
+    """x1·W over the last axis of x1, then the product with x2 over its last axis."""
+    _, first, second = arguments["weight"].shape
     return int(result.numel() * (first * second + second))
 
 
-def _recurrent(given: _Given, result: Tensor) -> int:  # noqa: ARG001
+def _recurrent(arguments: _Arguments, result: Tensor) -> int:  # noqa: ARG001
     """Every weight matrix once per time step and sequence: (data, state, weights, …) or (data, sizes, state, weights, …)."""
-    data, second = given["data"], given["second"]
-    # packed: rows of data, with the number of sequences at each step; else [time, batch, features] in either order
+    data, second = arguments["data"], arguments["second"]
+    # packed: data are rows, and `second` has the batch size of each step; else [time, batch, …] or [batch, time, …]
     is_packed = isinstance(second, Tensor) and not second.is_floating_point()
-    weights = given["fourth" if is_packed else "third"]
+    weights = arguments["fourth" if is_packed else "third"]
     return int(math.prod(data.shape[:-1]) * sum(w.numel() for w in weights if w.dim() == 2))
 
 
-def _attention(given: _Given, result: Tensor) -> int:
+def _attention(arguments: _Arguments, result: Tensor) -> int:
     """q·kᵀ over the width of a head, then its product with v."""
-    return int((given["query"].numel() + result.numel()) * given["key"].shape[-2])
+    return int((arguments["query"].numel() + result.numel()) * arguments["key"].shape[-2])
 
 
-def _attention_with_projections(given: _Given, result: Tensor) -> int:  # noqa: ARG001
+def _attention_with_projections(arguments: _Arguments, result: Tensor) -> int:  # noqa: ARG001
     """Three projections in, attention over all heads, one projection out; inputs are [length, batch, width]."""
-    q, k, v = (given[name] for name in ("query", "key", "value"))
+    q, k, v = (arguments[name] for name in ("query", "key", "value"))
     projections = (2 * q.numel() + k.numel() + v.numel()) * q.shape[-1]
     return int(projections + 2 * q.numel() * k.shape[0])
 
 
-def _einsum(given: _Given, result: Tensor) -> int:
-    """Every output is a sum over the labels that it lacks."""
-    if not isinstance(given["equation"], str):
+def _einsum(arguments: _Arguments, result: Tensor) -> int:
+    """Every output element is a sum over the labels that the output does not have."""
+    if not isinstance(arguments["equation"], str):
         return 0  # the form with lists of axes has no labels to read
-    inputs, arrow, output = given["equation"].replace(" ", "").partition("->")
-    operands = given["operands"]
+    inputs, arrow, output = arguments["equation"].replace(" ", "").partition("->")
+    operands = arguments["operands"]
     if isinstance(operands[0], (tuple, list)):
         operands = operands[0]
     sizes: dict[str, int] = {}
@@ -286,36 +298,38 @@ def _einsum(given: _Given, result: Tensor) -> int:
         before, _, after = labels.partition("...")
         sizes |= dict(zip(before, operand.shape, strict=False))
         sizes |= dict(zip(reversed(after), reversed(operand.shape), strict=False))
-    present = output if arrow else "".join(label for label in sizes if inputs.count(label) == 1)
+    output_labels = output if arrow else "".join(label for label in sizes if inputs.count(label) == 1)
     products = max(len(operands) - 1, 0)
-    return int(result.numel() * products * math.prod(n for label, n in sizes.items() if label not in present))
+    return int(result.numel() * products * math.prod(n for label, n in sizes.items() if label not in output_labels))
 
 
-_MATRICES = ("linear", "mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
-_CONVOLVED = ("input", "weight")
-_CELL = ("input", "hx", "w_ih", "w_hh")
+_MATRIX_PRODUCT_NAMES = ("linear", "mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
+_CONV_INPUTS = ("input", "weight")
+_CELL_INPUTS = ("input", "hx", "w_ih", "w_hh")
 
-_COUNTS: dict[str, tuple[tuple[str, ...], _Count]] = {
-    **dict.fromkeys(_MATRICES, (("input",), partial(_as, "MatMul", ("input",)))),
-    "rmatmul": (("input", "other"), partial(_as, "MatMul", ("other",))),
-    "addmm": (("input", "mat1"), partial(_as, "MatMul", ("mat1",))),
-    "baddbmm": (("input", "batch1"), partial(_as, "MatMul", ("batch1",))),
-    "addmv": (("input", "mat"), partial(_as, "MatMul", ("mat",))),
-    # the products of a whole batch are added up
-    "addbmm": (("input", "b"), lambda given, y: int(y.numel() * given["b"].shape[-1] * given["b"].shape[0])),
-    **{f"conv{n}d": (_CONVOLVED, partial(_as, "Conv", _CONVOLVED)) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": (_CONVOLVED, partial(_as, "ConvTranspose", _CONVOLVED)) for n in (1, 2, 3)},
+_MAC_COUNTERS: dict[str, tuple[tuple[str, ...], _MacCounter]] = {
+    **dict.fromkeys(_MATRIX_PRODUCT_NAMES, (("input",), partial(_as_onnx, "MatMul", ("input",)))),
+    "rmatmul": (("input", "other"), partial(_as_onnx, "MatMul", ("other",))),
+    "addmm": (("input", "mat1"), partial(_as_onnx, "MatMul", ("mat1",))),
+    "baddbmm": (("input", "batch1"), partial(_as_onnx, "MatMul", ("batch1",))),
+    "addmv": (("input", "mat"), partial(_as_onnx, "MatMul", ("mat",))),
+    "addbmm": (("input", "batch1"), _batched_sum),
+    **{f"conv{n}d": (_CONV_INPUTS, partial(_as_onnx, "Conv", _CONV_INPUTS)) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": (_CONV_INPUTS, partial(_as_onnx, "ConvTranspose", _CONV_INPUTS)) for n in (1, 2, 3)},
     "bilinear": (("input1", "input2", "weight"), _bilinear),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (("data", "second", "third", "fourth"), _recurrent)),
     **{
-        f"{kind}_cell": (_CELL, partial(_as, "LSTM", ("input", "w_ih", "w_hh")))
+        f"{kind}_cell": (_CELL_INPUTS, partial(_as_onnx, "LSTM", ("input", "w_ih", "w_hh")))
         for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     },
     "scaled_dot_product_attention": (("query", "key"), _attention),
     "multi_head_attention_forward": (("query", "key", "value"), _attention_with_projections),
     "einsum": (("equation",), _einsum),
-    # √(|a|·|b|/|result|) terms in each sum: |a| = outside·terms, |b| = terms·outside
-    "tensordot": (("a", "b"), lambda given, y: math.isqrt(given["a"].numel() * given["b"].numel() * y.numel())),
+    # each sum has n = √(|a|·|b|/|y|) terms: |a| = rows·n, |b| = n·columns, |y| = rows·columns
+    "tensordot": (
+        ("a", "b"),
+        lambda args, y: math.isqrt(args["a"].numel() * args["b"].numel() * y.numel()),
+    ),
 }
-"""By the function's name without underscores at its ends (matmul is __matmul__, addmm is addmm_): the names of its first
-arguments, and what counts."""
+"""The names of a function's first arguments and its counter, by the function's name without leading and trailing underscores (`matmul`
+for __matmul__, `addmm` for addmm_)."""

@@ -141,7 +141,7 @@ class FloatWatch(_ModelMode):
             name = getattr(func, "__name__", str(func))
             is_float = not name.startswith("__get") and _computes_floats(operands, results)
             if is_float and not note_derived(operands, results, self._runtime) and _counts(func, operands, results):
-                macs = products.multiplications(name, args, kwargs, result)
+                macs = products.count_macs(name, args, kwargs, result)
                 self._runtime.note_float(name, self._reason(func, args, kwargs), macs)
         return result
 

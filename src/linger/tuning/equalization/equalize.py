@@ -27,11 +27,11 @@ from linger.tuning.equalization.watching import PINNED, Array, Clip, Layer, Numb
 from linger.tuning.equalization.weights import (
     ByChannel,
     absorb,
+    apply_factors,
+    apply_limits,
     find_offsets,
     limited_modules,
     magnitudes,
-    put,
-    put_limits,
     state_of,
 )
 from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_float
@@ -139,9 +139,8 @@ class Chains:
         seen, state = channels.largest(), state_of(model)
         observed = np.array([seen.get(root, 0.0) for root in free])
         self.largest = np.where(np.isfinite(self.limits), self.limits, observed)
-        readers = {
-            id(layer.reader) for layer in self.layers
-        }  # a batch norm counts as a part of the products that it reads
+        # a batch norm counts as a part of the products that it reads
+        readers = {id(layer.reader) for layer in self.layers}
         own = [layer for layer in self.layers if layer.norm is None or id(layer) not in readers]
         self._sides = [self._side(layer, state) for layer in own]
         self.groups = self._grouped()
@@ -411,8 +410,8 @@ class _Search:
         """Carry a choice out on a model like the one that was watched."""
         factors = self.chains.factors(choice.exponents)
         absorb(model, self.chains.layers, choice.offsets)
-        put(model, self.chains.layers, factors)
-        put_limits(model, self.limited, factors)
+        apply_factors(model, self.chains.layers, factors)
+        apply_limits(model, self.limited, factors)
 
     def _candidates(self) -> list[Array]:
         chains = self.chains

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What equalization puts into a model: factors, limits of single channels, and high biases moved on to the next layers.
+"""How equalization changes a model: it scales weights per channel, adds per-channel limits, and absorbs high biases in the next layers.
 
-Rows are multiplied by factors, columns divided. A product takes x·c and gives y·r when its weight is multiplied by r/c and its
-bias by r. A batch norm takes x·c when its mean is multiplied by c and its variance by c²; γ makes up for eps, which stays.
+Each output channel (row of a weight) has a factor r, each input channel (column) a factor c. A layer maps x·c to y·r if its weight
+is multiplied by r/c and its bias by r. A batch norm takes x·c if its mean is multiplied by c and its variance by c²; eps does not
+change, so γ is corrected for it.
 
-ReLU6 of x·s is not s·ReLU6(x). With factors s ≤ 1 the limit of a channel is 6·s, which a layer of its own puts on the output
-of the producing layer; the ReLU6 that follows, wherever it is called, then changes nothing.
+ReLU6 of x·s is not s·ReLU6(x). With a factor s ≤ 1 the limit of a channel is 6·s. A wrapper around the producing layer
+(`ChannelLimits`) clips its output to that limit, so the ReLU6 that follows clips nothing more.
 
-High biases are absorbed (Nagel and others, 2019): ReLU passes x − c as it passes x while x ≥ c ≥ 0. A channel that is always above
-c can thus give c away, and its tensor needs less range. c is three standard deviations below the least number seen, and six below
-the mean: on the data the function stays. Where other data fall below c, ReLU cuts off what it did not before.
+High biases are absorbed (Nagel and others, 2019): ReLU(x) − c = ReLU(x − c) while x ≥ c ≥ 0. If a channel is always above c, c can
+move from its bias to the layers that read it, and its tensor needs less range. c is at least three standard deviations below the
+smallest observed value and six below the mean, so the function does not change on the data. On other data a value may fall below c;
+ReLU then clips it, which changes the output.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from linger.constraint.tracing import replace_everywhere
 from linger.tuning.equalization.watching import PINNED, Array, Channels, Clip, Form, Layer, Norm, Numbers, Watch
 
 ByChannel = Mapping[int, float]
-"""Factors, or what channels give away, by the numbers of channels; one that is not there has the factor 1, and gives nothing."""
+"""Factors or bias offsets by channel number; a channel that is missing has the factor 1 and the offset 0."""
 
 _DEVIATIONS = 3.0
-"""Below the mean, and once more below the least number seen: other data may be lower."""
+"""Margin of an offset, in standard deviations (see `Layer.least_output`): other data may be lower than the data observed."""
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:
@@ -52,15 +54,15 @@ def _add(tensor: Tensor, value: Tensor) -> None:
 
 
 # factors
-def put(model: nn.Module, layers: Iterable[Layer], factors: ByChannel) -> None:
-    """Put factors into the weights of a model."""
+def apply_factors(model: nn.Module, layers: Iterable[Layer], factors: ByChannel) -> None:
+    """Multiply the weights and biases of a model by the factors of its channels."""
     state = state_of(model)
-    done: set[str] = set()
+    scaled_biases: set[str] = set()
     with torch.no_grad():
         for layer in layers:
             rows, columns = factors_of(layer.rows, factors), factors_of(layer.columns, factors)
             if layer.norm is not None:
-                _put_norm(state, layer.norm, rows, columns)
+                _apply_to_norm(state, layer.norm, rows, columns)
                 continue
             assert layer.weight is not None
             weight, groups = state[layer.weight], layer.form.groups
@@ -69,12 +71,12 @@ def put(model: nn.Module, layers: Iterable[Layer], factors: ByChannel) -> None:
             else:
                 matrix = rows[:, None] / columns.reshape(groups, -1).repeat_interleave(len(rows) // groups, 0)
             _multiply(weight, matrix.reshape(*matrix.shape, *[1] * (weight.dim() - 2)))
-            for name in layer.biases - done:
+            for name in layer.biases - scaled_biases:
                 _multiply(state[name], rows)
-            done |= layer.biases
+            scaled_biases |= layer.biases
 
 
-def _put_norm(state: Mapping[str, Tensor], norm: Norm, rows: Tensor, columns: Tensor) -> None:
+def _apply_to_norm(state: Mapping[str, Tensor], norm: Norm, rows: Tensor, columns: Tensor) -> None:
     var = state[norm.var].double().cpu()
     correction = torch.sqrt((columns.square() * var + norm.eps) / (columns.square() * (var + norm.eps)))
     _multiply(state[norm.weight], rows * correction)
@@ -85,9 +87,9 @@ def _put_norm(state: Mapping[str, Tensor], norm: Norm, rows: Tensor, columns: Te
 
 
 def magnitudes(layer: Layer, state: Mapping[str, Tensor]) -> tuple[Array, Array]:
-    """The largest magnitude, and the sum of squares, of what multiplies each input channel for each output channel.
+    """The largest magnitude and the sum of squares of the weights between each output channel and each input channel.
 
-    [outputs, inputs/groups], a batch norm that reads the product included; a batch norm alone is [channels, 1].
+    The shape is [outputs, inputs/groups], or [channels, 1] for a batch norm alone. A batch norm after the layer is folded in.
     """
     if layer.norm is not None:
         gain = _gain(layer.norm, state)
@@ -104,7 +106,7 @@ def magnitudes(layer: Layer, state: Mapping[str, Tensor]) -> tuple[Array, Array]
 
 
 def _outputs_first(matrix: Tensor, form: Form) -> Tensor:
-    """[outputs, inputs/groups], also of a transposed convolution."""
+    """Reorder a matrix to [outputs, inputs/groups], also for a transposed convolution."""
     if not form.is_transposed:
         return matrix
     parts = matrix.reshape(form.groups, -1, matrix.shape[1])
@@ -119,9 +121,10 @@ def _gain(norm: Norm, state: Mapping[str, Tensor]) -> Array:
 
 # limits
 def limited_modules(watch: Watch, *, has_limits: bool) -> list[Clip]:
-    """Of each module whose output is limited in every call, alike and seen by nothing else, one such limit.
+    """One clip of each module whose output goes, in every call, only to a clip with the same limit.
 
-    The channels of all other limits are pinned, of all of them if limits of single channels cannot be had.
+    The channels of all other clips are pinned to the factor 1; all clips are pinned if `has_limits` is False, because the target
+    cannot compute per-channel limits.
     """
     by_module: dict[str | None, list[Clip]] = defaultdict(list)
     for clip in watch.clips:
@@ -137,42 +140,43 @@ def limited_modules(watch: Watch, *, has_limits: bool) -> list[Clip]:
 
 
 def _is_alike(clips: Sequence[Clip]) -> bool:
-    """Whether all calls have one limit, and nothing but the limit sees the output."""
+    """Whether all calls have the same limit, and only the clip reads the output."""
     is_sole = all(clip.is_in_place or clip.uses[0] == 1 for clip in clips)
     return is_sole and len({(clip.limit, clip.axis) for clip in clips}) == 1
 
 
-def put_limits(model: nn.Module, limited: Iterable[Clip], factors: ByChannel) -> None:
-    """Give modules whose channels have factors their limits."""
+def apply_limits(model: nn.Module, limited: Iterable[Clip], factors: ByChannel) -> None:
+    """Wrap the modules whose channels have factors other than 1 in `ChannelLimits`."""
     wrapped: dict[nn.Module, nn.Module] = {}
     for clip in limited:
-        own = factors_of(clip.numbers, factors)
-        if not bool((own == 1).all()):
+        scales = factors_of(clip.numbers, factors)
+        if not bool((scales == 1).all()):
             layer = model.get_submodule(clip.module or "")
-            limit = (clip.limit * own).to(next(layer.parameters())).reshape(-1, *[1] * (-clip.axis - 1))
+            limit = (clip.limit * scales).to(next(layer.parameters())).reshape(-1, *[1] * (-clip.axis - 1))
             wrapped[layer] = ChannelLimits(layer, limit, clip.limit)
     replace_everywhere(model, wrapped)
 
 
 # biases
 def find_offsets(layers: Sequence[Layer], channels: Channels) -> dict[int, float]:
-    """What each channel can give away, by the number that stands for it: nothing where other functions than ReLU, pools and moves lie between.
+    """The offset that each channel can move from its bias to the layers that read it, by the root of its channel number.
 
-    Nor where a channel is pinned, made by several rows, or read by what cannot make up for a constant.
+    A channel has none if another function than ReLU, a pool or a move lies between, if it is pinned, if several rows produce it,
+    or if a layer that reads it cannot absorb a constant.
     """
     shared = _shared_state(layers)
-    barred = set(map(channels.find, channels.with_origin)) | {PINNED}
-    heights: dict[int, float] = {}
-    makers: Counter[int] = Counter()
+    excluded = set(map(channels.find, channels.with_origin)) | {PINNED}
+    offsets: dict[int, float] = {}
+    producers: Counter[int] = Counter()
     for layer in layers:
         roots, least = channels.roots(layer.rows).tolist(), layer.least_output(_DEVIATIONS)
         if least is not None:
-            makers.update(roots)
-        if least is not None and _can_give(layer, shared):
-            heights |= dict(zip(roots, least.tolist(), strict=True))
-        if not _can_take(layer, shared):
-            barred |= set(channels.roots(layer.columns).tolist())
-    return {r: height for r, height in heights.items() if r not in barred and makers[r] == 1 and height > 0}
+            producers.update(roots)
+        if least is not None and _can_release(layer, shared):
+            offsets |= dict(zip(roots, least.tolist(), strict=True))
+        if not _can_absorb(layer, shared):
+            excluded |= set(channels.roots(layer.columns).tolist())
+    return {r: offset for r, offset in offsets.items() if r not in excluded and producers[r] == 1 and offset > 0}
 
 
 def _shared_state(layers: Iterable[Layer]) -> set[str]:
@@ -182,17 +186,18 @@ def _shared_state(layers: Iterable[Layer]) -> set[str]:
     return {name for counts in (biases, readers) for name, count in counts.items() if count > 1}
 
 
-def _can_give(layer: Layer, shared: set[str]) -> bool:
+def _can_release(layer: Layer, shared: set[str]) -> bool:
+    """Whether an offset can be subtracted from the bias of a layer."""
     if layer.norm is not None:
         return layer.norm.bias is not None
     return len(layer.biases) == 1 and not layer.biases & shared
 
 
-def _can_take(layer: Layer, shared: set[str]) -> bool:
-    """Whether a layer can make up for a constant that its input lacks, at every place of its output."""
+def _can_absorb(layer: Layer, shared: set[str]) -> bool:
+    """Whether a layer can add what an offset subtracted from its input takes from its output, equally at every position."""
     if layer.norm is not None:
         return True
-    if layer.is_padded or layer.form.is_transposed:  # less than the whole weight is applied at the borders
+    if layer.is_padded or layer.form.is_transposed:  # at the borders only a part of the weight is applied
         return False
     if layer.reader is not None:
         return layer.reader is not layer and layer.reader.name not in shared
@@ -200,31 +205,31 @@ def _can_take(layer: Layer, shared: set[str]) -> bool:
 
 
 def absorb(model: nn.Module, layers: Iterable[Layer], offsets: ByChannel) -> None:
-    """Move what channels give away into the layers that read them; before any factors are put into the weights."""
+    """Move the offsets of channels into the layers that read them; call it before `apply_factors`."""
     state = state_of(model)
     with torch.no_grad():
         for layer in layers:
-            given, taken = (
+            released, absorbed = (
                 torch.tensor([offsets.get(int(n), 0.0) for n in numbers], dtype=torch.double)
                 for numbers in (layer.rows, layer.columns)
             )
-            if bool(taken.any()):
-                _take(layer, state, taken)
-            own = {layer.norm.bias} if layer.norm is not None else layer.biases
-            if bool(given.any()) and layer.reader is None:
-                for name in own - {None}:
-                    _add(state[str(name)], -given)
+            if bool(absorbed.any()):
+                _absorb_offset(layer, state, absorbed)
+            biases = {layer.norm.bias} if layer.norm is not None else layer.biases
+            if bool(released.any()) and layer.reader is None:
+                for name in biases - {None}:
+                    _add(state[str(name)], -released)
 
 
-def _take(layer: Layer, state: Mapping[str, Tensor], taken: Tensor) -> None:
+def _absorb_offset(layer: Layer, state: Mapping[str, Tensor], offset: Tensor) -> None:
     if layer.norm is not None:
-        _add(state[layer.norm.mean], -taken)
+        _add(state[layer.norm.mean], -offset)
         return
     assert layer.weight is not None
     weight = state[layer.weight].double().cpu()
     sums = weight.reshape(*weight.shape[:2], -1).sum(2)
     groups = layer.form.groups
-    repeated = taken.reshape(groups, -1).repeat_interleave(len(sums) // groups, 0)
+    repeated = offset.reshape(groups, -1).repeat_interleave(len(sums) // groups, 0)
     shift = (sums * repeated).sum(1)
     if layer.reader is not None and layer.reader.norm is not None:
         _add(state[layer.reader.norm.mean], -shift)

@@ -47,7 +47,7 @@ from linger.tuning.remedy import Change, OutputError, checked_data, error_db, re
 _WIDE = Widths(WIDE_BITS, WIDE_BITS, WIDE_BITS)
 
 
-class WideModel:
+class _WideModel:
     """A copy of a quantized model with 16 bits everywhere, which is nearly float, and single tensors of it as narrow as they are.
 
     So the noise of one tensor is measured alone: what its width costs at the output while nothing else costs much. The
@@ -366,7 +366,7 @@ def _found(
         flow = watch_flow(model, batches[0])
         originals = Originals(model, reference)
         units = units_of(model, flow)
-        wide = WideModel(model, batches, originals, units)
+        wide = _WideModel(model, batches, originals, units)
     harmless = harmless_noise(goal, noise)
     ranking = rank(units, lambda narrow: wide.error_with(narrow, error), harmless, rules.widen)
     changed = BitModel(model, units, flow, wide.reach, originals)

@@ -193,7 +193,7 @@ def _last_anchors(names: Iterable[str], anchors: Mapping[str, str]) -> dict[str,
     return found
 
 
-class NameMatcher:
+class _NameMatcher:
     """Finds the tensors of a file by the names in dumps: first exactly, then more and more loosely."""
 
     def __init__(self, facts: Mapping[str, TensorFact]) -> None:
@@ -439,7 +439,7 @@ def compare_with_dumps(
 class _DumpComparison:
     def __init__(self, runner: FileRunner, dumps: Dumps, tolerance: float) -> None:
         self._runner, self._dumps, self._tolerance = runner, dumps, tolerance
-        self._matcher = NameMatcher(runner.facts)
+        self._matcher = _NameMatcher(runner.facts)
         self._rows: dict[str, TensorDifference] = {}
         self._runs = 0
         self.problems = list(dumps.problems)

@@ -176,7 +176,7 @@ class TensorDifference:
 
 
 @dataclass(frozen=True)
-class _FirstDivergence:
+class FirstDivergence:
     """The first tensor in the order of execution that differs, and where it does."""
 
     row: TensorDifference
@@ -237,9 +237,9 @@ class FileComparison(Shown):
         return f"{self.a} against {self.b}: {self.summary()}"
 
     @property
-    def first(self) -> _FirstDivergence | None:
+    def first(self) -> FirstDivergence | None:
         """The first divergence in the order of execution."""
-        return next((_FirstDivergence(row) for row in self.rows if not row.ok), None)
+        return next((FirstDivergence(row) for row in self.rows if not row.ok), None)
 
     @property
     def ok(self) -> bool:

@@ -84,7 +84,7 @@ Scale = Annotated[float, As(_scale, "a positive number")]
 
 
 @dataclass(frozen=True)
-class RawLayout:
+class _RawLayout:
     """How a tensor is stored in a file of raw bytes.
 
     Attributes:
@@ -212,7 +212,7 @@ class ManifestEntry:
 
     name: str
     files: tuple[Annotated[str, As(_inside)], ...]
-    layout: RawLayout | None = None
+    layout: _RawLayout | None = None
     shape: Shape = None
     scale: Scale | None = None
     batch: Whole = 0

@@ -45,7 +45,7 @@ _C_TYPES = {
 
 
 @dataclass(frozen=True)
-class Vector:
+class _Vector:
     """One tensor of one batch, with its node, scale and width."""
 
     name: str
@@ -90,7 +90,7 @@ class Vector:
 
 def write_vector_files(
     folder: Path,
-    batches: Iterable[Sequence[Vector]],
+    batches: Iterable[Sequence[_Vector]],
     *,
     formats: Sequence[str],
     header_limit: int | None,
@@ -106,7 +106,7 @@ def write_vector_files(
         about: Returns further entries of the manifest; called when all batches are written.
     """
     entries: list[dict[str, Any]] = []
-    header = CHeader(header_limit or 0)
+    header = _CHeader(header_limit or 0)
     count = 0
     for count, vectors in enumerate(batches, start=1):  # noqa: B007 - the count is wanted
         _write_batch(folder, vectors, formats)
@@ -120,7 +120,7 @@ def write_vector_files(
     (folder / "README.txt").write_text(page, encoding="utf-8")
 
 
-def _write_batch(folder: Path, vectors: Sequence[Vector], formats: Sequence[str]) -> None:
+def _write_batch(folder: Path, vectors: Sequence[_Vector], formats: Sequence[str]) -> None:
     for form in formats:
         if form == "npz":
             write_npz(folder / _place(vectors[0], form), ((v.name, v.array) for v in vectors))
@@ -130,7 +130,7 @@ def _write_batch(folder: Path, vectors: Sequence[Vector], formats: Sequence[str]
             (folder / _place(vector, form)).write_bytes(vector.raw if form == "bin" else vector.text)
 
 
-def _place(vector: Vector, form: str) -> str:
+def _place(vector: _Vector, form: str) -> str:
     batch = f"batch_{vector.batch:03d}"
     return {
         "bin": f"bin/{batch}/{vector.stem}.bin",
@@ -148,7 +148,7 @@ def is_vector_folder(folder: Path) -> bool:
     return isinstance(content, dict) and content.get("format") == MANIFEST_FORMAT
 
 
-def _entry(vector: Vector, formats: Sequence[str]) -> dict[str, Any]:
+def _entry(vector: _Vector, formats: Sequence[str]) -> dict[str, Any]:
     return {
         "name": vector.name,
         "node": vector.node,
@@ -166,7 +166,7 @@ def _entry(vector: Vector, formats: Sequence[str]) -> dict[str, Any]:
     }
 
 
-class CHeader:
+class _CHeader:
     """Arrays of at most `limit` numbers as C; larger ones are named in a comment."""
 
     def __init__(self, limit: int) -> None:
@@ -175,7 +175,7 @@ class CHeader:
         self._lines = ["/* Test vectors of linger: see README.txt. */", "#ifndef LINGER_VECTORS_H"]
         self._lines += ["#define LINGER_VECTORS_H", "", "#include <stdint.h>", ""]
 
-    def add(self, vectors: Iterable[Vector]) -> None:
+    def add(self, vectors: Iterable[_Vector]) -> None:
         """Write more arrays."""
         for vector in vectors:
             kind = _C_TYPES.get(str(vector.array.dtype))
@@ -193,7 +193,7 @@ class CHeader:
         """The whole header."""
         return "\n".join([*self._lines, "#endif", ""])
 
-    def _name(self, vector: Vector) -> str:
+    def _name(self, vector: _Vector) -> str:
         plain = re.sub(r"[^0-9A-Za-z]+", "_", vector.name).strip("_")
         name = f"b{vector.batch}_{vector.order:03d}_{plain}"[:_LONGEST_C_NAME]
         while name in self._taken:
@@ -373,7 +373,7 @@ class _Run:
         self.left_out: dict[str, None] = {}
         self.tensors = 0
 
-    def vectors(self, batch: int, feed: Feed) -> list[Vector]:
+    def vectors(self, batch: int, feed: Feed) -> list[_Vector]:
         """The tensors of a batch, in the order of execution."""
         computed = {**feed, **self._compute(feed)}
         found = []
@@ -382,7 +382,7 @@ class _Run:
             if kind is not None:
                 array = np.asarray(computed[fact.name])
                 found.append(
-                    Vector(fact.name, fact.node, fact.op_type, kind, fact.order, batch, fact.scale, fact.bits, array)
+                    _Vector(fact.name, fact.node, fact.op_type, kind, fact.order, batch, fact.scale, fact.bits, array)
                 )
             elif fact.name in computed and fact.name not in self._constants:
                 self.left_out[fact.name] = None

@@ -463,7 +463,7 @@ def _is_alike(want: Array, have: Array) -> bool:
     return want.shape == have.shape and (is_text or want.dtype == have.dtype)
 
 
-class Explainer(Protocol):
+class _Explainer(Protocol):
     """Finds the origin of differences, as the module `linger.verification.proof.causes` does."""
 
     def added_flips(
@@ -483,7 +483,7 @@ def verify_file(
     seeds: Sequence[int] = (),
     kept_bytes: int = KEPT_BYTES,
     witnesses: Sequence[Witness] = (),
-    explainer: Explainer,
+    explainer: _Explainer,
 ) -> Verification:
     """Run the file on each recording's inputs and compare every integer with equality.
 
