@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -179,6 +180,17 @@ def test_the_pages_for_users_import_public_places_only():
     found = re.findall(r"^(?:from|import) (linger[\w.]*)", text, re.MULTILINE)
     assert len(found) > 20
     assert set(found) <= IMPORTED_BY_USERS
+
+
+def test_a_name_that_was_asked_for_can_be_replaced_for_a_while(monkeypatch):
+    original = linger.Session
+    with monkeypatch.context() as patch:
+        patch.setattr(linger, "Session", None)
+        assert linger.Session is None
+    assert linger.Session is original
+    with mock.patch("linger.Session") as other:
+        assert linger.Session is other
+    assert linger.Session is original
 
 
 def test_imports_are_left_out_of_later_searches_for_garbage():

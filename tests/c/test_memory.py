@@ -1,4 +1,4 @@
-"""What a program in C needs: numbers worked out by hand, refusals, JSON, and a image whose names can be read."""
+"""What a program in C needs: numbers worked out by hand, refusals, JSON, and an image whose names can be read."""
 
 import json
 from dataclasses import replace

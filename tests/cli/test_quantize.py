@@ -110,7 +110,7 @@ WRONG = {
     "target": ((*DATA, "--target", "mars"), "mars"),
     "budget": ((*DATA, "--budget", "soon"), "budget='soon' is no budget"),
     "scale": ((*DATA, "--scale", "loud"), "--scale loud: no such range"),
-    "size": ((*DATA, "--size", "1x2x3"), "--size 1x2x3: a image has a height and a width"),
+    "size": ((*DATA, "--size", "1x2x3"), "--size 1x2x3: an image has a height and a width"),
     "shape": ((*DATA, "--shape", "tall"), "--shape tall: expected sizes above 0"),
     "mean": ((*DATA, "--mean", "grey"), "--mean grey: expected one number"),
     "size-of-arrays": (

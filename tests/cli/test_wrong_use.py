@@ -132,7 +132,7 @@ WRONG = {
     "sizes that do not fit": ("run m.onnx --shape 1x4", "--shape does not fit the file"),
     "no such machine": ("c m.onnx out --target cortex-m5", "Did you mean 'cortex-m55'?"),
     "batches and no proof": ("c m.onnx out --batches 2", "--batches belongs to --prove"),
-    "a image of no kind": ("memory m.onnx --plot p.gif", "p.gif"),
+    "an image of no kind": ("memory m.onnx --plot p.gif", "p.gif"),
     "one file for two": ("memory m.onnx --out p.svg --plot p.svg", "Give each a file of its own"),
     "no such schema": ("schema verfy", "is 'verify' meant?"),
     "a port beyond all": ("view m.onnx --port 70000", "invalid value for '--port'"),

@@ -262,7 +262,7 @@ def test_pictures_turned_between_products(batch, draw):
     expected = np.einsum("nchw,wx,hy->ncyx", *(a.astype(np.int64) for a in (x, w, v))).astype(np.int32)
 
     def body(k, x, w, v):
-        return k.store(k.turn(k.matmul(k.turn(k.matmul(x, w)), v)), 32)
+        return k.store(k.swap_height_width(k.matmul(k.swap_height_width(k.matmul(x, w)), v)), 32)
 
     assert_kernels_give(body, [x, w, v], expected)
 

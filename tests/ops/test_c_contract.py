@@ -24,7 +24,7 @@ REFUSED: dict[str, str] = {}
 """Samples that have no C, whether their constants are known or not, and why."""
 
 REFUSED_OPEN = {
-    f"iqAdaptiveAvgPool: {sample.name}": "a table of 32 numbers is read at"
+    f"iqAdaptiveAvgPool: {sample.name}": "a table of 32 numbers is read at indices"
     for sample in find_op("iqAdaptiveAvgPool").samples
 }
 """Samples that have C only where their constants are known: the areas of windows come from matrices."""

@@ -1,4 +1,4 @@
-"""A comparison on a terminal and as a image."""
+"""A comparison on a terminal and as an image."""
 
 import re
 

@@ -28,7 +28,7 @@ def summary(tmp_path):
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [(0, "0 bytes"), (1, "1 byte"), (1000, "1.0 kB"), (2_871_952, "2.9 MB"), (3e9, "3.0 GB"), (5e15, "5.0 PB"), (None, "unknown size")],
+    [(0, "0 bytes"), (1, "1 byte"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_999, "1.0 MB"), (2_871_952, "2.9 MB"), (3e9, "3.0 GB"), (5e15, "5000.0 TB"), (None, "unknown size")],
 )  # fmt: skip
 def test_sizes_can_be_read(count, expected):
     assert format_bytes(count) == expected

@@ -67,7 +67,7 @@ def multiplied(x: Array, w: Array, b: Array | None) -> Array:
 
 
 def convolved_signal(x: Array, w: Array, b: Array | None, geometry: dict[str, Any]) -> Array:
-    """Convolution over one axis: that of a image of one row."""
+    """Convolution over one axis: that of an image of one row."""
     left, right = geometry["pads"]
     flat = geometry | {
         "pads": (0, left, 0, right), "strides": (1, *geometry["strides"]), "dilations": (1, *geometry["dilations"])

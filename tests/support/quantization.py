@@ -15,7 +15,7 @@ from linger.quantization.core.calibration_parts import Parts, _PartialLayer, _Pa
 from linger.quantization.core.distributed import exchange, fsdp, group
 from linger.quantization.core.distributed.group import Group, GroupError, agree
 from linger.quantization.core.methods import Choice, calibration_methods
-from linger.quantization.core.observation import Counter, Histogram, histograms_of, is_calibrating
+from linger.quantization.core.observation import Calibration, Counter, Histogram, histograms_of, is_calibrating
 from linger.quantization.core.qtensor import to_carrier, unwrap
 from linger.quantization.core.quantized import (
     PARTS,
@@ -74,6 +74,7 @@ __all__ = [
     "QUANTIZATION",
     "SETTERS",
     "SWITCHES",
+    "Calibration",
     "Choice",
     "ConvBN",
     "Counter",

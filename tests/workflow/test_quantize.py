@@ -341,7 +341,7 @@ def test_a_program_in_c_that_differs_is_in_the_verdict_of_the_report(made, tmp_p
 
 
 class Pixels(nn.Module):
-    """A image for a image: no scores."""
+    """An image for an image: no scores."""
 
     def __init__(self):
         super().__init__()

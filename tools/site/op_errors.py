@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far an op's integers are from the float function that it stands for, in steps of its output, and a image of that."""
+"""How far an op's integers are from the float function that it stands for, in steps of its output, and an image of that."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def compare(
         typer.Option("--allow-unknown", help="List dumps that mean no tensor of the file instead of refusing them."),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw a image: a .png or .svg file with the differences along the graph.")
+        Path | None, typer.Option(help="Draw an image: a .png or .svg file with the differences along the graph.")
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Show everything, not only the first tensors that differ.")

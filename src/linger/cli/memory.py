@@ -62,7 +62,7 @@ def memory(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw a image: a .png or .svg file with the arena of the program in C over time; with --target, or "
+            help="Draw an image: a .png or .svg file with the arena of the program in C over time; with --target, or "
             "where there is no such program, with the tensors alive over the layers."
         ),
     ] = None,
@@ -91,7 +91,7 @@ def memory(
         files[plot] = report.image(plot.suffix[1:])
     write_together(files)
     if out is None:
-        say_json(report.to_json()) if form == "json" else _print(console(), report)
+        _say(report, form)
     if not report.use.ok:
         raise typer.Exit(1)
 
@@ -104,6 +104,13 @@ def _as_c(model: Path) -> tuple[ArenaUse | None, str | None]:
         return c_memory(model), None
     except LingerError as error:
         return None, printable(f"There is no program in C: {error}")
+
+
+def _say(report: _Report, form: _Form) -> None:
+    if form == "json":
+        say_json(report.to_json())
+    else:
+        _print(console(), report)
 
 
 def _text(report: _Report, form: _Form) -> bytes:

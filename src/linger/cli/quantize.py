@@ -214,7 +214,7 @@ def _images(
 ) -> ImageOptions:
     refuse_if(scale not in options.SCALES, f"--scale {scale}: no such range. Use {_SCALES}.")
     sizes = options.read_sizes(size, "--size") if size else ()
-    refuse_if(len(sizes) > 2, f"--size {size}: a image has a height and a width, as in 224 or 224x320.")
+    refuse_if(len(sizes) > 2, f"--size {size}: an image has a height and a width, as in 224 or 224x320.")
     if shape and not size:
         sizes = options.read_sizes(shape, "--shape")[-2:]
         is_grey = is_grey or options.read_sizes(shape, "--shape")[-3:-2] == (1,)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,15 +123,12 @@ def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> No
 
     if as_json:
         facts = "ok summary levels batches integers differing output_differences float_error missing sizes"
-        lists: dict[str, Iterable[Any]] = {
-            "tensors": result.rows,
-            "outputs": result.outputs,
-            "witnesses": result.witnesses,
-        }
         content = {
             **picked(result, facts, "impossible_sizes flips"),
             "narrow": [row.name for row in result.narrow],
-            **{name: list(map(methodcaller("as_dict"), rows)) for name, rows in lists.items()},
+            "tensors": _dicts(result.rows),
+            "outputs": _dicts(result.outputs),
+            "witnesses": _dicts(result.witnesses),
             "not_asked": result.not_asked,
         }
         say_result("verify", content)
@@ -142,3 +138,7 @@ def _show(result: Verification, title: str, *, every: bool, as_json: bool) -> No
         console().print(to_rich(title if result.ok else "", COLUMNS, rows))
     elif result.ok:
         say(title)
+
+
+def _dicts(rows: Iterable[Any]) -> list[dict[str, Any]]:
+    return [row.as_dict() for row in rows]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ class _UnknownSettingError(UsageError, AttributeError):
     """There is no setting of this name; also what Python expects where an attribute is missing."""
 
 
-class QuantConfigs:
+class _QuantConfigs:
     """The settings of linger 3.x under their names, to read and to write.
 
     `linger.QUANT_CONFIGS.quant_info.weight_bits = 4` holds for the models that this thread or task constrains and initializes
@@ -101,8 +100,8 @@ class _ConfigSection:
         return f"{self._name}({', '.join(f'{key}={getattr(self, key)!r}' for key in dir(self))})"
 
 
-QUANT_CONFIGS = QuantConfigs()
-"""The settings of linger 3.x, see `QuantConfigs`."""
+QUANT_CONFIGS = _QuantConfigs()
+"""The settings of linger 3.x, see `_QuantConfigs`."""
 
 
 def _known(name: str, known: Iterable[str], where: str) -> None:
@@ -213,7 +212,7 @@ def constrain(
     )
     inside = parts_of_pairs(model)
     for path, layer in model.named_modules():
-        is_left = layer in inside or counts_as(layer, excluded) or any(map(partial(_is_inside, path), without))
+        is_left = layer in inside or counts_as(layer, excluded) or any(_is_inside(path, top) for top in without)
         is_said = LIMITS.of(layer) is not None or limits_of(layer).is_any
         wanted = None if is_left or is_said else _wanted(config, path, layer)
         if wanted is not None:

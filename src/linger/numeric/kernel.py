@@ -22,7 +22,7 @@ T = TypeVar("T")
 Ints = tuple[int, ...]
 
 
-class Steps(TypedDict):
+class ConvGeometry(TypedDict):
     """The geometry of a convolution: strides, padding, dilations and groups."""
 
     strides: Ints
@@ -31,7 +31,7 @@ class Steps(TypedDict):
     group: int
 
 
-class TransposedSteps(Steps):
+class ConvTransposeGeometry(ConvGeometry):
     """The geometry of a transposed convolution."""
 
     output_padding: Ints
@@ -154,14 +154,14 @@ class Kernel(Protocol[T]):
     def matmul(self, x: T, y: T) -> T:
         """x·y of integer tensors over the last two axes, leading axes broadcast."""
 
-    def conv1d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> T:
+    def conv1d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]) -> T:
         """Convolution of integer tensors over one axis; pads are (left, right)."""
 
-    def conv2d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> T:
+    def conv2d(self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]) -> T:
         """Convolution of integer tensors; pads are (top, left, bottom, right)."""
 
     def conv_transpose2d(
-        self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
+        self, x: T, w: T, b: T | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvTransposeGeometry]
     ) -> T:
         """Transposed convolution of integer tensors, w of shape [in, out/group, kh, kw]."""
 
@@ -188,7 +188,7 @@ class Kernel(Protocol[T]):
     def shuffle(self, x: T, groups: int) -> T:
         """Channel shuffle: interleaves the channels (axis 1) of all groups; the type stays."""
 
-    def turn(self, x: T) -> T:
+    def swap_height_width(self, x: T) -> T:
         """Wide whole numbers [batch, channels, height, width] with height and width transposed."""
 
     def per_channel(self, w: T, x: T) -> T:
@@ -394,15 +394,15 @@ class Sample:
 
     @staticmethod
     def product(
-        name: str, inputs: tuple[Any, ...], *, shift: int = 7, bits: tuple[int, int, int] = (8, 8, 8), **steps: Any
+        name: str, inputs: tuple[Any, ...], *, shift: int = 7, bits: tuple[int, int, int] = (8, 8, 8), **geometry: Any
     ) -> Sample:
         """A sample for a product whose sum is shifted right by `shift`; `bits` are the widths of data, weights and output."""
         widths = dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True))
         scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 1024.0 * 2.0**-shift}
-        return Sample(name, inputs, {**widths, **scales, **steps})
+        return Sample(name, inputs, {**widths, **scales, **geometry})
 
     @staticmethod
-    def convolution(name: str, x: Draw, w: Draw, b: Draw | None, **steps: Any) -> Sample:
+    def convolution(name: str, x: Draw, w: Draw, b: Draw | None, **geometry: Any) -> Sample:
         """Of a convolution over as many axes as its kernel has, by default at stride 1 and without padding."""
         kernel = w.shape[2:]
         ones, zeros = (1,) * len(kernel), (0,) * 2 * len(kernel)
@@ -413,7 +413,7 @@ class Sample:
             "pads": zeros,
             "strides": ones,
         }
-        return Sample.product(name, (x, w, b), **(defaults | steps))
+        return Sample.product(name, (x, w, b), **(defaults | geometry))
 
     @staticmethod
     def norm(

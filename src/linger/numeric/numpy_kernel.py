@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from linger.numeric.fixed import ceil_pads, storage_bits
-from linger.numeric.kernel import Ints, Steps, TransposedSteps, step_by_step
+from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry, Ints, step_by_step
 
 Array = NDArray[Any]
 
@@ -95,17 +95,21 @@ class NumpyKernel:
         product: Array = np.matmul(x.astype(np.float64), y.astype(np.float64))
         return product
 
-    def conv1d(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Array:
+    def conv1d(
+        self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
+    ) -> Array:
         # a signal is an image of one row
-        left, right = steps["pads"]
-        strides, dilations = ((1, *steps[name]) for name in ("strides", "dilations"))
-        row = Steps(strides=strides, pads=(0, left, 0, right), dilations=dilations, group=steps["group"])
+        left, right = geometry["pads"]
+        strides, dilations = ((1, *geometry[name]) for name in ("strides", "dilations"))
+        row = ConvGeometry(strides=strides, pads=(0, left, 0, right), dilations=dilations, group=geometry["group"])
         return self.conv2d(x[:, :, None], w[:, :, None], b, x_bits=x_bits, w_bits=w_bits, **row)[:, :, 0]
 
-    def conv2d(self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Array:
-        group = steps["group"]
-        padded = _pad(x, steps["pads"]).astype(np.float64)
-        windows = _windows(padded, w.shape[2:], steps["strides"], steps["dilations"])
+    def conv2d(
+        self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
+    ) -> Array:
+        group = geometry["group"]
+        padded = _pad(x, geometry["pads"]).astype(np.float64)
+        windows = _windows(padded, w.shape[2:], geometry["strides"], geometry["dilations"])
         batch, _, height, width = windows.shape[:4]
         inside, outside = w.shape[1], w.shape[0] // group
         parts = []
@@ -118,10 +122,22 @@ class NumpyKernel:
         return result if b is None else result + b.reshape(1, -1, 1, 1)
 
     def conv_transpose2d(
-        self, x: Array, w: Array, b: Array | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        **geometry: Unpack[ConvTransposeGeometry],
     ) -> Array:
-        strides, pads, dilations, group = steps["strides"], steps["pads"], steps["dilations"], steps["group"]
-        output_padding = steps["output_padding"]
+        strides, pads, dilations, group = (
+            geometry["strides"],
+            geometry["pads"],
+            geometry["dilations"],
+            geometry["group"],
+        )
+        output_padding = geometry["output_padding"]
         batch, _, height, width = x.shape
         inside, outside = w.shape[0] // group, w.shape[1]
         spread = [
@@ -177,7 +193,7 @@ class NumpyKernel:
     def shuffle(self, x: Array, groups: int) -> Array:
         return x[:, np.arange(x.shape[1]).reshape(groups, -1).T.reshape(-1)]
 
-    def turn(self, x: Array) -> Array:
+    def swap_height_width(self, x: Array) -> Array:
         return x.transpose(0, 1, 3, 2)
 
     def per_channel(self, w: Array, x: Array) -> Array:

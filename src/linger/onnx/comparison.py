@@ -63,7 +63,8 @@ class OutputComparison:
         """The row as text."""
         shapes = ", ".join("×".join(map(str, shape)) or "scalar" for shape in self.shapes)
         tolerance = f"{self.atol:.2g} + {self.rtol:.2g}·|torch|" if self.rtol else f"{self.atol:.2g}"
-        verdict = f"{'ok' if self.is_within else 'FAILS'}{': ' * bool(self.note)}{self.note}"
+        verdict = "ok" if self.is_within else "FAILS"
+        verdict = f"{verdict}: {self.note}" if self.note else verdict
         return (self.name, self.dtype, shapes, f"{self.max_abs:.2g}", f"{self.max_rel:.2g}", tolerance, verdict)
 
 
@@ -262,8 +263,9 @@ def _terms(node: ir.Node, model: ir.Model) -> int:
 
 def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape if all of it is known."""
-    is_known = value is not None and value.shape is not None and value.shape.is_static()
-    return value.shape.numpy() if is_known else None  # type: ignore[union-attr]  # both are there
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return value.shape.numpy()
 
 
 def _product_terms(node: ir.Node, weight: tuple[int, ...] | None) -> int:

@@ -33,7 +33,7 @@ def iq_adaptive_avgpool(
 
 def _windows(k: Kernel[T], x: T, rows: T, columns: T) -> T:
     """The sum over each window."""
-    return k.turn(k.matmul(k.turn(k.matmul(x, columns)), rows))
+    return k.swap_height_width(k.matmul(k.swap_height_width(k.matmul(x, columns)), rows))
 
 
 def _sample(name: str, x: Draw, windows: tuple[int, int], *, shift: int = 0) -> Sample:

@@ -24,7 +24,7 @@ def iq_interpolate(
 ) -> T:
     """O = sat(⌊(rowsᵀ·x·columns)·scale_o/(2^28·scale_x) + ½⌋), the products exact; linger writes scale_o = scale_x."""
     # the constant stands on the right: runtimes do not broadcast a left matrix over an empty batch
-    total = k.turn(k.matmul(k.turn(k.matmul(x, columns)), rows))
+    total = k.swap_height_width(k.matmul(k.swap_height_width(k.matmul(x, columns)), rows))
     source = k.mul(k.scalar(_ONE), k.scalar(scale_x))
     return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits)
 
@@ -51,10 +51,10 @@ def from_interpolate(
     if antialias:
         return Refusal("antialias=True has no integer form; leave it out")
     old = tuple(int(n) for n in x.shape[2:])
-    found = curves.output_sizes(old, size, scale_factor)
-    if found is None or min(*old, *found[0]) < 1:
+    sizes = curves.output_sizes(old, size, scale_factor)
+    if sizes is None or min(*old, *sizes[0]) < 1:
         return Refusal("torch takes either a size or a factor, and images that are not empty")
-    new, factors = found
+    new, factors = sizes
     if recompute_scale_factor:
         factors = (None, None)
     rows, columns = (

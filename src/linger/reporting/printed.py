@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import onnx
 from rich.console import Console
-from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -25,6 +24,9 @@ from linger.reporting.plots import draw_differences
 if TYPE_CHECKING:
     from linger.verification.devices.comparison_result import FileComparison, TensorDifference
 
+_UNITS = ("kB", "MB", "GB", "TB")
+_STEP = 1000
+
 _LONGEST = 100_000
 """Longer lines are cut: rich needs a second for every few million letters."""
 
@@ -35,7 +37,14 @@ def format_bytes(count: int | None) -> str:
     >>> format_bytes(1), format_bytes(999), format_bytes(43210), format_bytes(None)
     ('1 byte', '999 bytes', '43.2 kB', 'unknown size')
     """
-    return "unknown size" if count is None else decimal(count)
+    if count is None:
+        return "unknown size"
+    if count < _STEP:
+        return "1 byte" if count == 1 else f"{count} bytes"
+    size, unit = count / _STEP, 0
+    while round(size, 1) >= _STEP and unit < len(_UNITS) - 1:
+        size, unit = size / _STEP, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}"
 
 
 def model_tree(summary: ModelSummary) -> Tree:

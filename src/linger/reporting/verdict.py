@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -209,7 +208,7 @@ def _about(figure: Quality) -> str:
 
 def _cautions(run: Run) -> Iterator[tuple[str, str]]:
     """What makes the figures doubtful, as the headline says it, and what to do about it."""
-    yield from zip(run.cautions, repeat(_TYPICAL))
+    yield from ((text, _TYPICAL) for text in run.cautions)
     fewest = min((figure.samples for figure in run.quality if figure.samples is not None), default=FEW_SAMPLES)
     if fewest < FEW_SAMPLES:
         yield f"judged by {_counted(fewest, 'sample')} only", _MORE
@@ -218,7 +217,9 @@ def _cautions(run: Run) -> Iterator[tuple[str, str]]:
         yield "judged by data that tuning has seen", _UNSEEN
     elif data - set(UNSEEN):
         yield "judged by data that calibration may have seen", _HELD_OUT
-    yield from islice(zip(_gaps(run), repeat(_VARIED)), 1)
+    gap = next(_gaps(run), None)
+    if gap is not None:
+        yield gap, _VARIED
 
 
 def _gaps(run: Run) -> Iterator[str]:

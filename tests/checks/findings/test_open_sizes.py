@@ -1,4 +1,4 @@
-"""A file that leaves a image's size open, and a node that is right at one size only."""
+"""A file that leaves an image's size open, and a node that is right at one size only."""
 
 import onnx
 import pytest

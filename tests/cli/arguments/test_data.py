@@ -404,7 +404,7 @@ def test_a_callable_gives_data(tmp_path, name, pieces, are_rows):
         (lambda p: f"{p}/data_file.py:needs", "it needs arguments (n)"),
         (lambda p: p / "data_file.py", "this is no file of arrays"),
         (lambda p: p / "empty", "the folder is empty"),
-        (lambda p: p / "other", "none of its 1 files is a image or a sound"),
+        (lambda p: p / "other", "none of its 1 files is an image or a sound"),
         (lambda p: p / "both", "it holds 1 images and 1 sounds"),
         (lambda p: p / "sizes", "the images have 2 sizes (6x4, 8x8). Say which one the model takes, for example --size 224"),
         (lambda p: p / "text.npz", "not a readable .npz"),

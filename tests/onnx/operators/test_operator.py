@@ -507,6 +507,19 @@ class TestAttaching:
         assert inner == domains
         assert ("custom" in model.graph.opset_imports) == ("custom" in domains)
 
+    def test_the_bare_form_keeps_the_imports_of_the_model(self):
+        header = '<domain: "custom", opset_import: ["": 13, "inner": 1]>'
+        with (
+            linger.onnx.operator(
+                "aten::asinh", to="custom::twice", body=header + self.TWICE.replace("custom.", "inner.")
+            ),
+            linger.onnx.operator("aten::add.Tensor", to="inner::sum", attributes={}, body=self.SUM),
+        ):
+            model = ir.from_onnx_text(self.MODEL.replace('"other": 1', '"other": 1, "inner": 1'))
+            attach_bodies(model, form="bare")
+        assert not model.functions
+        assert dict(model.graph.opset_imports) == {"": 13, "custom": 1, "other": 1, "inner": 1}
+
     def test_model_without_declared_nodes_stays_as_it_is(self):
         model = ir.from_onnx_text(self.MODEL)
         content = ir.to_proto(model).SerializeToString()

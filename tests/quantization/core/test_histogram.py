@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.quantization import Counter, Histogram, histograms_of
+from tests.support.quantization import Calibration, Counter, Histogram, histograms_of
 
 floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
@@ -84,3 +84,17 @@ def test_memory_does_not_grow():
         counter.add(torch.randn(1000, generator=torch.Generator().manual_seed(seed)) * 10.0**seed)
     assert counter.counts.numel() == 3 * 8192
     assert histograms_of([counter, Counter()])[0].count == 5000
+
+
+def test_a_block_makes_one_counter_per_range(monkeypatch):
+    made = []
+    monkeypatch.setattr("linger.quantization.core.observation.Counter", lambda: made.append(Counter()) or made[-1])
+    block, ranges = Calibration(), [object(), object()]
+    for _ in range(3):
+        block.count(ranges[0], torch.ones(4))
+        block.count(ranges[1], torch.ones(2), is_whole=True)  # weights are counted once
+    assert [(each, int(counter.counts[0].sum())) for each, counter in block.counted] == [
+        (ranges[0], 12),
+        (ranges[1], 2),
+    ]
+    assert len(made) == 2

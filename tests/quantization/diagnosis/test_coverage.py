@@ -43,6 +43,12 @@ def test_summary_counts_and_names():
     ]
 
 
+def test_a_row_shows_all_that_it_holds():
+    row = coverage(quantize(Wired(mixed), image())).table()[0]
+    assert str(row) == repr(row)
+    assert repr(row).startswith("CoverageRow(where='conv', op='Quant', runs_as='integer'")
+
+
 def test_multiplications_are_counted():
     (conv,) = [op for op in coverage(quantize(Wired(lambda m, x: m.conv(x)), image())).ops if op.op == "Conv2dInt"]
     assert conv.macs == 2 * 4 * 6 * 6 * 27  # outputs times products each

@@ -33,6 +33,7 @@ def case(name, function, *args, macs, **kwargs):
         case("addmm", torch.addmm, torch.randn(4), A, B, macs=5 * 4 * 3),
         case("baddbmm", torch.baddbmm, torch.randn(4), STACK, OTHER, macs=2 * 5 * 4 * 3),
         case("addbmm", torch.addbmm, torch.randn(5, 4), STACK, OTHER, macs=2 * 5 * 4 * 3),
+        case("addbmm", torch.addbmm, torch.randn(5, 4), batch1=STACK, batch2=OTHER, macs=2 * 5 * 4 * 3),
         case("addmv", torch.addmv, torch.randn(5), A, torch.randn(3), macs=15),
         case("conv1d", F.conv1d, SIGNAL, torch.randn(4, 6, 3), macs=2 * 4 * 7 * 6 * 3),
         case("conv2d", F.conv2d, IMAGE, weight=torch.randn(4, 3, 3, 3), groups=2, macs=2 * 4 * 36 * 3 * 9),

@@ -30,7 +30,7 @@ def test_output_size_becomes_output_padding():
 
 
 def test_what_cannot_be_bound_is_computed_in_float_and_noted():
-    # a image without a batch is not cut into slices
+    # an image without a batch is not cut into slices
     model, x = nn.Sequential(nn.Conv2d(2, 2, 1), nn.AdaptiveAvgPool2d(3)), torch.randn(2, 5, 4)
     model = quantize(model, x)
     with torch.no_grad():

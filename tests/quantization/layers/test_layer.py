@@ -466,7 +466,7 @@ def test_result_is_a_quantized_tensor_with_the_layers_scale():
 
 
 def test_pooling_that_has_no_integer_form_stays_float_and_says_why():
-    x = image()[0]  # a image without a batch is not cut into slices
+    x = image()[0]  # an image without a batch is not cut into slices
     model = quantize(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(4)), x)
     found = model(x)
     expected = F.adaptive_avg_pool2d(model[0](x).dequantize(), 4)

@@ -1,4 +1,4 @@
-"""nn.ConvTranspose1d and F.conv_transpose1d: the transposed convolution of a image of one row."""
+"""nn.ConvTranspose1d and F.conv_transpose1d: the transposed convolution of an image of one row."""
 
 import copy
 

@@ -244,7 +244,7 @@ def _read_image(folder: Path, files: list[Path], options: ImageOptions) -> list[
 
 
 def _pixels(file: Path, options: ImageOptions) -> NDArray[np.uint8]:
-    """The middle of a image, scaled so that it just covers the size; [channels, height, width]."""
+    """The middle of an image, scaled so that it just covers the size; [channels, height, width]."""
     from PIL import Image, ImageOps
 
     with Image.open(file) as opened:

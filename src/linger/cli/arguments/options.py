@@ -241,9 +241,10 @@ def require_data(text: str) -> None:
     """Refuse a text that can be no data: neither a folder of images or sounds, nor a file of arrays, nor code."""
     path = Path(text)
     if path.is_dir():
-        known, files = (*IMAGES, *SOUNDS), list(files_in(path))
-        if not any(file.suffix.lower() in known for file in files):
-            what = f"none of its {len(files)} files is a image or a sound" if files else "the folder is empty"
+        known = (*IMAGES, *SOUNDS)
+        if not any(file.suffix.lower() in known for file in files_in(path)):  # a large folder is not read to its end
+            count = sum(1 for _ in files_in(path))
+            what = f"none of its {count} files is an image or a sound" if count else "the folder is empty"
             raise UsageError(f"{path}: {what} (known: {listing(known)}). {DATA_FORMS}.")
     elif path.suffix in ARRAYS:
         require_file(path, "Give an .npz file of typical inputs")

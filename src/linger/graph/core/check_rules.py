@@ -85,7 +85,7 @@ UNNAMED_SIZE = CheckRule("LGR212", "unnamed-size", WARNING, "Open sizes of input
 REPEATED_OUTPUT = CheckRule("LGR213", "repeated-output", WARNING, "No tensor is an output twice.",
     "Runtimes return it once or refuse it; put an Identity between, or list it once.")
 ONE_SIZE = CheckRule(
-    "LGR214", "one-size", WARNING, "Where a image's size is open, nothing behind it is right at one size only.",
+    "LGR214", "one-size", WARNING, "Where an image's size is open, nothing behind it is right at one size only.",
     "A window or weights of the size at which the file was written: at another size the file fails, or its numbers are wrong.")
 
 PARAMETER_TYPE = CheckRule("LGR301", "parameter-type", ERROR, "Weights are stored as their bits say, biases as int32.",

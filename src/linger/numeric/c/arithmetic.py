@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scalars and element-wise arithmetic of the C interpreter."""
+"""Scalars and element-wise arithmetic of the kernel that writes C (`CKernel`)."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ from linger.numeric.c.views import (
 from linger.numeric.fixed import storage_bits
 
 _LARGEST_EXPONENT = 100
-"""Of a factor that changes no float32 but by its exponent."""
+"""A power of two with a larger exponent could overflow or underflow float32."""
 _FLOAT32_INTEGERS = 1 << 24
 _POWER_OF_TWO = 0.5
-"""The mantissa of powers of two, as `math.frexp` gives it."""
+"""The mantissa that `math.frexp` returns for a power of two."""
 
 
 @dataclass(frozen=True)
 class _Reshaped(Rule):
-    """The elements of the argument, which is in an array, in another shape."""
+    """The argument, which is stored in an array, in another shape."""
 
     is_elementwise = False
 
@@ -73,8 +73,9 @@ class _Reshaped(Rule):
 class _RealArithmetic(Rule):
     """X + number or x · number in float32, rounded after each operation.
 
-    Compilers may join a product with the sum behind it and round once (gcc does so unless told -std=c99, where the processor
-    has the instruction). Nothing changes where the factor is a power of two; other products are volatile, which forbids it.
+    A compiler may contract a product and the sum after it to a fused multiply-add, which rounds only once (gcc does so without
+    -std=c99 if the processor has the instruction). That makes no difference if the factor is a power of two; other products are
+    volatile, which prevents it.
     """
 
     symbol: str
@@ -88,7 +89,7 @@ class _RealArithmetic(Rule):
 
 @dataclass(frozen=True)
 class _FloorClip(Rule):
-    """A real number rounded down and limited to low … high."""
+    """A real number rounded down and clipped to low … high."""
 
     low: int
     high: int
@@ -117,7 +118,7 @@ class _ToReal(Rule):
 
 
 def _real_literal(value: float) -> str:
-    """A number of float32 as C text, exactly: nine digits name every one of them."""
+    """A float32 as a C literal; nine digits represent every float32 exactly."""
     text = f"{value:.9g}"
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
@@ -133,7 +134,7 @@ class CArithmetic:
         self.draft = draft
 
     def refuse(self, reason: str) -> UnsupportedError:
-        """The error for what has no C."""
+        """The error for an op that cannot be written in C."""
         return self.draft.refuse(reason)
 
     # numbers
@@ -165,11 +166,11 @@ class CArithmetic:
             return Number(rules.constant_node(mantissa, x.shape), x.shape, exponent)
         if isinstance(x, Quotient):
             raise self.refuse(
-                "it divides by a number that is no power of two and does not round; use scales that are powers of two"
+                "it divides by a number that is not a power of two and does not round the quotient; use scales that are powers of two"
             )
-        raise self.refuse(f"{type(x).__name__.lower()} values must be rounded before they are computed with")
+        raise self.refuse(f"{type(x).__name__.lower()} values must be rounded before they are used in arithmetic")
 
-    def settled(self, x: Value) -> Number:
+    def with_one_exponent(self, x: Value) -> Number:
         """The same with one exponent for all elements: a power that differs between elements is multiplied in."""
         number = self.number(x)
         if number.power is None:
@@ -182,9 +183,9 @@ class CArithmetic:
 
     def whole(self, x: Value) -> Number:
         """A number as integers, with exponent 0."""
-        number = self.settled(x)
+        number = self.with_one_exponent(x)
         if number.exponent < 0:
-            raise self.refuse("a number with a fraction stands where a whole one is needed")
+            raise self.refuse("an integer is needed, but the number has a fraction")
         return replace(number, node=self._times_power(number.node, number.exponent), exponent=0)
 
     def shaped(self, x: Number) -> Node:
@@ -240,7 +241,7 @@ class CArithmetic:
 
     def aligned(self, *xs: Value) -> tuple[list[Number], int]:
         """Numbers brought to one exponent, the smallest of all; zero has any exponent."""
-        numbers = [self.settled(x) for x in xs]
+        numbers = [self.with_one_exponent(x) for x in xs]
         exponents = [x.exponent for x in numbers if not _is_zero(x)]
         least = min(exponents, default=0)
         moved = [
@@ -285,12 +286,12 @@ class CArithmetic:
         folded = self._folded(left, right, symbol)
         if folded is not None:
             return folded
-        axis = _below_max(left, right) if symbol == "-" else None
+        axis = _max_axis(left, right) if symbol == "-" else None
         return self._combine(rules.Arithmetic(symbol, axis), [left, right], exponent)
 
     def _folded(self, left: Number, right: Number, symbol: str) -> Number | None:
         """Constant folding: (x + c) + d as x + (c + d) for Python numbers c and d."""
-        before, number = _added(left.node), _scalar_of(right.node)
+        before, number = _added_constant(left.node), _scalar_of(right.node)
         if before is None or number is None:
             return None
         total = before + (number if symbol == "+" else -number)
@@ -306,7 +307,7 @@ class CArithmetic:
             return self._times_fixed(a, b)
         left, right = self.number(a), self.number(b)
         if left.power is not None and right.power is not None:
-            left = self.settled(left)
+            left = self.with_one_exponent(left)
         power = left.power if left.power is not None else right.power
         return self._product(left, right, power)
 
@@ -327,7 +328,7 @@ class CArithmetic:
         if isinstance(a, Curve):
             before = a.function
             if b.value <= 0:
-                raise self.refuse("a curve that rises is turned around")
+                raise self.refuse("a rising function is multiplied by a factor that is not positive")
             return replace(a, function=lambda v: before(v) * b.value)
         if isinstance(a, Table):
             return Table(tuple((values, exponent + self._exponent(b)) for values, exponent in a.parts))
@@ -354,7 +355,7 @@ class CArithmetic:
                 return Fixed(a.value / b.value, broadcast(a.shape, b.shape))
             if dyadic(b.value)[0] == 1:
                 return self.mul(a, Fixed(1.0 / b.value, b.shape))
-        return Quotient(self.settled(a), self.settled(b))
+        return Quotient(self.with_one_exponent(a), self.with_one_exponent(b))
 
     def floor(self, x: Value) -> Value:
         if isinstance(x, Fixed):
@@ -397,30 +398,30 @@ class CArithmetic:
         if isinstance(x, Fixed) and isinstance(low, Fixed) and isinstance(high, Fixed):
             return replace(x, value=min(max(x.value, low.value), high.value))
         if isinstance(x, (Real, Curve)):
-            ends = self._ends(low, high)
+            ends = self._clip_bounds(low, high)
             return self._clip_real(x, *ends) if isinstance(x, Real) else self._clip_curve(x, *ends)
         (number, bottom, top), exponent = self.aligned(x, low, high)
         first, last = _scalar_of(bottom.node), _scalar_of(top.node)
         if first is None or last is None:
-            raise self.refuse("numbers are limited by others that are not known")
+            raise self.refuse("the bounds of a clip are not constant")
         return Number(rules.limited(number.node, (first, last)), number.shape, exponent)
 
-    def _ends(self, low: Value, high: Value) -> tuple[int, int]:
+    def _clip_bounds(self, low: Value, high: Value) -> tuple[int, int]:
         if not (isinstance(low, Fixed) and isinstance(high, Fixed)):
-            raise self.refuse("a real number is limited by numbers that are not known")
+            raise self.refuse("the bounds of a clip of a real number are not constant")
         return math.ceil(low.value), math.floor(high.value)
 
     def _clip_real(self, x: Real, low: int, high: int) -> Number:
         """Both ends must be integers that float32 holds exactly; `high` may also be one below such an integer."""
         is_exact = all(abs(e) <= _FLOAT32_INTEGERS or ctypes.c_float(e).value in (e, e + 1) for e in (low, high))
         if not (x.is_whole and is_exact and ctypes.c_float(low).value == low):
-            raise self.refuse(f"a real number cannot be rounded down and limited to {low} … {high}")
+            raise self.refuse(f"a real number cannot be rounded down and clipped to {low} … {high}")
         return Number(Node(_FloorClip(low, high), (x.node,), x.node.shape), x.shape)
 
     def _clip_curve(self, x: Curve, low: int, high: int) -> Number:
         """A rising function as a count of thresholds: the smallest input at which it reaches each next integer."""
         if not x.is_whole:
-            raise self.refuse("a real function must be rounded before it is limited")
+            raise self.refuse("a real function must be rounded before it is clipped")
 
         def value(v: int) -> int:
             return min(max(math.floor(x.function(v)), low), high)
@@ -440,9 +441,9 @@ class CArithmetic:
         if isinstance(a, Fixed) and isinstance(b, Fixed):
             return then if a.value < b.value else other
         if isinstance(b, Ladder):
-            return self._rungs(a, b, then, other)
+            return self._compare_with_ladder(a, b, then, other)
         if isinstance(other, Curve):
-            return self._bent(a, b, then, other)
+            return self._constant_below(a, b, then, other)
         compared = self._comparable(a, b)
         then, other, power = self._same_power(then, other)
         (first, second), exponent = self.aligned(then, other)
@@ -459,53 +460,53 @@ class CArithmetic:
     def _comparable(self, a: Value, b: Value) -> list[Number]:
         """Two numbers with one exponent; a Python number is rounded to the other's exponent, which keeps the comparison."""
         if isinstance(b, Fixed):
-            left = self.settled(a)
+            left = self.with_one_exponent(a)
             return [left, Number(rules.constant_node(at_exponent(b.value, left.exponent, up=True)), ())]
         if isinstance(a, Fixed):
-            right = self.settled(b)
+            right = self.with_one_exponent(b)
             return [Number(rules.constant_node(at_exponent(a.value, right.exponent, up=False)), ()), right]
         return self.aligned(a, b)[0]
 
-    def _rungs(self, a: Value, ladder: Ladder, then: Value, other: Value) -> Rungs:
-        number = self.settled(a)
+    def _compare_with_ladder(self, a: Value, ladder: Ladder, then: Value, other: Value) -> Rungs:
+        number = self.with_one_exponent(a)
         is_count = isinstance(then, Fixed) and isinstance(other, Fixed) and (then.value, other.value) == (0.0, 1.0)
         if not is_count:
-            raise self.refuse("a ladder only counts which of its numbers are reached")
+            raise self.refuse("a ladder can only select 0 below and 1 at or above each of its thresholds")
         return Rungs(number, ladder, broadcast(number.shape, (len(ladder.values), 1, 1)))
 
-    def _bent(self, a: Value, b: Value, then: Value, other: Curve) -> Curve:
+    def _constant_below(self, a: Value, b: Value, then: Value, other: Curve) -> Curve:
         """A curve that is replaced by a constant where its input is below a number."""
         number = self.whole(a)
         if not (isinstance(b, Fixed) and isinstance(then, Fixed)):
-            raise self.refuse("a curve can only be replaced by one number, below another one")
+            raise self.refuse("a function can only be replaced by a constant below a constant threshold")
         base, edge, below = number.node, b.value, then.value
         if base is not other.base and id(base) not in other.base.below:
-            raise self.refuse("a curve is replaced where another number is small")
+            raise self.refuse("the threshold below which a function is replaced compares another number than its input")
 
         @cache
         def value(v: int) -> float:
             if v < edge:
                 return below
             low, high = Bounds({id(base): (v, v)}).of(other.base)
-            assert low == high  # the curve is one of the number that is compared
+            assert low == high  # the input of the curve is a function of the compared number
             return other.function(low)
 
         if value(math.ceil(edge)) < below:
-            raise self.refuse("a curve falls where it is replaced by a number")
+            raise self.refuse("the function falls below the constant that replaces it, so the result does not rise")
         return Curve(base, number.shape, value)
 
     def lookup(self, table: Sequence[float], index: Value) -> Value:
         where = self.whole(index)
-        places = (0, len(table) - 1)
-        if not is_inside(where.node.interval, places):
+        valid = (0, len(table) - 1)
+        if not is_inside(where.node.interval, valid):
             where.node.interval = by_cases(where.node, where.node)
-        if not is_inside(where.node.interval, places):
+        if not is_inside(where.node.interval, valid):
             low, high = where.node.interval
-            raise self.refuse(f"a table of {len(table)} numbers is read at {low} … {high}")
+            raise self.refuse(f"a table of {len(table)} numbers is read at indices {low} … {high}")
         mantissas, exponents = zip(*(dyadic(float(v)) for v in table), strict=True)
         if len(table) > 1 and set(mantissas) == {1}:
             return self._powers(exponents, where)
-        least = min(exponents)  # that of zero is 0, which only makes the others larger
+        least = min(exponents)  # zero has the exponent 0, which at most makes the other mantissas larger
         values = tuple(m << (e - least) for m, e in zip(mantissas, exponents, strict=True))
         return replace(self._looked_up(values, where), exponent=least)
 
@@ -526,9 +527,9 @@ class CArithmetic:
         return Ladder(tuple(float(v) for v in values))
 
     def log(self, x: Value) -> Value:
-        number = self.settled(x)
+        number = self.with_one_exponent(x)
         if number.node.interval[0] < 1:
-            raise self.refuse("the logarithm of a number that may not be positive")
+            raise self.refuse("it takes the logarithm of a number that may be zero or negative")
         return Curve(number.node, number.shape, lambda v: math.log(math.ldexp(v, number.exponent)))
 
     # carriers
@@ -542,15 +543,15 @@ class CArithmetic:
         half = 1 << (storage_bits(bits) - 1)
         low, high = number.node.interval
         if low < -half or high >= half:
-            raise self.refuse(f"numbers from {low} to {high} are stored in {storage_bits(bits)} bits")
+            raise self.refuse(f"numbers from {low} to {high} do not fit in {storage_bits(bits)} bits")
         return replace(number, ctype=f"int{storage_bits(bits)}_t")
 
     def real(self, x: Value) -> Value:
         if isinstance(x, Fixed):
             return self.single(x.value)
-        number = self.settled(x)
+        number = self.with_one_exponent(x)
         if abs(number.exponent) > _LARGEST_EXPONENT:
-            raise self.refuse(f"a factor of 2^{number.exponent} leaves the range of float32")
+            raise self.refuse(f"a factor of 2^{number.exponent} exceeds the range of float32")
         node = Node(_ToReal(number.exponent), (number.node,), number.node.shape, is_real=True)
         return Real(node, number.shape)
 
@@ -563,7 +564,7 @@ def _scalar_of(node: Node) -> int | None:
     return node.rule.value if isinstance(node.rule, rules.Constant) and node.shape == () else None
 
 
-def _added(node: Node) -> int | None:
+def _added_constant(node: Node) -> int | None:
     """The Python number that a node adds to an argument of its own shape."""
     if not (isinstance(node.rule, rules.Arithmetic) and node.rule.symbol in ("+", "-")):
         return None
@@ -585,7 +586,7 @@ def _remainder_bits(a: Number, b: Number) -> int | None:
     return rule.bits if b.node.args[0] is a.node and rule.bits == b.exponent - a.exponent else None
 
 
-def _below_max(a: Number, b: Number) -> int | None:
+def _max_axis(a: Number, b: Number) -> int | None:
     """The axis along which b is the maximum of a."""
     rule = b.node.rule
     return rule.axis if isinstance(rule, Total) and rule.is_largest and b.node.args[0] is a.node else None

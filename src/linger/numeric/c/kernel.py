@@ -167,7 +167,7 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class _Inside(Rule):
-    """Elements of the first argument where a step is before its sequence's end (the second one holds the lengths)."""
+    """Elements of the first argument before the end of their sequence, else 0; the second argument holds the lengths."""
 
     time_axis: int
     is_elementwise = False
@@ -184,7 +184,7 @@ class _Inside(Rule):
 
 
 def _length(place: Place, lengths: Node, batch: str, steps: int) -> str:
-    """The length of a sequence, limited to the steps that there are."""
+    """The length of a sequence, clipped to the number of steps."""
     text = place.read(lengths, (batch,))
     ctype = lengths.ctype(place)
     length = f"{place.helper(f'linger_clip{WIDTHS[ctype]}')}({text}, 0, {steps})"
@@ -247,7 +247,7 @@ class CKernel(CProducts):
             axis %= len(x.shape)
             size = x.shape[axis] // parts
             return (replace(x, shape=(*x.shape[:axis], size, *x.shape[axis + 1 :])),) * parts
-        number = self.settled(x)
+        number = self.with_one_exponent(x)
         node = self.shaped(number)
         axis %= len(node.shape)
         size = node.shape[axis] // parts
@@ -433,7 +433,7 @@ class CKernel(CProducts):
     def _reshaped(self, x: Value, shape: tuple[int, ...]) -> Value:
         if isinstance(x, Fixed):
             return replace(x, shape=shape)
-        reshaped = replace(self.settled(x), shape=shape)
+        reshaped = replace(self.with_one_exponent(x), shape=shape)
         is_array = isinstance(reshaped.node.rule, rules.Stored)
         return replace(reshaped, node=self.shaped(reshaped)) if is_array else reshaped
 
@@ -477,8 +477,8 @@ class CKernel(CProducts):
 
         return self._moved(number, number.shape, move)
 
-    def turn(self, x: Value) -> Value:
-        number = self.settled(x)
+    def swap_height_width(self, x: Value) -> Value:
+        number = self.with_one_exponent(x)
         n, c, h, w = number.shape
         return self._moved(number, (n, c, w, h), lambda i: (i[0], i[1], i[3], i[2]))
 

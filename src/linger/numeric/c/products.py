@@ -38,7 +38,7 @@ from linger.numeric.c.nodes import (
 )
 from linger.numeric.c.views import Accumulate, Fixed, Gathered, Number, Rungs, Total, Value, View, Window
 from linger.numeric.fixed import ceil_pads
-from linger.numeric.kernel import Ints, Steps, TransposedSteps
+from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry, Ints
 
 _CHEAP = 6
 """The cost of an element up to which a reduction recomputes its operand instead of reading it from scratch."""
@@ -110,7 +110,7 @@ def multiply_matrices(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 
 def convolve(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over the input channels of a group and the taps of the window; what lies outside counts as zero."""
+    """A convolution: the sum over the input channels of a group and the taps of the window; padding counts as zero."""
     x, w, *offset = node.args
     window = _window(node)
     n, channel, *where = index
@@ -157,7 +157,7 @@ def _plus(first: tuple[str, int], second: tuple[str, int], offset: int) -> str:
 
 
 def convolve_transposed(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over the input channels and the pixels whose window reaches this one."""
+    """A transposed convolution: the sum over the input channels and the pixels whose window reaches this one."""
     x, w, *offset = node.args
     window = _window(node)
     n, channel, row, column = index
@@ -183,7 +183,7 @@ def convolve_transposed(place: Place, node: Node, index: tuple[str, ...]) -> str
 
 
 def sum_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over a window; what lies outside counts as zero."""
+    """The sum over a window; padding counts as zero."""
     (x,) = node.args
     n, channel, row, column = index
     ctype, total = _begin(place, node, None, index)
@@ -194,7 +194,7 @@ def sum_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 
 def largest_of_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The largest element of a window; what lies outside does not take part."""
+    """The maximum of a window; padding does not take part."""
     (x,) = node.args
     n, channel, row, column = index
     ctype = _rule(node).type_in(place)
@@ -231,7 +231,7 @@ class CProducts(CArithmetic):
         return self._reduced(number, Node(rule, (node,), _without(node.shape, axis)))
 
     def _line(self, x: Value, axis: int) -> tuple[Number, Node, int]:
-        number = self.settled(x)
+        number = self.with_one_exponent(x)
         node = self.shaped(number)
         node.needs_buffer |= node.cost > _CHEAP
         return number, node, axis % len(node.shape)
@@ -283,17 +283,21 @@ class CProducts(CArithmetic):
         leading = broadcast(left.shape[:-2], right.shape[:-2]) if len(left.shape) + len(right.shape) > 4 else ()
         return self._total(multiply_matrices, [left, right], (*leading, left.shape[-2], right.shape[-1]), reach)
 
-    def conv1d(self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Value:
-        left, right = steps["pads"]
+    def conv1d(
+        self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
+    ) -> Value:
+        left, right = geometry["pads"]
         window = Window(
-            (), (1, *steps["strides"]), (0, left, 0, right), (1, *steps["dilations"]), steps["group"]
+            (), (1, *geometry["strides"]), (0, left, 0, right), (1, *geometry["dilations"]), geometry["group"]
         )  # a signal is an image of one row
         signal, taps = self.whole(x), self.whole(w)
         image, kernel = (replace(v, shape=(*v.shape[:2], 1, v.shape[2])) for v in (signal, taps))
         return self._convolution(image, kernel, b, window, has_rows=False)
 
-    def conv2d(self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]) -> Value:
-        window = Window((), steps["strides"], steps["pads"], steps["dilations"], steps["group"])
+    def conv2d(
+        self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
+    ) -> Value:
+        window = Window((), geometry["strides"], geometry["pads"], geometry["dilations"], geometry["group"])
         return self._convolution(x, w, b, window)
 
     def _convolution(self, x: Value, w: Value, b: Value | None, window: Window, *, has_rows: bool = True) -> Number:
@@ -307,12 +311,19 @@ class CProducts(CArithmetic):
         return self._total(convolve, [left, right, *offset], shape, reach, window)
 
     def conv_transpose2d(
-        self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
+        self,
+        x: Value,
+        w: Value,
+        b: Value | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        **geometry: Unpack[ConvTransposeGeometry],
     ) -> Value:
         left, right = self._operand(x), self._operand(w)
         offset = [] if b is None else [self._operand(b)]
-        group = steps["group"]
-        window = Window(right.shape[2:], steps["strides"], steps["pads"], steps["dilations"], group)
+        group = geometry["group"]
+        window = Window(right.shape[2:], geometry["strides"], geometry["pads"], geometry["dilations"], group)
         inside, outside = right.shape[0] // group, right.shape[1]
         rows, known = None, _content(right)
         if known is not None:
@@ -323,7 +334,7 @@ class CProducts(CArithmetic):
             (left.shape[2 + i] - 1) * window.strides[i]
             + window.dilations[i] * (window.kernel[i] - 1)
             + 1
-            + steps["output_padding"][i]
+            + geometry["output_padding"][i]
             - window.pads[i]
             - window.pads[i + 2]
             for i in (0, 1)
@@ -398,7 +409,7 @@ def _sum_with_largest(node: Node, axis: int) -> int:
     count = node.shape[axis]
     for difference in walk(node):
         rule = difference.rule
-        is_difference = isinstance(rule, rules.Arithmetic) and rule.is_below_max == axis
+        is_difference = isinstance(rule, rules.Arithmetic) and rule.max_axis == axis
         if is_difference and difference.shape == node.shape and count:
             return (count - 1) * node.interval[0] + Bounds({id(difference): (0, 0)}).of(node)[0]
     return count * node.interval[0]

@@ -61,10 +61,10 @@ class Stored(Rule):
 
 @dataclass(frozen=True)
 class Arithmetic(Rule):
-    """a + b, a − b or a · b. `is_below_max` is the axis along which b is the maximum of a, so that a − b ≤ 0."""
+    """a + b, a − b or a · b. `max_axis` is the axis along which b is the maximum of a, so that a − b ≤ 0."""
 
     symbol: str
-    is_below_max: int | None = None
+    max_axis: int | None = None
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         left, right = node.args
@@ -74,7 +74,7 @@ class Arithmetic(Rule):
         if self.symbol == "*":
             return nodes.square(a) if left is right else nodes.times(a, b)
         low, high = a[0] - b[1], a[1] - b[0]
-        return (low, high) if self.is_below_max is None else (min(low, 0), min(high, 0))
+        return (low, high) if self.max_axis is None else (min(low, 0), min(high, 0))
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         ctype = common_type(place, node, *node.args)

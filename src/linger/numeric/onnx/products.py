@@ -30,7 +30,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two, limits
-from linger.numeric.kernel import Steps, TransposedSteps
+from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry
 from linger.numeric.onnx.writer import (
     BOOL,
     DOUBLE,
@@ -337,7 +337,7 @@ class OnnxProducts(OnnxWriter):
         return super().clip(x, *(self.cast(end, FLOAT) for end in limits))
 
     def _base(self, x: _Deferred) -> _Narrow | None:
-        """What more arithmetic can start from: a result that was rounded or limited is a new u."""
+        """The form that further arithmetic extends: a result that was rounded is a new u, one that was clipped has no such form."""
         narrow = x.narrow()
         if narrow is None or not (narrow.is_floored or narrow.limits):
             return narrow
@@ -479,17 +479,37 @@ class OnnxProducts(OnnxWriter):
         return self.cast(self.cast(x, INT32), dtype)
 
     def conv1d(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
+        self,
+        x: OnnxValue,
+        w: OnnxValue,
+        b: OnnxValue | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        **geometry: Unpack[ConvGeometry],
     ) -> OnnxValue:
-        return self._convolution(x, w, b, x_bits, steps, [1, -1, 1])
+        return self._convolution(x, w, b, x_bits, geometry, [1, -1, 1])
 
     def conv2d(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
+        self,
+        x: OnnxValue,
+        w: OnnxValue,
+        b: OnnxValue | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        **geometry: Unpack[ConvGeometry],
     ) -> OnnxValue:
-        return self._convolution(x, w, b, x_bits, steps, [1, -1, 1, 1])
+        return self._convolution(x, w, b, x_bits, geometry, [1, -1, 1, 1])
 
     def _convolution(
-        self, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, x_bits: int, steps: Steps, per_channel: list[int]
+        self,
+        x: OnnxValue,
+        w: OnnxValue,
+        b: OnnxValue | None,
+        x_bits: int,
+        geometry: ConvGeometry,
+        per_channel: list[int],
     ) -> OnnxValue:
         """In float32 where the bound holds; `per_channel` is the shape in which the bias is added.
 
@@ -502,22 +522,24 @@ class OnnxProducts(OnnxWriter):
             for x_byte, x_zero, x_weight in self._bytes(x):
                 for w_byte, w_zero, w_weight in self._bytes(w):
                     zeros = [self.constant(x_zero, UINT8), self.constant(w_zero, UINT8)]
-                    yield self.emit("ConvInteger", [x_byte, w_byte, *zeros], INT32, **steps), x_weight * w_weight
+                    yield self.emit("ConvInteger", [x_byte, w_byte, *zeros], INT32, **geometry), x_weight * w_weight
 
         def in_integers() -> OnnxValue:
             total = self._weighted_sum(parts())
             return total if b is None else self.add(total, self._reshape(self.wide(b), per_channel))
 
-        return self._product(self._largest_sum(w, b, x_bits), self._in_float("Conv", x, w, b, steps), in_integers)
+        return self._product(self._largest_sum(w, b, x_bits), self._in_float("Conv", x, w, b, geometry), in_integers)
 
-    def _in_float(self, op_type: str, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, steps: Steps) -> _Combine:
+    def _in_float(
+        self, op_type: str, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, geometry: ConvGeometry
+    ) -> _Combine:
         """What writes a convolution in float32, its factor in the weights and its offset in the bias."""
 
         def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
             inputs = [self.cast(x, FLOAT), self.scaled(self.cast(w, FLOAT), factor, self.scalar(0.0))]
             if b is None:
-                return self.scaled(self.emit(op_type, inputs, FLOAT, **steps), self.scalar(1.0), offset)
-            return self.emit(op_type, [*inputs, self._scaled_bias(b, factor, offset)], FLOAT, **steps)
+                return self.scaled(self.emit(op_type, inputs, FLOAT, **geometry), self.scalar(1.0), offset)
+            return self.emit(op_type, [*inputs, self._scaled_bias(b, factor, offset)], FLOAT, **geometry)
 
         return write
 
@@ -545,7 +567,7 @@ class OnnxProducts(OnnxWriter):
         *,
         x_bits: int,
         w_bits: int,
-        **steps: Unpack[TransposedSteps],
+        **geometry: Unpack[ConvTransposeGeometry],
     ) -> OnnxValue:
         """In float32 where the bound holds, else as products of 4-bit digits: exact for up to MOST_TRANSPOSED_TAPS.
 
@@ -556,14 +578,14 @@ class OnnxProducts(OnnxWriter):
             for signal, signal_weight in self._digits(x, 4):
                 for taps, tap_weight in self._digits(w, 4):
                     factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
-                    yield self.emit("ConvTranspose", factors, FLOAT, **steps), signal_weight * tap_weight
+                    yield self.emit("ConvTranspose", factors, FLOAT, **geometry), signal_weight * tap_weight
 
         def in_digits() -> OnnxValue:
             total = self._weighted_sum(parts())
             return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
 
-        largest = self._largest_sum(w, b, x_bits, steps["group"])
-        return self._product(largest, self._in_float("ConvTranspose", x, w, b, steps), in_digits)
+        largest = self._largest_sum(w, b, x_bits, geometry["group"])
+        return self._product(largest, self._in_float("ConvTranspose", x, w, b, geometry), in_digits)
 
     def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
         """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 
 from linger.numeric.fixed import FLOAT32_EXACT, ceil_pads, storage_bits
-from linger.numeric.kernel import Ints, Steps, TransposedSteps, step_by_step
+from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry, Ints, step_by_step
 
 MAX_PARTS = 8
 """More parts than this cost more than one float64 product."""
@@ -133,7 +133,7 @@ def run_product(
 
 
 def _as_type(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """`t.to(dtype)`, asked for only where needed: torch's own way to find out takes long."""
+    """`t.to(dtype)`, called only where needed: torch's own check is slow."""
     return t if t.dtype == dtype else t.to(dtype)
 
 
@@ -157,7 +157,7 @@ def _chunks(weight: Tensor, plan: SplitPlan, transposed_groups: int | None) -> S
 
 
 def _picked(t: Tensor, axis: int, chosen: range, channels: int, group: int) -> Tensor:
-    """Some input channels along an axis, the same of every group, which has so many."""
+    """The chosen input channels of every group along an axis; a group has `channels` of them."""
     if group == 1:
         return t.narrow(axis, chosen.start, len(chosen))
     first = torch.arange(chosen.start, chosen.stop, device=t.device)
@@ -165,7 +165,7 @@ def _picked(t: Tensor, axis: int, chosen: range, channels: int, group: int) -> T
 
 
 def _taps(weight: Tensor, chosen: range, transposed_groups: int | None) -> Tensor:
-    """The weights of some input channels, the same of every group."""
+    """The weights of the chosen input channels of every group."""
     if transposed_groups is None:
         return weight.narrow(1, chosen.start, len(chosen))
     return _picked(weight, 0, chosen, weight.shape[0] // transposed_groups, transposed_groups)
@@ -277,20 +277,27 @@ class TorchKernel:
         return torch.matmul(x.double(), y.double())
 
     def conv1d(
-        self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
+        self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
     ) -> Tensor:
-        return self._convolution(partial(conv1d, **steps), x, w, b, x_bits, steps["group"])
+        return self._convolution(partial(conv1d, **geometry), x, w, b, x_bits, geometry["group"])
 
     def conv2d(
-        self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int, **steps: Unpack[Steps]
+        self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
     ) -> Tensor:
-        return self._convolution(partial(conv2d, **steps), x, w, b, x_bits, steps["group"])
+        return self._convolution(partial(conv2d, **geometry), x, w, b, x_bits, geometry["group"])
 
     def conv_transpose2d(
-        self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int, **steps: Unpack[TransposedSteps]
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        *,
+        x_bits: int,
+        w_bits: int,
+        **geometry: Unpack[ConvTransposeGeometry],
     ) -> Tensor:
-        product = partial(conv_transpose2d, **steps)
-        return self._convolution(product, x, w, b, x_bits, steps["group"], is_transposed=True)
+        product = partial(conv_transpose2d, **geometry)
+        return self._convolution(product, x, w, b, x_bits, geometry["group"], is_transposed=True)
 
     def _convolution(
         self,
@@ -336,7 +343,7 @@ class TorchKernel:
         result: Tensor = x.unflatten(1, (groups, x.shape[1] // groups)).transpose(1, 2).flatten(1, 2)
         return result
 
-    def turn(self, x: Tensor) -> Tensor:
+    def swap_height_width(self, x: Tensor) -> Tensor:
         return x.permute(0, 1, 3, 2)
 
     def per_channel(self, w: Tensor, x: Tensor) -> Tensor:
@@ -433,12 +440,12 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None, *, strides: Ints, pads: Ints,
     return F.conv2d(_pad(x, pads), w, b, strides, 0, dilations, group)
 
 
-def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None, **steps: Unpack[TransposedSteps]) -> Tensor:
+def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None, **geometry: Unpack[ConvTransposeGeometry]) -> Tensor:
     """torch's transposed convolution with separate padding at each edge; w is [in, out/group, kh, kw]."""
-    pads, more = steps["pads"], (steps["output_padding"], steps["group"], steps["dilations"])
+    pads, more = geometry["pads"], (geometry["output_padding"], geometry["group"], geometry["dilations"])
     if pads[:2] == pads[2:]:
-        return F.conv_transpose2d(x, w, b, steps["strides"], pads[:2], *more)
-    full = F.conv_transpose2d(x, w, b, steps["strides"], 0, *more)
+        return F.conv_transpose2d(x, w, b, geometry["strides"], pads[:2], *more)
+    full = F.conv_transpose2d(x, w, b, geometry["strides"], 0, *more)
     return full[..., pads[0] : full.shape[-2] - pads[2], pads[1] : full.shape[-1] - pads[3]]
 
 

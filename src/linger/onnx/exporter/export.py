@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -175,12 +175,17 @@ def export(
         UsageError: An argument is wrong, a layer has no scale, the model fails on the example input.
         UnsupportedError: The target cannot take the model; the message has every finding, and nothing is written.
     """
-    given = locals()
     if not isinstance(f, (str, os.PathLike)) and not callable(getattr(f, "write", None)):
         raise UsageError(
             f"export: f={f!r} is no place for a file. Give a path, or a file object that is open for writing bytes."
         )
-    for name in (name for name, default in _REMOVED.items() if given[name] != default):
+    removed = {
+        "aten": aten,
+        "export_raw_ir": export_raw_ir,
+        "_retain_param_name": _retain_param_name,
+        "example_outputs": example_outputs,
+    }
+    for name in (name for name, value in removed.items() if value != _REMOVED[name]):
         warnings.warn(
             f"linger.onnx.export: the argument {name!r} has no meaning in today's torch and is ignored.",
             DeprecationWarning,
@@ -190,16 +195,35 @@ def export(
     if "torch.distributed.tensor" in sys.modules:  # else nothing is sharded
         refuse_sharded(model, "export")
     runtime = runtime_of(model) if isinstance(model, nn.Module) else None
-    as_they_are = {field.name: given[field.name] for field in fields(ExportOptions) if field.name in given}
-    options = replace(
-        ExportOptions(**as_they_are),
+    options = ExportOptions(
+        export_params=export_params,
+        training=training,
         input_names=tuple(input_names or ()),
         output_names=tuple(output_names or ()),
+        operator_export_type=operator_export_type,
         opset=opset_version if opset_version is not None else 18 if dynamo else OPSET,
+        do_constant_folding=do_constant_folding,
+        strip_doc_string=strip_doc_string,
         dynamic_axes=dynamic_axes or None,
-        external_data=True if use_external_data_format else external_data,
-        debug_folder=_debug_folder(debug_dump, f),
+        keep_initializers_as_inputs=keep_initializers_as_inputs,
+        custom_opsets=custom_opsets,
+        dynamo=dynamo,
+        dynamic_shapes=dynamic_shapes,
+        report=report,
+        torch_keywords=torch_keywords,
         form=chosen_form(form, target or (None if runtime is None else runtime.target)),
+        is_update_dequant=is_update_dequant,
+        is_input_quant=is_input_quant,
+        is_scoped_info=is_scoped_info,
+        enable_onnx_checker=enable_onnx_checker,
+        qdq_symmetric=qdq_symmetric,
+        integer_kernels=integer_kernels,
+        target=target,
+        debug_folder=_debug_folder(debug_dump, f),
+        verbose=verbose,
+        external_data=True if use_external_data_format else external_data,
+        simplify=simplify,
+        allow_findings=allow_findings,
     )
     call = read_call(model, args, kwargs)
     _check_tensors(model, call.tensors(), options.opset, is_quantized=runtime is not None)
@@ -268,9 +292,7 @@ def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Ta
         is_wrapped = not call.is_plain or Forward.of(model).has_names_only
         subject = FlatModel(model, call) if is_wrapped else model
         if runtime is None:
-            modes: dict[object, bool] = {TrainingMode.PRESERVE: was_training}
-            modes |= dict.fromkeys((TrainingMode.EVAL, None, False), False)
-            training = TrainingMode.TRAINING if modes.get(options.training, True) else TrainingMode.EVAL
+            training = _training_mode(options.training, was_training=was_training)
             return _convert_float(subject, call, replace(options, training=training), f)
         content, decisions = _trace_quantized(subject, call, options, runtime)
     proto = assemble(content, options, is_wrapped=is_wrapped)
@@ -286,6 +308,14 @@ def _convert(model: Exportable, call: ExampleCall, options: ExportOptions, f: Ta
             stacklevel=3,
         )
     return _finished(proto, call, options, is_quantized=True)
+
+
+def _training_mode(training: object, *, was_training: bool) -> TrainingMode:
+    if training in (None, False, TrainingMode.EVAL):
+        return TrainingMode.EVAL
+    if training is TrainingMode.PRESERVE:
+        return TrainingMode.TRAINING if was_training else TrainingMode.EVAL
+    return TrainingMode.TRAINING
 
 
 def _refuse_parts(modules: Sequence[tuple[str, nn.Module]]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import filterfalse
 from typing import Any, Protocol, TypeGuard
 
 import onnx
@@ -231,7 +230,7 @@ def _home(declared: Declaration, body: Body, signature: TorchSignature | None) -
     if signature is None or (declared.arguments.inputs is None and UNKNOWN in signature.kinds.values()):
         return declared.domain
     given = declared.arguments.attribute_sources(signature)
-    lacking = [*filterfalse(given.__contains__, body.required_attributes)]
+    lacking = [a for a in body.required_attributes if a not in given]
     refuse_if(
         lacking,
         f"operator {to}: nothing gives the body's attribute {listing(lacking)}. Add it to attributes={{…}}, or "

@@ -233,7 +233,8 @@ def attach_bodies(model: ir.Model, *, form: str = "dialect") -> Changes:
     for identifier in attached:
         model.functions.pop(identifier, None)
         changes.note("::".join(identifier[:2]), "function left out" if form == "bare" else "expanded in place")
-    _drop_unused_domains(model, {domain for domain, _, _ in attached})
+    if form != "bare":
+        _drop_unused_domains(model, {domain for domain, _, _ in attached})
     return changes
 
 

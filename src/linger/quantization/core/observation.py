@@ -244,9 +244,12 @@ class Calibration:
 
     def count(self, range_: Any, x: Tensor, *, is_whole: bool = False) -> None:
         """Add the numbers of a tensor to the histogram of a range; `is_whole`: the tensor is all that the range covers, as a weight is."""
-        if is_whole and id(range_) in self._counted:
+        key = id(range_)
+        if key not in self._counted:  # a counter is large: only the first tensor makes one
+            self._counted[key] = range_, Counter()
+        elif is_whole:
             return  # weights do not change, so they are counted once
-        self._counted.setdefault(id(range_), (range_, Counter()))[1].add(x)
+        self._counted[key][1].add(x)
 
     @property
     def counted(self) -> list[tuple[Any, Counter]]:

@@ -429,7 +429,8 @@ def unwrap(tree: Any) -> Any:
 
 def _wrapper(cls: type[QTensor], content: Tensor, *, is_traced: bool) -> QTensor:
     make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001 - torch has no public name for it
-    return cast(QTensor, make(cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced))
+    wrapped: QTensor = make(cls, content.shape, dtype=torch.float32, device=content.device, requires_grad=is_traced)
+    return wrapped
 
 
 def _version(content: Tensor) -> int:

@@ -365,13 +365,6 @@ class CoverageRow:
         """The share in percent."""
         return 100.0 * self.share
 
-    def __str__(self) -> str:
-        """A line about an op that stays float, or whose numbers differ; empty for any other."""
-        if self.runs_as == "integer":
-            return f"  {self.where or 'model'}: {self.op}: {self.reason}" if self.reason else ""
-        share = f" ({_percent(self.share)} of the multiplications)" if self.macs else ""
-        return f"  {self.where or 'model'}: {self.op} stays float{share}: {self.reason}"
-
 
 @dataclass(frozen=True, repr=False)
 class Coverage(Result):
@@ -421,7 +414,15 @@ class Coverage(Result):
         return f"{counts}; {_percent(self.integer_share)} of the multiplications as integers" if self.macs else counts
 
     def __str__(self) -> str:
-        return "\n".join([self.summary(), *filter(None, map(str, self.table()))])
+        return "\n".join([self.summary(), *filter(None, map(_remark, self.table()))])
+
+
+def _remark(row: CoverageRow) -> str:
+    """A line about an op that stays float, or whose numbers differ; empty for any other."""
+    if row.runs_as == "integer":
+        return f"  {row.where or 'model'}: {row.op}: {row.reason}" if row.reason else ""
+    share = f" ({_percent(row.share)} of the multiplications)" if row.macs else ""
+    return f"  {row.where or 'model'}: {row.op} stays float{share}: {row.reason}"
 
 
 def _percent(share: float) -> str:

@@ -107,10 +107,9 @@ def number_constant(value: float, runtime: Runtime) -> QTensor:
     scale = scale_for(abs(value), CONSTANT_BITS)
     low, high = limits(CONSTANT_BITS)
     integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
-    content = torch.tensor(integer / scale, dtype=torch.float32)
     if runtime.emitter is not None:
-        content = torch.tensor(integer, dtype=integer_type(CONSTANT_BITS))
-    return QTensor(content, scale, CONSTANT_BITS, runtime)
+        return QTensor(torch.tensor(integer, dtype=integer_type(CONSTANT_BITS)), scale, CONSTANT_BITS, runtime)
+    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, CONSTANT_BITS, runtime)
 
 
 def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) -> QTensor | None:
@@ -150,7 +149,7 @@ def quantize_floats(
     frame, reals = runtime.frame, {p: unwrap(given[p]) for p, operand in enumerate(operands) if operand is None}
     wrong = [given[place] for place, value in reals.items() if not is_parameter(value)]
     if wrong:
-        kind = getattr(wrong[0], "dtype", type(wrong[0]).__name__)
+        kind = wrong[0].dtype if isinstance(wrong[0], Tensor) else type(wrong[0]).__name__
         return Refusal(f"an operand is of type {kind}; only float tensors are quantized by themselves")
     if frame is None or _stays_float(frame, runtime):
         return Refusal("this layer stays float, as init was asked")

@@ -278,7 +278,8 @@ def _by_other_calls(runtime: Runtime, func: TorchFunction, args: Args, kwargs: K
         return NotImplemented
     result: Any = None
     for other, (first, *rest) in rewrites.rewritten(func, args, kwargs) or ():
-        result = _call(other, result if first is None else first, *rest)
+        x = result if first is None else first  # looking for the runtime among all arguments would take longer
+        result = dispatch(x.runtime, other, (x, *rest), {}) if isinstance(x, QTensor) else other(x, *rest)
     if result is None and func in ADAPTIVE and runtime.frame is not None:
         result = pool_slices(runtime, func, args, kwargs)
     return NotImplemented if result is None else result
@@ -546,8 +547,15 @@ def _is_in_place(func: TorchFunction, args: Args, kwargs: Kwargs) -> bool:
         return True
     if "inplace" in kwargs:
         return bool(kwargs["inplace"])
-    names = _parameters(func)[: len(args)] if inspect.isfunction(func) else []
-    return "inplace" in names and bool(args[names.index("inplace")])
+    position = _position_of_inplace(func)
+    return position is not None and position < len(args) and bool(args[position])
+
+
+@cache
+def _position_of_inplace(func: TorchFunction) -> int | None:
+    """Where a function takes `inplace` among its arguments; None where it does not."""
+    names = _parameters(func) if inspect.isfunction(func) else []
+    return names.index("inplace") if "inplace" in names else None
 
 
 @lru_cache(maxsize=1024)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -115,14 +116,15 @@ def call_norm(
     length = _line_length(x, count, settings)
     if not is_exact(length, x.bits):
         return Refusal(_not_exact(length, x.bits))
-    return _call(op, x, settings, *flat_affine(*parameters, count, x.content.device))
+    return _call(op, x, settings, partial(flat_affine, *parameters, count, x.content.device))
 
 
-def _call(op: Op, x: QTensor, settings: Mapping[str, Any], weight: Tensor, bias: Tensor) -> QTensor:
+def _call(op: Op, x: QTensor, settings: Mapping[str, Any], parameters: Callable[[], tuple[Tensor, Tensor]]) -> QTensor:
     runtime = x.runtime
     call, layer = begin_function(op, runtime, x.content.device)
     bits = output_bits(op, layer, runtime, x.bits)
-    if not call.now.is_traced:
+    if not call.now.is_traced:  # a trace has the integers of the pass before it alone
+        weight, bias = parameters()
         stays_there = layer.ranges["o"].observes(call.now)
         with kept():
             runtime.last_pass[call.name] = freeze(weight, bias, call.name, stays_there=stays_there)

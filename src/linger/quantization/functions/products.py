@@ -253,6 +253,11 @@ def _as_onnx(op: str, names: Sequence[str], arguments: _Arguments, result: Tenso
     return products_of(op, [shape, *(arguments[name].shape for name in names)]) or 0
 
 
+def _batched_sum(arguments: _Arguments, result: Tensor) -> int:
+    """The products of all matrices of a batch are added up."""
+    return int(result.numel() * arguments["batch1"].shape[-1] * arguments["batch1"].shape[0])
+
+
 def _bilinear(arguments: _Arguments, result: Tensor) -> int:
     """x1·W over the last axis of x1, then the product with x2 over its last axis."""
     _, first, second = arguments["weight"].shape
@@ -308,8 +313,7 @@ _MAC_COUNTERS: dict[str, tuple[tuple[str, ...], _MacCounter]] = {
     "addmm": (("input", "mat1"), partial(_as_onnx, "MatMul", ("mat1",))),
     "baddbmm": (("input", "batch1"), partial(_as_onnx, "MatMul", ("batch1",))),
     "addmv": (("input", "mat"), partial(_as_onnx, "MatMul", ("mat",))),
-    # sums the products over the batch
-    "addbmm": (("input", "b"), lambda args, y: int(y.numel() * args["b"].shape[-1] * args["b"].shape[0])),
+    "addbmm": (("input", "batch1"), _batched_sum),
     **{f"conv{n}d": (_CONV_INPUTS, partial(_as_onnx, "Conv", _CONV_INPUTS)) for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": (_CONV_INPUTS, partial(_as_onnx, "ConvTranspose", _CONV_INPUTS)) for n in (1, 2, 3)},
     "bilinear": (("input1", "input2", "weight"), _bilinear),

@@ -568,12 +568,13 @@ class QuantLayer(HasWidths):
     def _load_bias(self, state_dict: dict[str, Any], prefix: str) -> None:
         """A layer without a bias gets the one of a checkpoint in which it was corrected, and none from any other."""
         stored, has_weight = state_dict.get(f"{prefix}bias"), f"{prefix}weight" in state_dict
-        has_bn = any(key.startswith(f"{prefix}bn.") for key in state_dict)
-        if self.bn is not None and all((has_weight, stored is not None, not has_bn)):
-            # a checkpoint whose batch norm is already folded into the weights
-            self.bn = None
-            cast(nn.Parameter, self.bias).requires_grad_()  # take_batch_norm made it
-        elif self.bn is not None:
+        if self.bn is not None:
+            has_bn = any(key.startswith(f"{prefix}bn.") for key in state_dict)
+            if has_weight and stored is not None and not has_bn:
+                # a checkpoint whose batch norm is already folded into the weights
+                self.bn = None
+                cast(nn.Parameter, self.bias).requires_grad_()  # take_batch_norm made it
+                return
             state_dict.setdefault(f"{prefix}bias", torch.zeros_like(cast(Tensor, self.bias)))
         elif not self.can_shift or self._had_bias:
             return

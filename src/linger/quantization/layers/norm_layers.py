@@ -103,7 +103,7 @@ class BatchNormLayer(QuantLayer):
             self.register_buffer(name, cast(Tensor, getattr(source, name)))
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """The layer on a image; other inputs become one and back."""
+        """The layer on an image; other inputs become one and back."""
         missing = _IMAGE - x.dim()
         if missing <= 0:
             return super().forward(x, output_size)
@@ -164,13 +164,13 @@ class BatchNormLayer(QuantLayer):
 
 
 _ROW = -2
-"""The axis of size 1 that makes a signal a image."""
+"""The axis of size 1 that makes a signal an image."""
 
 _BESIDE_THE_SIGNAL = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 
 
 class TransposedSignalLayer(QuantLayer):
-    """nn.ConvTranspose1d as integers: that of a image of one row, which is the op that devices have."""
+    """nn.ConvTranspose1d as integers: that of an image of one row, which is the op that devices have."""
 
     def __init__(
         self, op: Op, source: nn.Module, geometry: Mapping[str, Any], widths: Widths, runtime: Runtime
@@ -180,7 +180,7 @@ class TransposedSignalLayer(QuantLayer):
             setattr(self, name, (value, *getattr(source, name)))
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """The layer on a image of one row, which then is a signal again."""
+        """The layer on an image of one row, which then is a signal again."""
         size = None if output_size is None else [*output_size[:-1], 1, output_size[-1]]
         return super().forward(x.unsqueeze(_ROW), size).squeeze(_ROW)
 

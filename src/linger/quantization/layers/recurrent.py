@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -248,8 +248,8 @@ class QuantRecurrent(HasWidths):
         scale_h: Scale,
         now: Pass,
     ) -> _LayerResult:
-        q, (data_bits, parameter_bits, bits) = sequences.x, astuple(self.widths)
-        formats = Formats(q.scale, scale_h, rounded.scale_iw, rounded.scale_hw, data_bits, parameter_bits, bits)
+        q, widths, bits = sequences.x, self.widths, self.widths.output
+        formats = Formats(q.scale, scale_h, rounded.scale_iw, rounded.scale_hw, widths.data, widths.parameter, bits)
         starts = self._starts(states, scale_h)
         x = sequences.turned(q.content)
         # NaN has no place in the table of a gate; what is on a device is not looked at and becomes NaN there
@@ -442,7 +442,7 @@ class QuantRecurrent(HasWidths):
             content = self.runtime.begin(find_op("iqCat"), self.path).emit([p.content for p in parts], joining(parts))
             out = QTensor(content, scale, bits, self.runtime)
         h = torch.stack([at_end(p.content, sequences, back) for back, p in enumerate(parts)])
-        reals = list(map(_joined, zip(*outputs, strict=True)))[1:]
+        reals = [_joined([output[i] for output in outputs]) for i in range(1, len(outputs[0]))]
         return _LayerResult(out, h, reals[0], reals[1] if len(reals) > 1 else None)
 
     def _emit_direction(

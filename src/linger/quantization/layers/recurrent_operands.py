@@ -61,12 +61,13 @@ def check_shapes(
     """
     width, rows, hidden = sizes
     batch_axis, order = (0, "batch, time") if is_batch_first else (1, "time, batch")
-    if x.dim() != _SEQUENCE_AXES or x.shape[-1] != width:
-        wrong = [f"the input has shape {list(x.shape)}; expected [{order}, {width}]"]
+    shape = list(x.shape)  # once: a quantized tensor is asked through torch
+    if len(shape) != _SEQUENCE_AXES or shape[-1] != width:
+        wrong = [f"the input has shape {shape}; expected [{order}, {width}]"]
     elif states is not None and len(states) != len(state_names):
         wrong = [f"{len(states)} states are given; expected {' and '.join(state_names)}"]
     else:
-        expected = [rows, x.shape[batch_axis], hidden]
+        expected = [rows, shape[batch_axis], hidden]
         shapes = zip(state_names, map(attrgetter("shape"), states or ()), strict=False)
         wrong = [f"the state {n} has shape {list(s)}; expected {expected}" for n, s in shapes if list(s) != expected]
     if wrong:
